@@ -1,4 +1,4 @@
-"""Exports PyTorch models to plans that taper_runtime runs without torch.
+"""Export PyTorch models to plans that taper_runtime runs without torch.
 
 >>> plan = taper_frontend.export(module, args)
 >>> plan.save("model.taper")

@@ -1,4 +1,4 @@
-"""``taper export``: what the frontend adds to the runtime's command."""
+"""Add the command ``taper export`` to the runtime's."""
 
 from __future__ import annotations
 

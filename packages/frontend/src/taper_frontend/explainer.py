@@ -1,4 +1,4 @@
-"""Why a model cannot be exported, all of it at once, and what would run slowly if it can."""
+"""Explain every reason why a model cannot be exported, and what would run slowly if it can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs exported PyTorch models on CPUs with numpy and one small native library.
+"""Run exported PyTorch models on CPUs with numpy and one small native library.
 
 >>> session = taper_runtime.InferenceSession("model.taper")
 >>> outputs = session.run(None, {"x": x})

@@ -1,4 +1,4 @@
-"""Tensors in plain attributes that a run of a module replaces: state, as buffers are.
+"""Find tensors in plain attributes that a run of a module replaces: state, as buffers are.
 
 torch.export knows state by its buffers alone. So these tensors are made buffers while a module is
 exported, and the module gets its attributes back. What cannot be a buffer, a number or a tensor

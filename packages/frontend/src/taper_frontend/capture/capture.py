@@ -1,4 +1,4 @@
-"""From a module, an exported program or a ``.pt2`` file to the ATen ops that lowering knows."""
+"""Capture a module, an exported program or a ``.pt2`` file as ATen ops that lowering knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ready a captured program for torch's functional form, in which values take the place of writes.
+"""Prepare a captured program for torch's functional form, in which values replace writes.
 
 Torch's form of three things is wrong, or is refused:
 

@@ -1,4 +1,4 @@
-"""Keeps what torch prints and logs off the terminal."""
+"""Keep what torch prints and logs off the terminal."""
 
 from __future__ import annotations
 

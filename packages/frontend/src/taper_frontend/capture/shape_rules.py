@@ -1,4 +1,4 @@
-"""Recurrent layers and ``unfold_backward`` as one op each while torch captures: shapes, not steps.
+"""Let torch capture recurrent layers and ``unfold_backward`` as one op each, by shapes alone.
 
 Torch derives the shapes of these ops from a decomposition that takes one step after the other, or
 one place of a window: a capture then lasts as long as the sequence or the window, and the number of

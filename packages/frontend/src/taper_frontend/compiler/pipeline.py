@@ -1,4 +1,4 @@
-"""Running passes: in order, or over and over until nothing changes."""
+"""Run passes, in order or repeatedly until nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes by name: stages, their steps, and what users register."""
+"""Register passes by name: stages, their steps, and what users add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ATen to ops: one handler per ATen op, registered with :func:`lowers`."""
+"""Lower ATen to ops: one handler per ATen op, registered with :func:`lowers`."""
 
 from __future__ import annotations
 

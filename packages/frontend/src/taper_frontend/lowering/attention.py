@@ -1,4 +1,4 @@
-"""Attention."""
+"""Lower attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of complex numbers, as formulas over their real and imaginary parts."""
+"""Write functions of complex numbers as formulas over their real and imaginary parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complex numbers: made of parts, taken apart, conjugated."""
+"""Lower the making, taking apart and conjugating of complex numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control flow: branches and loops whose bodies torch.export gives as graphs of their own.
+"""Lower branches and loops whose bodies torch.export gives as graphs of their own.
 
 torch lifts what a body uses of the module to operands of the node: weights too. A constant becomes
 the body's own; what is left are carries, slices of what is stepped over, and other tensors.

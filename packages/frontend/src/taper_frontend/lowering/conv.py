@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Lower convolutions."""
 
 from __future__ import annotations
 

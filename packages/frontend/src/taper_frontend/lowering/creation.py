@@ -1,4 +1,4 @@
-"""Tensors made from numbers."""
+"""Lower tensors that are made from numbers."""
 
 from __future__ import annotations
 

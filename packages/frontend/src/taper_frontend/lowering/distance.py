@@ -1,4 +1,4 @@
-"""Distances between points."""
+"""Lower distances between points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise ops: arithmetic, comparisons, activations, casts."""
+"""Lower elementwise ops: arithmetic, comparisons, activations, casts."""
 
 from __future__ import annotations
 

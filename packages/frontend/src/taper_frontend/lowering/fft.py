@@ -1,4 +1,4 @@
-"""Fourier transforms."""
+"""Lower Fourier transforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images summed up from overlapping windows."""
+"""Lower images that are summed up from overlapping windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers with a fraction that a program computes from sizes, as ``n ** -0.5``: scalar tensors."""
+"""Lower fractions that a program computes from sizes, as ``n ** -0.5``, to scalar tensors."""
 
 from __future__ import annotations
 

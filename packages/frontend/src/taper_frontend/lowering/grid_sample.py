@@ -1,4 +1,4 @@
-"""Sampling an image at points that a grid names."""
+"""Lower the sampling of an image at points that a grid names."""
 
 from __future__ import annotations
 

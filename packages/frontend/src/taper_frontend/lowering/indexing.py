@@ -1,4 +1,4 @@
-"""Reading elements at given places."""
+"""Lower reads of elements at given places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with the int4 weights that torch packs for CPUs.
+"""Lower products with the int4 weights that torch packs for CPUs.
 
 How torch packs depends on the vectors of the CPU, and the packed tensor does not say it. So it is
 taken to be packed as this process packs: a module or ``.pt2`` file whose weights were packed on a

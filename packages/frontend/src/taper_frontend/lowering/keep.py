@@ -1,4 +1,4 @@
-"""Calls of ATen ops that passes are to leave as they are, for kernels of users to compute."""
+"""Keep calls of ATen ops that passes are to leave alone, for kernels of users to compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between ATen's layout ``[N, C, *spatial]`` and that of the windowed ops, ``[N, *spatial, C]``."""
+"""Permute between ATen's ``[N, C, *spatial]`` and the windowed ops' ``[N, *spatial, C]``."""
 
 from __future__ import annotations
 

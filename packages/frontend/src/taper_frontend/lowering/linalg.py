@@ -1,4 +1,4 @@
-"""torch.linalg.
+"""Lower torch.linalg.
 
 What torch checks after the fact (``info``, which ``torch.linalg.inv`` looks at and ``inv_ex`` gives
 away) is checked by the op itself: a plan cannot raise a model's own errors.

@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Lower matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops whose results have sizes that values decide."""
+"""Lower ops whose results have sizes that values decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax and normalisations."""
+"""Lower softmax and normalisations."""
 
 from __future__ import annotations
 

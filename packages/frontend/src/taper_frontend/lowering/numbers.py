@@ -1,4 +1,4 @@
-"""Numbers that values decide: integers and truths that are no sizes, as scalar tensors.
+"""Lower numbers that values decide, but no sizes, to scalar tensors.
 
 torch.export writes what a program computes from such numbers, as the counter of a loop, in
 operators of Python.

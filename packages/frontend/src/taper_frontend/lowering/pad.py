@@ -1,4 +1,4 @@
-"""Borders around a tensor."""
+"""Lower borders around a tensor."""
 
 from __future__ import annotations
 

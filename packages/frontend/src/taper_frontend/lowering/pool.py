@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Lower pooling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers: torch's own, as docs/random-numbers.md says where they come from."""
+"""Lower random numbers to torch's own, as docs/random-numbers.md describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers: per layer and direction one product for all steps, then one op over them."""
+"""Lower recurrent layers: per layer and direction one product for all steps, then one op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpolation to another size."""
+"""Lower interpolation to another size."""
 
 from __future__ import annotations
 

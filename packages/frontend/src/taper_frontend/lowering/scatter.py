@@ -1,4 +1,4 @@
-"""Writing elements at given places, as functions: the changed tensor is a new one.
+"""Lower writes of elements at given places to functions: the changed tensor is a new one.
 
 As in torch a negative place counts from the end in ``index_put`` and ``put``, and is refused in the
 others.

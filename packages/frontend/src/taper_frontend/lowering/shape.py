@@ -1,4 +1,4 @@
-"""Ops that move or repeat elements without computing."""
+"""Lower ops that move or repeat elements without computing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sorting, and what follows from an order."""
+"""Lower sorting, and what follows from an order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rare elementwise functions: ops that numpy computes, or formulas of others."""
+"""Lower rare elementwise functions, to ops that numpy computes or formulas of others."""
 
 from __future__ import annotations
 

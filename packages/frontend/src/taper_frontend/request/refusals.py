@@ -1,4 +1,4 @@
-"""torch's errors of a capture in few words: what, where in the user's model, what to do."""
+"""Tell torch's errors of a capture in few words: what, where in the model, what to do."""
 
 from __future__ import annotations
 

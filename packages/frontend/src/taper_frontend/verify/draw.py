@@ -1,4 +1,4 @@
-"""Random inputs that look like the example's."""
+"""Draw random inputs that look like the example's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling an error from what float32 leaves open, for results that differ."""
+"""Tell an error from what float32 leaves open, for results that differ."""
 
 from __future__ import annotations
 

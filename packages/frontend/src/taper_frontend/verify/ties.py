@@ -1,4 +1,4 @@
-"""Telling an error from a choice among scores that tie within rounding.
+"""Tell an error from a choice among scores that tie within rounding.
 
 A top-k, an argmax, a sort, a comparison, a rounding or an angle turns a difference of one bit into
 another index or a whole turn. Float32 cannot say which of two such results is right. So the module

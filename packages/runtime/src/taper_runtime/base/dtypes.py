@@ -1,4 +1,4 @@
-"""Element types: one table of names, numpy storage types and safetensors codes."""
+"""List the element types: names, numpy storage types and safetensors codes in one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions: the user's (bad model, file or input) and ours (:class:`InternalError`).
+"""Define exceptions: the user's (bad model, file or input) and ours (:class:`InternalError`).
 
 Every message says what was wrong, what was expected and what was got, with a hint where one helps.
 """

@@ -1,4 +1,4 @@
-"""Sums of products of atoms: what size expressions are made of.
+"""Compute sums of products of atoms, of which size expressions are made.
 
 A polynomial is a mapping or a sequence of *terms*: products, each a sorted tuple of atoms, with
 their integer factors. The empty product is 1.

@@ -1,4 +1,4 @@
-"""torch's generator of random numbers on CPUs: Mersenne Twister, its state an array.
+"""Keep torch's generator of random numbers on CPUs: Mersenne Twister, its state an array.
 
 The state is a plain int64 vector, so that a plan can pass it from draw to draw like any tensor:
 624 words of the twister, how many of them are used up, whether a normal is left over from the last

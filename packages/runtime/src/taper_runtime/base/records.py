@@ -1,4 +1,4 @@
-"""Named tuples whose classes are made in a sixth of the time of :class:`typing.NamedTuple`'s.
+"""Make named tuples in a sixth of the time of :class:`typing.NamedTuple`'s.
 
 That compiles a function for each class, and an expression for each of its annotations: a fifth of
 the time in which the runtime would be imported. Here classes with as many fields share the code of

@@ -1,4 +1,4 @@
-"""Size expressions: dims that the inputs of a run decide.
+"""Compute with size expressions: dims that the inputs of a run decide.
 
 A size is an ``int``, or an expression over *size variables*: a polynomial whose atoms are variables
 and calls of ``floordiv``, ``min`` and ``max``. An expression stands wherever an int would and takes

@@ -1,4 +1,4 @@
-"""Text for messages: a stranger's words made safe for a terminal, names that are alike, counts."""
+"""Write text for messages: words of strangers made safe for a terminal, similar names, counts."""
 
 from __future__ import annotations
 

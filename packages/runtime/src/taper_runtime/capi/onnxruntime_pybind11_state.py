@@ -1,4 +1,4 @@
-"""ONNX Runtime's exceptions as names of ours, for ``except`` clauses written for them."""
+"""Name Taper's exceptions as ONNX Runtime does, for ``except`` clauses written for it."""
 
 from taper_runtime.base.errors import (
     InputError,

@@ -1,4 +1,4 @@
-"""``python -m taper_runtime.cli``."""
+"""Run the command as ``python -m taper_runtime.cli``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``taper bench``."""
+"""Add the command ``taper bench``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``taper completion``: a script for a shell, made from the parsers of the commands."""
+"""Add the command ``taper completion``: a script for a shell, made from the parsers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``taper inspect``."""
+"""Add the command ``taper inspect``."""
 
 from __future__ import annotations
 

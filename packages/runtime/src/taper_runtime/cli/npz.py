@@ -1,4 +1,4 @@
-"""Arrays whose names a stranger chose, into a .npz file and out of it."""
+"""Write arrays whose names a stranger chose into a .npz file, and read them."""
 
 from __future__ import annotations
 

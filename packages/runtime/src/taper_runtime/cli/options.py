@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they make of them."""
+"""Add options that several commands share, and read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``taper profile``."""
+"""Add the command ``taper profile``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal's stderr, where rich is installed."""
+"""Show a progress bar on a terminal's stderr, where rich is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``taper report``."""
+"""Add the command ``taper report``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``taper run``."""
+"""Add the command ``taper run``."""
 
 from __future__ import annotations
 

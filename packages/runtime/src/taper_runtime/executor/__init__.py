@@ -1,1 +1,1 @@
-"""Executors: a plan prepared for running."""
+"""Execute plans: prepare them for running, and run them."""

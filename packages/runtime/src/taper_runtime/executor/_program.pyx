@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""A plan's executed nodes and where their operands lie: for all sizes, and for those of a run.
+"""Hold a plan's steps and where their operands lie: for all sizes, and for those of a run.
 
 - ``SizeCode``: all sizes of a program evaluated at once.
 - :class:`Step`: a node, with its :class:`Operand` list and, of control flow, its :class:`Control`.

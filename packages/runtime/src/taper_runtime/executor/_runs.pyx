@@ -1,5 +1,5 @@
 # cython: language_level=3, auto_pickle=False
-"""Runs: which may go on, what ends one, what it needs, how arrays come in and go out.
+"""Let runs begin and end, give them frames, take their arrays in and out.
 
 - :class:`StopFlag` and :class:`Stop`: what ends a run before its time.
 - :class:`FramePool`: frames for at most so many runs at once; others wait their turn.

@@ -1,4 +1,4 @@
-"""Work that is done again and again on a thread of its own, as long as somebody needs it."""
+"""Repeat work on a thread of its own, as long as somebody needs it."""
 
 from __future__ import annotations
 

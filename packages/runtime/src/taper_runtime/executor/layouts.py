@@ -1,4 +1,4 @@
-"""Lay out blocks of memory that are needed at different steps: the ways there are to."""
+"""Lay out blocks of memory that are needed at different steps, in several ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell which nodes a run computes, those in blocks among them, and how often as sizes tell."""
+"""Tell which nodes a run computes, those in blocks among them, and how often."""
 
 from __future__ import annotations
 

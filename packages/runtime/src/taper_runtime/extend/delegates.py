@@ -1,4 +1,4 @@
-"""Delegates: regions of a plan that something else than Taper computes."""
+"""Register delegates: code other than Taper's that computes regions of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of users: Python functions, and C from libraries, found by op or by ATen target."""
+"""Register kernels of users: Python functions, and C libraries, by op or by ATen target."""
 
 from __future__ import annotations
 

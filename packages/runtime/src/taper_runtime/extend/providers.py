@@ -1,4 +1,4 @@
-"""Execution providers: what may compute nodes, in order of preference.
+"""List execution providers: what may compute nodes, in order of preference.
 
 ``NativeCPU`` are our kernels in C, ``Numpy`` the ops' own evaluators; ``CPUExecutionProvider``, a
 name of ONNX Runtime's, is both. Kernels of users have providers of their own.

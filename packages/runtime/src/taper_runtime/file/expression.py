@@ -1,4 +1,4 @@
-"""Text -> size expression."""
+"""Parse the text of a size expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several plans in one file: the document that holds theirs, and the tensors that they share."""
+"""Keep several plans in one file: the document that holds theirs, and shared tensors."""
 
 from __future__ import annotations
 

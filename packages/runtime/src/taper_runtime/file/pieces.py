@@ -1,4 +1,4 @@
-"""Parse JSON piece by piece, with a look between two: for loads that something may end.
+"""Parse JSON piece by piece, so that a load can be ended between two.
 
 Python's parser in C takes seconds for the longest header, in which no other thread runs.
 """

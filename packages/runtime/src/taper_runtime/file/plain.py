@@ -1,4 +1,4 @@
-"""Plain data in JSON: None, bool, 64-bit int, float, str, lists and dicts by str.
+"""Check plain data in JSON: None, bool, 64-bit int, float, str, lists and dicts by str.
 
 JSON has no Infinity and no NaN: such a float is written as an object with the one key "float".
 """

@@ -1,4 +1,4 @@
-"""File -> Plan."""
+"""Read a plan from a file."""
 
 from __future__ import annotations
 

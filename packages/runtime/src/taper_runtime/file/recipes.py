@@ -1,4 +1,4 @@
-"""Recipes of constants in a file: those that no run needs are parsed when somebody asks."""
+"""Read and write recipes of constants; those that no run needs are parsed on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of weights: what a state dict was saved as."""
+"""Read files of weights: what a state dict was saved as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan -> file."""
+"""Write a plan to a file."""
 
 from __future__ import annotations
 

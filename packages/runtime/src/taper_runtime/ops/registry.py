@@ -1,4 +1,4 @@
-"""A dict of ops that grows when somebody asks for more than it has."""
+"""Look up ops by name, importing their modules on demand."""
 
 from __future__ import annotations
 

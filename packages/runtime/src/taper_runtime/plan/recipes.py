@@ -1,4 +1,4 @@
-"""From which parameters, and by which ops, a plan's constants were made.
+"""Tell from which parameters, and by which ops, a plan's constants were made.
 
 An export writes recipes into ``plan.provenance``; no run reads them. Of a plan whose weights can be
 replaced, those that they decide are in ``plan.derived`` instead: there they are complete, and

@@ -1,4 +1,4 @@
-"""Weights of a plan that can be replaced: their names, values, and what is computed from them.
+"""List a plan's replaceable weights: names, values, and what is computed from them.
 
 A constant that a weight decides has a recipe over weights, a straight-line program of registered
 ops: with it the constant is computed from other values of the weights, with the bits that an export

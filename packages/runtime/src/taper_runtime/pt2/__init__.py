@@ -1,4 +1,4 @@
-"""Reads PyTorch's PT2 archives (``torch.export.save``) without torch, and without pickle.
+"""Read PyTorch's PT2 archives (``torch.export.save``) without torch, and without pickle.
 
 >>> archive = taper_runtime.pt2.open("model.pt2")
 >>> weights = archive.weights()

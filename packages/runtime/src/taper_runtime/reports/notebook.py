@@ -1,4 +1,4 @@
-"""A plan as a small table for notebooks. Everything a plan says is escaped."""
+"""Show a plan as a small table in notebooks. Everything a plan says is escaped."""
 
 from __future__ import annotations
 

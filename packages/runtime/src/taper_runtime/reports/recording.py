@@ -1,4 +1,4 @@
-"""Sessions with ``enable_profiling``: every run timed node by node, for a trace."""
+"""Time every run of a session node by node, for a trace (``enable_profiling``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in words and as plain data: what ``taper inspect`` and ``taper export`` show.
+"""Tell a plan in words and as plain data: what ``taper inspect`` and ``taper export`` show.
 
 A plan's names, sources and metadata are a stranger's: lines pass through ``printable``, and
 metadata of a form that no export writes is left out of the text.

@@ -1,4 +1,4 @@
-"""Runs that do not wait: ``run_async``."""
+"""Run without waiting for the result: ``run_async``."""
 
 from __future__ import annotations
 

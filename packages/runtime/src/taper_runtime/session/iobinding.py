@@ -1,4 +1,4 @@
-"""IOBinding: inputs and outputs bound to memory before a run, as ONNX Runtime has it."""
+"""Bind inputs and outputs to memory before a run, as ONNX Runtime's IOBinding does."""
 
 from __future__ import annotations
 

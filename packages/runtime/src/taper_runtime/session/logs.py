@@ -1,4 +1,4 @@
-"""Log messages: ONNX Runtime's severities over Python's ``logging``, logger "taper_runtime"."""
+"""Log with ONNX Runtime's severities over Python's ``logging``, logger "taper_runtime"."""
 
 from __future__ import annotations
 

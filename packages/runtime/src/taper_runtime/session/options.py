@@ -1,4 +1,4 @@
-"""Options of sessions and runs: ONNX Runtime's fields, each known for what it does here.
+"""Define options of sessions and runs: ONNX Runtime's fields, and what each does here.
 
 A field has an effect, or is accepted and has none because a plan is optimized, ordered and laid out
 when it is exported, or is refused with the reason. Any other name is refused with the nearest one.

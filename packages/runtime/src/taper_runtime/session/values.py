@@ -1,4 +1,4 @@
-"""OrtValue: ONNX Runtime's handle of a tensor, over a numpy array."""
+"""Define OrtValue: ONNX Runtime's handle of a tensor, over a numpy array."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Questions about a graph that more than one stage asks."""
+"""Answer questions about a graph that more than one stage asks."""

@@ -1,4 +1,4 @@
-"""Integer tensors that count: positions, and what is computed from them.
+"""Describe integer tensors that count: positions, and what is computed from them.
 
 Where sizes vary such a tensor is no constant, yet all is known about it: each element is a number
 plus, for each axis, a step times the index. What masks and lookups do with it then follows.

@@ -1,4 +1,4 @@
-"""Elementwise nodes, and the tile programs they fuse to."""
+"""Describe elementwise nodes, and the tile programs they fuse to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that reorder axes, seen alike whether they are TRANSPOSE or PERMUTE."""
+"""Describe nodes that reorder axes alike, whether they are TRANSPOSE or PERMUTE."""
 
 from __future__ import annotations
 

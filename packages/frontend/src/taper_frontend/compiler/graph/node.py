@@ -1,4 +1,4 @@
-"""One operation of a graph."""
+"""Define a node: one operation of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tensor that lives across runs."""
+"""Define a state: a tensor that lives across runs."""
 
 from __future__ import annotations
 

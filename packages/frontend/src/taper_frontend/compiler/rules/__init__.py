@@ -1,1 +1,1 @@
-"""Define the language that rewrites of a graph are written in."""
+"""Match and rewrite subgraphs by declarative rules."""

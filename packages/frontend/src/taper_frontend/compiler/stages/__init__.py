@@ -1,4 +1,4 @@
-"""Passes over the graph: each a callable ``(Graph) -> bool``, one file each."""
+"""List the stages of the compiler and their passes, each a callable ``(Graph) -> bool``."""
 
 from __future__ import annotations
 

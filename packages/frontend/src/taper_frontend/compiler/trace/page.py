@@ -1,4 +1,4 @@
-"""A trace as one self-contained page."""
+"""Show a trace as one self-contained page."""
 
 from __future__ import annotations
 

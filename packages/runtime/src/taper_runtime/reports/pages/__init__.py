@@ -1,1 +1,1 @@
-"""Pages that a browser shows: the report on a plan, and the viewer that draws it."""
+"""Make pages that a browser shows: the report on a plan, and the viewer that draws it."""

@@ -1,1 +1,1 @@
-"""One form for what can be written in several ways."""
+"""Rewrite what can be written in several ways to one form."""

@@ -1,4 +1,4 @@
-"""Branches that are decided and loops of at most one step, without their op."""
+"""Inline branches that are decided and loops of at most one step."""
 
 from __future__ import annotations
 

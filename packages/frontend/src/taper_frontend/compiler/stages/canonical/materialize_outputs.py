@@ -1,4 +1,4 @@
-"""Outputs that no node makes, and those that are one."""
+"""Add nodes for outputs that no node makes, and for outputs that are one tensor."""
 
 from __future__ import annotations
 

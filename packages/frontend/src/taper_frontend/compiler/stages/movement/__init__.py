@@ -1,1 +1,1 @@
-"""Permutations and reshapes stand where they cost least."""
+"""Move permutations and reshapes to where they cost least."""

@@ -1,4 +1,4 @@
-"""Products over an axis that need not become the last one."""
+"""Multiply over an axis that need not become the last one."""
 
 from __future__ import annotations
 

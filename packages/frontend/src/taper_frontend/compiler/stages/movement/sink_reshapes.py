@@ -1,4 +1,4 @@
-"""Moving RESHAPE out from between a result and what is done to each of its elements."""
+"""Move RESHAPE out from between a result and elementwise ops on it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Groups of nodes become the one op that they compute."""
+"""Replace groups of nodes by the one op that they compute."""

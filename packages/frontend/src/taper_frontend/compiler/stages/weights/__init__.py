@@ -1,1 +1,1 @@
-"""Constants take the form in which products read them."""
+"""Give constants the form in which products read them."""

@@ -1,4 +1,4 @@
-"""Factors and summands per channel: batch norm, layer scale."""
+"""Fold factors and summands per channel into weights: batch norm, layer scale."""
 
 from __future__ import annotations
 

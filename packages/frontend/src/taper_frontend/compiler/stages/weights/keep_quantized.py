@@ -1,4 +1,4 @@
-"""Weights that the model computes from integers, in the bytes of integers."""
+"""Store weights that the model computes from integers as integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of one tensor with several weights: queries, keys and values."""
+"""Merge products of one tensor with several weights: queries, keys and values."""
 
 from __future__ import annotations
 

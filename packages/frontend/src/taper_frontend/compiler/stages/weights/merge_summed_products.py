@@ -1,4 +1,4 @@
-"""Branches that are linear in one tensor, and added up: one product."""
+"""Merge branches that are linear in one tensor, and added up, into one product."""
 
 from __future__ import annotations
 

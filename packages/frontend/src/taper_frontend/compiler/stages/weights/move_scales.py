@@ -1,4 +1,4 @@
-"""Factors per channel that a run decides: squeeze and excite."""
+"""Move factors per channel that a run decides into the next weight: squeeze and excite."""
 
 from __future__ import annotations
 

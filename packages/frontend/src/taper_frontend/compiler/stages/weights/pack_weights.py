@@ -1,4 +1,4 @@
-"""Weights in the formats that the matrix kernels read."""
+"""Give weights the formats that the matrix kernels read."""
 
 from __future__ import annotations
 

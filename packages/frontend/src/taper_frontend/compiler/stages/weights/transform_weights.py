@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 in Winograd's form, where that is faster."""
+"""Give 3x3 convolutions of stride 1 Winograd's form, where that is faster."""
 
 from __future__ import annotations
 
