@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 
 import taper_frontend
+import taper_openinfer
 import taper_runtime
 from decoder_layer import DecoderLayer, arguments, feed_of, simulated, step
-from taper_runtime import openinfer
-from taper_runtime.openinfer.simulator.devices import LEVELS, available_devices
+from taper_openinfer.simulator.devices import LEVELS, available_devices
 
 #: The device whose kernels are this CPU's best.
 DEVICE = next(name for name in reversed(LEVELS) if name in available_devices())
@@ -71,8 +71,10 @@ class Loop:
     """
 
     def setup(self):
-        graph = openinfer.parse(self.program)
-        self.executor = openinfer.Simulator(openinfer.Model.of({}), graph, DEVICE).make_executor()
+        graph = taper_openinfer.parse(self.program)
+        self.executor = taper_openinfer.Simulator(
+            taper_openinfer.Model.of({}), graph, DEVICE
+        ).make_executor()
         self.x = np.linspace(1, 2, 16, dtype=np.float32)
         self.time_step()
 

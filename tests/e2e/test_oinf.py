@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from taper_frontend import export
-from taper_runtime.openinfer.oinf.convert import plan_tensors
-from taper_runtime.openinfer.oinf.reader import Model
+from taper_openinfer.oinf.convert import plan_tensors
+from taper_openinfer.oinf.reader import Model
 
 
 @pytest.mark.parametrize("weights", ["fixed", "replaceable"])

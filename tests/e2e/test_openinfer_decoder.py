@@ -8,8 +8,8 @@ import torch
 
 import taper_frontend
 from decoder_layer import DecoderLayer, arguments, feed_of, simulated, step
+from taper_openinfer.simulator.devices import available_devices
 from taper_runtime import InferenceSession
-from taper_runtime.openinfer.simulator.devices import available_devices
 
 
 @pytest.mark.parametrize("device", available_devices())

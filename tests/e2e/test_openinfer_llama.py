@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from taper_frontend.openinfer import compile_program
+from taper_openinfer import Model, Simulator, SizeVar, parse
+from taper_openinfer.compiler import compile_program
 from taper_runtime import InferenceSession, InputError
-from taper_runtime.openinfer import Model, Simulator, SizeVar, parse
 
 transformers = pytest.importorskip("transformers")
 

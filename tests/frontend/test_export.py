@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import taper_frontend
+import taper_openinfer
 import taper_runtime
 from marks import STATE
 from models import Block, seeded
@@ -149,10 +150,13 @@ def test_versions_agree():
     version = f"version: '{taper_runtime.__version__}'"
     for path in ("meson.build", "packages/kernels/meson.build", "packages/runtime/meson.build"):
         assert version in (root / path).read_text().partition("\n\n")[0] + (root / path).read_text()
-    pyproject = (root / "packages/frontend/pyproject.toml").read_text()
-    assert f'version = "{taper_runtime.__version__}"' in pyproject
-    assert f"taper-runtime=={taper_runtime.__version__}" in pyproject
+    for package in ("frontend", "openinfer"):
+        pyproject = (root / "packages" / package / "pyproject.toml").read_text()
+        assert f'version = "{taper_runtime.__version__}"' in pyproject
+        assert f"taper-runtime=={taper_runtime.__version__}" in pyproject
+    assert f"taper-frontend=={taper_frontend.__version__}" in pyproject
     assert taper_frontend.__version__ == taper_runtime.__version__
+    assert taper_openinfer.__version__ == taper_runtime.__version__
 
 
 @STATE

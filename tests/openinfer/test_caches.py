@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taper_runtime.openinfer.errors import StepError
-from taper_runtime.openinfer.simulator.access import show_access
-from taper_runtime.openinfer.simulator.caches import make_cache
+from taper_openinfer.errors import StepError
+from taper_openinfer.simulator.access import show_access
+from taper_openinfer.simulator.caches import make_cache
 
 
 def make(shape=(), indices=(), auto_dim=(), fixed=None, fill=0.0):

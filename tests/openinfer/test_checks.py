@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taper_runtime.openinfer.errors import Place, ProgramError
-from taper_runtime.openinfer.graph import (
+from taper_openinfer.errors import Place, ProgramError
+from taper_openinfer.graph import (
     Branch,
     CacheIncrement,
     Dep,
@@ -17,10 +17,10 @@ from taper_runtime.openinfer.graph import (
     Op,
     Return,
 )
-from taper_runtime.openinfer.link import link
-from taper_runtime.openinfer.oinf.reader import Model
-from taper_runtime.openinfer.oinf.values import SizeVar, UninitializedTensor
-from taper_runtime.openinfer.text import parse
+from taper_openinfer.link import link
+from taper_openinfer.oinf.reader import Model
+from taper_openinfer.oinf.values import SizeVar, UninitializedTensor
+from taper_openinfer.text import parse
 
 MODEL = Model.of(
     {

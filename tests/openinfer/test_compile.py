@@ -14,11 +14,7 @@ pytest.importorskip("taper_frontend")
 from cli_page import PAGE, schema, section, taper_command
 from simulated import PROGRAMS, as_the_simulator, model, simulator
 from taper_frontend.errors import ExportError, ExportWarning
-from taper_frontend.openinfer import compile_program
-from taper_frontend.openinfer.lower import lower
-from taper_runtime import InferenceSession, InputError
-from taper_runtime.cli.parser import command_parser
-from taper_runtime.openinfer import (
+from taper_openinfer import (
     ProgramError,
     Quantization,
     Random,
@@ -28,7 +24,11 @@ from taper_runtime.openinfer import (
     parse,
     write_model,
 )
-from taper_runtime.openinfer.link import link
+from taper_openinfer.compiler import compile_program
+from taper_openinfer.compiler.lower import lower
+from taper_openinfer.link import link
+from taper_runtime import InferenceSession, InputError
+from taper_runtime.cli.parser import command_parser
 
 #: Programs here add to variables that nothing gives a value.
 pytestmark = pytest.mark.filterwarnings("ignore:a step reads .* before it writes")

@@ -8,12 +8,12 @@ pytest.importorskip("taper_frontend")
 import openinfer_reference as reference
 from openinfer_samples import ELEMENTWISE, REDUCTIONS, operands, random_values, stored, variants
 from simulated import as_the_simulator, model
-from taper_frontend.openinfer import compile_program
+from taper_openinfer import Graph, ProgramError, TensorSpec
+from taper_openinfer.compiler import compile_program
+from taper_openinfer.dtypes import taper_name
+from taper_openinfer.graph import Name, Op
+from taper_openinfer.ops import OPS, combinations, evaluate, output_type
 from taper_runtime import InferenceSession
-from taper_runtime.openinfer import Graph, ProgramError, TensorSpec
-from taper_runtime.openinfer.dtypes import taper_name
-from taper_runtime.openinfer.graph import Name, Op
-from taper_runtime.openinfer.ops import OPS, combinations, evaluate, output_type
 
 #: What no op of a plan computes; the element types are those of the inputs.
 REFUSED = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taper_runtime.openinfer.dtypes import (
+from taper_openinfer.dtypes import (
     BY_CODE,
     BY_JSON_NAME,
     DTYPES,
@@ -16,7 +16,7 @@ from taper_runtime.openinfer.dtypes import (
     taper_name,
     to_float32,
 )
-from taper_runtime.openinfer.errors import OpenInferError
+from taper_openinfer.errors import OpenInferError
 
 NAN, INF = float("nan"), float("inf")
 

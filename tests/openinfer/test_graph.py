@@ -2,8 +2,8 @@
 
 import pytest
 
-from taper_runtime.openinfer.errors import OpenInferError, Place, Problem, ProgramError, shown
-from taper_runtime.openinfer.graph import (
+from taper_openinfer.errors import OpenInferError, Place, Problem, ProgramError, shown
+from taper_openinfer.graph import (
     Access,
     Assign,
     Await,

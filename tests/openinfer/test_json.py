@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from taper_runtime.openinfer.errors import OpenInferError, ProgramError
-from taper_runtime.openinfer.graph import Graph, Name, Op
-from taper_runtime.openinfer.graph_json import graph_from_json, graph_to_json
-from taper_runtime.openinfer.text import load_program, parse
+from taper_openinfer.errors import OpenInferError, ProgramError
+from taper_openinfer.graph import Graph, Name, Op
+from taper_openinfer.graph_json import graph_from_json, graph_to_json
+from taper_openinfer.text import load_program, parse
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").iterdir())
 

@@ -5,19 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taper_runtime.openinfer.errors import ProgramError, StepError
-from taper_runtime.openinfer.graph import Name, Op, access
-from taper_runtime.openinfer.link import link
-from taper_runtime.openinfer.oinf.reader import Model, open_model
-from taper_runtime.openinfer.oinf.values import (
+from taper_openinfer.errors import ProgramError, StepError
+from taper_openinfer.graph import Name, Op, access
+from taper_openinfer.link import link
+from taper_openinfer.oinf.reader import Model, open_model
+from taper_openinfer.oinf.values import (
     ScalarValue,
     SizeVar,
     TensorSpec,
     UninitializedTensor,
 )
-from taper_runtime.openinfer.oinf.writer import write_model
-from taper_runtime.openinfer.simulator.simulator import Simulator
-from taper_runtime.openinfer.text import load_program, parse
+from taper_openinfer.oinf.writer import write_model
+from taper_openinfer.simulator.simulator import Simulator
+from taper_openinfer.text import load_program, parse
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").iterdir())
 SIZES = {"B": 4, "D": 16, "H": 2, "O": 3, "layers": 3, "heads": 3}

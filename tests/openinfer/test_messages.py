@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from taper_runtime.openinfer import Model, ProgramError, Simulator, SizeVar, parse
-from taper_runtime.openinfer.link import link
+from taper_openinfer import Model, ProgramError, Simulator, SizeVar, parse
+from taper_openinfer.link import link
 
 MODEL = Model.of({"T": SizeVar(4), "w": np.ones((4, 3), np.float32), "count": 3})
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulated import executor, step
+from taper_openinfer import Model, Simulator, StepError, parse
+from taper_openinfer.dtypes import DTYPES, from_float32, to_float32
+from taper_openinfer.errors import OpenInferError
+from taper_openinfer.native import Stretches
+from taper_openinfer.ops import OPS, evaluate, output_type
 from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.native import _kernels
-from taper_runtime.openinfer import Model, Simulator, StepError, parse
-from taper_runtime.openinfer.dtypes import DTYPES, from_float32, to_float32
-from taper_runtime.openinfer.errors import OpenInferError
-from taper_runtime.openinfer.native import Stretches
-from taper_runtime.openinfer.ops import OPS, evaluate, output_type
 
 LEVELS = _kernels.available_isas()
 EVERY_LEVEL = {isa: Stretches(isa) for isa in LEVELS}

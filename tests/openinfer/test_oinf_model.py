@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from oinf_files import rich_source
-from taper_runtime.openinfer.errors import OpenInferError
-from taper_runtime.openinfer.oinf.reader import Model, open_model
-from taper_runtime.openinfer.oinf.values import Bitset, SizeVar, UninitializedTensor
-from taper_runtime.openinfer.oinf.writer import write_model
+from taper_openinfer.errors import OpenInferError
+from taper_openinfer.oinf.reader import Model, open_model
+from taper_openinfer.oinf.values import Bitset, SizeVar, UninitializedTensor
+from taper_openinfer.oinf.writer import write_model
 
 
 @pytest.fixture(scope="module")

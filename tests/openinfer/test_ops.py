@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from taper_openinfer.dtypes import DTYPES
+from taper_openinfer.errors import NoKernelError
+from taper_openinfer.graph import Name
+from taper_openinfer.ops import OPS, combinations, complete, evaluate, output_type
 from taper_runtime.base.errors import OpError
-from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.errors import NoKernelError
-from taper_runtime.openinfer.graph import Name
-from taper_runtime.openinfer.ops import OPS, combinations, complete, evaluate, output_type
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "u1", "i8", "u16", "f16"])

@@ -6,10 +6,10 @@ import string
 import numpy as np
 import pytest
 
+from taper_openinfer.dtypes import DTYPES
+from taper_openinfer.ops import OPS, evaluate, native_node, output_type
+from taper_openinfer.ops.table import REQUIRED
 from taper_runtime.base.errors import TaperError
-from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.ops import OPS, evaluate, native_node, output_type
-from taper_runtime.openinfer.ops.table import REQUIRED
 from taper_runtime.ops import REGISTRY, opdef
 
 _NAMES = [*OPS, *(f"taper.{name}" for name in REGISTRY)]

@@ -8,9 +8,9 @@ import pytest
 import openinfer_reference as reference
 from openinfer_ops_page import PAGE
 from simulated import executor, step
-from taper_runtime.openinfer import ProgramError
-from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.simulator.devices import available_devices
+from taper_openinfer import ProgramError
+from taper_openinfer.dtypes import DTYPES
+from taper_openinfer.simulator.devices import available_devices
 
 EXAMPLES = re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
 

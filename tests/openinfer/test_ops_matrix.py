@@ -17,9 +17,9 @@ from openinfer_samples import (
     stored,
     variants,
 )
-from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.ops import OPS, combinations, evaluate, output_type
-from taper_runtime.openinfer.ops.table import ALL, NUMBERS
+from taper_openinfer.dtypes import DTYPES
+from taper_openinfer.ops import OPS, combinations, evaluate, output_type
+from taper_openinfer.ops.table import ALL, NUMBERS
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ import pytest
 
 import openinfer_reference as reference
 from openinfer_samples import ELEMENTWISE, REDUCTIONS, operands, random_values, stored, variants
+from taper_openinfer.dtypes import taper_name
+from taper_openinfer.ops import combinations, evaluate, native_node, output_type
 from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.native import _kernels
-from taper_runtime.openinfer.dtypes import taper_name
-from taper_runtime.openinfer.ops import combinations, evaluate, native_node, output_type
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from op_samples import SAMPLED, sample_types
+from taper_openinfer.dtypes import from_taper_name
+from taper_openinfer.errors import NoKernelError
+from taper_openinfer.ops import evaluate, native_node, output_type
 from taper_runtime.base.errors import OpError
 from taper_runtime.formats import PLAIN
-from taper_runtime.openinfer.dtypes import from_taper_name
-from taper_runtime.openinfer.errors import NoKernelError
-from taper_runtime.openinfer.ops import evaluate, native_node, output_type
 from taper_runtime.ops import REGISTRY
 
 

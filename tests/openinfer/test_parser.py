@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from taper_runtime.openinfer.errors import OpenInferError, Place, ProgramError
-from taper_runtime.openinfer.graph import (
+from taper_openinfer.errors import OpenInferError, Place, ProgramError
+from taper_openinfer.graph import (
     Access,
     Assign,
     Await,
@@ -29,8 +29,8 @@ from taper_runtime.openinfer.graph import (
     Variable,
     Yield,
 )
-from taper_runtime.openinfer.graph_json import graph_from_json
-from taper_runtime.openinfer.text import load_program, parse, parse_access
+from taper_openinfer.graph_json import graph_from_json
+from taper_openinfer.text import load_program, parse, parse_access
 
 VARIABLES = [
     ("dynamic", "x: f32", Variable("x", "dynamic", "f32")),

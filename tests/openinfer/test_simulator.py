@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from simulated import executor, model, simulator, step
-from taper_runtime.openinfer import OpenInferError, ProgramError, Simulator, StepError, parse
-from taper_runtime.openinfer.oinf.reader import Model, open_model
-from taper_runtime.openinfer.oinf.writer import write_model
-from taper_runtime.openinfer.simulator.devices import available_devices
+from taper_openinfer import OpenInferError, ProgramError, Simulator, StepError, parse
+from taper_openinfer.oinf.reader import Model, open_model
+from taper_openinfer.oinf.writer import write_model
+from taper_openinfer.simulator.devices import available_devices
 
 
 def f32(*values):
@@ -178,7 +178,7 @@ def test_data_are_read_when_a_node_needs_them(tmp_path):
 
 
 def test_no_data_in_the_file_means_init_and_no_init_zeros():
-    from taper_runtime.openinfer import UninitializedTensor
+    from taper_openinfer import UninitializedTensor
 
     text = """
     volatile { a: f32[2]; }
@@ -482,7 +482,7 @@ def test_every_device_of_this_machine_computes_the_same(device):
 )
 def test_devices_follow_from_the_cpu_and_its_levels(monkeypatch, machine, levels, expected):
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr("taper_runtime.openinfer.simulator.devices.available_isas", lambda: levels)
+    monkeypatch.setattr("taper_openinfer.simulator.devices.available_isas", lambda: levels)
     assert available_devices() == expected
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from simulated import executor, step
-from taper_runtime.openinfer import StepError
-from taper_runtime.openinfer.simulator.devices import available_devices
-from taper_runtime.openinfer.simulator.instructions import MAX_DEPTH
+from taper_openinfer import StepError
+from taper_openinfer.simulator.devices import available_devices
+from taper_openinfer.simulator.instructions import MAX_DEPTH
 
 
 def f32(*values):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simulated import executor, simulator, step
-from taper_runtime.openinfer import OpenInferError, Random, StepError
+from taper_openinfer import OpenInferError, Random, StepError
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 

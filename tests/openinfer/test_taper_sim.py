@@ -7,8 +7,8 @@ import pytest
 
 from cli_page import check_json, schema
 from simulated import PROGRAMS
+from taper_openinfer import SizeVar, write_model
 from taper_runtime.cli import main
-from taper_runtime.openinfer import SizeVar, write_model
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from simulated import executor, simulator, step
-from taper_runtime.openinfer import Random, Simulator, StepError, format_truncated
-from taper_runtime.openinfer.graph import Graph, Op, Return
-from taper_runtime.openinfer.oinf.reader import Model
-from taper_runtime.openinfer.simulator import walking
-from taper_runtime.openinfer.simulator.events import TraceEvent, parts_of, to_json, to_perfetto
+from taper_openinfer import Random, Simulator, StepError, format_truncated
+from taper_openinfer.graph import Graph, Op, Return
+from taper_openinfer.oinf.reader import Model
+from taper_openinfer.simulator import walking
+from taper_openinfer.simulator.events import TraceEvent, parts_of, to_json, to_perfetto
 
 GOLDEN = """[
   {
@@ -248,7 +248,7 @@ def test_values_are_cut(values, dtype, expected):
     "dtype", ["f32", "f64", "bf16", "f8", "i8", "u4", "i1", "t1", "t2", "bool"]
 )
 def test_random_numbers_follow_their_seed_and_type(dtype):
-    from taper_runtime.openinfer.dtypes import DTYPES, check_array
+    from taper_openinfer.dtypes import DTYPES, check_array
 
     one, same, other = (Random.generate_with_seed(s, (-1, 1), 100, dtype) for s in (1, 1, 2))
     np.testing.assert_array_equal(one, same)

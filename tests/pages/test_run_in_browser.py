@@ -11,8 +11,8 @@ from selenium.webdriver.support.ui import Select
 
 from browser import HOSTILE, errors, violations
 from simulated import simulator
-from taper_runtime.openinfer.simulator.page import run_page
-from taper_runtime.openinfer.simulator.recording import Recorder
+from taper_openinfer.simulator.page import run_page
+from taper_openinfer.simulator.recording import Recorder
 
 PROGRAM = """
 dynamic { x: f32[2]; }

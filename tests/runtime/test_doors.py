@@ -1,7 +1,5 @@
 """Every public function with arguments of wrong types and values: documented errors alone."""
 
-import io
-
 import numpy as np
 import pytest
 
@@ -9,26 +7,8 @@ import taper_runtime as t
 from plan_files import small_plan
 from pt2_files import members, pack
 from taper_runtime import InferenceSession, IOBinding, OrtValue, RunOptions, SessionOptions
-from taper_runtime.base.errors import TaperError
-from taper_runtime.base.option_values import MemoryPlanning
-from taper_runtime.extend.kernels import _KERNELS
 from weighted_plans import weighted_plan
-
-#: What no parameter, or few, can be.
-HOSTILE = [
-    None, True, -1, 0, 3, 2**70, -(2**70), 1.5, float("nan"), 1j, "", "x", "a\0b", "\ud800", b"x",
-    bytearray(b"x"), [], [None], ["x", 3], (2**62, 4), (5, -12), (1.5, 12), {}, {1: 2}, {"x": None},
-    {"x": "y"}, {"x": np.zeros(3)}, [{}], [("x", {})], object(), int, len, set(),
-    io.BytesIO(b"x"), np.zeros(()), np.zeros((2, 4)), np.zeros((2, 4), np.float32)[::-1],
-    np.array(["x"]),
-    np.array([None]), np.zeros(3, [("a", "f4")]), np.zeros((2, 4), ">f4"), np.float32(1),
-    np.int64(2), np.dtype("float32"), t.Limits(), t.Limits(nodes=None), RunOptions(),
-    SessionOptions(),
-    MemoryPlanning(), slice(None), range(3), Ellipsis, NotImplemented, "float32", "cpu", "cuda:9",
-]  # fmt: skip
-
-#: Of files: what the operating system says of them.
-DOCUMENTED = (TaperError, OSError, MemoryError)
+from wrong_arguments import undocumented_errors
 
 
 def feed():
@@ -147,16 +127,9 @@ def doors(path, plan_path, archive_path):
         "plan.save": (
             plan.save, {"path": path / "s.taper", "name": "model", "append": False, "folded": None},
         ),
-        "openinfer.parse": (openinfer_parse, {"text": "entry { x = 1; }", "name": "n"}),
         **options_of(SessionOptions),
         **options_of(RunOptions),
     }  # fmt: skip
-
-
-def openinfer_parse(**arguments):
-    from taper_runtime import openinfer
-
-    return openinfer.parse(**arguments)
 
 
 @pytest.fixture(scope="module")
@@ -168,25 +141,6 @@ def all_doors(tmp_path_factory):
 
 
 def test_wrong_arguments_are_refused_by_documented_errors(all_doors, monkeypatch, tmp_path):
-    """Each argument in turn is everything in turn that it can hardly be."""
     monkeypatch.chdir(tmp_path)  # some texts are names of files
-    wrong = []
-    for name, (function, arguments) in all_doors.items():
-        for argument in arguments:
-            for value in HOSTILE:
-                if argument in ("source", "callback") and callable(value):
-                    continue  # what a function raises is its own
-                before = dict(_KERNELS)
-                try:
-                    function(**{**arguments, argument: value})
-                except DOCUMENTED:
-                    pass
-                except BaseException as error:
-                    wrong.append(
-                        f"{name}({argument}={value!r:.60}): {type(error).__name__}: {error!s:.90}"
-                    )
-                finally:
-                    _KERNELS.clear()
-                    _KERNELS.update(before)
-    t.set_default_logger_severity(2)
+    wrong = undocumented_errors(all_doors)
     assert not wrong, "\n".join([f"{len(wrong)}:", *wrong])

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from taper_runtime import openinfer
+import taper_openinfer
 
 WIDTH, HEADS, CACHE, HIDDEN = 256, 8, 512, 688
 HEAD = WIDTH // HEADS
@@ -146,9 +146,9 @@ def simulated(layer, device, moves=True):
     """
     program = PROGRAM if moves else PROGRAM.replace(_MOVE, "")
     weights = {name: getattr(layer, name).detach().numpy() for name in WEIGHTS}
-    sizes = {name: openinfer.SizeVar(size) for name, size in _SIZES.items()}
-    model = openinfer.Model.of({**sizes, **weights})
-    return openinfer.Simulator(model, openinfer.parse(program), device)
+    sizes = {name: taper_openinfer.SizeVar(size) for name, size in _SIZES.items()}
+    model = taper_openinfer.Model.of({**sizes, **weights})
+    return taper_openinfer.Simulator(model, taper_openinfer.parse(program), device)
 
 
 def step(executor, x, cos, sin):

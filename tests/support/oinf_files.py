@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taper_runtime.openinfer.dtypes import DTYPES
-from taper_runtime.openinfer.oinf.values import (
+from taper_openinfer.dtypes import DTYPES
+from taper_openinfer.oinf.values import (
     ArrayValue,
     Bitset,
     Quantization,

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from taper_runtime.openinfer.ops import OPS, combinations, native_node
-from taper_runtime.openinfer.ops import table as t
-from taper_runtime.openinfer.ops.table import REQUIRED
+from taper_openinfer.ops import OPS, combinations, native_node
+from taper_openinfer.ops import table as t
+from taper_openinfer.ops.table import REQUIRED
 
 PAGE = Path(__file__).parents[2] / "docs" / "openinfer" / "ops.md"
 

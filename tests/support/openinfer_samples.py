@@ -6,8 +6,8 @@ import math
 import numpy as np
 
 import openinfer_reference as reference
-from taper_runtime.openinfer.dtypes import DTYPES, from_float32
-from taper_runtime.openinfer.ops import OPS
+from taper_openinfer.dtypes import DTYPES, from_float32
+from taper_openinfer.ops import OPS
 
 _FLOATS = [0.0, -0.0, 1.0, -1.5, math.nan, math.inf, -math.inf, 0.5, 2.5, -0.49999997, 3e38, 1e-7]
 #: Where floats begin to be beyond integers.

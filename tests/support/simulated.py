@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from taper_openinfer import Simulator, SizeVar, load_program, parse
+from taper_openinfer.oinf.reader import Model
 from taper_runtime import SessionOptions
-from taper_runtime.openinfer import Simulator, SizeVar, load_program, parse
-from taper_runtime.openinfer.oinf.reader import Model
 
 PROGRAMS = Path(__file__).parents[1] / "openinfer" / "programs"
 

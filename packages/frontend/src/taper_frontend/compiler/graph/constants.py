@@ -25,7 +25,6 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from taper_runtime.openinfer.oinf.values import Quantization
     from taper_runtime.ops.opdef import Shape
 
 #: Bytes up to which a value that has been computed is kept, to be asked for again.
@@ -107,8 +106,9 @@ class Parameter(Constant):
         Whether a session may give it another value.
     is_complex : bool
         Whether users see complex numbers, whose parts lie along the last axis.
-    quantization : Quantization or None
-        Which numbers the elements stand for, where a file of OpenInfer says so. No pass reads it.
+    quantization : object or None
+        Which numbers the elements stand for, as the reader of the parameter's file tells it. No
+        pass reads it.
     """
 
     type: TensorType
@@ -117,7 +117,7 @@ class Parameter(Constant):
     kind: str = "parameter"
     is_replaceable: bool = False
     is_complex: bool = False
-    quantization: Quantization | None = None
+    quantization: object | None = None
 
     @property
     def identity(self) -> bytes:

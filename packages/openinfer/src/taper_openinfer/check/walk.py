@@ -1,0 +1,138 @@
+"""Walk through a program: each node with the block and the loops around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_openinfer.errors import shown
+from taper_openinfer.graph import ENTRY, MAX_DEPTH, Branch, Loop, Node, Value
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from taper_openinfer.check.context import Context
+    from taper_openinfer.check.flow import Linked
+
+
+class Step(NamedTuple):
+    """A node where it stands.
+
+    Attributes
+    ----------
+    node : Node
+    block : str
+    loops : dict of str to range or None
+        What the variable of each loop around the node can be; None where only a run tells.
+    depth : int
+        How many loops are around the node, also through branches.
+    """
+
+    node: Node
+    block: str
+    loops: Mapping[str, range | None]
+    depth: int
+
+
+def walk(context: Context) -> list[Step]:
+    """Return every node: those of ``entry`` first, those of a block after what branches to it.
+
+    A block that others branch to is inside the loops that are around all these branches.
+    """
+    found: list[Step] = []
+    graph = context.graph
+    if ENTRY not in graph.blocks:
+        context.report(f"expected a block {shown(ENTRY)}, which a step runs, got none")
+    around: dict[str, Mapping[str, range | None]] = {}
+    depths: dict[str, int] = {}
+    for name in _order(context):
+        context.check_name(name, graph.blocks[name].place)
+        nodes, loops = graph.blocks[name].nodes, around.get(name, {})
+        steps = list(_nodes(context, nodes, name, loops, depths.get(name, 0)))
+        for step in steps:
+            if isinstance(step.node.kind, Branch):
+                for target in (step.node.kind.then, step.node.kind.otherwise):
+                    if target is not None:
+                        around[target] = _common(around.get(target), step.loops)
+                        depths[target] = max(depths.get(target, 0), step.depth)
+        found += steps
+    return found
+
+
+def _common(
+    loops: Mapping[str, range | None] | None, others: Mapping[str, range | None]
+) -> Mapping[str, range | None]:
+    """The loops that are around two branches to one block."""
+    if loops is None:
+        return others
+    both = loops.keys() & others.keys()
+    return {name: loops[name] if loops[name] == others[name] else None for name in both}
+
+
+def _order(context: Context) -> list[str]:
+    """Blocks so that each is behind those that branch to it; blocks in a circle are reported."""
+    blocks = context.graph.blocks
+    targets = {name: _targets(context, name) for name in blocks}
+    found: list[str] = []
+    path: dict[str, None] = {}  # blocks that have been begun, each branching to the next
+    begun: set[str] = set()
+    starts = [iter([*(name for name in blocks if name != ENTRY), *(ENTRY,) * (ENTRY in blocks)])]
+    while starts:
+        name = next(starts[-1], None)
+        if name is None:
+            starts.pop()
+            if path:
+                found.append(path.popitem()[0])
+        elif name in path:
+            names = [*path]
+            circle = " -> ".join([*names[names.index(name) :], name])
+            context.report(
+                f"expected no block that branches back to itself, got {circle}", blocks[name].place
+            )
+        elif name not in begun:
+            begun.add(name)
+            path[name] = None
+            starts.append(iter(targets[name]))
+    return found[::-1]
+
+
+def _targets(context: Context, block: str) -> list[str]:
+    """Blocks that a block branches to; those that do not exist are reported with the nodes."""
+    found = []
+    waiting = [(node, 0) for node in context.graph.blocks[block].nodes]
+    while waiting:
+        node, depth = waiting.pop()
+        if isinstance(node.kind, Branch):
+            found += [name for name in (node.kind.then, node.kind.otherwise) if name is not None]
+        elif isinstance(node.kind, Loop) and depth <= MAX_DEPTH:
+            waiting += [(inner, depth + 1) for inner in node.kind.body]
+    return [name for name in dict.fromkeys(found) if name in context.graph.blocks]
+
+
+def _nodes(
+    context: Context,
+    nodes: Sequence[Node],
+    block: str,
+    loops: Mapping[str, range | None],
+    depth: int,
+) -> Iterator[Step]:
+    for node in nodes:
+        yield Step(node, block, loops, depth)
+        if isinstance(node.kind, Loop):
+            if depth == MAX_DEPTH:
+                context.report(
+                    f"expected at most {MAX_DEPTH} loops in one another, got more", node.place
+                )
+                continue
+            inside = {**loops, node.kind.index: loop_range(context, node.kind)}
+            yield from _nodes(context, node.kind.body, block, inside, depth + 1)
+
+
+def loop_range(program: Linked, loop: Loop) -> range | None:
+    """Return what the variable of a loop can be, if literals and sizevars say it."""
+    start, end = (_number(program, bound) for bound in (loop.start, loop.end))
+    return None if start is None or end is None else range(start, end)
+
+
+def _number(program: Linked, bound: Value) -> int | None:
+    return bound if isinstance(bound, int) else program.model.sizevars.get(bound)

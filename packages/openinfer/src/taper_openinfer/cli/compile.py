@@ -1,0 +1,39 @@
+"""Add ``taper compile``: a program of OpenInfer and its weights become a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+    from taper_runtime.cli.parser import Result
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = "compile a program of OpenInfer to a plan"
+    parser.add_argument("program", type=Path, metavar="PROGRAM", help="its text, or its JSON")
+    parser.add_argument("model", type=Path, metavar="MODEL.oinf", help="what its variables hold")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.taper")
+    parser.add_argument(
+        "--outputs",
+        type=lambda text: text.split(","),
+        metavar="NAME,...",
+        help="the variables that a run gives (default: those that are written, and not read after)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse what begins as zeros and is read first"
+    )
+    parser.set_defaults(command=_compile)
+
+
+def _compile(args: argparse.Namespace) -> Result:
+    from taper_openinfer.compiler import compile_program  # imports the whole compiler
+
+    plan = compile_program(args.program, args.model, outputs=args.outputs, strict=args.strict)
+
+    from taper_frontend.cli import saved  # after what says that it is missing
+
+    return saved(plan, args.output)

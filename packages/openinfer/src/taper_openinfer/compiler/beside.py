@@ -1,0 +1,74 @@
+"""Lower the blocks that run beside the entry block, between a `yield` and its `await`.
+
+They see the variables as they are at the `yield`, and no other block's writes. So it is the same to
+run them at once, one after the other, and to take what they wrote at the `await`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_openinfer import graph as g
+from taper_openinfer.compiler.refusal import CannotLower
+from taper_openinfer.compiler.touched import touched
+
+if TYPE_CHECKING:
+    from taper_openinfer.compiler.lower import Lowering
+    from taper_openinfer.compiler.scope import Scope
+
+
+class Beside:
+    """What the blocks beside the entry block have done so far.
+
+    Attributes
+    ----------
+    blocks : list of str
+        Those that are neither the entry block nor a branch's target.
+    """
+
+    def __init__(self, graph: g.Graph) -> None:
+        self.blocks = graph.blocks_beside()
+        self._before: dict[str, str] = {}
+        self._scopes: dict[str, Scope] = {}
+
+    def start(self, lowering: Lowering, scope: Scope) -> None:
+        """Run every block with the variables as they are now."""
+        if self._scopes:
+            raise CannotLower("expected an await before the second yield")
+        graph = lowering.program.graph
+        if scope.graph is not lowering.graph:
+            raise CannotLower("a yield inside of what a run decides to run has no place in a plan")
+        kept = [name for name, variable in graph.vars.items() if variable.kind == "persistent"]
+        written: dict[str, None] = {}
+        for name in (g.ENTRY, *self.blocks):
+            found = touched(graph, graph.blocks[name].nodes)
+            written |= dict.fromkeys(found.written)
+            if name != g.ENTRY and (shared := [each for each in found.names if each in kept]):
+                raise CannotLower(
+                    f"block {name} runs beside others and has {shared[0]}, which is persistent: "
+                    "they could come to it in any order"
+                )
+        # only what is written after this differs from what is loaded now
+        lowering.loaded(scope, [name for name in written if name in graph.vars])
+        self._before = dict(scope.values)
+        self._scopes = {name: scope.fork() for name in self.blocks}
+        for name, inner in self._scopes.items():
+            lowering.block(inner, name)
+
+    def join(self, lowering: Lowering, scope: Scope) -> None:
+        """Take on what the blocks wrote since the `yield`: of each variable, one at most."""
+        if not self._scopes:
+            return
+        scopes = {g.ENTRY: scope, **self._scopes}
+        self._scopes = {}
+        for name in lowering.program.graph.vars:
+            if (before := self._before.get(name)) is None:
+                continue
+            writers = [block for block, each in scopes.items() if each.values[name] != before]
+            if len(writers) > 1:
+                raise CannotLower(
+                    f"{name}: expected at most one block to write it between yield and await, got "
+                    f"{' and '.join(writers)}"
+                )
+            for block in writers:
+                scope.values[name] = scopes[block].values[name]

@@ -1,0 +1,76 @@
+"""Carry element types that plans lack in types that they have: u16 in int32, i4 in int8.
+
+A value stays the same number. What is computed of such elements is computed in a wider integer and
+wrapped to their width at the end: the low bits of sums and products are those of any width.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_openinfer.compiler.refusal import CannotLower
+from taper_openinfer.dtypes import DTYPES, taper_name, to_float32
+from taper_runtime.base.dtypes import DTYPES as TAPER_DTYPES
+
+if TYPE_CHECKING:
+    from taper_openinfer.compiler.scope import Scope
+
+#: By kind for those that share bytes in a file; the others by name.
+_CARRIERS = {
+    "packed_signed": "int8",
+    "packed_unsigned": "uint8",
+    "bitset": "uint8",
+    "u16": "int32",
+    "u32": "int64",
+    "u64": "int64",
+    "f8": "float32",
+}
+
+
+def is_carried(dtype: str) -> bool:
+    """Whether plans lack an element type of OpenInfer's."""
+    return taper_name(dtype) is None
+
+
+def carrier(dtype: str) -> str:
+    """Return Taper's dtype that holds every number of an element type, of u64 those below 2**63."""
+    return taper_name(dtype) or _CARRIERS.get(dtype) or _CARRIERS[DTYPES[dtype].kind]
+
+
+def carried(dtype: str, array: np.ndarray) -> np.ndarray:
+    """Return elements in storage form as their carrier stores them.
+
+    Raises
+    ------
+    CannotLower
+        If one of u64 is 2**63 or more.
+    """
+    if not is_carried(dtype):
+        return array
+    if dtype == "f8":
+        return to_float32(dtype, array)
+    if dtype == "u64" and array.max(initial=0) > np.iinfo("i8").max:
+        raise CannotLower(f"plans have no integers of u64 beyond 2**63 - 1, got {array.max()}")
+    return array.astype(TAPER_DTYPES[carrier(dtype)].storage)
+
+
+def computed(dtype: str, result: str) -> str:
+    """Return the element type that carried elements are computed in, for a result of some type."""
+    if dtype == "f8":
+        return "f32"
+    is_long = dtype in ("u32", "u64") or result in ("i64", "u32", "u64")
+    return "i64" if is_long else "i32"
+
+
+def wrapped(scope: Scope, tensor: str, dtype: str) -> str:
+    """Return integers wrapped to the width of a carried element type, in its carrier."""
+    row, wide = DTYPES[dtype], scope.type(tensor).dtype
+    free = 8 * TAPER_DTYPES[wide].size - row.bits
+    if row.kind == "packed_signed":
+        by = scope.constant(free, wide, "bits")
+        tensor = scope.emit("RIGHT_SHIFT", [scope.emit("LEFT_SHIFT", [tensor, by]), by])
+    elif free:
+        tensor = scope.binary("BITWISE_AND", tensor, (1 << row.bits) - 1)
+    return scope.cast(tensor, carrier(dtype))

@@ -1,0 +1,108 @@
+"""Compile a program and a file of weights to a plan."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.planning import make_plan
+from taper_frontend.errors import ExportWarning
+from taper_openinfer.compiler.lower import lower
+from taper_openinfer.graph import Graph
+from taper_openinfer.link import link
+from taper_openinfer.oinf.reader import Model, open_model
+from taper_openinfer.text import load_program
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from taper_frontend.compiler.pipeline import Pass
+    from taper_openinfer.link import Program
+    from taper_runtime.plan.plan import Plan
+
+
+def compile_program(
+    program: Graph | str | os.PathLike[str],
+    model: Model | str | os.PathLike[str],
+    *,
+    outputs: Sequence[str] | None = None,
+    strict: bool = False,
+    passes: Sequence[Pass | str] | None = None,
+) -> Plan:
+    """Make a plan of a program: a run of it is a step.
+
+    Parameters
+    ----------
+    program : Graph, str or os.PathLike
+        A path is that of a program's text, or of its JSON.
+    model : Model, str or os.PathLike
+        What the program's variables hold; a path is that of an ``.oinf`` file.
+    outputs : sequence of str, optional
+        The variables that a run gives. The default are the volatile and dynamic ones that the
+        program writes and does not read after the last write; all that it writes if it reads each.
+    strict : bool
+        Whether it is an error, not a warning, that a variable begins as zeros though a step reads
+        it before it writes it.
+    passes : sequence of callable or str, optional
+        As :func:`taper_frontend.export` takes them.
+
+    Returns
+    -------
+    Plan
+        Dynamic variables are its inputs, persistent ones its states, each by its own name; an
+        output that has the name of an input is called ``output_`` and that name.
+
+    Warns
+    -----
+    ExportWarning
+        Naming what begins as zeros though a step reads it before it writes it.
+
+    Raises
+    ------
+    ProgramError
+        Listing all that is wrong with the program, or has no place in a plan, with line and column.
+    ExportError
+        If one of ``outputs`` is no variable that a step leaves.
+    OinfError
+        If the file is no model.
+    """
+    graph = program if isinstance(program, Graph) else load_program(program)
+    with nullcontext(model) if isinstance(model, Model) else open_model(model) as opened:
+        linked = link(graph, opened, strict=strict)
+        lowered = lower(linked, outputs)
+        nodes = len(lowered.graph.nodes)
+        records = compile_graph(lowered.graph, passes, output_names=lowered.output_names)
+        report: dict[str, Any] = {
+            "producer": f"taper_frontend {_version()}, a program of OpenInfer",
+            "nodes_lowered": nodes,
+            "passes": [
+                {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
+            ],
+            "warnings": [{"kind": "zeros", "text": text} for text in _of_zeros(linked)],
+        }
+        plan = make_plan(lowered.graph, metadata=report)
+    for warning in report["warnings"]:
+        warnings.warn(ExportWarning(**warning), stacklevel=2)
+    return plan
+
+
+def _of_zeros(program: Program) -> list[str]:
+    """Tell of the variables that begin as zeros though a step reads them first."""
+    if not program.zeros:
+        return []
+    names = ", ".join(program.zeros)
+    return [
+        (
+            f"a step reads {names} before it writes them, and they begin as zeros: the file has no "
+            "tensor of these names, and the program no @init"
+        )
+    ]
+
+
+def _version() -> str:
+    from taper_frontend import __version__
+
+    return __version__

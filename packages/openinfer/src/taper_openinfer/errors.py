@@ -1,0 +1,191 @@
+"""What users of model files, programs and the simulator can do wrong.
+
+Files and programs come from strangers. So every text of these errors is one line per problem, has
+no characters that steer a terminal, and has an end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.errors import FileError, InputError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import counted, printable, with_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Characters of one piece of a stranger's text in a message; problems in one text.
+_MAX_SHOWN = 60
+_MAX_PROBLEMS = 50
+
+
+def shown(value: object) -> str:
+    """Return a stranger's name or value in quotes, printable and cut to a readable length."""
+    if type(value) is int and value.bit_length() > 128:  # str() refuses more than 4,300 digits
+        return f"an integer of {value.bit_length()} bits"
+    text = value if isinstance(value, str) else repr(value)
+    text = printable(text[: _MAX_SHOWN + 1])
+    text = f"{text[:_MAX_SHOWN]}..." if len(text) > _MAX_SHOWN else text
+    return f"'{text}'" if isinstance(value, str) else text
+
+
+class Place(NamedTuple):
+    """Where something stands in the text of a program. Both count from 1."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.line}:{self.column}"
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a program.
+
+    Attributes
+    ----------
+    message : str
+        What it is about, what was expected and what was got.
+    place : Place or None
+        None where the graph was not made from a text.
+    variable : str or None
+        The variable that the problem is about.
+    """
+
+    message: str
+    place: Place | None = None
+    variable: str | None = None
+
+    def __str__(self) -> str:
+        message = self.message if self.place is None else f"{self.place}: {self.message}"
+        return with_end(printable(message))
+
+
+class OpenInferError(InputError):
+    """Base of the errors of this package; its text is safe to print on a terminal."""
+
+
+class OinfError(FileError, OpenInferError):
+    """A model file is damaged, hostile or of an unknown version, or cannot be written."""
+
+
+class ProgramError(OpenInferError):
+    """A program cannot be read, linked or run: all problems that were found, the first one first.
+
+    Parameters
+    ----------
+    problems : sequence of Problem
+        At least one.
+    name : str
+        What the program is called, usually its file.
+    """
+
+    def __init__(self, problems: Sequence[Problem], name: str = "") -> None:
+        super().__init__(tuple(problems), name)
+        self.problems = tuple(problems)
+        self.name = name
+
+    def __str__(self) -> str:
+        lines = [self._line(problem) for problem in self.problems[:_MAX_PROBLEMS]]
+        left = len(self.problems) - len(lines)
+        return "\n".join([*lines, *([f"and {counted(left, 'more problem')}"] if left else [])])
+
+    def _line(self, problem: Problem) -> str:
+        separator = ": " if problem.place is None else ":"
+        return f"{printable(self.name)}{separator}{problem}" if self.name else str(problem)
+
+
+class MissingCompilerError(ImportError, OpenInferError):
+    """A program is to become a plan, and the compiler of taper-frontend is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "programs are compiled by taper-frontend, which is not installed; get it with "
+            "`pip install 'taper-openinfer[compile]'`",
+            name="taper_frontend",
+        )
+
+
+class StepError(OpenInferError):
+    """A node of a running program failed.
+
+    Parameters
+    ----------
+    message : str
+        What was expected and what was got.
+    node : str
+        The description of the node, see :func:`taper_openinfer.graph.describe`.
+    place : Place, optional
+        Of the node in the program's text.
+    variable, index, limit
+        What a cache refused: the variable, the index, and the limit that it passes.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        node: str = "",
+        place: Place | None = None,
+        *,
+        variable: str | None = None,
+        index: int | str | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(message, node, place)
+        self.message = message
+        self.node = node
+        self.place = place
+        self.variable = variable
+        self.index = index
+        self.limit = limit
+
+    def __str__(self) -> str:
+        text = f"{self.node}: {self.message}" if self.node else self.message
+        return str(Problem(text, self.place))
+
+
+class NoKernelError(OpenInferError):
+    """No kernel computes an op for these element types on this device.
+
+    Parameters
+    ----------
+    op : str
+    dtypes : sequence of str
+        Of the inputs, then of the output.
+    device : str
+    known : iterable of str
+        The combinations of element types that exist.
+    suits_inputs : bool
+        Whether the op takes these inputs, and only gives another type than is declared.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        dtypes: Sequence[str],
+        device: str,
+        known: Iterable[str],
+        *,
+        suits_inputs: bool = False,
+    ) -> None:
+        super().__init__(op, tuple(dtypes), device)
+        self.suits_inputs = suits_inputs
+        self.op = op
+        self.dtypes = tuple(dtypes)
+        self.device = device
+        self.known = tuple(known)
+
+    def __str__(self) -> str:
+        types = f"({', '.join(self.dtypes[:-1])}) -> {self.dtypes[-1]}"
+        known = ", ".join(self.known) or "none"
+        hint = "filter and taper.CAST turn bools into numbers; " if self.is_cast_of_bools else ""
+        return printable(
+            f"no kernel computes {shown(self.op)} of {types} on {self.device}; {hint}"
+            f"there are: {known}"
+        )
+
+    @property
+    def is_cast_of_bools(self) -> bool:
+        """Whether somebody wants numbers of bools by the op that makes them of numbers."""
+        return self.op == "cast" and self.dtypes[0] == "bool"

@@ -1,0 +1,330 @@
+"""A program: variables in four kinds of memory, and blocks of nodes.
+
+It is what a text says (:func:`taper_openinfer.text.parser.parse`), what JSON holds, and
+what calls build:
+
+>>> graph = Graph()
+>>> graph.add_var("x", "dynamic", "f32", ["B"])
+>>> graph.add_var("y", "volatile", "f32", ["B"], init=5.0)
+>>> entry = graph.add_block("entry")
+>>> graph.add_node("entry", Op("mul", ["y", "x"], output="y"))
+>>> graph.add_node("entry", Return())
+
+Nothing here looks at a model file, at ops or at element types:
+:func:`taper_openinfer.link.link` checks a whole program before anything runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from taper_openinfer.errors import OpenInferError, Place, shown
+from taper_openinfer.kinds import (
+    Access,
+    Assign,
+    Await,
+    Barrier,
+    Branch,
+    CacheDecrement,
+    CacheIncrement,
+    CacheRead,
+    CacheReset,
+    CacheWrite,
+    Dep,
+    Index,
+    Loop,
+    Name,
+    NodeKind,
+    Op,
+    Return,
+    Setting,
+    Single,
+    Slice,
+    Transfer,
+    Value,
+    Yield,
+    access,
+    describe,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = [
+    "CONSTANT",
+    "DYNAMIC",
+    "ENTRY",
+    "MAX_DEPTH",
+    "MEMORY",
+    "PERSISTENT",
+    "VOLATILE",
+    "Access",
+    "Assign",
+    "Await",
+    "Barrier",
+    "Block",
+    "Branch",
+    "CacheDecrement",
+    "CacheIncrement",
+    "CacheRead",
+    "CacheReset",
+    "CacheWrite",
+    "Dep",
+    "Graph",
+    "Index",
+    "Loop",
+    "Name",
+    "Node",
+    "NodeKind",
+    "Op",
+    "Return",
+    "Setting",
+    "Single",
+    "Slice",
+    "Transfer",
+    "Value",
+    "Variable",
+    "Yield",
+    "access",
+    "describe",
+]
+
+#: The kinds of memory, and the block that a step runs.
+DYNAMIC, VOLATILE, CONSTANT, PERSISTENT = MEMORY = "dynamic", "volatile", "constant", "persistent"
+ENTRY = "entry"
+
+#: How deep loops may stand in one another.
+MAX_DEPTH = 32
+
+
+def _uuid() -> str:
+    return str(uuid.uuid4())
+
+
+@dataclass
+class Node:
+    """One step of a block.
+
+    Attributes
+    ----------
+    index : int
+        Rises in the order in which nodes are made; a loop's is behind those of its body.
+    kind : NodeKind
+    uuid : str
+        Names this node alone. Graphs are compared without it, and without ``place``.
+    place : Place or None
+        In the text that it comes from.
+    """
+
+    index: int
+    kind: NodeKind
+    uuid: str = field(default_factory=_uuid, compare=False)
+    place: Place | None = field(default=None, compare=False)
+
+
+@dataclass
+class Variable:
+    """The declaration of a variable.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        Of its memory: ``"dynamic"``, ``"volatile"``, ``"constant"`` or ``"persistent"``.
+    dtype : str
+        ``"f32"``.
+    dims : tuple of str
+        Literals, sizevars, or products of two: ``"128"``, ``"B"``, ``"H*D"``.
+    init : int, float or bool, optional
+        Of every element that the file does not give.
+    ref_name : str, optional
+        The file's tensor, where it has another name.
+    pattern : str, optional
+        Of a prefix table: ``"layers.{l}.weight"``.
+    table_indices : tuple of str
+        Of a prefix table or a cache.
+    table : bool
+        Whether it is a cache of entries by index.
+    auto_dim : tuple of str
+        The indices by which the tensor itself grows, one per dim.
+    fixed : dict of str to int
+        The most that an index, or a count, may be.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    dims: tuple[str, ...] = ()
+    init: int | float | bool | None = None
+    ref_name: str | None = None
+    pattern: str | None = None
+    table_indices: tuple[str, ...] = ()
+    table: bool = False
+    auto_dim: tuple[str, ...] = ()
+    fixed: dict[str, int] = field(default_factory=dict)
+    place: Place | None = field(default=None, compare=False)
+
+    @property
+    def is_prefix_table(self) -> bool:
+        """Whether it is a family of the file's tensors under one name."""
+        return self.pattern is not None
+
+    @property
+    def is_cache(self) -> bool:
+        """Whether it is a table or grows."""
+        return self.table or bool(self.auto_dim)
+
+
+@dataclass
+class Block:
+    """Nodes in the order in which they run."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    place: Place | None = field(default=None, compare=False)
+
+
+@dataclass
+class Graph:
+    """A program.
+
+    Attributes
+    ----------
+    vars : dict of str to Variable
+        In the order of declaration.
+    blocks : dict of str to Block
+        A step runs ``"entry"``.
+    next_index : int
+        Of the node that will be made next.
+    name : str
+        What messages call the program, usually its file. It is not compared.
+    """
+
+    vars: dict[str, Variable] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
+    next_index: int = 0
+    name: str = field(default="", compare=False)
+
+    def add_var(
+        self,
+        name: str,
+        kind: str,
+        dtype: str,
+        dims: Sequence[str | int] = (),
+        *,
+        init: int | float | bool | None = None,
+        ref_name: str | None = None,
+        pattern: str | None = None,
+        table_indices: Sequence[str] = (),
+        table: bool = False,
+        auto_dim: Sequence[str] = (),
+        fixed: Mapping[str, int] | None = None,
+        place: Place | None = None,
+    ) -> Variable:
+        """Declare a variable; see :class:`Variable`.
+
+        Raises
+        ------
+        OpenInferError
+            If one of this name is declared already, or there is no such kind of memory.
+        """
+        if name in self.vars:
+            raise OpenInferError(f"variable {shown(name)} is declared already")
+        if kind not in MEMORY:
+            raise OpenInferError(
+                f"variable {shown(name)}: expected {', '.join(MEMORY)}, got {shown(kind)}"
+            )
+        self.vars[name] = Variable(
+            name,
+            kind,
+            dtype,
+            tuple(map(str, dims)),
+            init,
+            ref_name,
+            pattern,
+            tuple(table_indices),
+            table,
+            tuple(auto_dim),
+            dict(fixed or {}),
+            place,
+        )
+        return self.vars[name]
+
+    def add_block(self, name: str, place: Place | None = None) -> Block:
+        """Add an empty block.
+
+        Raises
+        ------
+        OpenInferError
+            If there is one of this name.
+        """
+        if name in self.blocks:
+            raise OpenInferError(f"block {shown(name)} exists already")
+        self.blocks[name] = Block(name, place=place)
+        return self.blocks[name]
+
+    def add_node(self, block: str, kind: NodeKind, place: Place | None = None) -> Node:
+        """Make a node and put it at the end of a block.
+
+        Raises
+        ------
+        OpenInferError
+            If there is no such block.
+        """
+        self._block(block)
+        return self.add_prebuilt_node(block, self.make_node(kind, place))
+
+    def add_prebuilt_node(self, block: str, node: Node) -> Node:
+        """Put a node that :meth:`make_node` or :meth:`make_loop_node` made at the end of a block.
+
+        Raises
+        ------
+        OpenInferError
+            If there is no such block.
+        """
+        self._block(block).nodes.append(node)
+        return node
+
+    def make_node(self, kind: NodeKind, place: Place | None = None) -> Node:
+        """Make a node that stands in no block yet."""
+        node = Node(self.next_index, kind, place=place)
+        self.next_index += 1
+        return node
+
+    def make_loop_node(
+        self,
+        name: str,
+        index: str,
+        start: Value,
+        end: Value,
+        body: Sequence[Node],
+        place: Place | None = None,
+    ) -> Node:
+        """Make a loop of nodes that were made before it."""
+        return self.make_node(Loop(name, index, start, end, list(body)), place)
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node of every block, those of a loop's body behind the loop."""
+        waiting = [iter(block.nodes) for block in reversed(self.blocks.values())]
+        while waiting:
+            node = next(waiting[-1], None)
+            if node is None:
+                waiting.pop()
+                continue
+            yield node
+            if isinstance(node.kind, Loop):
+                waiting.append(iter(node.kind.body))
+
+    def blocks_beside(self) -> list[str]:
+        """Names of the blocks that run beside the first one: no branch leads to them."""
+        branches = [node.kind for node in self.nodes() if isinstance(node.kind, Branch)]
+        targets = {name for branch in branches for name in (branch.then, branch.otherwise)}
+        return [name for name in self.blocks if name != ENTRY and name not in targets]
+
+    def _block(self, name: str) -> Block:
+        if name not in self.blocks:
+            known = ", ".join(map(shown, self.blocks)) or "none"
+            raise OpenInferError(f"expected a block of the program ({known}), got {shown(name)}")
+        return self.blocks[name]

@@ -1,0 +1,308 @@
+"""Cut the calls of a stretch, whose shapes are known, into segments.
+
+A segment is a plan of what Taper's ops compute, or one call that numpy computes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from taper_openinfer.dtypes import taper_name
+from taper_openinfer.ops import native_node, output_type
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.formats import PLAIN
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType, contiguous_strides, is_contiguous
+from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+    from taper_runtime.ops.opdef import OpDef
+
+    Shape = tuple[int, ...]
+    #: Element type in OpenInfer's spelling, and shape.
+    Typed = tuple[str, Shape]
+
+
+class Call(Protocol):
+    """One op of a stretch, whoever describes it."""
+
+    @property
+    def op(self) -> str:
+        """The op's name."""
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Numbers of values."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Numbers, strings and lists of them: no names of variables."""
+
+    @property
+    def output_dtype(self) -> str:
+        """The element type that the program has for what the op gives."""
+
+
+class NumberedCall(NamedTuple):
+    """A call between values, which are numbered: each is written once.
+
+    Attributes
+    ----------
+    op : str
+    reads : tuple of int
+    settings : mapping
+    value : int
+        What it gives.
+    declared : str
+        Element type that the program has for that.
+    """
+
+    op: str
+    reads: tuple[int, ...]
+    settings: Mapping[str, Any]
+    value: int
+    declared: str
+
+
+class Segment(NamedTuple):
+    """Calls that belong together.
+
+    Attributes
+    ----------
+    calls : list of NumberedCall
+    nodes : list of (str, mapping) or None
+        The op of Taper's that computes each, and its attrs. None where numpy computes the only one.
+    """
+
+    calls: list[NumberedCall]
+    nodes: list[tuple[str, Mapping[str, Any]]] | None
+
+    def pairs(self) -> Iterator[tuple[NumberedCall, tuple[str, Mapping[str, Any]]]]:
+        """Go through the calls of a plan, each with its node."""
+        return zip(self.calls, self.nodes or (), strict=True)
+
+
+class Packed(NamedTuple):
+    """How a plan has a constant: which value, and in what format."""
+
+    value: int
+    format: str
+
+    @property
+    def name(self) -> str:
+        """Of the plan's tensor."""
+        return f"c{self.value}_{self.format.replace('.', '_')}"
+
+
+def needed(calls: Sequence[NumberedCall], results: Iterable[int]) -> list[NumberedCall]:
+    """Return the calls without those whose values nothing needs."""
+    read, kept = set(results), []
+    for call in reversed(calls):
+        if call.value in read:
+            read.update(call.reads)
+            kept.append(call)
+    return kept[::-1]
+
+
+def infer(calls: Iterable[NumberedCall], given: Sequence[Typed]) -> dict[int, Typed]:
+    """Return the types of all values; those given are the first ones.
+
+    Raises
+    ------
+    OpError, OpenInferError
+        Where a call takes no such inputs.
+    """
+    types = dict(enumerate(given))
+    for op, reads, settings, value, declared in calls:
+        types[value] = output_type(op, [types[read] for read in reads], settings, declared)
+    return types
+
+
+def cut(calls: Iterable[NumberedCall], types: Mapping[int, Typed]) -> list[Segment]:
+    """Return the segments of calls, in order."""
+    segments: list[Segment] = []
+    for call in calls:
+        node = _node(call, types)
+        if node is None:
+            segments.append(Segment([call], None))
+        elif segments and segments[-1].nodes is not None:
+            segments[-1].calls.append(call)
+            segments[-1].nodes.append(node)
+        else:
+            segments.append(Segment([call], [node]))
+    return segments
+
+
+def written(segments: Sequence[Segment], results: Sequence[int]) -> list[list[int]]:
+    """Return for each segment the values of its calls that others need: results in their order."""
+    order = {value: i for i, value in enumerate(results)}
+    read, found = set(results), []
+    for segment in reversed(segments):
+        mine = [call.value for call in segment.calls if call.value in read]
+        found.append(sorted(mine, key=lambda value: order.get(value, len(order))))
+        read.update(value for call in segment.calls for value in call.reads)
+    return found[::-1]
+
+
+def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the op of Taper's that computes a call, and its attrs; None where there is none."""
+    ends = [types[value] for value in (*call.reads, call.value)]
+    if any(taper_name(dtype) is None for dtype, _ in ends):
+        return None
+    dtypes, shapes = zip(*ends[:-1], strict=True)
+    node = native_node(call.op, dtypes, shapes, call.settings, ends[-1])
+    if node is None:
+        return None
+    op, attrs = node
+    *given, result = [tensor_type(each) for each in ends]
+    try:
+        inferred = REGISTRY[op].infer_types(given, attrs)
+    except OpError:  # sizes that Taper's op does not take: the largest of no elements
+        return None
+    return (op, attrs) if inferred == (result,) else None
+
+
+def tensor_type(typed: Typed) -> TensorType:
+    """Return Taper's type for one of OpenInfer's, whose elements Taper has."""
+    dtype, shape = typed
+    return TensorType(taper_name(dtype) or dtype, shape)
+
+
+def infer_segment(segment: Segment, given: Mapping[int, TensorType]) -> dict[int, TensorType]:
+    """Return Taper's types of what a plan's calls read and give; sizes may be expressions.
+
+    Raises
+    ------
+    OpError
+        Where an op does not take its inputs for all the sizes.
+    """
+    types = dict(given)
+    for call, (op, attrs) in segment.pairs():
+        inputs = [types[read] for read in call.reads]
+        types[call.value] = REGISTRY[op].infer_type(inputs, attrs)
+    return types
+
+
+class _Builder:
+    """Makes the plan of a segment."""
+
+    def __init__(
+        self,
+        types: Mapping[int, TensorType],
+        constants: Container[int],
+        row_major: Container[int],
+    ) -> None:
+        self._types, self._is_constant, self._row_major = types, constants, row_major
+        self.tensors: dict[str, TensorSpec] = {}
+        self.placements: dict[str, Placement] = {}
+        self.nodes: list[PlanNode] = []
+        self.packed: dict[str, Packed] = {}  # by the names of constants
+        self.reads: list[int] = []  # values that are inputs
+
+    def add(
+        self, call: NumberedCall, op: OpDef, attrs: Mapping[str, Any], written: Sequence[int]
+    ) -> None:
+        """Add a call as a node."""
+        full = op.complete(attrs)
+        inputs = [self._input(read, i, op, full) for i, read in enumerate(call.reads)]
+        name = f"v{call.value}"
+        role = "output" if call.value in written else "intermediate"
+        self._add(name, self._types[call.value], role)
+        view = self._view(inputs[0], call.value, op, full) if role == "intermediate" else None
+        if view is not None:
+            self.placements[name] = view
+        self.nodes.append(PlanNode(op.name, tuple(inputs), (name,), attrs))
+
+    def _input(self, value: int, index: int, op: OpDef, attrs: Mapping[str, Any]) -> str:
+        name = f"v{value}"
+        type_ = self._types[value]
+        if value in self._is_constant:
+            format_ = None
+            if op.packing is not None and op.weights[:1] == (index,):
+                format_ = op.packing(type_, attrs)
+            packed = Packed(value, format_ or PLAIN)
+            self.packed[packed.name] = packed
+            self._add(packed.name, type_._replace(format=packed.format), "constant")
+            return packed.name
+        if name not in self.tensors:
+            self._add(name, type_, "input")
+            self.reads.append(value)
+        return name
+
+    def _add(self, name: str, type_: TensorType, role: str) -> None:
+        spec = TensorSpec(name, type_.dtype, type_.shape, role, type_.format)
+        self.tensors[name] = spec
+        self.placements[name] = Placement(name, 0, contiguous_strides(spec.storage.shape))
+
+    def _view(
+        self, source: str, value: int, op: OpDef, attrs: Mapping[str, Any]
+    ) -> Placement | None:
+        """Return where a result lies in its first input's memory, if it does."""
+        if op.view is None:
+            return None
+        spec, root = self.tensors[source], self.placements[source]
+        view = op.view(spec.shape, root.strides, attrs)
+        if view is None:
+            return None
+        shape = self._types[value].shape
+        if value in self._row_major and not is_contiguous(shape, view.strides):
+            return None
+        offset = view.offset * DTYPES[spec.dtype].size
+        return Placement(root.root, root.offset + offset, view.strides)
+
+
+def make_plan(
+    segment: Segment,
+    types: Mapping[int, TensorType],
+    constants: Container[int],
+    writes: Sequence[int],
+    sizes: Mapping[str, tuple[int, int]],
+) -> tuple[Plan, dict[str, Packed], list[int]]:
+    """Return the plan of a segment that numpy does not compute.
+
+    Parameters
+    ----------
+    segment : Segment
+    types : mapping of int to TensorType
+        Of what the segment reads and gives.
+    constants : container of int
+        Values that do not change.
+    writes : sequence of int
+        What the plan is to give, in order.
+    sizes : mapping of str to (int, int)
+        Variables in the types, with what they may be.
+
+    Returns
+    -------
+    plan : Plan
+        Without the constants' arrays.
+    packed : dict of str to Packed
+        What its constants are.
+    reads : list of int
+        What its inputs are, in order.
+    """
+    nodes = [(call, REGISTRY[op], attrs) for call, (op, attrs) in segment.pairs()]
+    row_major = {
+        read
+        for call, op, _ in nodes
+        for index, read in enumerate(call.reads)
+        if not op.takes_strided(index)
+    }
+    builder = _Builder(types, constants, row_major)
+    for call, op, attrs in nodes:
+        builder.add(call, op, attrs, writes)
+    reads = sorted(builder.reads)
+    plan = Plan(
+        nodes=tuple(builder.nodes),
+        tensors=builder.tensors,
+        placements=builder.placements,
+        inputs=tuple([f"v{value}" for value in reads]),
+        outputs=tuple([f"v{value}" for value in writes]),
+        constants={},
+        sizes=sizes,
+    )
+    return plan, builder.packed, reads

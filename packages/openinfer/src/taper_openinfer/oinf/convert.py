@@ -1,0 +1,210 @@
+"""Tensors from a plan or a safetensors file into a model file, and from that to safetensors."""
+
+from __future__ import annotations
+
+import os
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_openinfer.dtypes import DTYPES, from_taper_name, taper_name
+from taper_openinfer.oinf.values import TensorSpec
+from taper_runtime.base.checks import METADATA_NAME
+from taper_runtime.base.dtypes import FILE_DTYPES
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.file.container import make_header
+from taper_runtime.file.replacing import replace_file
+from taper_runtime.file.weights_file import read_safetensors
+from taper_runtime.formats import PLAIN, decode, find
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.recipes import PARAMETER
+from taper_runtime.plan.weights import completed, weight_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_openinfer.oinf.reader import Model, TensorInfo
+    from taper_runtime.file.writer import FilePath
+    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.recipes import Step
+
+#: Names of the element types that safetensors files have and plans lack. All numbers of
+#: ``float8_e4m3fn``, which OpenInfer lacks, are numbers of f16.
+_FILE_NAMES = {"u16": "uint16", "u32": "uint32", "u64": "uint64", "f8": "float8_e5m2"}
+_FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
+_E4M3 = "float8_e4m3fn"
+
+
+class PlanTensors(NamedTuple):
+    """The weights of a plan.
+
+    Attributes
+    ----------
+    tensors : dict of str to TensorSpec
+    parameters : tuple of str
+        Which of them are parameters or buffers of the module, by their names in its state dict.
+    computed : tuple of str
+        The others: constants that the compiler made, by their names in the plan.
+    """
+
+    tensors: dict[str, TensorSpec]
+    parameters: tuple[str, ...]
+    computed: tuple[str, ...]
+
+
+def plan_tensors(plan: Plan) -> PlanTensors:
+    """Return the weights of a plan, as the module has them where that can be told.
+
+    Of a plan whose weights can be replaced these are the weights, and the constants that none of
+    them decides. Of another one a constant that only moves the elements of one parameter becomes
+    that parameter again; the others stay as the compiler made them, those in a format that can be
+    undone exactly in plain order. Tied parameters have the first of their names.
+    """
+    plan = completed(plan)
+    specs: dict[str, TensorSpec] = {}
+    for name, array in sorted(weight_values(plan).items()):
+        specs[name] = TensorSpec(array, from_taper_name(plan.weights[name].dtype))
+    parameters = set(specs)
+    for name in sorted(plan.constants.keys() - plan.derived.keys()):
+        array, dtype = _plain_constant(plan, name)
+        found = _parameter(plan.provenance.get(name, ()), array) if dtype else None
+        if found and found[0] not in specs:
+            parameters.add(found[0])
+            name, array = found
+        specs[name] = TensorSpec(array, from_taper_name(dtype or plan.tensors[name].storage.dtype))
+    computed = tuple(name for name in specs if name not in parameters)
+    return PlanTensors(specs, tuple(sorted(parameters)), computed)
+
+
+def _plain_constant(plan: Plan, name: str) -> tuple[np.ndarray, str]:
+    """Return a constant in plain order and its dtype; as it is stored, and "", if there is none."""
+    array, type_ = plan.constants[name], plan.tensors[name].type
+    if type_.format == PLAIN:
+        return array, type_.dtype
+    if find(type_.format).tolerance:
+        return array, ""
+    return decode(array, type_), type_.dtype
+
+
+def _parameter(recipe: Sequence[Step], array: np.ndarray) -> tuple[str, np.ndarray] | None:
+    """Return the parameter whose elements a constant in plain order has, None if it is no such."""
+    if not recipe or recipe[0].op != PARAMETER:
+        return None
+    for place, step in reversed(list(enumerate(recipe))[1:]):
+        if step.inputs != (place - 1,):
+            return None
+        if step.op == "TRANSPOSE":
+            array = array.swapaxes(step.attrs["axis0"], step.attrs["axis1"])
+        elif step.op == "PERMUTE":
+            array = array.transpose(np.argsort(step.attrs["axes"]))
+        elif step.op != "PACK":
+            return None
+    return recipe[0].attrs["names"][0], np.ascontiguousarray(array)
+
+
+class Source(NamedTuple):
+    """The tensors of a safetensors file.
+
+    Attributes
+    ----------
+    tensors : dict of str to TensorSpec
+    widened : tuple of str
+        Which of them have a wider type here.
+    """
+
+    tensors: dict[str, TensorSpec]
+    widened: tuple[str, ...]
+
+
+def safetensors_source(path: FilePath) -> Source:
+    """Return the tensors of a safetensors file; every value is kept.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no such file, or has a dtype that is unknown here.
+    OSError
+        If it cannot be opened.
+    """
+    tensors = {}
+    widened = []
+    for name, (dtype, array) in read_safetensors(path, FILE_DTYPES).items():
+        if dtype == _E4M3:
+            widened.append(name)
+            tensors[name] = TensorSpec(_from_e4m3(array), "f16")
+        else:
+            tensors[name] = TensorSpec(array, _FROM_FILE.get(dtype) or from_taper_name(dtype))
+    return Source(tensors, tuple(widened))
+
+
+def _from_e4m3(bits: np.ndarray) -> np.ndarray:
+    """Return floats of 4 bits of exponent, 3 of mantissa and no infinities as f16."""
+    magnitude = (bits & 0x7F).astype(np.uint16)
+    exponent, mantissa = magnitude >> 3, (magnitude & 7).astype(np.float32)
+    small = mantissa * np.float32(2.0**-9)  # subnormal
+    normal = (1 + mantissa / 8) * np.exp2(exponent.astype(np.float32) - 7)
+    numbers = np.where(exponent == 0, small, normal)
+    numbers = np.where(magnitude == 0x7F, np.float32(np.nan), numbers)
+    return np.asarray(np.where(bits & 0x80, -numbers, numbers), np.float16)
+
+
+class Written(NamedTuple):
+    """What became of a model in a safetensors file.
+
+    Attributes
+    ----------
+    tensors : tuple of str
+    widened : tuple of str
+        Which of them have a wider type there.
+    left_out : tuple of str
+        What such a file has no place for: sizes, metadata, quantisation, tensors without data.
+    """
+
+    tensors: tuple[str, ...]
+    widened: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def write_safetensors(path: FilePath, model: Model) -> Written:
+    """Write the tensors of a model as a safetensors file, atomically; every value is kept.
+
+    Raises
+    ------
+    OinfError
+        If a tensor is not as it should be.
+    OSError
+        If the file cannot be written. A file at ``path`` is then as it was.
+    """
+    left_out = [*model.sizevars, *model.metadata]
+    types: dict[str, TensorType] = {}
+    for name, info in model.tensors.items():
+        if not info.has_data or name == METADATA_NAME:
+            left_out.append(name)
+            continue
+        types[name] = TensorType(_file_name(_wider(info.dtype)), info.shape)
+        if info.is_quantized:
+            left_out.append(f"{name} (quantization)")
+    header, order = make_header({}, types, FILE_DTYPES)
+    parts = (_stored(model.tensors[name]) for name in order)
+    replace_file(os.fsdecode(path), chain([header], parts))
+    dtypes = {name: model.tensors[name].dtype for name in types}
+    widened = tuple(name for name, dtype in dtypes.items() if _wider(dtype) != dtype)
+    return Written(tuple(types), widened, tuple(left_out))
+
+
+def _file_name(dtype: str) -> str:
+    return taper_name(dtype) or _FILE_NAMES[dtype]
+
+
+def _wider(dtype: str) -> str:
+    """Return an element type that safetensors files have; of packed ones that of a byte each."""
+    if DTYPES[dtype].is_packed:
+        return "u8" if DTYPES[dtype].kind == "packed_unsigned" else "i8"
+    return "u8" if dtype == "bitset" else dtype
+
+
+def _stored(info: TensorInfo) -> bytes:
+    """Return the bytes of a tensor in the type that it has in a safetensors file."""
+    storage = DTYPES[_wider(info.dtype)].storage
+    return info.read().astype(storage.newbyteorder("<"), copy=False).tobytes()

@@ -1,0 +1,144 @@
+"""What a model file holds, as Python objects: what a writer is given and a reader gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class SizeVar(NamedTuple):
+    """A named size.
+
+    Attributes
+    ----------
+    value : int
+        At least 0, of 64 bits.
+    """
+
+    value: int
+
+
+class ScalarValue(NamedTuple):
+    """One number of metadata, with its element type.
+
+    Attributes
+    ----------
+    value : bool, int or float
+        Of f8, bf16 and f16 the number, not its bits.
+    dtype : str
+    """
+
+    value: bool | int | float
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Bitset:
+    """Some bits of metadata.
+
+    Attributes
+    ----------
+    data : bytes
+        Bit k is bit k % 8, counted from the lowest, of byte k // 8. Bits left over are 0.
+    count : int
+        How many bits there are.
+    """
+
+    data: bytes
+    count: int
+
+    @classmethod
+    def of(cls, bits: Iterable[bool]) -> Bitset:
+        """Make a set of bits from truth values."""
+        flags = np.fromiter(bits, np.bool_)
+        return cls(np.packbits(flags, bitorder="little").tobytes(), flags.size)
+
+    @property
+    def bits(self) -> np.ndarray:
+        """The bits as bools, shape (count,)."""
+        raw = np.frombuffer(self.data, np.uint8)
+        return np.unpackbits(raw, count=self.count, bitorder="little").astype(np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayValue:
+    """An array of metadata.
+
+    Attributes
+    ----------
+    values : numpy.ndarray
+        As :mod:`taper_openinfer.dtypes` keeps elements of the type in memory.
+    dtype : str
+    """
+
+    values: np.ndarray
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """How the numbers of a tensor stand for others: ``(number - zero_point) * scale``.
+
+    Attributes
+    ----------
+    scales : numpy.ndarray
+        float32, shape (1,), or one for each index along ``axis``.
+    zero_points : numpy.ndarray or None
+        int32, as many as scales. None in a symmetric scheme, where they are 0; in an asymmetric
+        one they may be left out as well.
+    axis : int or None
+        Along which scales differ; None where there is one.
+    symmetric : bool
+    """
+
+    scales: np.ndarray
+    zero_points: np.ndarray | None = None
+    axis: int | None = None
+    symmetric: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSpec:
+    """A tensor with its data.
+
+    Attributes
+    ----------
+    data : array_like
+        As :mod:`taper_openinfer.dtypes` keeps elements of the type in memory.
+    dtype : str, optional
+        By default as the numpy type says: uint16 is u16.
+    name : str, optional
+        By default the name of the field that has the tensor.
+    quant : Quantization, optional
+    """
+
+    data: np.ndarray | Sequence[object]
+    dtype: str | None = None
+    name: str | None = None
+    quant: Quantization | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class UninitializedTensor:
+    """A tensor without data: who reads it has its first value from elsewhere.
+
+    Attributes
+    ----------
+    dtype : str
+    shape : tuple of int
+    name : str, optional
+        By default the name of the field that has the tensor.
+    quant : Quantization, optional
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    name: str | None = None
+    quant: Quantization | None = None

@@ -1,0 +1,21 @@
+"""OpenInfer's ops: their table, their rules, and what computes them."""
+
+from __future__ import annotations
+
+from taper_openinfer.ops.evaluate import evaluate, prepare
+from taper_openinfer.ops.native import native_node
+from taper_openinfer.ops.rules import combinations, complete, existing, output_type
+from taper_openinfer.ops.table import OPS, OpSpec, Setting
+
+__all__ = [
+    "OPS",
+    "OpSpec",
+    "Setting",
+    "combinations",
+    "complete",
+    "evaluate",
+    "existing",
+    "native_node",
+    "output_type",
+    "prepare",
+]

@@ -1,0 +1,276 @@
+"""The table of OpenInfer's ops: validation, lookup, documentation and tests all read it.
+
+An op that is not here does not exist in a program, but for those of Taper, which programs call as
+``taper.NAME`` (:mod:`taper_openinfer.ops.taper`).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FLOATS = ("f8", "bf16", "f16", "f32", "f64")
+SIGNED = ("i8", "i16", "i32", "i64")
+UNSIGNED = ("u8", "u16", "u32", "u64")
+PACKED_SIGNED = ("i1", "i2", "i4")
+PACKED_UNSIGNED = ("u1", "u2", "u4")
+INTS = (*SIGNED, *UNSIGNED)
+PACKED = (*PACKED_SIGNED, *PACKED_UNSIGNED)
+NUMBERS = (*FLOATS, *INTS, *PACKED)
+ALL = (*NUMBERS, "bool", "bitset")
+#: What :func:`cast` converts to.
+UNPACKED = (*FLOATS, *INTS)
+
+_SIGNED_NUMBERS = (*FLOATS, *SIGNED, *PACKED_SIGNED)
+_DIVIDED = (*INTS, "i4", "u4")
+_SHIFTED = (*INTS, "i2", "i4", "u2", "u4")
+
+
+def _accumulators() -> dict[str, tuple[str, ...]]:
+    """Map dtypes to those that ``acc`` may name: integers that are wider and of the same sign."""
+    found: dict[str, tuple[str, ...]] = {}
+    for packed, whole in ((PACKED_SIGNED, SIGNED), (PACKED_UNSIGNED, UNSIGNED)):
+        found.update(dict.fromkeys(packed, whole))
+        found.update({dtype: whole[index + 1 :] for index, dtype in enumerate(whole[:-1])})
+    return found
+
+
+ACCUMULATORS: Mapping[str, tuple[str, ...]] = MappingProxyType(_accumulators())
+
+REQUIRED: Any = object()
+
+
+class Setting(NamedTuple):
+    """A setting of an op.
+
+    Attributes
+    ----------
+    type : str
+        "value", a number of the element type of the op's inputs; "bound", such a number, or one
+        beyond them all on the side of the default, an infinity, which bounds nothing; "dtype";
+        "bool"; "count", an integer from 0 to 255; "axis" and "axes", integers that count from the
+        end where negative; "word".
+    doc : str
+    default : object
+    words : tuple of str
+        What a word may be.
+    spellings : tuple of str
+        Other names that programs may use.
+    """
+
+    type: Literal["value", "bound", "dtype", "bool", "count", "axis", "axes", "word"]
+    doc: str
+    default: Any = REQUIRED
+    words: tuple[str, ...] = ()
+    spellings: tuple[str, ...] = ()
+
+
+class OpSpec(NamedTuple):
+    """What is fixed about an op.
+
+    Attributes
+    ----------
+    operands : tuple of str
+        Names of the inputs, as ``doc`` uses them. All have one element type, but for ``cond``,
+        which may be bool too.
+    doc : str
+        The formula and its special cases.
+    dtypes : tuple of str
+        Element types of the inputs.
+    settings : mapping of str to Setting
+    shape : str
+        "same": the shapes of all inputs are equal and the result's; "broadcast": they broadcast to
+        it by NumPy's rule; "matmul": so do the axes before the last two; "axes" and "axis": the
+        input's without the axes that the setting names, or with size 1 there with ``keepdims``;
+        "one": a single value.
+    in_place : bool
+        Whether the result may overwrite an input of its type.
+    result : str
+        Element type of the result: "input" for that of the inputs, "to" for the setting's, else its
+        name.
+    """
+
+    operands: tuple[str, ...]
+    doc: str
+    dtypes: tuple[str, ...]
+    settings: Mapping[str, Setting] = MappingProxyType({})
+    shape: Literal["same", "broadcast", "matmul", "axes", "axis", "one"] = "same"
+    in_place: bool = True
+    result: str = "input"
+
+    @property
+    def arity(self) -> int:
+        """Number of inputs."""
+        return len(self.operands)
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether shapes of inputs may differ by NumPy's rule."""
+        return self.shape in ("broadcast", "matmul")
+
+    @property
+    def acc(self) -> bool:
+        """Whether it may compute in, and give, a wider integer."""
+        return "acc" in self.settings
+
+
+_ACC = Setting("dtype", "a wider integer of the same sign to compute in and to give", None)
+_MASK = Setting("value", "the result where the divisor is 0", None)
+_AXES = Setting("axes", "what is reduced")
+_AXIS = Setting("axis", "what is searched along")
+_KEEPDIMS = Setting("bool", "keep the axes with size 1", False)
+_FIRST = Setting("bool", "give the first of equals, not the last", True)
+
+
+def _unary(doc: str, dtypes: tuple[str, ...], **rest: Any) -> OpSpec:
+    return OpSpec(("x",), doc, dtypes, **rest)
+
+
+def _binary(doc: str, dtypes: tuple[str, ...], **rest: Any) -> OpSpec:
+    return OpSpec(("a", "b"), doc, dtypes, **rest)
+
+
+def _compare(doc: str, dtypes: tuple[str, ...] = NUMBERS) -> OpSpec:
+    return _binary(doc, dtypes, in_place=False, result="bool")
+
+
+def _reduce(doc: str, **settings: Setting) -> OpSpec:
+    settings = {"axes": _AXES, "keepdims": _KEEPDIMS, **settings}
+    return _unary(doc, NUMBERS, settings=settings, shape="axes", in_place=False)
+
+
+def _search(doc: str) -> OpSpec:
+    settings = {"axis": _AXIS, "keepdims": _KEEPDIMS, "select_first": _FIRST}
+    return _unary(doc, NUMBERS, settings=settings, shape="axis", in_place=False, result="i64")
+
+
+def _arithmetic(doc: str, dtypes: tuple[str, ...], **settings: Setting) -> OpSpec:
+    return _binary(doc, dtypes, settings=settings, shape="broadcast")
+
+
+OPS: Mapping[str, OpSpec] = MappingProxyType(
+    {
+        "add": _arithmetic("a + b; of bools, or", ALL, acc=_ACC),
+        "mul": _arithmetic("a * b; of bools, and", ALL, acc=_ACC),
+        "sub": _arithmetic("a - b", NUMBERS, acc=_ACC),
+        "div": _arithmetic(
+            "a / b, of integers toward zero; by 0 NaN, of integers 0",
+            (*FLOATS, *_DIVIDED),
+            div_by_zero_mask=_MASK,
+        ),
+        "floor_div": _arithmetic("a / b rounded down; by 0, 0", _DIVIDED, div_by_zero_mask=_MASK),
+        "rem": _arithmetic("a - b * trunc(a / b), of the sign of a; by 0, 0", _DIVIDED),
+        "fma": OpSpec(("a", "b", "c"), "a * b + c", FLOATS),
+        "recip": _unary("1 / x; of 0 NaN", FLOATS, settings={"div_by_zero_mask": _MASK}),
+        "neg": _unary("-x", _SIGNED_NUMBERS),
+        # OpenInfer began with abs and relu of unsigned integers and bools too: x itself.
+        "abs": _unary(
+            "|x|; of the lowest integer itself",
+            (*_SIGNED_NUMBERS, *UNSIGNED, "bool"),
+            settings={"acc": _ACC},
+        ),
+        "matmul": _binary(
+            "matrix product, as NumPy's; of bools, or of ands",
+            ALL,
+            settings={"acc": _ACC},
+            shape="matmul",
+        ),
+        "relu": _unary(
+            "min(x if x >= 0 else alpha * x, clamp_max); with alpha 0, 0 where x < 0",
+            (*FLOATS, *INTS, "i4", "bool"),
+            settings={
+                "alpha": Setting("value", "slope below 0", 0, spellings=("negative_slope",)),
+                "clamp_max": Setting("bound", "the largest result", float("inf")),
+            },
+        ),
+        "floor": _unary("x rounded down", FLOATS),
+        "ceil": _unary("x rounded up", FLOATS),
+        "round": _unary("x rounded to the nearest integer, halves away from zero", FLOATS),
+        "trunc": _unary("x rounded toward zero", FLOATS),
+        "clamp": _unary(
+            "min(max(x, min), max)",
+            NUMBERS,
+            settings={
+                "min": Setting("bound", "the smallest result", -float("inf")),
+                "max": Setting("bound", "the largest result", float("inf")),
+            },
+        ),
+        "min": _binary("the smaller; NaN if one is NaN", NUMBERS),
+        "max": _binary("the larger; NaN if one is NaN", NUMBERS),
+        "sign": _unary("-1, 0 or 1; 0 of NaN", _SIGNED_NUMBERS, result="i8"),
+        "and": _binary("a & b", (*INTS, *PACKED, "bool")),
+        "or": _binary("a | b", (*INTS, *PACKED, "bool")),
+        "xor": _binary("a ^ b", (*INTS, *PACKED, "bool")),
+        "not": _unary("every bit inverted; of bools, not", (*INTS, *PACKED, "bool")),
+        "shl": _unary(
+            "x shifted left, zeros coming in",
+            _SHIFTED,
+            settings={"bits": Setting("count", "by how many bits")},
+        ),
+        "shr": _unary(
+            "x shifted right, the sign bit coming in, of unsigned integers zeros",
+            _SHIFTED,
+            settings={"bits": Setting("count", "by how many bits")},
+        ),
+        "popcount": _unary("number of bits that are 1", _SHIFTED, in_place=False, result="u8"),
+        "eq": _compare("a == b", (*NUMBERS, "bool")),
+        "ne": _compare("a != b", (*NUMBERS, "bool")),
+        "lt": _compare("a < b"),
+        "le": _compare("a <= b"),
+        "gt": _compare("a > b"),
+        "ge": _compare("a >= b"),
+        "is_finite": _unary(
+            "whether no element is NaN or an infinity",
+            FLOATS,
+            shape="one",
+            in_place=False,
+            result="bool",
+        ),
+        "is_nan": _unary("whether x is NaN", FLOATS, in_place=False, result="bool"),
+        "is_inf": _unary("whether x is an infinity", FLOATS, in_place=False, result="bool"),
+        "is_neg": _unary("x < 0", (*FLOATS, *INTS, *PACKED_SIGNED), in_place=False, result="bool"),
+        "filter": OpSpec(
+            ("a", "b", "cond"), "a where cond != 0, else b", (*NUMBERS, "bool"), in_place=False
+        ),
+        "sum_axis": _reduce("sum", acc=_ACC),
+        "mean_axis": _reduce(
+            "mean: NaN of nothing; of integers the exact one rounded toward zero, 0 of nothing",
+            acc=_ACC,
+        ),
+        "prod_axis": _reduce("product", acc=_ACC),
+        "max_axis": _reduce("largest element, NaN if there is one"),
+        "min_axis": _reduce("smallest element, NaN if there is one"),
+        "argmax_axis": _search("where the largest element is; NaN is larger than all"),
+        "argmin_axis": _search("where the smallest element is; NaN is smaller than all"),
+        "cast": _unary(
+            "x in another type: any to floats, floats to integers, integers to wider ones of the "
+            "same sign",
+            NUMBERS,
+            settings={
+                "to": Setting("dtype", "the type to convert to"),
+                "rounding_mode": Setting(
+                    "word",
+                    "how floats become integers; nearest takes halves away from zero",
+                    "trunc",
+                    words=("trunc", "floor", "ceil", "nearest"),
+                ),
+                "saturate": Setting(
+                    "bool",
+                    "of a float beyond all integers of the type give the last one, of NaN 0; if "
+                    "not, its lowest bits, of infinities 0",
+                    True,
+                ),
+            },
+            in_place=False,
+            result="to",
+        ),
+        "fill": _unary(
+            "value in the shape of x", ALL, settings={"value": Setting("value", "what it holds")}
+        ),
+    }
+)

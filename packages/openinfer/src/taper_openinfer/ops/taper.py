@@ -1,0 +1,164 @@
+"""Taper's own ops in programs: ``op taper.SOFTMAX(x, axis=1) >> y;``.
+
+Any op of Taper's registry that runs no blocks can be called. Its attrs are the settings, its type
+rule checks them, and its numpy evaluator computes it. Element types stand in OpenInfer's spelling;
+only those that Taper knows can be used. An op of several outputs gives the first, or the one whose
+number the setting ``output`` says.
+
+A list of strings, as a tile program is, is one string with commas between; so is a list of numbers
+that are no integers. Lists of integers, and single ones that may be sizes, can have sizes by name:
+the linker puts numbers in their place (``openinfer/check/settings.py``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_openinfer.dtypes import DTYPES, from_taper_name, taper_name
+from taper_openinfer.errors import NoKernelError, shown
+from taper_runtime.base.errors import OpError
+from taper_runtime.base.text import nearest
+from taper_runtime.formats import PLAIN
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.rules import fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from taper_runtime.ops.opdef import OpDef, Shape
+
+#: Before the names of Taper's ops.
+PREFIX = "taper."
+
+#: The setting that chooses one of several outputs.
+OUTPUT = "output"
+
+
+def is_taper(op: str) -> bool:
+    """Whether a program means an op of Taper's by this name."""
+    return op.startswith(PREFIX)
+
+
+def definition(op: str) -> OpDef:
+    """Return the definition of ``taper.NAME``.
+
+    Raises
+    ------
+    OpError
+        If the registry has no such op, or it runs blocks, which programs have not.
+    """
+    name = op.removeprefix(PREFIX)
+    found: OpDef | None = REGISTRY.get(name)
+    if found is None:
+        near = nearest(name.upper(), REGISTRY)
+        raise OpError(f"no op {shown(op)}" + (f"; do you mean {PREFIX + near!r}?" if near else ""))
+    if found.blocks:
+        fail(op, "an op without blocks; programs branch and loop by nodes", "one with blocks")
+    return found
+
+
+def attrs_of(op: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attrs that settings say, complete and checked; without ``output``.
+
+    Raises
+    ------
+    OpError
+        On a setting that is unknown, missing or of another type.
+    """
+    found = definition(op)
+    attrs = {}
+    for name, value in settings.items():
+        if name == OUTPUT and OUTPUT not in found.attrs:
+            continue
+        attr = found.attrs.get(name)
+        attrs[name] = value if attr is None else _attr(op, name, attr.type, value)
+    return found.complete(attrs)
+
+
+def _attr(op: str, name: str, type_: str, value: Any) -> Any:
+    """Turn a setting as programs write it into an attr."""
+    if isinstance(value, str):
+        if type_ == "strings":
+            return [word.strip() for word in value.split(",") if word.strip()]
+        if type_ == "scalars":
+            return [_scalar(op, name, word) for word in value.split(",") if word.strip()]
+        if name == "dtype" and value in DTYPES:
+            return taper_name(value) or str(value)
+        return str(value)  # a plain one: programs have names of a class of their own
+    return value
+
+
+def _scalar(op: str, name: str, word: str) -> int | float:
+    for convert in (int, float):
+        try:
+            return convert(word)
+        except ValueError:
+            continue
+    return fail(op, f"{name} of numbers with commas between", shown(word))
+
+
+def _types(op: str, inputs: Sequence[tuple[str, Shape]], device: str) -> list[TensorType]:
+    names = [taper_name(dtype) for dtype, _ in inputs]
+    if None in names:
+        known = [f"inputs of {', '.join(name for name in DTYPES if taper_name(name))}"]
+        raise NoKernelError(op, (*(dtype for dtype, _ in inputs), "any"), device, known)
+    return [
+        TensorType(name, tuple(shape))
+        for name, (_, shape) in zip(names, inputs, strict=True)
+        if name
+    ]
+
+
+def output_type(
+    op: str,
+    inputs: Sequence[tuple[str, Shape]],
+    settings: Mapping[str, Any],
+    declared: str | None = None,
+    device: str = "Cpu",
+) -> tuple[str, Shape]:
+    """Return element type and shape of what a call of ``taper.NAME`` gives.
+
+    Raises
+    ------
+    OpError
+        If the op does not take these inputs or settings.
+    NoKernelError
+        If Taper has no such element types, or the op gives another than ``declared``.
+    """
+    types = _types(op, inputs, device)
+    attrs = attrs_of(op, settings)
+    outputs = definition(op).infer_types(types, attrs)
+    result = outputs[_chosen(op, settings, len(outputs))]
+    if result.format != PLAIN:
+        fail(op, "an output in format plain, as variables are", result.format)
+    dtype = from_taper_name(result.dtype)
+    if declared not in (None, dtype):
+        given = tuple(name for name, _ in inputs)
+        known = [f"({', '.join(given)}) -> {dtype}"]
+        raise NoKernelError(op, (*given, declared), device, known, suits_inputs=True)
+    return dtype, result.shape
+
+
+def _chosen(op: str, settings: Mapping[str, Any], count: int) -> int:
+    """Which output is meant."""
+    index = settings.get(OUTPUT, 0)
+    if type(index) is not int or not 0 <= index < count:
+        fail(op, f"output in [0, {count})", shown(index))
+    return index
+
+
+def prepare(op: str, settings: Mapping[str, Any]) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
+    """Return what computes a call that :func:`output_type` allows."""
+    found, attrs = definition(op), attrs_of(op, settings)
+    index = settings.get(OUTPUT, 0)
+
+    def run(inputs: Sequence[np.ndarray]) -> np.ndarray:
+        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+            result = np.asarray(found.evaluate_all(inputs, attrs)[index], order="C")
+        is_view = any(np.may_share_memory(result, array) for array in inputs)
+        return result.copy() if is_view else result
+
+    return run

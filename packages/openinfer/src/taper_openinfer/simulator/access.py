@@ -1,0 +1,47 @@
+"""Indices of an access to a persistent variable, and what its kinds share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from taper_openinfer.errors import StepError
+
+#: One index of an access: a position, or the start and the end of a slice, None where left out.
+Index = int | tuple[int | None, int | None]
+
+
+#: Is given the cells that are about to change, so that what has views of them copies these.
+Keep = Callable[[np.ndarray], None]
+
+
+def filled_box(name: str, shape: tuple[int, ...], fill: np.ndarray) -> np.ndarray:
+    """Return an array of one value; memory of zeros costs nothing until it is written."""
+    size = math.prod(shape) * fill.dtype.itemsize
+    try:
+        if size > np.iinfo(np.intp).max:
+            raise MemoryError
+        is_zero = not fill.tobytes().strip(b"\0")
+        return np.zeros(shape, fill.dtype) if is_zero else np.full(shape, fill)
+    except MemoryError:
+        raise StepError(
+            f"{name}: {size} bytes for a shape of {shape} are more than there is memory"
+        ) from None
+
+
+def wrong_shape(name: str, expected: tuple[int, ...], value: np.ndarray) -> StepError:
+    """Return the error of a value that does not fit."""
+    return StepError(f"{name}: expected a value of shape {expected}, got {value.shape}")
+
+
+def show_access(access: Sequence[Index]) -> str:
+    """Return indices as a program spells them: ``[1, 2..]``."""
+    words = [
+        "..".join("" if end is None else str(end) for end in index)
+        if isinstance(index, tuple)
+        else str(index)
+        for index in access
+    ]
+    return f"[{', '.join(words)}]"

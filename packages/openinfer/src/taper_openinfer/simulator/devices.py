@@ -1,0 +1,54 @@
+"""Devices: the level of kernels that each one is, and why one may be refused."""
+
+from __future__ import annotations
+
+import platform
+
+from taper_openinfer.errors import OpenInferError, shown
+from taper_runtime.native._kernels import available_isas
+
+#: The level of each device's kernels. No kernels are made for AVX alone: what a CPU with AVX and
+#: nothing newer runs are the baseline's.
+LEVELS = {
+    "Cpu": "baseline",
+    "CpuAvx": "baseline",
+    "CpuAvx2": "avx2",
+    "CpuAvx512": "avx512",
+    "Neon": "neon",
+}
+_X86 = ("x86_64", "amd64")
+
+
+def level_of(device: str) -> str:
+    """Return the level of a device's kernels.
+
+    Raises
+    ------
+    OpenInferError
+        If there is no such device, this build has none of it, or this CPU lacks it.
+    """
+    if device == "Vulkan":
+        raise OpenInferError(
+            "device 'Vulkan' is not built: Taper computes on CPUs alone; expected one of "
+            f"{', '.join(available_devices())}"
+        )
+    if device not in LEVELS:
+        known = ", ".join((*LEVELS, "Vulkan"))
+        raise OpenInferError(f"device: expected one of {known}, got {shown(device)}")
+    if device not in available_devices():
+        raise OpenInferError(
+            f"device {device!r}: this CPU lacks it; expected one of "
+            f"{', '.join(available_devices())}"
+        )
+    return LEVELS[device]
+
+
+def available_devices() -> list[str]:
+    """Return the devices that this CPU and build have."""
+    levels = available_isas()
+    is_x86 = platform.machine().lower() in _X86
+    return [
+        device
+        for device, level in LEVELS.items()
+        if level in levels and (device != "CpuAvx" or is_x86)
+    ]

@@ -1,0 +1,360 @@
+"""What a block is compiled to: one small object for each control node and each stretch of ops.
+
+Names were resolved when it was made. ``run(frame)`` returns whether the block has returned.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_openinfer.dtypes import DTYPES, from_float32, to_float32
+from taper_openinfer.errors import OpenInferError, StepError
+from taper_openinfer.graph import describe
+from taper_openinfer.simulator.values import is_true
+from taper_runtime.base.errors import NodeInputError, OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from taper_openinfer.graph import Node
+    from taper_openinfer.simulator.access import Index, Keep
+    from taper_openinfer.simulator.frame import Frame
+
+    Bounds = Callable[[Frame], tuple[int, int]]
+    Indices = Callable[[Frame], Sequence[Index]]
+
+#: Branches that may be inside each other: each takes a few levels of Python's own stack.
+MAX_DEPTH = 100
+
+
+class Instruction(ABC):
+    """One node at work.
+
+    Attributes
+    ----------
+    node : Node
+        For a stretch of several, the first.
+    block : str
+    """
+
+    def __init__(self, node: Node, block: str) -> None:
+        self.node, self.block = node, block
+
+    @abstractmethod
+    def run(self, frame: Frame) -> bool | None:
+        """Do what the node says."""
+
+
+def run_all(instructions: Sequence[Instruction], frame: Frame) -> bool:
+    """Run instructions in order; return whether one of them returned from the block.
+
+    Raises
+    ------
+    StepError
+        Naming the node that failed.
+    """
+    instruction = None
+    try:
+        for instruction in instructions:
+            if instruction.run(frame):
+                return True
+    except (OpenInferError, OpError) as error:
+        assert instruction is not None
+        raise located(error, instruction.node) from error
+    return False
+
+
+def located(error: Exception, node: Node) -> StepError:
+    """Return ``error`` as one that says at which node, unless it says so already."""
+    if not isinstance(error, StepError):
+        text = error.reason if isinstance(error, NodeInputError) else str(error)
+        return StepError(text, describe(node.kind), node.place)
+    if not error.node:
+        error.node, error.place = describe(node.kind), node.place
+    return error
+
+
+class Nothing(Instruction):
+    """``barrier`` and ``dep``: nodes run in their order as it is."""
+
+    def run(self, frame: Frame) -> None:
+        """Do nothing."""
+
+
+class Restart(Instruction):
+    """``assign``: a temporary is zeros from here on."""
+
+    def __init__(self, node: Node, block: str, slot: int) -> None:
+        super().__init__(node, block)
+        self._slot = slot
+
+    def run(self, frame: Frame) -> None:
+        """Forget the value."""
+        frame.values[self._slot] = None
+
+
+class Return(Instruction):
+    """``return``."""
+
+    def run(self, frame: Frame) -> bool:
+        """Return from the block."""
+        return True
+
+
+class Transfer(Instruction):
+    """``transfer``: one variable takes on the value of another."""
+
+    def __init__(self, node: Node, block: str, source: int, target: int) -> None:
+        super().__init__(node, block)
+        self._source, self._target = source, target
+
+    def run(self, frame: Frame) -> None:
+        """Share the array: nobody writes to one."""
+        value, target = frame.get(self._source), frame.get(self._target)
+        if value.shape != target.shape:
+            raise StepError(
+                f"transfer: expected a value of shape {target.shape}, got {value.shape}"
+            )
+        # A view of a cache would change with it, unseen by the cache's borrowers.
+        frame.values[self._target] = value if value.base is None else value.copy()
+
+
+# -- caches ------------------------------------------------------------------------------------
+
+
+class CacheInstruction(Instruction):
+    """A node about one persistent variable.
+
+    Parameters
+    ----------
+    node, block
+        See :class:`Instruction`.
+    cache : int
+        Its number.
+    indices : callable
+        Returns what the access selects.
+    readers : sequence of int
+        The slots that may hold views of the cache's memory.
+    """
+
+    def __init__(
+        self, node: Node, block: str, cache: int, indices: Indices, readers: Sequence[int] = ()
+    ) -> None:
+        super().__init__(node, block)
+        self.cache, self.indices, self.readers = cache, indices, tuple(readers)
+
+    def keep(self, frame: Frame) -> Keep | None:
+        """Return what copies the views that variables have of cells which are about to change."""
+        values, cache = frame.values, frame.caches[self.cache]
+        for slot in self.readers:
+            if values[slot] is not None:
+                break
+        else:
+            return None
+
+        def copy_views(cells: np.ndarray) -> None:
+            for slot in self.readers:
+                value = values[slot]
+                if value is not None and cache.holds(value) and np.may_share_memory(value, cells):
+                    values[slot] = value.copy()
+
+        return copy_views
+
+
+class Read(CacheInstruction):
+    """``cache.read``."""
+
+    def __init__(
+        self,
+        node: Node,
+        block: str,
+        cache: int,
+        indices: Indices,
+        target: int,
+        is_copied: bool,
+    ) -> None:
+        super().__init__(node, block, cache, indices)
+        self._target, self._is_copied = target, is_copied
+
+    def run(self, frame: Frame) -> None:
+        """Put what is selected into a variable."""
+        value = frame.caches[self.cache].read(self.indices(frame))
+        frame.values[self._target] = value.copy() if self._is_copied else value
+
+
+class Write(CacheInstruction):
+    """``cache.write``."""
+
+    def __init__(
+        self,
+        node: Node,
+        block: str,
+        cache: int,
+        indices: Indices,
+        readers: Sequence[int],
+        source: int,
+    ) -> None:
+        super().__init__(node, block, cache, indices, readers)
+        self._source = source
+
+    def run(self, frame: Frame) -> None:
+        """Write a variable's value."""
+        value = frame.values[self._source]
+        if value is None:
+            value = frame.get(self._source)
+        keep = self.keep(frame) if self.readers else None
+        frame.caches[self.cache].write(self.indices(frame), value, keep)
+
+
+class Reset(CacheInstruction):
+    """``cache.reset``."""
+
+    def run(self, frame: Frame) -> None:
+        """Go back to the first value."""
+        frame.caches[self.cache].reset(self.indices(frame), self.keep(frame))
+
+
+class Add(Instruction):
+    """``cache.increment`` and ``cache.decrement``: integers wrap in their width, floats add."""
+
+    def __init__(self, node: Node, block: str, cache: int, dtype: str, amount: int) -> None:
+        super().__init__(node, block)
+        self._cache, self._amount = cache, amount
+        self._dtype = DTYPES[dtype]
+
+    def run(self, frame: Frame) -> None:
+        """Add to the one number."""
+        cache = frame.caches[self._cache]
+        cache.write((), self._sum(cache.read()))
+
+    def _sum(self, value: np.ndarray) -> np.ndarray:
+        row = self._dtype
+        if row.kind != "float":
+            low = int(row.low)
+            return np.array((int(value) + self._amount - low) % (1 << row.bits) + low, row.storage)
+        if row.name in ("f32", "f64"):
+            return np.array(value + row.storage.type(self._amount))
+        total = to_float32(row.name, value) + np.float32(self._amount)
+        return np.array(from_float32(row.name, total))
+
+
+# -- control -------------------------------------------------------------------------------------
+
+
+class Loop(Instruction):
+    """``loop``: its variable is as it was before when it ends."""
+
+    def __init__(
+        self, node: Node, block: str, variable: int, bounds: Bounds, body: Sequence[Instruction]
+    ) -> None:
+        super().__init__(node, block)
+        self.variable, self._bounds, self.body = variable, bounds, body
+
+    def run(self, frame: Frame) -> bool:
+        """Run the body for each value."""
+        return any(run_all(self.body, frame) for _ in self.rounds(frame))
+
+    def rounds(self, frame: Frame) -> Iterator[int]:
+        """Go through the values of the loop's variable, which is set to each."""
+        loops, variable, executor = frame.loops, self.variable, frame.executor
+        before = loops[variable]
+        try:
+            for value in range(*self._bounds(frame)):
+                if executor.is_stopped and frame.is_consumer:
+                    raise StepError("the step was ended")
+                loops[variable] = value
+                yield value
+        finally:
+            loops[variable] = before
+
+
+class Branch(Instruction):
+    """``branch``: another block runs, and its return comes back."""
+
+    def __init__(
+        self,
+        node: Node,
+        block: str,
+        condition: tuple[int, str] | None,
+        targets: tuple[str, str | None],
+        blocks: Mapping[str, Sequence[Instruction]],
+    ) -> None:
+        super().__init__(node, block)
+        self._condition, self._targets, self._blocks = condition, targets, blocks
+
+    def run(self, frame: Frame) -> None:
+        """Run the block that is chosen."""
+        with self.inside(frame):
+            run_all(self._blocks[self.target(frame)], frame)
+
+    @contextmanager
+    def inside(self, frame: Frame) -> Iterator[None]:
+        """Count how many branches are inside each other.
+
+        Raises
+        ------
+        StepError
+            If they are too many: blocks that branch to themselves.
+        """
+        if frame.depth >= MAX_DEPTH:
+            raise StepError(f"expected at most {MAX_DEPTH} branches inside each other, got more")
+        frame.depth += 1
+        try:
+            yield
+        finally:
+            frame.depth -= 1
+
+    def target(self, frame: Frame) -> str:
+        """Return the name of the block that is chosen."""
+        then, otherwise = self._targets
+        if self._condition is None or otherwise is None:
+            return then
+        slot, dtype = self._condition
+        value = frame.get(slot)
+        if value.size != 1:
+            raise StepError(f"expected one number as condition, got shape {value.shape}")
+        return then if is_true(dtype, value) else otherwise
+
+
+class Yield(Instruction):
+    """``yield``: from ``entry``, start the blocks that wait; in these, hand back.
+
+    What a block hands back is what it has changed, so that there is nothing to do.
+    """
+
+    def __init__(self, node: Node, block: str, slots: Sequence[int]) -> None:
+        super().__init__(node, block)
+        self._slots = slots
+
+    def run(self, frame: Frame) -> None:
+        """Start threads with snapshots."""
+        for slot in self._slots:
+            frame.get(slot)
+        if not frame.is_consumer:
+            frame.executor.threads.start(frame)
+
+
+class Await(Instruction):
+    """``await``: in ``entry``, wait for the blocks; these have what they wait for."""
+
+    def run(self, frame: Frame) -> None:
+        """Join threads and take on what they have changed."""
+        if not frame.is_consumer:
+            frame.executor.threads.join(frame)
+
+
+class Locked(Instruction):
+    """A node about a persistent variable, where several threads have nodes at once."""
+
+    def __init__(self, inner: Instruction) -> None:
+        super().__init__(inner.node, inner.block)
+        self._inner = inner
+
+    def run(self, frame: Frame) -> bool | None:
+        """Do what the node says while no other does."""
+        with frame.executor.lock:
+            return self._inner.run(frame)

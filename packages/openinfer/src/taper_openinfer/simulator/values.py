@@ -1,0 +1,181 @@
+"""Arrays of variables: the first value, what a user gives and takes, and text that shows one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_openinfer.dtypes import DTYPES, check_array, from_float32, to_float32
+from taper_openinfer.errors import OpenInferError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class State(StrEnum):
+    """Whether a variable has its data in memory."""
+
+    UNLOADED = "Unloaded"
+    DATA = "Data"
+
+    @classmethod
+    def of(cls, is_loaded: bool) -> State:
+        """Return the state of a variable that has its data, or has not."""
+        return cls.DATA if is_loaded else cls.UNLOADED
+
+
+Scalar = bool | int | float
+
+#: Floats whose arrays hold bits.
+_BITS = ("bf16", "f8")
+
+
+def scalar_array(dtype: str, value: Scalar) -> np.ndarray:
+    """Return ``value`` as an array without dims, in the storage form of ``dtype``.
+
+    Raises
+    ------
+    OpenInferError
+        If the type has no such value.
+    """
+    row = DTYPES[dtype]
+    if row.kind == "float":
+        if dtype in _BITS:
+            return np.asarray(from_float32(dtype, np.array(value, np.float32)))
+        with np.errstate(over="ignore"):
+            return np.array(value, row.storage)
+    if value != int(value) or not row.low <= value <= row.high:
+        raise OpenInferError(f"expected a value of {dtype}, got {value!r}")
+    array = np.array(int(value), row.storage)
+    check_array(dtype, array)
+    return array
+
+
+def zero(dtype: str) -> np.ndarray:
+    """Return the value whose bits in a file are 0, as an array without dims: -1 of t1, else 0."""
+    return scalar_array(dtype, -1 if dtype == "t1" else 0)
+
+
+def filled(dtype: str, shape: Sequence[int], init: Scalar | None) -> np.ndarray:
+    """Return a read-only array of the value of ``@init``, or of zeros where there is none."""
+    value = zero(dtype) if init is None else scalar_array(dtype, init)
+    array = np.zeros(shape, value.dtype) if not value.any() else np.full(shape, value)
+    array.flags.writeable = False
+    return array
+
+
+def python_scalar(dtype: str, array: np.ndarray) -> Scalar:
+    """Return the one element of an array in storage form as a number of Python."""
+    value: Scalar = (to_float32(dtype, array) if dtype in _BITS else array).item()
+    return value
+
+
+def is_true(dtype: str, array: np.ndarray) -> bool:
+    """Whether the one element of an array is not 0."""
+    return python_scalar(dtype, array) != 0
+
+
+def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.ndarray:
+    """Return a read-only copy of what a user gives for a variable.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    dtype : str
+    shape : tuple of int
+    given : array_like
+        An array of the storage type of ``dtype``; a number of Python where there are no dims.
+
+    Raises
+    ------
+    OpenInferError
+        If shape or dtype are others, or a value is none of the type's.
+    """
+    row = DTYPES[dtype]
+    if type(given) is np.ndarray and given.dtype is row.storage and given.shape == shape:
+        if row.bits < 8:
+            check_array(dtype, given)
+        array = given.copy()
+        array.setflags(write=False)
+        return array
+    try:
+        if type(given) is np.ndarray and given.dtype is row.storage:
+            array = given.copy()
+            if row.is_packed:
+                check_array(dtype, array)
+        elif not shape and isinstance(given, bool | int | float):
+            array = scalar_array(dtype, given)
+        else:
+            array = np.array(given, order="C")
+            check_array(dtype, array)
+            array = array.astype(row.storage, copy=False)
+    except (ValueError, OverflowError) as error:
+        raise OpenInferError(f"{name}: {error}") from None
+    if array.shape != shape:
+        raise OpenInferError(f"{name}: expected an array of shape {shape}, got {array.shape}")
+    array.flags.writeable = False
+    return array
+
+
+class Random:
+    """Numbers from a seed, as examples and tests want them."""
+
+    @staticmethod
+    def generate_with_seed(
+        seed: int, bounds: tuple[float, float], count: int, dtype: str = "f32"
+    ) -> np.ndarray:
+        """Return ``count`` numbers, evenly spread between two bounds; the same for the same seed.
+
+        Parameters
+        ----------
+        seed : int
+        bounds : (float, float)
+            Floats lie in [low, high), integers in [low, high].
+        count : int
+        dtype : str
+
+        Returns
+        -------
+        numpy.ndarray
+            Shape (count,), in the storage form of ``dtype``.
+        """
+        low, high = bounds
+        row, generator = DTYPES[dtype], np.random.default_rng(seed)
+        if row.kind == "float":
+            numbers = generator.uniform(low, high, count)
+            if dtype in _BITS:
+                return from_float32(dtype, numbers.astype(np.float32))
+            return numbers.astype(row.storage)
+        if dtype == "t1":
+            return generator.choice(np.array([-1, 1], row.storage), count)
+        first, last = max(int(low), int(row.low)), min(int(high), int(row.high))
+        if row.kind == "bool":
+            return generator.integers(0, 2, count).astype(row.storage)
+        return generator.integers(first, last, count, row.storage, endpoint=True)
+
+
+def format_truncated(array: np.ndarray | Sequence[Scalar], dtype: str | None = None) -> str:
+    """Return the elements in braces: all where there are four at most, else two of each end.
+
+    Floats have two decimals. ``dtype`` tells how an array of bits is read (bf16, f8).
+
+    >>> format_truncated([1.0, 2.0, 3.0, 4.0, 5.0])
+    '{1.00, 2.00 ... 4.00, 5.00}'
+    """
+    flat = np.asarray(array).reshape(-1)
+    ends = flat if flat.size <= 4 else np.concatenate([flat[:2], flat[-2:]])
+    if dtype in _BITS:
+        ends = to_float32(dtype, ends)
+    words = [_word(value) for value in ends.tolist()]
+    if flat.size <= 4:
+        return f"{{{', '.join(words)}}}"
+    return f"{{{', '.join(words[:2])} ... {', '.join(words[2:])}}}"
+
+
+def _word(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,43 @@
+"""Read a program from a file: a text, or a graph in JSON."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taper_openinfer.errors import Problem, ProgramError
+from taper_openinfer.text.lexer import MAX_JSON
+from taper_openinfer.text.parser import parse
+
+if TYPE_CHECKING:
+    from taper_openinfer.graph import Graph
+
+
+def load_program(path: str | os.PathLike[str]) -> Graph:
+    """Return the graph of a file that holds a text, or a graph in JSON.
+
+    JSON begins with a brace, which no text does.
+
+    Raises
+    ------
+    ProgramError
+        If the file is too large, is not UTF-8, or is no program.
+    OSError
+        If it cannot be read.
+    """
+    name = os.fspath(path)
+    with Path(path).open("rb") as file:
+        blob = file.read(MAX_JSON + 1)
+    if len(blob) > MAX_JSON:
+        raise ProgramError([Problem(f"expected a file of at most {MAX_JSON} bytes")], name)
+    try:
+        text = blob.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"expected a text in UTF-8, got other bytes at {error.start}"
+        raise ProgramError([Problem(message)], name) from None
+    if text.lstrip().startswith("{"):
+        from taper_openinfer.graph_json import graph_from_json  # rarer than text
+
+        return graph_from_json(text, name)
+    return parse(text, name)
