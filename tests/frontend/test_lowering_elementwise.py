@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 
 from lowering import check_each, check_lowering, lower_model, ops_of
@@ -58,6 +59,14 @@ def test_overloads_only_other_programs_call():
 def test_shifts_as_operators():
     shift = torch.tensor([1, 0, 3])
     check_lowering(lambda n, b: (n << 2, n >> 2, n << b, n >> b, 3 << b, 30 >> b), shift * 7, shift)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_shifts_beyond_the_width(dtype):
+    limits = torch.iinfo(dtype)
+    x = torch.tensor([limits.min, limits.max, 1, limits.max // 3], dtype=dtype)
+    for count in (0, limits.bits - 1, limits.bits, limits.bits + 1, limits.max):
+        check_lowering(lambda n, b: (n << b, n >> b), x, torch.full_like(x, min(count, limits.max)))
 
 
 def test_rrelu_outside_training_has_one_slope():

@@ -105,7 +105,7 @@ def left_shift(a: np.ndarray, b: np.ndarray) -> Any:
 
 def right_shift(a: np.ndarray, b: np.ndarray) -> Any:
     """``a / 2^b`` rounded down; all bits shifted out where ``b`` is negative, as in torch."""
-    last = 8 * a.dtype.itemsize - 1
+    last = 8 * a.dtype.itemsize - (a.dtype.kind == "i")
     inside = (b >= 0) & (b < last)
     return np.right_shift(a, np.where(inside, b, last).astype(a.dtype))
 
@@ -121,7 +121,7 @@ SPECIALS: dict[str, Special] = {
     ),
     "LEFT_SHIFT": Special(left_shift, 2, INTS, "a * 2^b; 0 where b is no place of a bit"),
     "RIGHT_SHIFT": Special(
-        right_shift, 2, INTS, "a / 2^b rounded down; b too large or negative: as the largest"
+        right_shift, 2, INTS, "a / 2^b rounded down; -1 or 0 where b is no place of a bit"
     ),
     "GCD": Special(np.gcd, 2, INTS, "greatest common divisor"),
 }
