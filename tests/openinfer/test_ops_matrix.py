@@ -19,6 +19,7 @@ from openinfer_samples import (
 )
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.ops import OPS, combinations, evaluate, output_type
+from taper_openinfer.ops.formulas import FORMULAS
 from taper_openinfer.ops.table import ALL, NUMBERS
 
 
@@ -132,6 +133,17 @@ def test_the_mean_of_large_integers_does_not_wrap(high):
     x = np.array([high, high, high - (1 if high > 0 else -1)])
     mean = evaluate("mean_axis", [x], ["i64"], {"axes": [0]}, "i64")
     assert mean == reference.reduced("mean_axis", "i64", {}, x.tolist())
+
+
+def test_the_mean_of_large_unsigned_integers_does_not_wrap():
+    x = np.array([2**64 - 1, 2**64 - 1, 2**64 - 2], np.uint64)
+    mean = evaluate("mean_axis", [x], ["u64"], {"axes": [0]}, "u64")
+    assert mean == reference.reduced("mean_axis", "u64", {}, x.tolist())
+
+
+def test_every_op_but_popcount_has_a_formula():
+    assert set(OPS) - set(FORMULAS) == {"popcount"}
+    assert not set(FORMULAS) - set(OPS)
 
 
 @pytest.mark.parametrize("dtype", ALL)

@@ -1,79 +1,30 @@
-"""Say OpenInfer's ops in Taper's: what computes the same, to the bit for integers.
+"""Lower calls of OpenInfer's ops to nodes of Taper's: the formulas of :mod:`taper_openinfer.ops`.
 
-:func:`taper_openinfer.ops.native_node` knows that for element types that kernels compute
-in. Elementwise it gives a tile program, which becomes one node for each instruction here: passes
-look at these, and fuse them again. Narrow types are computed in wider ones, and so are those that
-plans lack (:mod:`.carriers`). What is left has formulas
-below, and what has none is refused: nothing is approximated.
+Nodes of a formula are added one by one: passes look at these, and fuse them again. Element types
+that plans lack are computed in wider ones (:mod:`.carriers`). What has no formula is refused:
+nothing is approximated.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from taper_openinfer.compiler.carriers import carrier, computed, is_carried, wrapped
 from taper_openinfer.compiler.refusal import CannotLower
 from taper_openinfer.compiler.scope import filled
 from taper_openinfer.dtypes import DTYPES as ELEMENTS
-from taper_openinfer.dtypes import from_taper_name, taper_name
-from taper_openinfer.ops import complete, native_node, output_type, taper
-from taper_openinfer.ops.rules import reduced_axes
-from taper_runtime.base.dtypes import DTYPES
+from taper_openinfer.dtypes import taper_name
+from taper_openinfer.ops import complete, formula_of_plan, output_type, taper
 from taper_runtime.base.errors import InternalError
-from taper_runtime.base.records import NamedTuple
-from taper_runtime.ops.elementwise import arity
+from taper_runtime.ops.convert import FLOATS_16_BIT
+from taper_runtime.ops.elementwise import MICROOPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from taper_openinfer.compiler.scope import Scope
-
-#: What elements are computed in where their own type is for storage; exact before it is rounded,
-#: or wraps, to their own.
-_WIDER = {
-    "float16": "float32",
-    "bfloat16": "float32",
-    "int8": "int32",
-    "int16": "int32",
-    "uint8": "int32",
-}
-
-
-class Call(NamedTuple):
-    """One call, in a scope.
-
-    Attributes
-    ----------
-    scope : Scope
-    inputs : list of str
-    settings : mapping
-        All of them, by their first names.
-    result : str
-        Taper's dtype of the result.
-    """
-
-    scope: Scope
-    inputs: list[str]
-    settings: Mapping[str, Any]
-    result: str
-
-    @property
-    def dtype(self) -> str:
-        """Taper's dtype of the first input."""
-        return self.scope.type(self.inputs[0]).dtype
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the first input has floats."""
-        return "float" in self.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the first input."""
-        return self.scope.type(self.inputs[0]).shape
+    from taper_openinfer.ops.formulas import Formula
+    from taper_runtime.ops.opdef import Shape
 
 
 def lower_op(
@@ -117,15 +68,22 @@ def lower_op(
     if is_carried(out[0]) or any(map(is_carried, dtypes)):
         return _carried(scope, op, inputs, dtypes, settings, out[0])
     result = taper_name(out[0]) or ""
-    if op in _FORMULAS:
-        given = complete(op, dtypes, settings)
-        tensor = _FORMULAS[op](Call(scope, list(inputs), given, result))
+    full = complete(op, dtypes, settings)
+    if op == "fill":
+        tensor = _filled(scope, full["value"], result, out[1])
     else:
-        tensor = _native(scope, op, inputs, settings, result)
+        formula = formula_of_plan(op, dtypes, shapes[0], full, out[0])
+        if formula is None:
+            why = f"no op of a plan computes it of {', '.join(dtypes)}"
+            raise CannotLower(f"op {op}: {_WHY.get(op, why)}")
+        tensor = _emitted(scope, inputs, formula)
     if scope.type(tensor)[:2] != (result, out[1]):
         raise InternalError(f"op {op}: {result} {out[1]}, its formula gives {scope.type(tensor)}")
     return tensor
 
+
+#: Why a plan lacks calls of an op, where it is the settings.
+_WHY = {"cast": "what floats beyond the integers become without saturate"}
 
 #: What gives elements of u64 that are no larger than those it is given.
 _NEVER_LARGER = (
@@ -175,181 +133,26 @@ def _carried_cast(
     return scope.cast(capped, carrier(result))
 
 
-def _native(
-    scope: Scope, op: str, inputs: Sequence[str], settings: Mapping[str, Any], result: str
-) -> str:
-    """Compute what kernels serve, in a type that they do."""
-    settings = dict(settings)
-    if acc := settings.pop("acc", None):
-        inputs = [scope.cast(x, taper_name(acc) or "") for x in inputs]
-    wide = [_WIDER.get(scope.type(x).dtype, scope.type(x).dtype) for x in inputs]
-    inner = result
-    if "to" not in settings:
-        inputs = [scope.cast(x, dtype) for x, dtype in zip(inputs, wide, strict=True)]
-        inner = wide[0] if result in _WIDER else result
-    types = [scope.type(x) for x in inputs]
-    dtypes = [from_taper_name(type_.dtype) for type_ in types]
-    shape = output_type(op, [(d, t.shape) for d, t in zip(dtypes, types, strict=True)], settings)[1]
-    shapes = [type_.shape for type_ in types]
-    node = native_node(op, dtypes, shapes, settings, (from_taper_name(inner), shape))
-    if node is None:
-        raise CannotLower(f"op {op}: no op of a plan computes it of {', '.join(dtypes)}")
-    return scope.cast(_expanded(scope, inputs, *node), result)
+def _filled(scope: Scope, value: object, dtype: str, shape: Shape) -> str:
+    """Return a constant of one number, which says more to the compiler than the formula."""
+    inner = "float32" if dtype in FLOATS_16_BIT else dtype
+    return scope.cast(scope.graph.add_constant("fill", filled(value, inner, shape)), dtype)
 
 
-def _expanded(scope: Scope, inputs: Sequence[str], op: str, attrs: Mapping[str, Any]) -> str:
-    """Add a node, or one for each instruction of a tile program."""
-    if op != "MAP":
-        return scope.emit(op, inputs, **attrs)
-    values, args = list(inputs), list(attrs["args"])
-    for code in attrs["code"]:
-        operands, args = args[: arity(code)], args[arity(code) :]
-        scalars = [place for place, operand in enumerate(operands) if operand < 0]
-        tensors = [values[operand] for operand in operands if operand >= 0]
-        name, _, dtype = code.partition(":")
-        if dtype:
-            values.append(scope.cast(tensors[0], dtype))
-        elif scalars:
-            (place,) = scalars
-            number = attrs["scalars"][-operands[place] - 1]
-            values.append(scope.emit(name, tensors, scalar=number, scalar_index=place))
-        else:
-            values.append(scope.emit(name, tensors))
-    return values[-1]
-
-
-# -- what has no node of that kind -----------------------------------------------------------------
-
-
-def _abs(call: Call) -> str:
-    if call.dtype in ("uint8", "bool"):
-        return call.scope.cast(call.inputs[0], call.result)
-    return _native(call.scope, "abs", call.inputs, call.settings, call.result)
-
-
-def _matmul(call: Call) -> str:
-    scope, inputs = call.scope, call.inputs
-    if call.dtype == "bool":  # where a count is above 0, which a wider integer holds
-        counts = scope.emit("MATMUL", [scope.cast(x, "int64") for x in inputs])
-        return scope.binary("GT", counts, 0)
-    inner = "float32" if call.result in ("float16", "bfloat16") else call.result
-    product = scope.emit("MATMUL", [scope.cast(x, inner) for x in inputs])
-    return scope.cast(product, call.result)
-
-
-def _relu(call: Call) -> str:
-    (x,) = call.inputs
-    if call.dtype == "bool":
-        return x if call.settings["clamp_max"] else call.scope.emit("LOGICAL_XOR", [x, x])
-    return _native(call.scope, "relu", call.inputs, call.settings, call.result)
-
-
-def _sign(call: Call) -> str:
-    scope, x = call.scope, call.inputs[0]
-    x = scope.cast(x, _WIDER.get(call.dtype, call.dtype))
-    above, below = (scope.cast(scope.binary(op, x, 0), "int8") for op in ("GT", "LT"))
-    return scope.emit("SUB", [above, below])
-
-
-def _shift(op: str) -> Callable[[Call], str]:
-    def formula(call: Call) -> str:
-        scope, (x,), bits = call.scope, call.inputs, call.settings["bits"]
-        width = 8 * DTYPES[call.dtype].size
-        if bits >= width:
-            if op == "LEFT_SHIFT" or call.dtype == "uint8":
-                return scope.binary("BITWISE_AND", x, 0)
-            bits = width - 1
-        return scope.emit(op, [x, scope.constant(bits, call.dtype, "bits")])
-
-    return formula
-
-
-def _is_finite(call: Call) -> str:
-    scope, x = call.scope, call.inputs[0]
-    x = scope.cast(x, _WIDER.get(call.dtype, call.dtype))
-    bad = scope.emit("LOGICAL_OR", [scope.emit("ISNAN", [x]), scope.emit("ISINF", [x])])
-    good = scope.emit("LOGICAL_NOT", [bad])
-    return scope.emit("ALL", [good], axes=tuple(range(len(call.shape))))
-
-
-def _reduction(op: str) -> Callable[[Call], str]:
-    def formula(call: Call) -> str:
-        scope, x = call.scope, call.scope.cast(call.inputs[0], call.result)
-        axes = reduced_axes(op, len(call.shape), call.settings)
-        if op == "MEAN" and not call.is_float:
-            return _mean_of_integers(call, x, axes)
-        if call.is_float:
-            x = scope.cast(x, _WIDER.get(call.dtype, call.dtype))
-        total = scope.emit(op, [x], axes=axes, keepdim=call.settings["keepdims"])
-        return scope.cast(total, call.result)
-
-    return formula
-
-
-def _mean_of_integers(call: Call, x: str, axes: tuple[int, ...]) -> str:
-    """The exact mean rounded toward zero; the sum of integers of 64 bits could pass their range."""
-    if call.dtype == "int64":
-        raise CannotLower("op mean_axis: its sum of i64 may be wider than any integer of a plan")
-    count = math.prod(call.shape[axis] for axis in axes)
-    wide = call.scope.cast(x, "int64")
-    total = call.scope.emit("SUM", [wide], axes=axes, keepdim=call.settings["keepdims"])
-    mean = call.scope.binary("TRUNC_DIV", total, count or 1)
-    return call.scope.cast(mean, call.result)
-
-
-def _search(op: str) -> Callable[[Call], str]:
-    """Where the extreme is; the last of equals is the first of the reversed elements."""
-
-    def formula(call: Call) -> str:
-        scope, x = call.scope, call.inputs[0]
-        keepdim = call.settings["keepdims"]
-        (axis,) = reduced_axes(op, len(call.shape), call.settings)
-        if call.is_float:
-            x = scope.cast(x, _WIDER.get(call.dtype, call.dtype))
-        if call.settings["select_first"]:
-            return scope.emit(op, [x], axis=axis, keepdim=keepdim)
-        turned = scope.emit(op, [scope.emit("FLIP", [x], axes=(axis,))], axis=axis, keepdim=keepdim)
-        return scope.emit("SUB", [turned], scalar=call.shape[axis] - 1, scalar_index=0)
-
-    return formula
-
-
-def _cast(call: Call) -> str:
-    scope, x, to = call.scope, call.inputs[0], call.result
-    if not call.is_float or "float" in to:
-        return scope.cast(x, to)
-    if not call.settings["saturate"]:
-        raise CannotLower("op cast: what floats beyond the integers become without saturate")
-    x = scope.cast(x, _WIDER.get(call.dtype, call.dtype))
-    if to not in _WIDER:
-        return _native(scope, "cast", [x], call.settings, to)
-    wide = _native(scope, "cast", [x], {**call.settings, "to": "i32"}, "int32")
-    limits = np.iinfo(to)
-    capped = scope.binary("MINIMUM", scope.binary("MAXIMUM", wide, limits.min), limits.max)
-    return scope.cast(capped, to)
-
-
-def _fill(call: Call) -> str:
-    inner = _WIDER[call.dtype] if call.is_float and call.dtype in _WIDER else call.dtype
-    value = filled(call.settings["value"], inner, call.shape)
-    return call.scope.cast(call.scope.graph.add_constant("fill", value), call.dtype)
-
-
-_FORMULAS: Mapping[str, Callable[[Call], str]] = {
-    "abs": _abs,
-    "matmul": _matmul,
-    "relu": _relu,
-    "sign": _sign,
-    "shl": _shift("LEFT_SHIFT"),
-    "shr": _shift("RIGHT_SHIFT"),
-    "is_finite": _is_finite,
-    "sum_axis": _reduction("SUM"),
-    "mean_axis": _reduction("MEAN"),
-    "prod_axis": _reduction("PROD"),
-    "max_axis": _reduction("AMAX"),
-    "min_axis": _reduction("AMIN"),
-    "argmax_axis": _search("ARGMAX"),
-    "argmin_axis": _search("ARGMIN"),
-    "cast": _cast,
-    "fill": _fill,
-}
+def _emitted(scope: Scope, inputs: Sequence[str], formula: Formula) -> str:
+    """Add the nodes of a formula; return the tensor that it gives."""
+    values = list(inputs)
+    for op, operands, attrs in formula.nodes:
+        scalars = {place: -1 - v for place, v in enumerate(operands) if v < 0}
+        tensors = [values[v] for v in operands if v >= 0]
+        if op == "CAST":
+            values.append(scope.cast(tensors[0], taper_name(attrs["dtype"]) or ""))
+            continue
+        for place, index in scalars.items():
+            number = formula.scalars[index]
+            if op in MICROOPS:
+                attrs = {**attrs, "scalar": number, "scalar_index": place}
+            else:
+                tensors.insert(place, scope.constant(number, scope.type(tensors[0]).dtype))
+        values.append(scope.emit(op, tensors, **attrs))
+    return values[formula.result]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taper_openinfer.ops.evaluate import evaluate, prepare
-from taper_openinfer.ops.native import native_node
+from taper_openinfer.ops.formulas import formula_of_plan, native_node
 from taper_openinfer.ops.rules import combinations, complete, existing, output_type
 from taper_openinfer.ops.table import OPS, OpSpec, Setting
 
@@ -15,6 +15,7 @@ __all__ = [
     "complete",
     "evaluate",
     "existing",
+    "formula_of_plan",
     "native_node",
     "output_type",
     "prepare",

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_openinfer.ops import taper
-from taper_openinfer.ops.functions import ELEMENTWISE
-from taper_openinfer.ops.reductions import OTHERS
+from taper_openinfer.ops.formulas import Given, write
 from taper_openinfer.ops.rules import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from taper_openinfer.ops.formulas import Formula
+
+    Shape = tuple[int, ...]
     Evaluator = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 #: Stored in fewer bits than float32, which they are computed in.
@@ -55,26 +58,41 @@ def prepare(
     if taper.is_taper(op):
         return taper.prepare(op, settings)
     settings = complete(op, dtypes, settings)
-    function = ELEMENTWISE.get(op) or OTHERS[op]
     acc = settings.get("acc")
-    computed = acc or dtypes[0]
+    dtype = acc or ("f32" if dtypes[0] in SMALL_FLOATS else dtypes[0])
     storage = DTYPES[output_dtype].storage
-    widening = [_widening(dtype, acc) for dtype in dtypes]
-    is_widened = any(widening)
+    widening = [_widening(each, acc) for each in dtypes]
     narrow = _narrowing(output_dtype)
+
+    @lru_cache(maxsize=8)
+    def written(shape: Shape) -> Formula | None:
+        return write(op, Given(dtype, dtypes, shape, settings))
 
     def run(inputs: Sequence[np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):  # infinities, NaN and wrapped integers are values
-            values = inputs
-            if is_widened:
-                values = [
-                    array if widen is None else widen(array)
-                    for array, widen in zip(inputs, widening, strict=True)
-                ]
-            result = function(values, settings, computed)
-            return np.asarray(result if narrow is None else narrow(result), storage, order="C")
+            values = [
+                array if widen is None else widen(array)
+                for array, widen in zip(inputs, widening, strict=True)
+            ]
+            formula = written(inputs[0].shape)
+            result = _ones(values[0], dtypes[0]) if formula is None else formula.evaluate(values)
+            result = np.asarray(result if narrow is None else narrow(result), storage, order="C")
+        is_input = any(np.may_share_memory(result, array) for array in inputs)
+        return result.copy() if is_input else result
 
     return run
+
+
+#: By byte.
+_COUNTS = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
+
+
+def _ones(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Count the bits that are 1: ``popcount``, which no op of Taper's computes."""
+    row = DTYPES[dtype]
+    x = np.asarray(x & x.dtype.type((1 << row.bits) - 1) if row.is_packed else x, order="C")
+    counts: np.ndarray = _COUNTS[x.reshape(*x.shape, 1).view(np.uint8)].sum(axis=-1, dtype=np.uint8)
+    return counts
 
 
 def _widening(dtype: str, acc: str | None) -> Callable[[np.ndarray], np.ndarray] | None:

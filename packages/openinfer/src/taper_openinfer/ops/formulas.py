@@ -1,7 +1,9 @@
-"""Which op of Taper's computes the same as one of OpenInfer's: bit-equal for integers.
+"""Say each of OpenInfer's ops in Taper's ops: one table, :data:`FORMULAS`.
 
-Elementwise ops become one op of Taper's or a tile program (MAP), so that a run of them is one pass
-over memory. A type that is not here is computed in numpy.
+A formula is a list of nodes, written for the element type that a call is computed in. Who computes
+a call reads the same formula in its own way: numpy by the evaluators of Taper's ops
+(:meth:`Formula.evaluate`), a segment of the simulator as one node for a kernel
+(:func:`native_node`), a compiled program as nodes of its graph (:func:`formula_of_plan`).
 """
 
 from __future__ import annotations
@@ -9,10 +11,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from taper_openinfer.dtypes import DTYPES, taper_name
 from taper_openinfer.ops import taper
 from taper_openinfer.ops.rules import complete, reduced_axes
+from taper_openinfer.ops.table import FLOATS
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.elementwise import MICROOPS, evaluate_micro
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +27,176 @@ if TYPE_CHECKING:
     Node = tuple[str, dict[str, Any]]
     Shape = tuple[int, ...]
 
-_FLOATS = ("f32", "f64")
-_INTS = ("i32", "i64")
-#: What tile programs compute in.
-_REALS = (*_FLOATS, *_INTS)
-#: What a tile program widens narrow types to; results are narrowed again, integers wrap then.
+#: What plans compute narrow types in; results are narrowed again, integers wrap then.
 _WIDER = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "u8": "i32"}
+
+
+class Given(NamedTuple):
+    """What a formula is written for.
+
+    Attributes
+    ----------
+    dtype : str
+        The element type that is computed in: floats are f32 or f64.
+    dtypes : sequence of str
+        Those of the inputs in the program.
+    shape : tuple of int
+        Of the first input.
+    settings : mapping
+        All of the call, by their first names.
+    """
+
+    dtype: str
+    dtypes: Sequence[str]
+    shape: Shape
+    settings: Mapping[str, Any]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether floats are computed with."""
+        return self.dtype in FLOATS
+
+
+class FormulaNode(NamedTuple):
+    """One node of a formula.
+
+    Attributes
+    ----------
+    op : str
+        Of Taper's registry.
+    operands : tuple of int
+        ``v >= 0`` is a value: the inputs, then the results of the nodes; ``v < 0`` is the number
+        ``scalars[-1 - v]``, which takes the type of the values beside it.
+    attrs : dict
+        The ``dtype`` of a CAST is an element type of OpenInfer's.
+    """
+
+    op: str
+    operands: tuple[int, ...]
+    attrs: dict[str, Any]
+
+
+class Formula:
+    """Nodes of Taper's ops that compute a call; values are numbers.
+
+    Attributes
+    ----------
+    nodes : list of FormulaNode
+    scalars : list of number
+    result : int
+        The value that the call gives; an input where it is that.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.nodes: list[FormulaNode] = []
+        self.scalars: list[Any] = []
+        self.result = 0
+        self._count = count
+
+    def add(self, op: str, *operands: int, **attrs: Any) -> int:
+        """Add a node; return the number of its value."""
+        self.nodes.append(FormulaNode(op, operands, attrs))
+        return self._count + len(self.nodes) - 1
+
+    def cast(self, value: int, dtype: str) -> int:
+        """Add a conversion to an element type of OpenInfer's."""
+        return self.add("CAST", value, dtype=dtype)
+
+    def scalar(self, value: float) -> int:
+        """Return the number of a scalar."""
+        self.scalars.append(value)
+        return -len(self.scalars)
+
+    def evaluate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Compute the formula in numpy; element types that plans lack are computed in, too."""
+        values = list(inputs)
+        for op, operands, attrs in self.nodes:
+            given = [values[v] if v >= 0 else self.scalars[-1 - v] for v in operands]
+            values.append(_evaluate_node(op, given, attrs))
+        return values[self.result]
+
+    def node(self) -> Node | None:
+        """Return the formula as one node of the inputs in order: an op, or a tile program (MAP).
+
+        None if it is more than that.
+        """
+        if self.result < self._count:
+            return "COPY", {}
+        if len(self.nodes) == 1 and self.nodes[0].operands == tuple(range(self._count)):
+            op, _, attrs = self.nodes[0]
+            return op, {**attrs, "dtype": taper_name(attrs["dtype"])} if op == "CAST" else attrs
+        if any(op not in MICROOPS and op != "CAST" for op, _, _ in self.nodes):
+            return None
+        code = [
+            f"CAST:{taper_name(attrs['dtype'])}" if op == "CAST" else op
+            for op, _, attrs in self.nodes
+        ]
+        args = [operand for node in self.nodes for operand in node.operands]
+        return "MAP", {"code": code, "args": args, "scalars": self.scalars}
+
+
+def _evaluate_node(op: str, given: Sequence[Any], attrs: Mapping[str, Any]) -> np.ndarray:
+    if op == "CAST":  # Taper's takes uint16 for bfloat16, which is none that is computed in
+        return np.asarray(given[0]).astype(DTYPES[attrs["dtype"]].storage)
+    if op in MICROOPS:
+        return evaluate_micro(op, given)
+    arrays = [np.asarray(value, given[0].dtype) for value in given]
+    definition = REGISTRY[op]
+    return np.asarray(definition.evaluate(arrays, definition.complete(attrs)))
+
+
+def write(op: str, given: Given) -> Formula | None:
+    """Write the formula of a call whose inputs are in the element type that is computed in.
+
+    None if there is none.
+    """
+    row = FORMULAS.get(op)
+    if row is None:
+        return None
+    formula = Formula(len(given.dtypes))
+    formula.result = row.write(formula, given, *range(len(given.dtypes)))
+    return formula
+
+
+def formula_of_plan(
+    op: str, dtypes: Sequence[str], shape: Shape, settings: Mapping[str, Any], result: str
+) -> Formula | None:
+    """Write the formula of a call whose element types plans have, from its inputs to its result.
+
+    Narrow types are computed in wider ones.
+
+    Parameters
+    ----------
+    op : str
+    dtypes : sequence of str
+    shape : tuple of int
+        Of the first input.
+    settings : mapping
+        All of the call.
+    result : str
+
+    Returns
+    -------
+    Formula or None
+        None where no ops of a plan compute the same.
+    """
+    row = FORMULAS.get(op)
+    if row is None:
+        return None
+    formula, dtype = Formula(len(dtypes)), _computed(dtypes, settings)
+    values = [
+        value if own in (dtype, "bool") else formula.cast(value, dtype)
+        for value, own in enumerate(dtypes)
+    ]
+    last = row.write(formula, Given(dtype, dtypes, shape, settings), *values)
+    formula.result = formula.cast(last, result) if result in _WIDER else last
+    casts = (attrs["dtype"] for name, _, attrs in formula.nodes if name == "CAST")
+    return formula if all(map(taper_name, casts)) else None
+
+
+def _computed(dtypes: Sequence[str], settings: Mapping[str, Any]) -> str:
+    dtype: str = settings.get("acc") or dtypes[0]
+    return _WIDER.get(dtype, dtype)
 
 
 def native_node(
@@ -59,255 +230,257 @@ def native_node(
     if any(taper_name(dtype) is None for dtype in (*dtypes, out[0])):
         return None
     full = complete(op, dtypes, settings)
-    if op in _WHOLE:
-        return _WHOLE[op](op, dtypes[0], shapes, full)
-    rule = _PROGRAMS.get(op)
-    return None if rule is None else _program(rule, dtypes, full, out[0])
-
-
-class _Call(NamedTuple):
-    """A call whose tile program is being written."""
-
-    program: Program
-    dtype: str  # that is computed in
-    settings: Mapping[str, Any]
-    has_bool_condition: bool  # whether the last input is bool
-
-
-class Program:
-    """A tile program; values are numbers as in :func:`taper_runtime.ops.map.infer_program`."""
-
-    def __init__(self, count: int) -> None:
-        self._values = count
-        self._code: list[str] = []
-        self._args: list[int] = []
-        self._scalars: list[float] = []
-
-    def add(self, code: str, *operands: int) -> int:
-        """Add an instruction; return the number of its value."""
-        self._code.append(code)
-        self._args += operands
-        self._values += 1
-        return self._values - 1
-
-    def scalar(self, value: float) -> int:
-        """Return the number of a scalar."""
-        self._scalars.append(value)
-        return -len(self._scalars)
-
-    def node(self, inputs: int, result: int) -> Node:
-        """Return the op whose value is ``result``, the last one; a copy if that is an input."""
-        if result < inputs:
-            return "COPY", {}
-        if len(self._code) == 1 and self._args == list(range(inputs)):
-            name, _, dtype = self._code[0].partition(":")
-            return name, {"dtype": dtype} if dtype else {}
-        return "MAP", {"code": self._code, "args": self._args, "scalars": self._scalars}
-
-
-def _program(
-    rule: tuple[tuple[str, ...], Callable[..., int | None]],
-    dtypes: Sequence[str],
-    settings: Mapping[str, Any],
-    result: str,
-) -> Node | None:
-    """Write the tile program of an elementwise op; None for types that none serves."""
-    allowed, write = rule
-    dtype = settings.get("acc") or dtypes[0]
-    dtype = _WIDER.get(dtype, dtype)
-    if dtype not in allowed:
+    if op not in FORMULAS or _computed(dtypes, full) not in FORMULAS[op].kernels:
         return None
-    program = Program(len(dtypes))
-    values = [
-        value if given in (dtype, "bool") else program.add(f"CAST:{taper_name(dtype)}", value)
-        for value, given in enumerate(dtypes)
-    ]
-    last = write(_Call(program, dtype, settings, dtypes[-1] == "bool"), *values)
-    if last is not None and result in _WIDER:
-        last = program.add(f"CAST:{taper_name(result)}", last)
-    return None if last is None else program.node(len(dtypes), last)
+    formula = formula_of_plan(op, dtypes, shapes[0], full, out[0])
+    return None if formula is None else formula.node()
 
 
-def _direct(code: str) -> Callable[..., int]:
-    """The micro-op of that name."""
-    return lambda call, *values: call.program.add(code, *values)
+# -- what is more than one node --------------------------------------------------------------------
 
 
-def _where_zero(call: _Call, divisor: int, rule: float | None, quotient: int) -> int:
+def _same(op: str) -> Callable[..., int]:
+    """The elementwise op of that name."""
+    return lambda f, given, *values: f.add(op, *values)
+
+
+def _where_zero(f: Formula, given: Given, divisor: int, rule: float | None, quotient: int) -> int:
     """Put the mask, or what the rule says, where the divisor is 0; None leaves the quotient."""
-    mask = call.settings["div_by_zero_mask"]
+    mask = given.settings["div_by_zero_mask"]
     value = rule if mask is None else mask
     if value is None:
         return quotient
-    is_zero = call.program.add("EQ", divisor, call.program.scalar(0))
-    return call.program.add("WHERE", is_zero, call.program.scalar(value), quotient)
+    return f.add("WHERE", f.add("EQ", divisor, f.scalar(0)), f.scalar(value), quotient)
 
 
-def _div(call: _Call, a: int, b: int) -> int:
-    if call.dtype in _FLOATS:
-        return _where_zero(call, b, math.nan, call.program.add("DIV", a, b))
-    return _where_zero(call, b, None, call.program.add("TRUNC_DIV", a, b))  # 0 by 0
+def _div(f: Formula, given: Given, a: int, b: int) -> int:
+    if given.is_float:
+        return _where_zero(f, given, b, math.nan, f.add("DIV", a, b))
+    return _where_zero(f, given, b, None, f.add("TRUNC_DIV", a, b))  # 0 by 0
 
 
-def _floor_div(call: _Call, a: int, b: int) -> int:
-    return _where_zero(call, b, None, call.program.add("FLOOR_DIV", a, b))
+def _floor_div(f: Formula, given: Given, a: int, b: int) -> int:
+    return _where_zero(f, given, b, None, f.add("FLOOR_DIV", a, b))
 
 
-def _recip(call: _Call, x: int) -> int:
-    return _where_zero(call, x, math.nan, call.program.add("RECIPROCAL", x))
+def _recip(f: Formula, given: Given, x: int) -> int:
+    return _where_zero(f, given, x, math.nan, f.add("RECIPROCAL", x))
 
 
-def _fma(call: _Call, a: int, b: int, c: int) -> int:
-    return call.program.add("ADD", call.program.add("MUL", a, b), c)
+def _fma(f: Formula, given: Given, a: int, b: int, c: int) -> int:
+    return f.add("ADD", f.add("MUL", a, b), c)
 
 
-def _relu(call: _Call, x: int) -> int:
-    program, alpha = call.program, call.settings["alpha"]
-    if alpha == 0:
-        x = program.add("RELU", x)
+def _abs(f: Formula, given: Given, x: int) -> int:
+    return f.add("ABS", x) if DTYPES[given.dtype].low < 0 else x
+
+
+def _relu(f: Formula, given: Given, x: int) -> int:
+    alpha = given.settings["alpha"]
+    if given.dtype == "bool":
+        pass
+    elif alpha == 0:
+        x = f.add("RELU", x)
     else:
-        is_low = program.add("LT", x, program.scalar(0))
-        x = program.add("WHERE", is_low, program.add("MUL", x, program.scalar(alpha)), x)
-    return _bounded(call, "MINIMUM", x, call.settings["clamp_max"], math.inf)
+        is_low = f.add("LT", x, f.scalar(0))
+        x = f.add("WHERE", is_low, f.add("MUL", x, f.scalar(alpha)), x)
+    return _bounded(f, "MINIMUM", x, given.settings["clamp_max"], math.inf)
 
 
-def _bounded(call: _Call, code: str, x: int, bound: float, none: float) -> int:
+def _bounded(f: Formula, op: str, x: int, bound: float, none: float) -> int:
     """Keep a bound; ``none`` is the one that bounds nothing."""
-    if bound == none:
-        return x
-    return call.program.add(code, x, call.program.scalar(bound))
+    return x if bound == none else f.add(op, x, f.scalar(bound))
 
 
-def _clamp(call: _Call, x: int) -> int:
-    low = _bounded(call, "MAXIMUM", x, call.settings["min"], -math.inf)
-    return _bounded(call, "MINIMUM", low, call.settings["max"], math.inf)
+def _clamp(f: Formula, given: Given, x: int) -> int:
+    low = _bounded(f, "MAXIMUM", x, given.settings["min"], -math.inf)
+    return _bounded(f, "MINIMUM", low, given.settings["max"], math.inf)
 
 
-def _round(call: _Call, x: int) -> int:
-    program = call.program
-    whole = program.add("TRUNC", x)
-    part = program.add("ABS", program.add("SUB", x, whole))
-    is_far = program.add("GE", part, program.scalar(0.5))
-    return program.add("WHERE", is_far, program.add("ADD", whole, program.add("SIGN", x)), whole)
+def _round(f: Formula, given: Given, x: int) -> int:
+    """Round halves away from zero, where ROUND takes them to the even."""
+    whole = f.add("TRUNC", x)
+    part = f.add("ABS", f.add("SUB", x, whole))
+    is_far = f.add("GE", part, f.scalar(0.5))
+    return f.add("WHERE", is_far, f.add("ADD", whole, f.add("SIGN", x)), whole)
 
 
-def _is_neg(call: _Call, x: int) -> int:
-    return call.program.add("LT", x, call.program.scalar(0))
+def _shift(op: str) -> Callable[..., int]:
+    """Shift by a constant; from the width on, which 64 is in every type, all bits go out."""
+    return lambda f, given, x: f.add(op, x, f.scalar(min(given.settings["bits"], 64)))
 
 
-def _filter(call: _Call, a: int, b: int, condition: int) -> int:
-    if not call.has_bool_condition:
-        condition = call.program.add("NE", condition, call.program.scalar(0))
-    return call.program.add("WHERE", condition, a, b)
+def _is_finite(f: Formula, given: Given, x: int) -> int:
+    good = f.add("LOGICAL_NOT", f.add("LOGICAL_OR", f.add("ISNAN", x), f.add("ISINF", x)))
+    return f.add("ALL", good, axes=tuple(range(len(given.shape))))
 
 
-def _fill(call: _Call, x: int) -> int:
+def _is_neg(f: Formula, given: Given, x: int) -> int:
+    return f.add("LT", x, f.scalar(0))
+
+
+def _filter(f: Formula, given: Given, a: int, b: int, condition: int) -> int:
+    if given.dtypes[-1] != "bool":
+        condition = f.add("NE", condition, f.scalar(0))
+    return f.add("WHERE", condition, a, b)
+
+
+def _fill(f: Formula, given: Given, x: int) -> int:
     """A comparison of x with itself is a condition; what is chosen where, says nothing of x."""
-    program, value = call.program, call.program.scalar(call.settings["value"])
-    once = program.add("WHERE", program.add("EQ", x, x), value, x)
-    if call.dtype not in _FLOATS:
+    value = f.scalar(given.settings["value"])
+    once = f.add("WHERE", f.add("EQ", x, x), value, x)
+    if not given.is_float:
         return once
-    return program.add("WHERE", program.add("EQ", x, x), once, value)  # where x is NaN
+    return f.add("WHERE", f.add("EQ", x, x), once, value)  # where x is NaN
 
 
-def _cast(call: _Call, x: int) -> int | None:
-    program, to = call.program, call.settings["to"]
+def _cast(f: Formula, given: Given, x: int) -> int:
+    to = given.settings["to"]
     target = _WIDER.get(to, to)
-    if DTYPES[to].kind == "float":
-        if target not in _FLOATS:
-            return None
-        return x if target == call.dtype else program.add(f"CAST:{taper_name(target)}", x)
-    if call.dtype in _INTS:
-        return x if target == call.dtype else program.add(f"CAST:{taper_name(target)}", x)
-    if not call.settings["saturate"]:
-        return None
-    mode = call.settings["rounding_mode"]
-    x = _round(call, x) if mode == "nearest" else program.add(mode.upper(), x)
+    if DTYPES[to].kind == "float" or not given.is_float:
+        target = "f32" if to == "f8" else target  # from which it is rounded
+        return x if target == given.dtype else f.cast(x, target)
+    mode = given.settings["rounding_mode"]
+    x = _round(f, given, x) if mode == "nearest" else f.add(mode.upper(), x)
+    if not given.settings["saturate"]:
+        return _lowest_bits(f, x, to)
     low, high = DTYPES[to].low, DTYPES[to].high
-    beyond = program.add("GE", x, program.scalar(float(high + 1)))
-    below = program.add("LT", x, program.scalar(float(low)))
-    outside = program.add(
-        "LOGICAL_OR", program.add("LOGICAL_OR", beyond, below), program.add("ISNAN", x)
-    )
-    inside = program.add("WHERE", outside, program.scalar(0.0), x)
-    whole = program.add(f"CAST:{taper_name(target)}", inside)
-    whole = program.add("WHERE", beyond, program.scalar(int(high)), whole)
-    return program.add("WHERE", below, program.scalar(int(low)), whole)
+    beyond = f.add("GE", x, f.scalar(float(high + 1)))
+    below = f.add("LT", x, f.scalar(float(low)))
+    outside = f.add("LOGICAL_OR", f.add("LOGICAL_OR", beyond, below), f.add("ISNAN", x))
+    whole = f.cast(f.add("WHERE", outside, f.scalar(0.0), x), target)
+    whole = f.add("WHERE", beyond, f.scalar(int(high)), whole)
+    return f.add("WHERE", below, f.scalar(int(low)), whole)
 
 
-_BITS = (*_INTS, "bool")
+def _lowest_bits(f: Formula, whole: int, to: str) -> int:
+    """Give the lowest bits of a whole float, by way of u64, which plans lack."""
+    low = f.add("FMOD", f.add("ABS", f.cast(whole, "f64")), f.scalar(2.0**64))
+    bits = f.cast(f.add("WHERE", f.add("ISNAN", low), f.scalar(0.0), low), "u64")
+    is_low = f.add("LT", whole, f.scalar(0))
+    return f.cast(f.add("WHERE", is_low, f.add("NEG", bits), bits), to)
+
+
+def _matmul(f: Formula, given: Given, a: int, b: int) -> int:
+    if given.dtype != "bool":
+        return f.add("MATMUL", a, b)
+    counts = f.add("MATMUL", f.cast(a, "i64"), f.cast(b, "i64"))
+    return f.add("GT", counts, f.scalar(0))
+
+
+def _reduction(op: str) -> Callable[..., int]:
+    return lambda f, given, x: f.add(op, x, **_reduced(op, given))
+
+
+def _reduced(op: str, given: Given) -> dict[str, Any]:
+    axes = reduced_axes(op, len(given.shape), given.settings)
+    return {"axes": axes, "keepdim": given.settings["keepdims"]}
+
+
+def _mean(f: Formula, given: Given, x: int) -> int:
+    """The mean of integers is exact, rounded toward zero; that of nothing is 0."""
+    reduced = _reduced("mean_axis", given)
+    if given.is_float:
+        return f.add("MEAN", x, **reduced)
+    count = f.scalar(math.prod(given.shape[axis] for axis in reduced["axes"]) or 1)
+    if given.dtypes[0] not in ("i64", "u64"):
+        total = f.add("SUM", f.cast(x, "i64"), **reduced)
+        return f.cast(f.add("TRUNC_DIV", total, count), given.dtype)
+    # The sum may need more bits: quotients and rests are summed apart, both rounded down so far.
+    wholes, rests = f.add("FLOOR_DIV", x, count), f.add("REMAINDER", x, count)
+    wholes, rests = f.add("SUM", wholes, **reduced), f.add("SUM", rests, **reduced)
+    mean = f.add("ADD", wholes, f.add("FLOOR_DIV", rests, count))
+    is_rest = f.add("NE", f.add("REMAINDER", rests, count), f.scalar(0))
+    up = f.add("LOGICAL_AND", f.add("LT", mean, f.scalar(0)), is_rest)
+    return f.add("ADD", mean, f.cast(up, given.dtype))
+
+
+def _search(op: str) -> Callable[..., int]:
+    """Where the extreme is; the last of equals is the first of the reversed elements."""
+
+    def write_search(f: Formula, given: Given, x: int) -> int:
+        (axis,) = reduced_axes(op, len(given.shape), given.settings)
+        attrs = {"axis": axis, "keepdim": given.settings["keepdims"]}
+        if given.settings["select_first"]:
+            return f.add(op, x, **attrs)
+        turned = f.add(op, f.add("FLIP", x, axes=(axis,)), **attrs)
+        return f.add("SUB", f.scalar(given.shape[axis] - 1), turned)
+
+    return write_search
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+_F32_F64 = ("f32", "f64")
+_I32_I64 = ("i32", "i64")
+_REALS = (*_F32_F64, *_I32_I64)
+_BITS = (*_I32_I64, "bool")
 _ANY = (*_REALS, "bool")
-
-#: Element types that are computed in, and what writes the tile program.
-_PROGRAMS: dict[str, tuple[tuple[str, ...], Callable[..., int | None]]] = {
-    "add": (_ANY, _direct("ADD")),
-    "mul": (_ANY, _direct("MUL")),
-    "sub": (_REALS, _direct("SUB")),
-    "div": (_REALS, _div),
-    "floor_div": (_INTS, _floor_div),
-    "rem": (_INTS, _direct("FMOD")),
-    "fma": (_FLOATS, _fma),
-    "recip": (_FLOATS, _recip),
-    "neg": (_REALS, _direct("NEG")),
-    "abs": (_REALS, _direct("ABS")),
-    "relu": (_REALS, _relu),
-    "floor": (_FLOATS, _direct("FLOOR")),
-    "ceil": (_FLOATS, _direct("CEIL")),
-    "round": (_FLOATS, _round),
-    "trunc": (_FLOATS, _direct("TRUNC")),
-    "clamp": (_REALS, _clamp),
-    "sign": (_REALS, _direct("SIGN")),
-    "min": (_REALS, _direct("MINIMUM")),
-    "max": (_REALS, _direct("MAXIMUM")),
-    "and": (_BITS, _direct("BITWISE_AND")),
-    "or": (_BITS, _direct("BITWISE_OR")),
-    "xor": (_BITS, _direct("BITWISE_XOR")),
-    "not": (_BITS, _direct("BITWISE_NOT")),
-    "eq": (_ANY, _direct("EQ")),
-    "ne": (_ANY, _direct("NE")),
-    "lt": (_REALS, _direct("LT")),
-    "le": (_REALS, _direct("LE")),
-    "gt": (_REALS, _direct("GT")),
-    "ge": (_REALS, _direct("GE")),
-    "is_nan": (_FLOATS, _direct("ISNAN")),
-    "is_inf": (_FLOATS, _direct("ISINF")),
-    "is_neg": (_REALS, _is_neg),
-    "filter": (_ANY, _filter),
-    "cast": (_REALS, _cast),
-    "fill": (_ANY, _fill),
-}
-
-
-def _product(
-    op: str, dtype: str, shapes: Sequence[Shape], settings: Mapping[str, Any]
-) -> Node | None:
-    return ("MATMUL", {}) if dtype == "f32" else None
-
-
-def _reduction(name: str, dtypes: tuple[str, ...]) -> Callable[..., Node | None]:
-    """Reduce over axes by the op of that name, in these element types."""
-
-    def node(
-        op: str, dtype: str, shapes: Sequence[Shape], settings: Mapping[str, Any]
-    ) -> Node | None:
-        if dtype not in dtypes or settings.get("acc") or not settings.get("select_first", True):
-            return None
-        axes = reduced_axes(op, len(shapes[0]), settings)
-        where = {"axis": axes[0]} if "axis" in settings else {"axes": axes}
-        return name, {**where, "keepdim": settings["keepdims"]}
-
-    return node
-
-
 _COMPARED = ("f32", "i32", "i64")
 
-_WHOLE: dict[str, Callable[..., Node | None]] = {
-    "matmul": _product,
-    "sum_axis": _reduction("SUM", ("f32", "i64")),
-    "mean_axis": _reduction("MEAN", ("f32",)),
-    "prod_axis": _reduction("PROD", ("f32", "i64")),
-    "max_axis": _reduction("AMAX", _COMPARED),
-    "min_axis": _reduction("AMIN", _COMPARED),
-    "argmax_axis": _reduction("ARGMAX", _COMPARED),
-    "argmin_axis": _reduction("ARGMIN", _COMPARED),
+
+class Row(NamedTuple):
+    """How Taper's ops serve one of OpenInfer's.
+
+    Attributes
+    ----------
+    write : callable
+        Adds the nodes to a formula and returns the value that the call gives, in the element type
+        that is computed in, or that of the op's result.
+    kernels : tuple of str
+        The element types computed in that kernels serve.
+    """
+
+    write: Callable[..., int]
+    kernels: tuple[str, ...] = ()
+
+
+#: popcount alone is not here: no op of Taper's counts bits.
+FORMULAS: Mapping[str, Row] = {
+    "add": Row(_same("ADD"), _ANY),
+    "mul": Row(_same("MUL"), _ANY),
+    "sub": Row(_same("SUB"), _REALS),
+    "div": Row(_div, _REALS),
+    "floor_div": Row(_floor_div, _I32_I64),
+    "rem": Row(_same("FMOD"), _I32_I64),
+    "fma": Row(_fma, _F32_F64),
+    "recip": Row(_recip, _F32_F64),
+    "neg": Row(_same("NEG"), _REALS),
+    "abs": Row(_abs, _REALS),
+    "matmul": Row(_matmul, ("f32",)),
+    "relu": Row(_relu, _REALS),
+    "floor": Row(_same("FLOOR"), _F32_F64),
+    "ceil": Row(_same("CEIL"), _F32_F64),
+    "round": Row(_round, _F32_F64),
+    "trunc": Row(_same("TRUNC"), _F32_F64),
+    "clamp": Row(_clamp, _REALS),
+    "min": Row(_same("MINIMUM"), _REALS),
+    "max": Row(_same("MAXIMUM"), _REALS),
+    "sign": Row(_same("SIGN"), _REALS),
+    "and": Row(_same("BITWISE_AND"), _BITS),
+    "or": Row(_same("BITWISE_OR"), _BITS),
+    "xor": Row(_same("BITWISE_XOR"), _BITS),
+    "not": Row(_same("BITWISE_NOT"), _BITS),
+    "shl": Row(_shift("LEFT_SHIFT")),
+    "shr": Row(_shift("RIGHT_SHIFT")),
+    "eq": Row(_same("EQ"), _ANY),
+    "ne": Row(_same("NE"), _ANY),
+    "lt": Row(_same("LT"), _REALS),
+    "le": Row(_same("LE"), _REALS),
+    "gt": Row(_same("GT"), _REALS),
+    "ge": Row(_same("GE"), _REALS),
+    "is_finite": Row(_is_finite),
+    "is_nan": Row(_same("ISNAN"), _F32_F64),
+    "is_inf": Row(_same("ISINF"), _F32_F64),
+    "is_neg": Row(_is_neg, _REALS),
+    "filter": Row(_filter, _ANY),
+    "sum_axis": Row(_reduction("SUM"), ("f32", "i64")),
+    "mean_axis": Row(_mean, ("f32",)),
+    "prod_axis": Row(_reduction("PROD"), ("f32", "i64")),
+    "max_axis": Row(_reduction("AMAX"), _COMPARED),
+    "min_axis": Row(_reduction("AMIN"), _COMPARED),
+    "argmax_axis": Row(_search("ARGMAX"), _COMPARED),
+    "argmin_axis": Row(_search("ARGMIN"), _COMPARED),
+    "cast": Row(_cast, _REALS),
+    "fill": Row(_fill, _ANY),
 }

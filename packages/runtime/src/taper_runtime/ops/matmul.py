@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,11 +69,26 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
     with np.errstate(all="ignore"):
-        product = np.matmul(a, b)
+        if a.dtype.kind in "iu" and _is_exact_in_float64(a, b):  # which numpy multiplies sooner
+            product = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
+        else:
+            product = np.matmul(a, b)
         if attrs["alpha"] != 1:
             product = product * a.dtype.type(attrs["alpha"])
         product = np.asarray(product, a.dtype, order="C")
     return evaluate_epilogue(product, inputs[2:], attrs)
+
+
+#: Elements from which it pays to look at them all before they are multiplied.
+_MANY = 4096
+
+
+def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether a product of integers has many elements and no sum beyond 2 ** 53."""
+    if max(a.size, b.size) < _MANY or not min(a.size, b.size):
+        return False
+    largest = [max(int(x.max()), -int(x.min())) for x in (a, b)]
+    return math.prod(largest) * a.shape[-1] <= 2**53
 
 
 def _packing(weight: TensorType, attrs: Attrs) -> str | None:
