@@ -366,3 +366,32 @@ def test_small_floats_of_metadata_are_numbers():
     array = ArrayValue(np.array([0x3D, 0x7C], np.uint8), "f8")
     read = Model.of({"a": array}).metadata["a"]
     assert to_float32("f8", read).tolist() == [1.25, float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("make", "other"),
+    [
+        (lambda: SizeVar(3), SizeVar(4)),
+        (lambda: ScalarValue(3, "i8"), ScalarValue(3, "i16")),
+        (lambda: Bitset.of([True, False]), Bitset.of([True])),
+        (lambda: UninitializedTensor("f32", (2,)), UninitializedTensor("f32", (3,))),
+    ],
+)
+def test_values_without_arrays_are_equal_by_what_they_hold(make, other):
+    assert make() == make() != other
+    assert len({make(), make(), other}) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ArrayValue(np.arange(3), "i64"),
+        lambda: Quantization(np.ones(3, np.float32), axis=0),
+        lambda: TensorSpec(np.arange(3)),
+    ],
+)
+def test_values_with_arrays_are_equal_to_themselves_alone(make):
+    """Arrays give no one answer to whether they are equal, and no hash."""
+    one, other = make(), make()
+    assert one == one != other
+    assert len({one, one, other}) == 2

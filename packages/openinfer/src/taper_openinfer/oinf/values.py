@@ -125,7 +125,7 @@ class TensorSpec:
     quant: Quantization | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class UninitializedTensor:
     """A tensor without data: who reads it has its first value from elsewhere.
 
