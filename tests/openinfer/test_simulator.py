@@ -321,6 +321,29 @@ def test_names_in_indices_are_looked_up_in_the_stated_order():
     assert made.fetch("R").shape == (6,), "and the persistent number elsewhere"
 
 
+def test_an_op_may_replace_what_a_cache_gives_in_another_shape():
+    """The shape of ``rows`` is known only when the program runs, whatever writes it."""
+    made = executor(
+        """
+        dynamic { x: f32[2]; many: f32[3, 2]; }
+        volatile { rows: f32[4, 2]; before: f32[2]; after: f32[2]; }
+        persistent { n: i64; A(i): f32[2] @table; }
+        block entry {
+            cache.write x >> A[n]; cache.increment n;
+            cache.read A[0..n] >> rows; op sum_axis(rows, axes=[0]) >> before;
+            op taper.NEG(many) >> rows; op sum_axis(rows, axes=[0]) >> after;
+            return;
+        }
+        """
+    )
+    many = np.arange(6, dtype=np.float32).reshape(3, 2)
+    for count in (1, 2):
+        step(made, x=f32(1, 2), many=many)
+        np.testing.assert_array_equal(made.fetch("before"), [count, 2 * count])
+        np.testing.assert_array_equal(made.fetch("rows"), -many)
+        np.testing.assert_array_equal(made.fetch("after"), -many.sum(0))
+
+
 def test_a_bound_has_to_be_one_number():
     text = """
     volatile { n: i32; m: i32; }
