@@ -61,6 +61,10 @@ FILES = {
     ),
     # ir_version 8, producer_name "pytorch", then a graph of 300 bytes, in protobuf's encoding
     "onnx": (b"\x08\x08\x12\x07pytorch\x3a\xac\x02" + bytes(300), "got an ONNX model"),
+    # protobuf allows any order: a function of 300 bytes (field 25, a tag of two bytes) first
+    "onnx_of_functions": (b"\x08\x0a\xca\x01\xac\x02" + bytes(300), "got an ONNX model"),
+    # field 1 is 2326, which is no ir_version
+    "other_protobuf": (b"\x08\x96\x12\x07pytorch", "got something else"),
     "text": (b"#!/usr/bin/env python\nimport torch\n", "got something else: its header would have"),
     "short_text": (b"taper", "got something else"),
     "safetensors": (
