@@ -59,6 +59,12 @@ class TestBuilding:
         with pytest.raises(InternalError, match="'ghost'"):
             Graph().add_node("EXP", ["ghost"])
 
+    def test_unknown_output_is_refused(self):
+        g = chain()
+        with pytest.raises(InternalError, match="'ghost'"):
+            g.set_outputs(["a", "ghost"])
+        assert g.outputs == ["d"]
+
     def test_constants_are_contiguous_and_not_copied(self):
         g = Graph()
         array = floats(3, 4)
