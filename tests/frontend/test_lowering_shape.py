@@ -129,3 +129,13 @@ def test_strided_and_unfolded():
         ]
 
     check_lowering(model, X)
+
+
+def test_windows_whose_size_and_step_have_a_common_divisor():
+    """They are taken in runs of the divisor; what is behind the last window is in none."""
+
+    def model(x):
+        windows = [(6, 4), (4, 6), (9, 3), (20, 4), (22, 2), (23, 23)]
+        return [x.unfold(1, size, step) for size, step in windows]
+
+    check_lowering(model, torch.arange(138.0).reshape(2, 23, 3))
