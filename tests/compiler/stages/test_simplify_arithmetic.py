@@ -67,6 +67,15 @@ def test_neutral_op_is_dropped(make):
     assert op_counts(graph) == {"ABS": 1, "ADD": 1, "COPY": 1}
 
 
+@pytest.mark.parametrize("op", ["FLOOR_DIV", "TRUNC_DIV"])
+def test_integers_divided_by_one(op):
+    def make(b, x):
+        return b.op(op, x, 1)
+
+    assert op_counts(check_fires(simplify_arithmetic, build(make, dtype="int64"))) == {"COPY": 1}
+    check_keeps(simplify_arithmetic, build(make))  # 2.5 // 1 is 2.0
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -324,8 +324,7 @@ def indices_of(ctx: Lowering, mask: str, count: int) -> list[str]:
     shape = ctx.shape(mask)
     columns = []
     for axis, size in enumerate(shape):
-        step = math.prod(shape[axis + 1 :])
-        column = place if axis == len(shape) - 1 else _divided(ctx, place, step)
+        column = _divided(ctx, place, math.prod(shape[axis + 1 :]))
         if axis:
             above = ctx.apply("MUL", _divided(ctx, column, size), size, dtype="int64")
             column = ctx.emit("SUB", [column, above])

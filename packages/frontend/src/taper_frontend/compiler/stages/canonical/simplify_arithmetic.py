@@ -63,6 +63,10 @@ def _is_bool(match: Match) -> bool:
     return match.output.dtype == "bool"
 
 
+def _is_integer(match: Match) -> bool:
+    return np.dtype(match.output.dtype).kind in "iu"
+
+
 def _repeated(match: Match) -> Replacement:
     """Return the bool operand, in the shape of the result."""
     return op("EXPAND", _BOOL, shape=match.output.shape)
@@ -81,6 +85,7 @@ simplify_arithmetic = RuleSet(
     ),
     Rule("x * 1", op("MUL", _X, 1), _X),
     Rule("x / 1", op("DIV", _X, 1), _X),
+    Rule("x // 1", op(("FLOOR_DIV", "TRUNC_DIV"), _X, 1), _X, where=_is_integer),
     Rule("x - 0", op("SUB", _X, 0), _X),
     Rule("-(-x)", op("NEG", shared(op("NEG", _X))), _X),
     Rule("not not x", op(_NOT, shared(op(_NOT, _X))), _X),
