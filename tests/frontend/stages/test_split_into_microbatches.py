@@ -1,6 +1,7 @@
 """Runs of nodes are computed one micro-batch after the other."""
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -77,6 +78,17 @@ def test_windows_of_images_are_rows_of_them():
     y = b.op("CAT", b.constant(floats(16, 1, 4)), y, axis=1)
     graph = check_fires(split_into_microbatches, b.done(wide(b, y, seed=2)))
     assert first_dims(graph, "EXP") == [2] * 8 + [32] * 4
+
+
+def test_the_count_changes_only_where_that_saves_more_than_it_moves():
+    """The last products alone would be four parts; what is between would be written and read."""
+    b = Builder()
+    y = b.input("x", 16, 16, 8)
+    for columns, wider in pairwise((8, 64, 8, 16)):
+        y = b.op("EXP", b.op("MATMUL", y, b.weight(columns, wider)))
+    graph = check_fires(split_into_microbatches, b.done(y))
+    assert first_dims(graph, "EXP") == [1] * 48
+    assert op_counts(graph)["CAT"] == 1
 
 
 def test_each_result_is_put_together():
