@@ -80,11 +80,9 @@ def leaf_paths(spec: TreeSpec) -> list[tuple[str | int, ...]]:
         keys = spec.context._fields
     elif spec.type is not list:
         keys = _keys(spec)
-    if keys is None:
-        keys = range(spec.num_children)
     return [
-        (key, *path)
-        for key, child in zip(keys, spec.children(), strict=True)
+        (place if keys is None else keys[place], *path)
+        for place, child in enumerate(spec.children())
         for path in leaf_paths(child)
     ]
 
