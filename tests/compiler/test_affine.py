@@ -43,6 +43,14 @@ def test_of_a_view(op):
     assert known > 2
 
 
+def test_of_large_constants_nothing_is_known():
+    """The search would take as long as they are large."""
+    b = Builder()
+    small, large = b.constant(np.arange(1 << 16)), b.constant(np.arange((1 << 16) + 1))
+    assert affine(b.graph, small) == Affine(0, (1,))
+    assert affine(b.graph, large) is None
+
+
 def sized() -> tuple[Graph, int]:
     """A graph of s positions, s from 1 to 64."""
     graph = Graph(sizes={"s": (1, 64)}, examples={"s": 7})

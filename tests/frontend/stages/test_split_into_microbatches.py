@@ -56,8 +56,8 @@ def test_microbatches_are_at_most_sixteen():
 def test_plans_stay_of_some_size(monkeypatch):
     monkeypatch.setattr(sys.modules[split_into_microbatches.__module__], "_MOST_NODES", 14)
     b = Builder()
-    graph = check_fires(split_into_microbatches, b.done(wide(b, b.input("x", 8, 16, 4))))
-    assert first_dims(graph, "EXP") == [2] * 4
+    graph = check_fires(split_into_microbatches, b.done(wide(b, b.input("x", 80, 16, 4))))
+    assert first_dims(graph, "EXP") == [20] * 4
 
 
 def test_means_over_an_image_and_branches_stay_inside():
