@@ -16,8 +16,9 @@ DEPTHS = (8, 32)
 
 
 def norm(b, x, size):
-    centred = b.op("SUB", x, b.op("MEAN", x, axes=(2,), keepdim=True))
-    variance = b.op("MEAN", b.op("SQUARE", centred), axes=(2,), keepdim=True)
+    last = (len(b.graph.tensors[x].shape) - 1,)
+    centred = b.op("SUB", x, b.op("MEAN", x, axes=last, keepdim=True))
+    variance = b.op("MEAN", b.op("SQUARE", centred), axes=last, keepdim=True)
     scaled = b.op("MUL", centred, b.op("RSQRT", b.op("ADD", variance, 1e-5)))
     return b.op("ADD", b.op("MUL", scaled, b.weight(size)), b.weight(size))
 
@@ -27,16 +28,16 @@ def linear(b, x, inputs, outputs):
 
 
 def heads(b, x):
-    return b.transpose(b.reshape(x, 2, 5, 2, 4), 1, 2)
+    return b.transpose(b.reshape(x, 2, 16, 2, 4), 1, 2)
 
 
 def relative_attention(b, x):
     """A transformer's block whose mask is made of the queries, as SAM's."""
     y = norm(b, x, 8)
     q, k, v = (heads(b, linear(b, y, 8, 8)) for _ in range(3))
-    bias = b.op("MATMUL", q, b.weight(4, 5))
+    bias = b.op("MATMUL", q, b.weight(4, 16))
     y = b.op("ATTENTION", q, k, v, bias, scale=0.5)
-    y = linear(b, b.reshape(b.transpose(y, 1, 2), 2, 5, 8), 8, 8)
+    y = linear(b, b.reshape(b.transpose(y, 1, 2), 2, 16, 8), 8, 8)
     x = b.op("ADD", x, y)
     y = linear(b, b.op("GELU", linear(b, norm(b, x, 8), 8, 16)), 16, 8)
     return b.op("ADD", x, y)
@@ -47,14 +48,46 @@ def written_out(b, x):
     y = norm(b, x, 8)
     q, k, v = (heads(b, linear(b, y, 8, 8)) for _ in range(3))
     scores = b.op("MUL", b.op("MATMUL", q, b.transpose(k, 2, 3)), 0.5)
-    allowed = b.op("LE", b.op("ARANGE", stop=5), b.reshape(b.op("ARANGE", stop=5), 5, 1))
+    allowed = b.op("LE", b.op("ARANGE", stop=16), b.reshape(b.op("ARANGE", stop=16), 16, 1))
     scores = b.op("WHERE", allowed, scores, -np.inf)
     weights = b.softmax_by_hand(scores, 3)
-    y = b.reshape(b.transpose(b.op("MATMUL", weights, v), 1, 2), 10, 8)
-    x = b.op("ADD", x, b.reshape(linear(b, y, 8, 8), 2, 5, 8))
+    y = b.reshape(b.transpose(b.op("MATMUL", weights, v), 1, 2), 32, 8)
+    x = b.op("ADD", x, b.reshape(linear(b, y, 8, 8), 2, 16, 8))
     gate = linear(b, norm(b, x, 8), 8, 16)
     y = b.op("MUL", b.op("MUL", gate, b.op("SIGMOID", gate)), linear(b, x, 8, 16))
     return b.op("ADD", x, linear(b, y, 16, 8))
+
+
+def windows(b, x):
+    """A block that mixes positions within windows of the image, as Swin's."""
+    image, parts = b.reshape(x, 2, 4, 4, 8), (2, 2, 2, 2, 2, 8)
+    y = b.op("PERMUTE", b.reshape(norm(b, image, 8), *parts), axes=(0, 1, 3, 2, 4, 5))
+    y = linear(b, b.op("MATMUL", b.weight(4, 4), b.reshape(y, 8, 4, 8)), 8, 8)
+    y = b.op("PERMUTE", b.reshape(y, *parts), axes=(0, 1, 3, 2, 4, 5))
+    x = b.op("ADD", x, b.reshape(y, 2, 16, 8))
+    y = linear(b, b.op("GELU", linear(b, norm(b, x, 8), 8, 16)), 16, 8)
+    return b.op("ADD", x, y)
+
+
+def keeping(b, x):
+    """A decoder's block that keeps its keys and values across runs, and gives what it made."""
+    y = norm(b, x, 8)
+    q, k, v = (linear(b, y, 8, 8) for _ in range(3))
+    for new in (k, v):
+        state = b.graph.add_state("kept", np.zeros((2, 16, 8), np.float32))
+        b.graph.set_next(state, b.op("ADD", b.op("MUL", state, 0.5), new))
+    y = b.op("ATTENTION", q, k, v, scale=0.5)
+    x = b.op("ADD", x, linear(b, y, 8, 8))
+    b.outputs.append(x)
+    return x
+
+
+def cross_attention(b, x):
+    """A decoder's block that reads what an encoder made."""
+    q = heads(b, linear(b, norm(b, x, 8), 8, 8))
+    k, v = (heads(b, b.op("MATMUL", "memory", b.weight(8, 8, seed=i))) for i in b.seeds())
+    y = b.op("ATTENTION", q, k, v, scale=0.5)
+    return b.op("ADD", x, linear(b, b.reshape(b.transpose(y, 1, 2), 2, 16, 8), 8, 8))
 
 
 class Counting(Listener):
@@ -76,15 +109,28 @@ class Counting(Listener):
             self.counts[self.name] += 1
 
 
+class Layers(Builder):
+    def __init__(self):
+        super().__init__()
+        self.outputs, self._seed = [], 1
+        self.memory = self.input("memory", 2, 16, 8)
+
+    def seeds(self):
+        self._seed += 2
+        return self._seed, self._seed + 1
+
+
 def deep(block, depth):
-    b = Builder()
-    x = b.input("x", 2, 5, 8)
+    b = Layers()
+    x = b.input("x", 2, 16, 8)
     for _ in range(depth):
         x = block(b, x)
-    return b.done(x)
+    return b.done(*b.outputs, x) if x not in b.outputs else b.done(*b.outputs)
 
 
-@pytest.mark.parametrize("block", [relative_attention, written_out])
+@pytest.mark.parametrize(
+    "block", [relative_attention, written_out, windows, keeping, cross_attention]
+)
 def test_calls_of_each_pass_grow_with_the_nodes(block):
     counts = []
     for depth in DEPTHS:

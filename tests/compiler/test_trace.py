@@ -136,11 +136,11 @@ class TestSteps:
     def test_every_pass_that_ran_is_told_with_its_steps(self):
         data = recorded(small(), [Group(drop_casts, fold_exps), drop_casts])
         assert [(p["stage"], p["name"], p["steps"], p["nodes"]) for p in data["passes"]] == [
-            ("1", "drop_casts", [0, 1], 3),
-            ("1", "fold_exps", [1, 2], 2),
-            ("1", "drop_casts", [2, 2], 2),
-            ("1", "fold_exps", [2, 2], 2),
-            ("2", "drop_casts", [2, 2], 2),
+            ("", "drop_casts", [0, 1], 3),
+            ("", "fold_exps", [1, 2], 2),
+            ("", "drop_casts", [2, 2], 2),
+            ("", "fold_exps", [2, 2], 2),
+            ("", "drop_casts", [2, 2], 2),
         ]
 
     def test_changes_that_no_rule_claims_are_a_step_of_their_pass(self):

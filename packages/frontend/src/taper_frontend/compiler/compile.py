@@ -52,7 +52,7 @@ def compile_graph(
     verify : bool
         Check the graph after every pass, and its form after every stage.
     step : callable
-        Gets the stage and the name of each pass before it runs.
+        Gets the stage, if the pass is part of one, and the name of each pass before it runs.
 
     Returns
     -------
@@ -71,12 +71,12 @@ def compile_graph(
     names = [name_of(pass_) for pass_ in found]
     place = next((i for i, name in enumerate(names) if name in _FUSES), None)
 
-    def look(each: Graph) -> bool:
+    def keep_unfused(each: Graph) -> bool:
         if each is graph:  # no block
             before_fusion(graph)
         return False
 
-    runs = [*found] if place is None else [*found[:place], look, *found[place:]]
+    runs = [*found] if place is None else [*found[:place], keep_unfused, *found[place:]]
     records = _compile(graph, runs, verify, step, partition)
     if output_names is not None:
         graph.name_outputs(output_names)

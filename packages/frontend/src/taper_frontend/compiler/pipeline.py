@@ -200,7 +200,7 @@ def run_pipeline(
     verify : bool
         Check the graph after every pass, and its form after every :class:`Stage`.
     step : callable
-        Gets the stage and the name of each pass before it runs.
+        Gets the stage, if the pass is part of one, and the name of each pass before it runs.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def run_pipeline(
 
     def run(pass_: Pass) -> bool:
         nonlocal ops
-        step(f"{stage}: {name_of(pass_)}")
+        step(f"{stage}: {name_of(pass_)}" if stage else name_of(pass_))
         graph.listener.enter(stage, name_of(pass_))
         before = len(graph.nodes)
         changed = pass_(graph)
@@ -246,14 +246,14 @@ def run_pipeline(
                 settled.clear()
 
     _dump("before all passes", graph)
-    for number, pass_ in enumerate(passes, 1):
+    for pass_ in passes:
         if isinstance(pass_, Stage):
             stage = pass_.name
             run_all(pass_.passes())
             if verify:
                 pass_.check(graph)
         else:
-            stage = f"{number}"
+            stage = ""
             run_all([pass_])
     return records
 

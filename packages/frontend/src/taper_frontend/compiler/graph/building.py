@@ -64,6 +64,7 @@ class Builder(Structure):
         stored = _literal(f"state {name!r}", first, dtype)
         name = self._add_tensor(name, stored.type, "state")
         self.states.append(State(name, stored.array, name))
+        self._ends_changed()
         return name
 
     @changes
@@ -72,6 +73,7 @@ class Builder(Structure):
         self._check_same_type(name, tensor)
         state = next(state for state in self.states if state.name == name)
         state.next = tensor
+        self._ends_changed()
 
     def add_constant(
         self, name: str, value: Constant | np.ndarray, dtype: str | None = None
@@ -201,6 +203,7 @@ class Builder(Structure):
             raise InternalError(f"size {name!r}: expected an int64, got {element} of {spec.type}")
         self.sizes[name], self.examples[name] = limits, example
         self.origins[name] = origin
+        self._ends_changed()
 
     @changes
     def set_outputs(self, names: Iterable[str]) -> None:
@@ -209,6 +212,7 @@ class Builder(Structure):
         for name in names:
             self._check_exists(name)
         self.outputs = names
+        self._ends_changed()
         self._order = None
 
     # -- inside -----------------------------------------------------------------------------------

@@ -150,9 +150,11 @@ class Graph(Builder):
         self.listener.replaced(old, new)
         self._reroute(old, new)
         self._move_origins(old, new)
-        self.outputs = [new if name == old else name for name in self.outputs]
-        for state in self.states:
-            state.next = new if state.next == old else state.next
+        if self.is_output(old):
+            self.outputs = [new if name == old else name for name in self.outputs]
+            for state in self.states:
+                state.next = new if state.next == old else state.next
+            self._ends_changed()
         self._order = None
 
     def remove_node(self, node: Node) -> None:
@@ -174,13 +176,14 @@ class Graph(Builder):
         del self.tensors[name], self._consumers[name]
         self.constants.pop(name, None)
         self.stands_for.pop(name, None)
-        if name in self.inputs:
+        if spec.role == "input":
             self.inputs.remove(name)
 
     @changes
     def remove_computed_size(self, name: str) -> None:
         """Remove a size variable that no tensor's shape and no attr mentions."""
         tensor, _ = self.origins.pop(name)
+        self._ends_changed()
         del self.sizes[name], self.examples[name]
         self.prune([tensor])
 
@@ -212,6 +215,7 @@ class Graph(Builder):
         self.origins = {size: (new(name), at) for size, (name, at) in self.origins.items()}
         self.inputs = [new(name) for name in self.inputs]
         self.outputs = [new(name) for name in self.outputs]
+        self._ends_changed()
         self._consumers = {
             new(name): {new(reader): None for reader in readers}
             for name, readers in self._consumers.items()
@@ -255,7 +259,8 @@ class Graph(Builder):
         stack = list(names)
         while stack:
             name = stack.pop()
-            if name not in self.tensors or self.is_used(name) or name in self.reads:
+            spec = self.tensors.get(name)
+            if spec is None or self.is_used(name) or spec.role in ("input", "state"):
                 continue
             if (node := self._producers.get(name)) is None:
                 self.remove_tensor(name)
@@ -314,9 +319,11 @@ class Graph(Builder):
 
     def _move_origins(self, old: str, new: str) -> None:
         """Let each size that is an element of ``old`` be that of ``new``."""
-        for size, (name, element) in self.origins.items():
-            if name == old:
-                self.origins[size] = new, element
+        if self.is_origin(old):
+            for size, (name, element) in self.origins.items():
+                if name == old:
+                    self.origins[size] = new, element
+            self._ends_changed()
 
     def _is_bound(self, tensor: str) -> bool:
         """Whether ``tensor`` has to be made by a node, as the caller or a size reads it."""

@@ -13,7 +13,7 @@ class Listener:
         """Hear that what read the tensor ``old`` reads ``new`` from now on."""
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Hear that a pass begins."""
+        """Hear that a pass begins; ``stage`` is empty where it is part of none."""
 
     def leave(self) -> None:
         """Hear that the pass has ended."""

@@ -103,6 +103,8 @@ class Structure:
         # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
         self._order: tuple[Node, ...] | None = None
+        self._written: frozenset[str] | None = None  # what is in writes
+        self._origins: frozenset[str] | None = None  # the tensors in origins
         self._next_suffix: dict[str, int] = {}
 
     # -- reading ----------------------------------------------------------------------------------
@@ -172,7 +174,9 @@ class Structure:
 
     def is_output(self, tensor: str) -> bool:
         """Whether ``tensor`` is an output of the graph or the next value of a state."""
-        return tensor in self.outputs or any(state.next == tensor for state in self.states)
+        if self._written is None:
+            self._written = frozenset(self.writes)
+        return tensor in self._written
 
     def is_used(self, tensor: str) -> bool:
         """Whether a node reads ``tensor``, a run gives it, or it gives a size its value."""
@@ -180,7 +184,9 @@ class Structure:
 
     def is_origin(self, tensor: str) -> bool:
         """Whether an element of ``tensor`` is the value of a size variable."""
-        return any(tensor == origin for origin, _ in self.origins.values())
+        if self._origins is None:
+            self._origins = frozenset(origin for origin, _ in self.origins.values())
+        return tensor in self._origins
 
     @property
     def kept(self) -> list[str]:
@@ -293,6 +299,10 @@ class Structure:
         return twin
 
     # -- indices ----------------------------------------------------------------------------------
+
+    def _ends_changed(self) -> None:
+        """Forget what is known of outputs, next values of states and origins of sizes."""
+        self._written = self._origins = None
 
     def unique_name(self, base: str) -> str:
         """Return ``base``, or ``base_1``, ``base_2``... where that is taken.

@@ -11,7 +11,7 @@ in place over the state, and the state's next value may lie there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
@@ -43,8 +43,10 @@ class Allocation:
         Whether the caller or the file owns the memory: it is not in the arena.
     writable : bool
         False for graph inputs, states and constants.
-    members : list of str
-        The tensors in it.
+    state : bool
+        Whether it is that of a state.
+    last_read : int
+        The last step that reads one of its tensors.
     successor : str or None
         The output that may be computed here though the memory is no node's: what takes the place of
         the input that has it.
@@ -54,7 +56,8 @@ class Allocation:
     nbytes: int
     external: bool
     writable: bool
-    members: list[str] = field(default_factory=list)
+    state: bool = False
+    last_read: int = NEVER
     successor: str | None = None
 
 
@@ -93,7 +96,6 @@ class Sharing:
         self.slices: dict[str, Slice] = {}
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.kept)
-        self._states = {state.name for state in graph.states}
         buffers, self._in_buffers = find_concat_buffers(graph, order)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
@@ -116,11 +118,12 @@ class Sharing:
 
     def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]
-        self.allocations[name] = Allocation(name, spec.nbytes, external, writable, [name])
+        last_read, state = self._last_read.get(name, NEVER), spec.role == "state"
+        self.allocations[name] = Allocation(name, spec.nbytes, external, writable, state, last_read)
         self.slices[name] = Slice(0, contiguous_strides(spec.storage.shape))
 
     def _join(self, name: str, allocation: Allocation, offset: int, strides: Shape) -> None:
-        allocation.members.append(name)
+        allocation.last_read = max(allocation.last_read, self._last_read.get(name, NEVER))
         self.allocations[name] = allocation
         self.slices[name] = Slice(offset, strides)
         if self.graph.is_output(name) and allocation.successor != name:
@@ -180,7 +183,7 @@ class Sharing:
                 self._may_overwrite(allocation, node)
                 and self.graph.tensors[source].type == self.graph.tensors[output].type
                 and is_contiguous(self.graph.tensors[source].shape, strides)
-                and all(self._last_read.get(name, NEVER) <= step for name in allocation.members)
+                and allocation.last_read <= step
                 and self._reads_only(node, source)
                 and self._may_join(output, allocation, offset)
             ):
@@ -190,7 +193,7 @@ class Sharing:
         return False
 
     def _may_overwrite(self, allocation: Allocation, node: Node) -> bool:
-        if allocation.members[0] in self._states:  # a run that fails has to put it back
+        if allocation.state:  # a run that fails has to put it back
             return node.definition.save is not None
         return allocation.writable or allocation.successor == node.output
 

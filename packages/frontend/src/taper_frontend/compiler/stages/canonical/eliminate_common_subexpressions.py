@@ -30,17 +30,20 @@ def eliminate_common_subexpressions(graph: Graph) -> bool:
     too.
     """
     changed = _merge_constants(graph)
-    seen: dict[Hashable, list[Node]] = defaultdict(list)
+    seen: dict[Hashable, dict[Hashable, Node]] = defaultdict(dict)
 
     def merge(graph: Graph, node: Node) -> bool:
         if node.op == "COPY" or node.blocks:
             return False
-        alike = seen[_key(node)]
-        for first in alike:  # attrs are compared where there is a second node to compare with
-            if first.operation == node.operation:
-                return first is not node and graph.bypass(node, *first.outputs)
-        alike.append(node)
-        return False
+        alike = seen[_key(node)]  # by op and attrs, which are looked at if there are two nodes
+        if not alike:
+            alike[None] = node
+            return False
+        if None in alike:
+            only = alike.pop(None)
+            alike[only.operation] = only
+        first = alike.setdefault(node.operation, node)
+        return first is not node and graph.bypass(node, *first.outputs)
 
     return rewrite(graph, merge) or changed
 

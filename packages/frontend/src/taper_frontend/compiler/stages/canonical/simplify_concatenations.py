@@ -35,7 +35,7 @@ def _flatten(match: Match) -> Replacement:
 def _read_parts(match: Match) -> Replacement:
     """Slice the parts instead of the whole, if each of its readers is a slice inside one part."""
     graph, cat = match.graph, match.node
-    if cat.output in graph.kept or not graph.is_static(cat):
+    if graph.is_output(cat.output) or graph.is_origin(cat.output) or not graph.is_static(cat):
         return None
     axis, readers = cat.attrs["axis"], graph.consumers(cat.output)
     sizes = [graph.tensors[name].shape[axis] for name in cat.inputs]

@@ -19,12 +19,16 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.region import WHOLE, Block, Same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
     from taper_frontend.compiler.stages.movement.crossing import Axes
     from taper_runtime.ops.opdef import Shape
+
+#: How many tensors are looked at for what undoes a permutation: a residual path leads through all
+#: layers of a model.
+_NEAR = 16
 
 
 def sink_permutations(graph: Graph) -> bool:
@@ -151,25 +155,31 @@ def _is_filled(graph: Graph, tensor: str) -> bool:
     )
 
 
-def _is_undone(graph: Graph, tensor: str, axes: Axes, *, by: Callable[[list[bool]], bool]) -> bool:
+def _is_undone(
+    graph: Graph, tensor: str, axes: Axes, *, by: Callable[[Iterable[bool]], bool]
+) -> bool:
     """Whether the readers of ``tensor`` undo a permutation of it, after ops it sinks through.
 
     ``by`` is ``all`` or ``any`` of them.
     """
-    undone: list[bool] = []
+    return by(_undone(graph, tensor, axes))
+
+
+def _undone(graph: Graph, tensor: str, axes: Axes) -> Iterator[bool]:
+    """Yield whether each reader does; False for one that is far from ``tensor``."""
     reached = [tensor]
     for name in reached:
-        undone += [False] * graph.is_output(name)
+        if graph.is_output(name):
+            yield False
         for reader in graph.consumers(name):
             then = permutation(graph, reader)
             if then is not None:
-                undone.append(permuted(axes, then) == tuple(range(len(axes))))
-            elif _keeps_axes(graph, reader, name, axes):
+                yield permuted(axes, then) == tuple(range(len(axes)))
+            elif len(reached) < _NEAR and _keeps_axes(graph, reader, name, axes):
                 if reader.output not in reached:
                     reached.append(reader.output)
             else:
-                undone.append(False)
-    return by(undone)
+                yield False
 
 
 def _keeps_axes(graph: Graph, reader: Node, tensor: str, axes: Axes) -> bool:

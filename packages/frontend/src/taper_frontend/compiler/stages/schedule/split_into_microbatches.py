@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from taper_frontend.compiler.analysis.batch import Batch
 from taper_frontend.compiler.analysis.cost import node_cost
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.machine.cost import Place, beyond_cache, shared_ns
-from taper_runtime.plan.liveness import lifetimes
+from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,15 +108,11 @@ def _live_across(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[floa
         if node.definition.view is not None and node.inputs[0] in roots and node.output in roots:
             roots[node.output] = roots[node.inputs[0]]
     lives = lifetimes(order, roots, graph.reads, graph.kept)
-    born = defaultdict[int, list[str]](list)
-    for root, life in lives.items():
-        born[life.birth].append(root)
-    live: list[str] = []
-    times = []
-    for step in range(len(order) + 1):
-        live = [root for root in live + born[step - 1] if lives[root].death >= step]
-        times.append(sum(shared_ns(beyond_cache(graph.tensors[root].nbytes)) for root in live))
-    return times
+    blocks = [
+        Block(birth + 1, death, int(beyond_cache(graph.tensors[root].nbytes)))
+        for root, (birth, death) in lives.items()
+    ]
+    return [shared_ns(nbytes) for nbytes in live_bytes(blocks, len(order) + 1)]
 
 
 def _node_ns(graph: Graph, batch: Batch, node: Node, count: int) -> float:
