@@ -319,9 +319,9 @@ class _Product(Pattern):
         node = found.graph.producer(operand) if isinstance(operand, str) else None
         if node is None:
             return
-        factors = _Factors()
+        factors = _Factors(len(self.factors))
         factors.multiply(found.graph, node)
-        if len(factors.above) + len(factors.below) == len(self.factors) and math.isclose(
+        if factors.count == len(self.factors) and math.isclose(
             factors.coefficient, self.coefficient, rel_tol=_REL_TOL
         ):
             found = found.with_inner(factors.nodes)
@@ -358,9 +358,15 @@ class _Factors:
     """A tree of multiplications, divisions and small powers, multiplied out.
 
     A value that has other readers is not opened: it is a factor as it stands.
+
+    Parameters
+    ----------
+    most : int
+        Where there are more factors, it stops: a product may have as many as the model has layers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self.most, self.count = most, 1
         self.coefficient = 1.0
         self.above: list[str] = []
         self.below: list[str] = []
@@ -386,6 +392,9 @@ class _Factors:
                 self.nodes.pop()
                 (self.above if sign > 0 else self.below).append(node.output)
                 return
+        self.count += sum(isinstance(operand, str) for operand in operands) - 1
+        if self.count > self.most:
+            return
         for operand, operand_sign in zip(operands, signs, strict=True):
             self._multiply_operand(graph, node, operand, sign * operand_sign)
 

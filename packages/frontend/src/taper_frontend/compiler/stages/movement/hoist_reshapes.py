@@ -37,27 +37,43 @@ def hoist_reshapes(graph: Graph) -> bool:
 
 
 def _hoist(graph: Graph, node: Node) -> bool:
-    if node.op != "RESHAPE":
-        return False
+    """Hoist a RESHAPE, and those that this adds above, as far up as they go.
+
+    Else each round of passes would move them by one op.
+    """
+    changed = False
+    known: dict[tuple[str, Shape], bool] = {}
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        inputs = _hoisted(graph, node, known)
+        changed |= bool(inputs)
+        makers = map(graph.producer, inputs)
+        waiting += [maker for maker in makers if maker is not None and maker.op == "RESHAPE"]
+    return changed
+
+
+def _hoisted(graph: Graph, node: Node, known: dict[tuple[str, Shape], bool]) -> list[str]:
+    """Hoist a RESHAPE by one op; return what that op reads now, nothing if it was not."""
     source = node.inputs[0]
     producer = graph.producer(source)
     if producer is None or graph.sole_consumer(source) is not node:
-        return False
+        return []
     found = _regrouped(graph, producer, graph.tensors[node.output].shape)
     if found is None:
-        return False
+        return []
     shapes = [graph.tensors[name].shape for name in producer.inputs]
     changes = list(zip(producer.inputs, shapes, found.shapes, strict=True))
     if not all(old == new or is_free_reshape(graph, name, new) for name, old, new in changes):
-        return False
-    if not _any_meets(graph, producer, found):
-        return False
+        return []
+    if not _any_meets(graph, producer, found, known):
+        return []
     inputs = [
         name if old == new else _reshaped(graph, name, new, node.source)
         for name, old, new in changes
     ]
     graph.replace_node(node, producer.op, inputs, found.attrs)
-    return True
+    return inputs
 
 
 def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
@@ -93,23 +109,36 @@ def _expands_to(graph: Graph, expand: Node, shape: Shape) -> bool:
     return len(small) <= len(shape) and all(size == 1 for size in lead)
 
 
-def _any_meets(graph: Graph, node: Node, found: Regrouped) -> bool:
-    """Whether a RESHAPE of some input meets another one further up."""
+def _any_meets(
+    graph: Graph, node: Node, found: Regrouped, known: dict[tuple[str, Shape], bool]
+) -> bool:
+    """Whether a RESHAPE of some input meets another one further up; ``known`` has what was asked.
+
+    What is known stays true while the RESHAPE goes up: nothing changes above it.
+    """
     return any(
-        name != ABSENT and graph.tensors[name].shape != shape and _meets(graph, name, shape, node)
+        name != ABSENT
+        and graph.tensors[name].shape != shape
+        and _meets(graph, name, shape, node, known)
         for name, shape in zip(node.inputs, found.shapes, strict=True)
     )
 
 
-def _meets(graph: Graph, tensor: str, shape: Shape, reader: Node) -> bool:
+def _meets(
+    graph: Graph, tensor: str, shape: Shape, reader: Node, known: dict[tuple[str, Shape], bool]
+) -> bool:
     """Whether a RESHAPE of ``tensor`` to ``shape`` can be hoisted up to another one."""
-    node = graph.producer(tensor)
-    if node is None or node.op == "RESHAPE":
-        return node is not None
-    if graph.sole_consumer(tensor) is not reader:
-        return False
-    found = _regrouped(graph, node, shape)
-    return found is not None and _any_meets(graph, node, found)
+    if (tensor, shape) not in known:
+        node = graph.producer(tensor)
+        if node is None or node.op == "RESHAPE":
+            meets = node is not None
+        elif graph.sole_consumer(tensor) is not reader:
+            meets = False
+        else:
+            found = _regrouped(graph, node, shape)
+            meets = found is not None and _any_meets(graph, node, found, known)
+        known[tensor, shape] = meets
+    return known[tensor, shape]
 
 
 def _common_suffix(a: Shape, b: Shape) -> int:
