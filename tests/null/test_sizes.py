@@ -3,7 +3,9 @@
 import contextvars
 import math
 import operator
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -290,3 +292,80 @@ def test_steps_are_of_one_context():
         assert pool.submit(ask).result() == contextvars.Context().run(ask)
         with pytest.raises(ValueError, match="v0"):
             ask()
+
+
+def drawn(random, known, depth):
+    """A random expression over the sizes ``known``."""
+    if depth == 0:
+        return random.choice([*known, random.randint(-9, 64)])
+    one, other = (drawn(random, known, depth - random.randint(1, 2) // 2) for _ in range(2))
+    number = random.randint(2, 64)
+    makers = {
+        "add": lambda: one + other, "subtract": lambda: one - other, "multiply": lambda: one * other,
+        "least": lambda: smallest(one, other), "most": lambda: largest(one, other),
+        "divide": lambda: one // number, "remainder": lambda: one % number,
+    }  # fmt: skip
+    return makers[random.choice([*makers])]()
+
+
+def work_per_step(compute):
+    """Return how many functions, of Python and of C, are called for each step; and the steps."""
+    calls = 0
+
+    def profile(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    steps = Steps(3_000, RuntimeError)
+    with limited(steps):
+        sys.setprofile(profile)
+        try:
+            compute()
+        except (OpError, RuntimeError):  # too large, or spent
+            pass
+        finally:
+            sys.setprofile(None)
+    used = 3_000 - max(steps.left, 0)
+    return calls / used, used
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_step_is_so_much_work_whatever_the_expression(seed):
+    random = Random(seed)
+    known = [variable(name, random.randint(0, 3), 2**20) for name in "abcdef"[: seed % 5 + 2]]
+    per_step, used = work_per_step(lambda: bounds(drawn(random, known, 3 + seed % 3)))
+    assert per_step < 15 or used < 200
+
+
+@pytest.mark.parametrize("kind", ["maxima", "product"])
+def test_a_step_is_so_much_work_in_long_expressions(kind):
+    known = [variable(name, 1, 2**20) for name in "abcdef"]
+
+    def sums(shift):
+        pairs = [(known[i % 6] * (i + 2) + shift, known[(i + shift) % 6] * 3 + i) for i in range(9)]
+        return [largest(*pair) for pair in pairs]
+
+    def compute():
+        if kind == "maxima":
+            smallest(sum(sums(1)), sum(sums(2)))
+        else:
+            bounds(math.prod(sum(known) - i for i in range(5)) - known[0])
+
+    per_step, used = work_per_step(compute)
+    assert per_step < 15
+    assert used > 1000
+
+
+def test_a_proof_ends_at_the_first_bound_that_decides():
+    """The best bound of a sum of twelve maxima tries both arguments of each."""
+    terms = [
+        largest(variable(f"a{i}", 1, 99), 3 * variable(f"b{i}", 0, 99) - 40) for i in range(12)
+    ]
+    total = sum(terms)
+    steps = Steps(10**6, ValueError)
+    with limited(steps):
+        assert total >= 12
+        assert largest(total, 5) is total
+    assert steps.left > 10**6 - 200
+    with limited(Steps(10_000, ValueError)), pytest.raises(ValueError, match="max"):
+        bounds(total)

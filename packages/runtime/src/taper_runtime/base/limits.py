@@ -35,8 +35,8 @@ class Limits(NamedTuple):
     expression_chars : int
         Of all different size expressions; 100 000 take about a second.
     proof_steps : int
-        Of the proofs about size expressions, of one plan. A million of the worst kind take some
-        ten seconds; plans of the zoo whose sizes vary take up to 45 000.
+        Of the proofs about size expressions, of one plan. As many as this take at most about a
+        second; plans of the zoo whose sizes vary take up to 35 000.
     comparisons : int
         Pairs of tensors of one root that have to be compared where sizes vary; 50 000 take
         about two seconds.
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
     entries: int = 256
     models: int = 256
     expression_chars: int = 100_000
-    proof_steps: int = 1_000_000
+    proof_steps: int = 500_000
     comparisons: int = 50_000
     copied_bytes: int = 1 << 36
     members: int = 100_000

@@ -13,18 +13,22 @@ from taper_runtime.base.steps import spend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 #: Products in one polynomial, and atoms in one product.
 MAX_TERMS, MAX_DEGREE = 200, 60
 
 
-class Atom:
-    """A size variable (``function`` is empty, ``text`` its name) or a call.
+class Atom(str):
+    """A size variable (``function`` is empty) or a call: its canonical text.
+
+    Atoms are equal where their texts are. A str, so that products are compared and looked up as
+    fast as those are.
 
     Attributes
     ----------
     text : str
-        Canonical: atoms are equal where their texts are.
+        The same, of exactly that type.
     function : str
         ``floordiv``, ``min``, ``max``, or empty.
     args : tuple of sizes
@@ -35,21 +39,20 @@ class Atom:
 
     __slots__ = ("args", "function", "high", "low", "text")
 
-    def __init__(self, text: str, function: str, args: tuple[int, ...], low: int, high: int):
+    args: tuple[int, ...]
+    function: str
+    low: int
+    high: int
+    text: str
+
+    def __new__(cls, text: str, function: str, args: tuple[int, ...], low: int, high: int) -> Self:
+        self = super().__new__(cls, text)
         self.text = text
         self.function = function
         self.args = args
         self.low = low
         self.high = high
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atom) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __lt__(self, other: Atom) -> bool:
-        return self.text < other.text
+        return self
 
 
 Terms = dict[tuple[Atom, ...], int]
@@ -98,28 +101,33 @@ def lower_bound(terms: FrozenTerms) -> int:
     Each atom is written as its least value plus a rest that is not negative. What becomes of
     ``s * t - s`` with s, t >= 1 then has no negative term; as they are, its terms tell nothing.
     """
-    numbers: dict[Atom, int] = {}  # a product is looked up sooner by numbers than by atoms
-    shifted: dict[tuple[int, ...], int] = {}
+    spend(len(terms))
+    low = 0
+    shifted: Terms = {}
     for atoms, factor in terms:
-        parts: dict[tuple[int, ...], int] = {(): factor}
+        if len(atoms) == 1:  # as below, for most terms
+            low += factor * atoms[0].low
+            shifted[atoms] = shifted.get(atoms, 0) + factor
+            continue
+        parts: Terms = {(): factor}
+        work = 0
         for atom in atoms:
-            number = numbers.setdefault(atom, len(numbers))
-            grown: dict[tuple[int, ...], int] = {}
+            grown: Terms = {}
             for rests, amount in parts.items():
-                for key, value in ((rests, amount * atom.low), ((*rests, number), amount)):
+                for key, value in ((rests, amount * atom.low), ((*rests, atom), amount)):
                     grown[key] = grown.get(key, 0) + value
             parts = grown
-            spend(len(parts))
+            work += len(parts)
             if len(parts) > MAX_TERMS:
                 raise OpError(f"a product of more than {MAX_TERMS} terms")
+        spend(work)
+        low += parts.pop(())
         for rests, amount in parts.items():
             shifted[rests] = shifted.get(rests, 0) + amount
-    widths = [atom.high - atom.low for atom in numbers]
-    low = shifted.pop((), 0)
     for rests, amount in shifted.items():
         if amount < 0:
-            for number in rests:
-                amount *= widths[number]
+            for atom in rests:
+                amount *= atom.high - atom.low
             low += amount
     return low
 
@@ -128,9 +136,12 @@ def format_terms(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> str:
     """Return the sum of ``terms`` as text: ``2*s*t - s + 1``."""
     text = ""
     for atoms, factor in terms:
-        parts = [atom.text for atom in atoms]
-        if abs(factor) != 1 or not parts:
-            parts.insert(0, str(abs(factor)))
-        sign = "-" if factor < 0 else "+"
-        text += (f" {sign} " if text else sign.strip("+")) + "*".join(parts)
+        size = abs(factor)
+        product = "*".join(atoms)
+        if size != 1 or not atoms:
+            product = f"{size}*{product}" if atoms else str(size)
+        if text:
+            text += f" - {product}" if factor < 0 else f" + {product}"
+        else:
+            text = f"-{product}" if factor < 0 else product
     return text

@@ -16,7 +16,7 @@ expression as a subclass of it; at run time it is none, so that nothing takes it
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, inf
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import OpError
@@ -47,6 +47,9 @@ UNBOUNDED = 2**31 - 1
 
 #: Values that a size expression may have when it is evaluated: signed 64-bit integers.
 LOW, HIGH = -(2**63), 2**63 - 1
+
+#: Steps of making an expression, beside one for each of its terms.
+_MAKING = 2
 
 #: Characters of an expression's text that take as long to write as a step of a proof.
 _CHARS = 200
@@ -106,7 +109,7 @@ class Size(_Int):
     def __init__(self, terms: Iterable[tuple[tuple[Atom, ...], int]]) -> None:
         self.terms = tuple(terms)
         self._text = format_terms(self.terms)
-        spend(1 + len(self._text) // _CHARS, self._text)
+        spend(_MAKING + len(self.terms) + len(self._text) // _CHARS, self._text)
         self._hash = hash(self._text)
         self._low: int | None = None
         self.results: dict[Any, int] = {}
@@ -253,22 +256,27 @@ def bounds(size: int) -> tuple[int, int]:
     return _low(size), -_low(-size)
 
 
-def _low(size: Any) -> int:
-    """Return a number that ``size`` is never less than."""
+def _low(size: Any, enough: float = inf) -> int:
+    """Return a number that ``size`` is never less than: the first found that is ``enough``."""
     if not isinstance(size, Size):
         return int(size)
     if size._low is None:
-        size._low = ask(_found, size)
+        low = ask(_found, size, enough)
+        if low >= enough:  # there may be a larger one
+            return low
+        size._low = low
     return size._low
 
 
-def _found(size: Any) -> int:
+def _found(size: Any, enough: float) -> int:
     """Return :func:`_least` of a size; a question computes that of equal ones once."""
     steps = CURRENT.get()
     assert steps is not None  # as a question goes on
     low = steps.lows.get(size._text)
     if low is None:
-        low = steps.lows[size._text] = _least(size)
+        low = _least(size, enough)
+        if low < enough:
+            steps.lows[size._text] = low
     return low
 
 
@@ -321,7 +329,7 @@ def _make(terms: Terms) -> int:
         raise OpError("a size expression with a factor beyond 64 bits")
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    kept.sort(key=lambda term: (-len(term[0]), [atom.text for atom in term[0]]))
+    kept.sort(key=lambda term: (-len(term[0]), term[0]))
     return Size(kept)
 
 
@@ -425,12 +433,10 @@ def _inner_division(size: int) -> Atom | None:
 
 
 def _extreme(function: str, a: int, b: int) -> int:
-    known = _compared(a, b)
-    if known is None:
-        difference = b - a
-        known = 1 if _low(difference) >= 0 else -1 if _low(-difference) >= 0 else None
-    if known is not None:
-        return a if (known > 0) == (function == "min") else b
+    if _is_never_less(b, a):
+        return a if function == "min" else b
+    if _is_never_less(a, b):
+        return b if function == "min" else a
     first, second = sorted((a, b), key=str)
     choose = min if function == "min" else max
     (a_low, a_high), (b_low, b_high) = bounds(first), bounds(second)
@@ -439,30 +445,41 @@ def _extreme(function: str, a: int, b: int) -> int:
     return of_atom(Atom(text, function, (first, second), low, high))
 
 
-def _compared(a: int, b: int) -> int | None:
-    """Return 1 if ``b`` is never less than ``a``, -1 if it is always less, None if bounds meet.
-
-    The ends of a slice may be as large as int64 goes: a difference from them need not be one.
-    """
-    (a_low, a_high), (b_low, b_high) = bounds(a), bounds(b)
-    return 1 if a_high <= b_low else -1 if b_high < a_low else None
-
-
 def _is_at_least(a: Any, b: Any) -> Any:
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
-    if (known := _compared(b, a)) is not None:
-        return known > 0
-    difference = a - b
-    if _low(difference) >= 0:
+    if _is_never_less(a, b):
         return True
-    if _low(-difference) > 0:
+    if _is_never_less(b, a, 1):
         return False
-    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", difference)
+    raise UndecidedError(f"whether {a} is at least {b} depends on the inputs' sizes", a - b)
 
 
-def _least(size: Any) -> int:
-    """Return a number that ``size`` is never less than.
+def _is_never_less(a: Any, b: Any, by: int = 0) -> bool:
+    """Whether the ranges tell that ``a`` is at least ``b + by``; False where they do not.
+
+    The ends of a slice may be as large as int64 goes: a difference from them need not be a size.
+    """
+    if is_static(b):
+        if _low(a, b + by) >= b + by:
+            return True
+    elif is_static(a):
+        if _low(-b, by - a) >= by - a:
+            return True
+    try:
+        difference = a - b
+    except OpError:
+        difference = None
+    if not (is_static(a) or is_static(b)):
+        if difference is not None and lower_bound(_terms(difference)) >= by:
+            return True
+        if _low(a) + _low(-b) >= by:
+            return True
+    return difference is not None and _low(difference, by) >= by
+
+
+def _least(size: Any, enough: float) -> int:
+    """Return a number that ``size`` is never less than: the first found that is ``enough``.
 
     ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. With that for each quotient a sum may
     keep what the quotients have in common, as in ``s - (s + 1) // 2``, whose atoms tell nothing
@@ -470,10 +487,12 @@ def _least(size: Any) -> int:
     its limit less a rest, where it has one.
     """
     low = lower_bound(_terms(size))
-    if instead := _without_extreme(size):
-        low = max(low, *map(_low, instead))
+    for each in _without_extreme(size) if low < enough else ():
+        low = max(low, _low(each, enough))
+        if low >= enough:
+            break
     for _ in range(_MAX_QUOTIENTS):
-        limited = _limited(size)
+        limited = _limited(size) if low < enough else None
         if limited is None:
             break
         try:
@@ -481,6 +500,8 @@ def _least(size: Any) -> int:
         except OpError:
             break
         low = max(low, lower_bound(_terms(size)))
+    if low >= enough:
+        return low
     common = gcd(*(factor for _, factor in _terms(size)))
     scale = 1
     for _ in range(_MAX_QUOTIENTS):
@@ -498,8 +519,8 @@ def _least(size: Any) -> int:
     return max(low, common * -(-lower_bound(_terms(size)) // (scale * common)))
 
 
-def _without_extreme(size: Any) -> list[int]:
-    """Return sizes that are no larger: with either argument for a subtracted min or an added max.
+def _without_extreme(size: Any) -> Iterator[int]:
+    """Yield sizes that are no larger: with either argument for a subtracted min or an added max.
 
     The first of those is replaced, where it stands once and by itself.
     """
@@ -513,8 +534,8 @@ def _without_extreme(size: Any) -> list[int]:
         (atom,) = atoms
         if atom.function == ("max" if factor > 0 else "min") and counts[atom] == 1:
             rest = size - factor * of_atom(atom)
-            return [rest + factor * arg for arg in atom.args]
-    return []
+            yield from (rest + factor * arg for arg in atom.args)
+            return
 
 
 def _limited(size: Any) -> Atom | None:
@@ -530,14 +551,14 @@ def _limited(size: Any) -> Atom | None:
 def _with_rest(size: Any, limited: Atom) -> Any:
     """Return ``size`` with a variable written as its limit less a rest."""
     (limit,) = limited.args
-    rest = Atom(f"{limited.text} rest", "", (), 0, max(bounds(limit)[1] - limited.low, 0))
+    rest = Atom(f"{limited} rest", "", (), 0, max(bounds(limit)[1] - limited.low, 0))
     return replace_variables(size, lambda a: limit - of_atom(rest) if a == limited else of_atom(a))
 
 
 def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
     """Return ``size`` times a number, with the remainder in place of the quotient; that number."""
     numerator, divisor = quotient.args
-    remainder = of_atom(Atom(f"{quotient.text} remainder", "", (), 0, divisor - 1))
+    remainder = of_atom(Atom(f"{quotient} remainder", "", (), 0, divisor - 1))
     powers = [atoms.count(quotient) for atoms, _ in _terms(size)]
     most = max(powers)
     total: Any = 0

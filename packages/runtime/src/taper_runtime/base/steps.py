@@ -1,6 +1,6 @@
 """Count the steps of proofs about sizes, so that each of them ends, and every load.
 
-A step is about the work on one term of a polynomial. The count depends on nothing but the question,
+A step is about the work on one term of a polynomial, one or two microseconds. The count depends on nothing but the question,
 so that a file is refused on every machine or on none.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from taper_runtime.base.errors import UnsupportedOpError
 from taper_runtime.base.loading import current_check
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
+_More = ParamSpec("_More")
 
-#: Steps of one question about a size where no load counts them: a second or two. Those that plans
-#: of the zoo ask take less than a hundredth.
+#: Steps of one question about a size where no load counts them: less than half a second. Those
+#: that plans of the zoo ask take less than a hundredth.
 MAX_STEPS = 200_000
+
+#: Steps between two looks at whether the load is to end: some milliseconds.
+_BETWEEN_LOOKS = 2_000
 
 #: Characters of an expression in an error.
 _MAX_TEXT = 200
@@ -45,12 +49,13 @@ class Steps:
         Makes the error of a question whose steps are spent.
     """
 
-    __slots__ = ("_check", "_refuse", "left", "lows", "question")
+    __slots__ = ("_check", "_look_at", "_refuse", "left", "lows", "question")
 
     def __init__(self, most: int, refuse: Callable[[object], Exception]) -> None:
         self.left = most
         self._refuse = refuse
         self._check = current_check()
+        self._look_at = most if self._check is not None else -1
         self.question: object = None
         self.lows: dict[str, int] = {}
 
@@ -65,10 +70,12 @@ class Steps:
             If the load is to end.
         """
         self.left -= count
+        if self.left < self._look_at:
+            self._look_at = self.left - _BETWEEN_LOOKS
+            if self._check is not None:
+                self._check()
         if self.left < 0:
             raise self._refuse(about if self.question is None else self.question)
-        if self._check is not None:
-            self._check()
 
 
 #: Of the load or the question that goes on in this context; None where there is neither.
@@ -92,8 +99,13 @@ def limited(steps: Steps) -> Iterator[None]:
         CURRENT.reset(token)
 
 
-def ask(answer: Callable[[_Question], _Answer], question: _Question) -> _Answer:
-    """Return ``answer(question)``; what it asks on the way is part of the question.
+def ask(
+    answer: Callable[Concatenate[_Question, _More], _Answer],
+    question: _Question,
+    *more: _More.args,
+    **named: _More.kwargs,
+) -> _Answer:
+    """Return ``answer(question, ...)``; what it asks on the way is part of the question.
 
     Raises
     ------
@@ -103,13 +115,13 @@ def ask(answer: Callable[[_Question], _Answer], question: _Question) -> _Answer:
     """
     steps = CURRENT.get()
     if steps is not None and steps.question is not None:
-        return answer(question)
+        return answer(question, *more, **named)
     if steps is None:
         with limited(Steps(MAX_STEPS, _refuse)):
-            return ask(answer, question)
+            return ask(answer, question, *more, **named)
     steps.question = question
     try:
-        return answer(question)
+        return answer(question, *more, **named)
     finally:
         steps.question = None
         steps.lows.clear()
