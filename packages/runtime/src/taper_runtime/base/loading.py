@@ -1,20 +1,24 @@
 """End a load before its time: by a timeout, or because another thread says so.
 
-A load looks, between one tensor, node, step of a recipe or of a proof and the next, whether it is
-to go on. What takes long and cannot look is left to a thread of its own, which the load leaves
-behind if it is to end meanwhile.
+A load looks, between some tensors, nodes, steps of a recipe or of a proof and the next, whether it
+is to go on. What takes long and cannot look is left to a thread of its own, which the load leaves
+behind if it is to end meanwhile. Meanwhile Python does not collect garbage, which takes tenths of a
+second in which nothing looks where a plan has a hundred thousand tensors.
 """
 
 from __future__ import annotations
 
+import gc
+from _thread import allocate_lock  # threading takes long to import
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from itertools import islice
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from taper_runtime.base.errors import LoadTimeoutError, StoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
 
@@ -24,9 +28,13 @@ if TYPE_CHECKING:
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
 
 #: Bytes that are read, copied or looked through between two looks, or apart: some milliseconds.
 PIECE_BYTES = 1 << 24
+
+#: Tensors or nodes between two looks: each takes up to some tenths of a millisecond.
+_ITEMS = 16
 
 #: Seconds between two looks while a thread computes something.
 _GLANCE_S = 0.01
@@ -35,9 +43,32 @@ _GLANCE_S = 0.01
 _CHECK: ContextVar[Check | None] = ContextVar("check", default=None)
 
 
+#: How many loads there are that something may end, and whether garbage is collected after them.
+_loads = 0
+_collects = False
+_LOADS = allocate_lock()
+
+
 def current_check() -> Check | None:
     """Return what a load calls between two of its parts, for loops; None where nothing ends it."""
     return _CHECK.get()
+
+
+def watched(items: Iterable[_Item]) -> Iterable[_Item]:
+    """Return ``items`` for a loop that looks now and then whether the load is to end.
+
+    The loop is as fast as without where nothing can end it. It may get items some time after they
+    were taken.
+    """
+    check = _CHECK.get()
+    return items if check is None else _between_looks(items, check)
+
+
+def _between_looks(items: Iterable[_Item], check: Check) -> Iterator[_Item]:
+    rest = iter(items)
+    while some := tuple(islice(rest, _ITEMS)):
+        check()
+        yield from some
 
 
 def look() -> None:
@@ -56,11 +87,28 @@ def look() -> None:
 @contextmanager
 def ended_by(check: Check | None) -> Iterator[None]:
     """Have the load that goes on meanwhile end where ``check`` raises."""
+    if check is None:
+        yield
+        return
+    _pause(1)
     token = _CHECK.set(check)
     try:
         yield
     finally:
         _CHECK.reset(token)
+        _pause(-1)
+
+
+def _pause(change: int) -> None:
+    """Collect no garbage while there are loads that something may end."""
+    global _loads, _collects
+    with _LOADS:
+        if not _loads:
+            _collects = gc.isenabled()
+            gc.disable()
+        _loads += change
+        if not _loads and _collects:
+            gc.enable()
 
 
 def load_check(flag: StopFlag, timeout_s: float | None) -> Check:
@@ -90,7 +138,7 @@ def apart(
     if check is None:
         return function(*args, **kwargs)
     check()
-    from _thread import allocate_lock, start_new_thread  # threading takes long to import
+    from _thread import start_new_thread
 
     made: list[_Result] = []
     raised: list[BaseException] = []

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.checks import counted_bytes
-from taper_runtime.base.loading import look
+from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
 from taper_runtime.executor._runs import Runner
@@ -230,9 +230,8 @@ class _Builder:
         first, body = len(self.steps), len(self.bodies)
         self.steps += [None] * len(nodes)
         self.bodies.append(_program.Body(first, len(nodes), roots.values()))
-        scope = _Scope(plan, places, {name: spec.type for name, spec in plan.tensors.items()})
-        for i, node in enumerate(nodes):
-            look()
+        scope = _Scope(plan, places, {n: spec.type for n, spec in watched(plan.tensors.items())})
+        for i, node in enumerate(watched(nodes)):
             self.steps[first + i] = self.step(scope, node, first + i)
         return body, scope
 
@@ -344,8 +343,8 @@ def _block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFuncti
 
 def _tensors(plan: Plan) -> Iterator[TensorSpec]:
     """Yield the tensors of a plan and of the blocks in it."""
-    yield from plan.tensors.values()
-    for node in plan.nodes:
+    yield from watched(plan.tensors.values())
+    for node in watched(plan.nodes):
         for block in node.blocks:
             yield from _tensors(plan.body(block))
 
@@ -365,7 +364,7 @@ def arena_blocks(
     last = len(nodes) - 1
     return {
         root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
-        for root, (birth, death) in lifetimes(nodes, roots, outputs=kept).items()
+        for root, (birth, death) in watched(lifetimes(nodes, roots, outputs=kept).items())
     }
 
 
@@ -373,7 +372,7 @@ def _arena_roots(plan: Plan, elsewhere: Container[str] | None) -> dict[str, str]
     """Return the root of each tensor that lies in the arena; see :func:`arena_blocks`."""
     return {
         name: root
-        for name, (root, _, _) in plan.placements.items()
+        for name, (root, _, _) in watched(plan.placements.items())
         if (
             plan.tensors[root].role == "intermediate"
             if elsewhere is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.hosts import runs_blocks
 from taper_runtime.extend.providers import CPU_ALONE, Dispatch
@@ -52,7 +53,7 @@ class Site(NamedTuple):
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
     """Return the nodes that a run computes, in order, without those of blocks."""
-    return [node for node in plan.nodes if plan.is_executed(node)]
+    return [node for node in watched(plan.nodes) if plan.is_executed(node)]
 
 
 def sites(

@@ -21,7 +21,7 @@ from taper_runtime.base.checks import (
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.limits import UNLIMITED, Limits, refuse_beyond
-from taper_runtime.base.loading import current_check, look
+from taper_runtime.base.loading import current_check, look, watched
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -196,8 +196,7 @@ def _parse_entries(
     by_code = {dtype.code: name for name, dtype in dtypes.items()}
     entries = {}
     spans = []
-    for name, info in header.items():
-        look()
+    for name, info in watched(header.items()):
         field = f"header[{name!r}]"
         check_text(name, field)
         if type(info) is not dict or info.keys() != {"dtype", "shape", "data_offsets"}:
@@ -220,7 +219,7 @@ def _parse_entries(
         entries[name] = Entry(dtype, shape, data + start)
         spans.append((start, stop, field))
     filled = 0
-    for start, stop, field in sorted(spans):
+    for start, stop, field in watched(sorted(spans)):
         if start != filled:
             what = "an overlap" if start < filled else "a hole"
             raise PlanFormatError(f"{field}.data_offsets", f"{what} between {start} and {filled}")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.base.buffers import address, aligned_copy, read_only_bytes
 from taper_runtime.base.checks import (
     ALIGNMENT,
     MAX_BLOCK_DEPTH,
@@ -22,7 +21,7 @@ from taper_runtime.base.checks import (
 from taper_runtime.base.dtypes import FILE_DTYPES
 from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.base.limits import UNLIMITED, Budget, Limits, check_counts, check_limits, proofs
-from taper_runtime.base.loading import apart_if_large, look
+from taper_runtime.base.loading import apart_if_large, watched
 from taper_runtime.base.option_values import LOAD_MODES
 from taper_runtime.base.sizes import variable
 from taper_runtime.base.steps import ask, limited
@@ -30,7 +29,7 @@ from taper_runtime.base.text import is_one_of
 from taper_runtime.file import FORMAT, FORMAT_VERSION
 from taper_runtime.file.container import Container, parse_header, parse_json
 from taper_runtime.file.container import Entry as StoredArray
-from taper_runtime.file.mapping import mapped
+from taper_runtime.file.mapping import address, aligned_copy, mapped, read_only_bytes
 from taper_runtime.file.models import choose_model, member, model_names
 from taper_runtime.file.plain import from_json
 from taper_runtime.file.recipes import PROVENANCE, StoredRecipes
@@ -200,8 +199,7 @@ def _read_plan(
     has_weights = type(document) is dict and "weights" in document
     constants, samples, originals = {}, {}, {}
     base = address(buffer)
-    for name, entry in stored.items():
-        look()
+    for name, entry in watched(stored.items()):
         array = map_array(buffer, entry, base)
         if name.startswith(SAMPLE_PREFIX):
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
@@ -407,22 +405,27 @@ def _parse_sizes(values: tuple[Any, ...], expressions: _Expressions, field: str)
 
 
 def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block:
-    """Return what a plan and a block have; ``item`` has the keys."""
+    """Return what a plan and a block have; ``item`` has the keys.
+
+    Of ``item`` what was read is dropped: all of it at a time takes long.
+    """
     tensors: dict[str, TensorSpec] = {}
     placements: dict[str, Placement] = {}
-    for name, tensor in _object(item, "tensors").items():
-        look()
+    described = _object(item, "tensors")
+    for name, tensor in watched(described.items()):
         try:
             tensors[name], placements[name] = _tensor(name, tensor, expressions)
         except PlanFormatError as error:
             raise error.within(f"plan.tensors[{name!r}]") from error
+        described[name] = None
     nodes: list[PlanNode] = []
-    for node in _tuple(item, "nodes"):
-        look()
+    _tuple(item, "nodes")
+    for step, node in enumerate(watched(item["nodes"])):
         try:
             nodes.append(_node(node, expressions, depth))
         except PlanFormatError as error:
-            raise error.within(f"plan.nodes[{len(nodes)}]") from error
+            raise error.within(f"plan.nodes[{step}]") from error
+        item["nodes"][step] = None
     ends = _tuple(item, "inputs"), _tuple(item, "outputs")
     return Block(tuple(nodes), tensors, placements, *ends)
 

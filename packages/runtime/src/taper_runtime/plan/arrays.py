@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.base.checks import fail, tensor_field
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, PlanFormatError
-from taper_runtime.base.loading import apart_if_large, look
+from taper_runtime.base.loading import apart_if_large, watched
 from taper_runtime.base.sizes import Size
 from taper_runtime.formats import PLAIN
 from taper_runtime.plan.binding import bind_sizes
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 def check_constants(plan: Plan) -> None:
     """Check that constants and states have the data that they need, and nothing else has any."""
-    for name, spec in plan.tensors.items():
-        look()
+    for name, spec in watched(plan.tensors.items()):
         if spec.role == "constant" and name not in plan.constants and not _is_computed(plan, name):
             raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
-    for name, array in plan.constants.items():
-        look()
+    for name, array in watched(plan.constants.items()):
         if name not in plan.tensors or plan.tensors[name].role not in STORED:
             raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
         check_array(array, plan.tensors[name], tensor_field(name))
@@ -46,7 +44,7 @@ def check_samples(plan: Plan) -> None:
     """Check the example inputs, and that their sizes agree."""
     shapes: dict[str, Shape] = {}
     inputs = {*plan.inputs}
-    for name, array in plan.samples.items():
+    for name, array in watched(plan.samples.items()):
         field = f"plan.samples[{name!r}]"
         if name not in inputs:
             raise PlanFormatError(field, "expected the name of an input")

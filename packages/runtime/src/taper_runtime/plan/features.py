@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.loading import watched
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -24,11 +26,11 @@ FEATURES = (
 def features(plan: Plan) -> list[str]:
     """Return the features that a plan makes use of, in alphabetical order."""
     entries: list[Plan | Entry] = [plan, *plan.entries.values()]
-    specs = [spec for entry in entries for spec in entry.tensors.values()]
-    states = {spec.name for spec in plan.tensors.values() if spec.role == "state"}
+    specs = [spec for entry in entries for spec in watched(entry.tensors.values())]
+    states = {spec.name for spec in watched(plan.tensors.values()) if spec.role == "state"}
     used = {
-        "blocks": any(node.blocks for entry in entries for node in entry.nodes),
-        "complex": any(spec.is_complex for spec in specs),
+        "blocks": any(node.blocks for entry in entries for node in watched(entry.nodes)),
+        "complex": any(spec.is_complex for spec in watched(specs)),
         "delegates": any(has_delegates(entry.nodes) for entry in entries),
         "entries": bool(plan.entries),
         "origins": any(entry.origins for entry in entries),
@@ -40,7 +42,7 @@ def features(plan: Plan) -> list[str]:
 
 def has_delegates(nodes: Iterable[PlanNode]) -> bool:
     """Whether one of the nodes, or of those in their blocks, is a delegate's."""
-    return any(node.op == "CALL_DELEGATE" for node in with_inner(nodes))
+    return any(node.op == "CALL_DELEGATE" for node in with_inner(watched(nodes)))
 
 
 def with_inner(nodes: Iterable[PlanNode]) -> Iterator[PlanNode]:

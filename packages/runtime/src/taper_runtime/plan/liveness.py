@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def last_reads(steps: Sequence[Step], outputs: Iterable[str]) -> dict[str, int]:
     what a step writes and no step reads. Other tensors that no step reads are not there.
     """
     last: dict[str, int] = {}
-    for index, step in enumerate(steps):
+    for index, step in enumerate(watched(steps)):
         last.update(dict.fromkeys(step.reads, index))
         last.update(dict.fromkeys(step.outputs, NEVER))
     last.update(dict.fromkeys(outputs, len(steps)))
@@ -81,7 +82,7 @@ def lifetimes(
     """
     birth = {roots[name]: -1 for name in inputs if name in roots}
     death = dict(birth)
-    for index, step in enumerate(steps):
+    for index, step in enumerate(watched(steps)):
         for name in (*step.outputs, *step.reads):
             root = roots.get(name)
             if root is not None:

@@ -18,7 +18,7 @@ from taper_runtime.base.checks import (
 )
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import OpError, PlanFormatError
-from taper_runtime.base.loading import look
+from taper_runtime.base.loading import watched
 from taper_runtime.base.size_values import assuming_nonempty, unchanged
 from taper_runtime.base.sizes import Size
 from taper_runtime.ops import REGISTRY
@@ -64,11 +64,11 @@ def check_memory(
     ------
     PlanFormatError
     """
-    stored = {name: type_.storage for name, type_ in types.items()}
+    stored = {name: type_.storage for name, type_ in watched(types.items())}
     extents = _check_placements(plan, stored, replaced)
     writable = {plan.placements[name].root for name in replaced}
     # By root, of those with more than one tensor.
-    written = {place.root: Occupancy(comparisons) for n, place in plan.placements.items()
+    written = {place.root: Occupancy(comparisons) for n, place in watched(plan.placements.items())
                if place.root != n}  # fmt: skip
 
     def add(name: str) -> None:
@@ -76,10 +76,9 @@ def check_memory(
         if root in written:
             written[root].add(name, extents[name], last_read.get(name, NEVER))
 
-    for root in {*writable, *plan.states}:
+    for root in watched({*writable, *plan.states}):
         add(root)
-    for step, node in enumerate(plan.nodes):
-        look()
+    for step, node in enumerate(watched(plan.nodes)):
         if plan.is_executed(node):
             _check_inputs(plan, stored, node, step)
             beside: dict[str, Occupancy] = {}  # what the node has written so far, by root
@@ -116,10 +115,9 @@ def _check_placements(
     """
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
-    sizes = {name: storage.nbytes for name, storage in stored.items()}
+    sizes = {name: storage.nbytes for name, storage in watched(stored.items())}
     extents = {}
-    for name, storage in stored.items():
-        look()
+    for name, storage in watched(stored.items()):
         root, offset, strides = plan.placements[name]
         if type(root) is not str or root not in sizes:
             fail(f"{tensor_field(name)}.root", "expected a tensor's name", root)

@@ -23,7 +23,7 @@ from taper_runtime.base.checks import (
 from taper_runtime.base.dtypes import COMPLEX
 from taper_runtime.base.errors import OpError, PlanFormatError, TaperError
 from taper_runtime.base.limits import UNLIMITED, Budget, Limits
-from taper_runtime.base.loading import look
+from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size, linear, range_of, variables
 from taper_runtime.formats import PLAIN
@@ -117,15 +117,14 @@ def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None
 def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
     """Do it; OpError where what follows from sizes is no expression within their limits."""
     _check_sizes(plan)
-    for name, spec in plan.tensors.items():
-        look()
+    for name, spec in watched(plan.tensors.items()):
         _check_spec(name, spec)
     _check_signature(plan.inputs, plan.tensors, "input")
     _check_signature(plan.outputs, plan.tensors, "output", plan.states.values())
     _check_states(plan, kept)
     check_constants(plan)
     check_samples(plan)
-    types = {name: spec.type for name, spec in plan.tensors.items()}
+    types = {name: spec.type for name, spec in watched(plan.tensors.items())}
     last_read = _check_nodes(plan, types, _Shared(set(plan.tensors), comparisons))
     places = {after: plan.placements.get(after) for after in plan.states.values()}
     check_memory(
@@ -160,10 +159,10 @@ def _check_sizes(plan: Plan) -> None:
 
 def _check_expressions(plan: Plan) -> None:
     """Check the size variables of shapes and placements."""
-    for spec in plan.tensors.values():
+    for spec in watched(plan.tensors.values()):
         if type(spec.shape) is tuple and Size in map(type, spec.shape):
             _check_variables(plan.sizes, spec.shape, tensor_field(spec.name))
-    for name, (_, offset, strides) in plan.placements.items():
+    for name, (_, offset, strides) in watched(plan.placements.items()):
         values = (offset, *strides) if type(strides) is tuple else (offset,)
         if Size in map(type, values):
             _check_variables(plan.sizes, values, tensor_field(name))
@@ -278,14 +277,14 @@ def _check_signature(
 ) -> None:
     """Check that ``names`` and ``others`` are the tensors of ``role``; an output may come twice."""
     seen = {name for name in others if type(name) is str}
-    for index, name in enumerate(names):
+    for index, name in enumerate(watched(names)):
         field = f"plan.{role}s[{index}]"
         if type(name) is not str or name not in tensors or tensors[name].role != role:
             fail(field, f"expected a tensor of role {role}", name)
         if role == "input" and name in seen:
             fail(field, "expected every input once", name)
         seen.add(name)
-    for name, spec in tensors.items():
+    for name, spec in watched(tensors.items()):
         if spec.role == role and name not in seen:
             raise PlanFormatError(f"{tensor_field(name)}.role", f"{role}, but not in plan.{role}s")
 
@@ -295,11 +294,11 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
 
     Those ``kept`` need none; nothing reads them then.
     """
-    for name, spec in plan.tensors.items():
+    for name, spec in watched(plan.tensors.items()):
         if spec.role == "state" and name not in plan.states and name not in kept:
             raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
     taken = set(plan.outputs)
-    for name, after in plan.states.items():
+    for name, after in watched(plan.states.items()):
         field = f"plan.states[{name!r}]"
         if name not in plan.tensors or plan.tensors[name].role != "state":
             raise PlanFormatError(field, "expected the name of a tensor of role state")
@@ -317,7 +316,7 @@ def _check_block(
 ) -> None:
     """Check a block of a node; of its outputs, the first ``replaced`` are former inputs' values."""
     try:
-        for name, spec in block.tensors.items():
+        for name, spec in watched(block.tensors.items()):
             _check_spec(name, spec)
             if spec.role not in ("input", "output", "intermediate"):
                 fail(f"{tensor_field(name)}.role", "expected input, output or intermediate", name)
@@ -330,7 +329,7 @@ def _check_block(
         _check_signature(block.outputs, block.tensors, "output")
         if len(set(block.outputs)) < len(block.outputs):
             raise PlanFormatError("plan.outputs", "expected every output once")
-        types = {name: spec.type for name, spec in body.tensors.items()}
+        types = {name: spec.type for name, spec in watched(body.tensors.items())}
         last_read = _check_nodes(body, types, shared, depth)
         pairs = zip(block.outputs[:replaced], block.inputs, strict=False)
         check_memory(
@@ -354,8 +353,7 @@ def _check_nodes(
     tensors = plan.tensors
     defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
     defined |= plan.states.keys()
-    for step, node in enumerate(plan.nodes):
-        look()
+    for step, node in enumerate(watched(plan.nodes)):
         field = f"plan.nodes[{step}]"
         if type(node.op) is not str or node.op not in REGISTRY:
             fail(f"{field}.op", "expected a registered op", node.op)
@@ -383,7 +381,7 @@ def _check_nodes(
                 _check_variables(plan.sizes, value, f"{field}.attrs.{key}")
         if plan.origins:
             _check_origins_before(plan, node, defined, field)
-    for name, spec in tensors.items():
+    for name, spec in watched(tensors.items()):
         if name not in defined and spec.role != "state":
             raise PlanFormatError(tensor_field(name), "expected a node that produces it")
     kept = [n for n, spec in tensors.items() if spec.role == "output"]

@@ -16,7 +16,7 @@ from taper_runtime.base.buffers import aligned_copy, is_aligned
 from taper_runtime.base.checks import WEIGHT_PREFIX, check_text, check_type, fail, tensor_field
 from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError, OpError, PlanFormatError
-from taper_runtime.base.loading import apart, look
+from taper_runtime.base.loading import apart, watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size
 from taper_runtime.formats.winograd import tile_of
@@ -345,8 +345,7 @@ def weights_of(plan: Plan, constants: Collection[str]) -> dict[str, Any]:
 def check_weights(plan: Plan) -> None:
     """Check the weights, the recipes that read them, and that these have what they need."""
     taken: set[str] = set()
-    for name, spec in plan.weights.items():
-        look()
+    for name, spec in watched(plan.weights.items()):
         field = f"plan.weights[{name!r}]"
         if spec.name != name:
             fail(field, "expected the name of the weight", spec.name)
@@ -363,7 +362,7 @@ def check_weights(plan: Plan) -> None:
         if spec.is_complex and (spec.dtype not in COMPLEX or spec.shape[-1:] != (2,)):
             fail(f"{field}.complex", "expected floats with a last axis of 2", spec.shape)
     _check_derived(plan)
-    for name, array in plan.originals.items():
+    for name, array in watched(plan.originals.items()):
         spec = plan.weights[name]
         stored = TensorSpec(name, spec.dtype, spec.shape, "constant")
         check_array(array, stored, f"plan.weights[{name!r}]")
@@ -373,8 +372,7 @@ def _check_derived(plan: Plan) -> None:
     direct: set[str] = set()
     data = (*plan.originals.values(), *plan.constants.values())
     limit = max(MAX_LITTLE, MAX_GROWTH * sum(array.nbytes for array in data))
-    for name, recipe in plan.derived.items():
-        look()
+    for name, recipe in watched(plan.derived.items()):
         field = f"plan.derived[{name!r}]"
         if name not in plan.tensors or plan.tensors[name].role != "constant":
             fail(field, "expected the name of a constant", name)
