@@ -71,7 +71,7 @@ cdef Py_ssize_t _slot(table, size) except -1:
 cdef class SizeCode:
     """A SizeTable that is complete; ``tensor_bytes`` are slots of the bytes of tensors."""
 
-    def __cinit__(self, table, list tensor_bytes):
+    def __cinit__(self, table, list tensor_bytes not None):
         cdef Py_ssize_t i
         self.n_slots = len(table.start)
         self.n_instructions = len(table.code)
@@ -159,7 +159,10 @@ cdef class Operand:
         bytes further it lies in each iteration.
     """
 
-    def __cinit__(self, int kind, Py_ssize_t index, offset, type, tuple strides, tuple along=()):
+    def __cinit__(
+        self, int kind, Py_ssize_t index, offset, type, tuple strides not None,
+        tuple along not None=()
+    ):
         self.kind, self.index, self.offset = kind, index, offset
         self.type, self.storage = type, storage_of(type)
         self.strides, self.along = strides, along
@@ -173,7 +176,7 @@ cdef class Operand:
 cdef class Copy:
     """What a loop copies: ``source`` to ``target``, which lie row-major and have one type."""
 
-    def __cinit__(self, Operand target, Operand source):
+    def __cinit__(self, Operand target not None, Operand source not None):
         self.target, self.source = target, source
 
     cdef int bind(self, table) except -1:
@@ -199,7 +202,7 @@ cdef class Control:
         Before the first iteration, and after each one.
     """
 
-    def __init__(self, kind, bodies, predicate=None, trips=0, enter=(), next=()):
+    def __cinit__(self, kind, bodies, predicate=None, trips=0, enter=(), next=()):
         self.kind, self.bodies, self.predicate, self.trips = kind, tuple(bodies), predicate, trips
         self.enter, self.next = list(enter), list(next)
 
@@ -224,7 +227,7 @@ cdef class Body:
         Birth and death as steps of the body, and bytes.
     """
 
-    def __init__(self, first, count, roots):
+    def __cinit__(self, first, count, roots):
         self.first, self.count, self.roots = first, count, list(roots)
 
 
@@ -251,8 +254,8 @@ cdef class Step:
     control : Control, optional
     """
 
-    def __init__(
-        self, op, dict attrs, list inputs, list outputs, label, threads, kernels=(), host=None,
+    def __cinit__(
+        self, op, dict attrs not None, list inputs not None, list outputs not None, label, threads, kernels=(), host=None,
         control=None
     ):
         self.op, self.attrs, self.label = op, attrs, label
@@ -341,7 +344,7 @@ cdef class Weights:
         The version's number.
     """
 
-    def __init__(self, arrays, generation=0):
+    def __cinit__(self, arrays, generation=0):
         cdef Py_ssize_t i
         self.arrays, self.generation = tuple(arrays), generation
         self.addresses = Buffer(len(self.arrays) * sizeof(void *))
@@ -363,7 +366,7 @@ cdef class Order:
         Steps that may run at the same time.
     """
 
-    def __init__(self, producers, before, leaders):
+    def __cinit__(self, producers, before, leaders):
         cdef Py_ssize_t i
         cdef Py_ssize_t count = len(producers)
         users = [[] for _ in range(count)]
@@ -415,7 +418,7 @@ cdef class Program:
         Without it steps run one after the other.
     """
 
-    def __init__(
+    def __cinit__(
         self, inputs, outputs, n_constants, steps, bodies, restores,
         threads, variables, tensor_bytes, refuse, Order order=None
     ):
@@ -521,7 +524,7 @@ cdef class Precedence:
         Per block, bits: those that nobody needs any more when the block is needed first.
     """
 
-    def __init__(self, before):
+    def __cinit__(self, before):
         cdef Py_ssize_t i
         self.row_bytes = (len(before) + 7) // 8
         self.bits = Buffer(len(before) * self.row_bytes)
@@ -827,7 +830,7 @@ cdef class Instance:
     lists the others.
     """
 
-    def __cinit__(self, Program program, sizes):
+    def __cinit__(self, Program program not None, sizes):
         self.program = program
         self.values = program.sizes.evaluate(sizes)
         self.inputs = [self._external(spec) for spec in program.inputs]

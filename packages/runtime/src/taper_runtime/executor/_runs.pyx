@@ -74,7 +74,7 @@ cdef int64_t _NEVER = 0
 cdef class StopFlag:
     """Set by any thread, it ends the runs that have it."""
 
-    def __init__(self, bint on=False):
+    def __cinit__(self, bint on=False):
         self.value = on
 
     def __reduce__(self):
@@ -99,7 +99,7 @@ cdef class Stop:
         Seconds from now on.
     """
 
-    def __init__(self, StopFlag flag, timeout_s=None):
+    def __cinit__(self, StopFlag flag, timeout_s=None):
         self.flag = flag
         if timeout_s is not None:
             self.timeout_s = timeout_s
@@ -155,8 +155,9 @@ cdef class Job(Waiter):
     Parameters are as :meth:`Runner._compute` takes them.
     """
 
-    def __init__(
-        self, Runner runner, Instance instance, arrays, out, Stop stop, list spans, list outputs
+    def __cinit__(
+        self, Runner runner not None, Instance instance not None, arrays, out, Stop stop,
+        list spans, list outputs not None
     ):
         self.owner, self.runner, self.instance = runner.program, runner, instance
         self.arrays, self.out, self.spans, self.outputs = arrays, out, spans, outputs
@@ -254,7 +255,7 @@ cdef class FramePool:
         Of all slots' arenas.
     """
 
-    def __init__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
+    def __cinit__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
         self.max_frames, self.min_frames = max_frames, min_frames
         self.cleanup_interval_s = cleanup_interval_s
         self.at_once = min(self.max_frames, cpu_count())
@@ -481,7 +482,7 @@ cdef bint _is_wasteful(Slot slot, size_t need) noexcept:
 class Lease:
     """A slot of a pool for the length of a ``with`` statement."""
 
-    def __init__(self, FramePool pool, owner, Stop stop):
+    def __init__(self, FramePool pool not None, owner, Stop stop):
         self._pool, self._owner, self._stop = pool, owner, stop
 
     def __enter__(self):
@@ -499,7 +500,7 @@ cdef class Turn:
     what the lock guards stays halfway there.
     """
 
-    def __init__(self):
+    def __cinit__(self):
         self.lock = allocate_lock()
         watch(self)
 
@@ -523,7 +524,7 @@ cdef class Taken:
     cdef Turn turn
     cdef Stop stop
 
-    def __init__(self, Turn turn, Stop stop):
+    def __cinit__(self, Turn turn not None, Stop stop):
         self.turn, self.stop = turn, stop
 
     def __enter__(self):
@@ -552,7 +553,7 @@ cdef class RunLog:
         Runs that raised, those whose arguments were refused before among them.
     """
 
-    def __init__(self):
+    def __cinit__(self):
         self.window = Buffer(WINDOW * sizeof(int64_t))
 
     def run(self, function, *args):
@@ -864,6 +865,8 @@ cdef class Runner:
         Values of the size variables: there is an instance for them from the start.
     pool : FramePool, optional
         It may serve other programs too.
+    like : Runner, optional
+        Of the same program: its instances are this one's, whatever ``sizes`` says.
 
     Raises
     ------
@@ -871,9 +874,15 @@ cdef class Runner:
         If the arena for these sizes would be larger than one may be.
     """
 
-    def __init__(self, Program program, Weights weights, sizes, FramePool pool=None):
+    def __cinit__(
+        self, Program program not None, Weights weights not None, sizes, FramePool pool=None,
+        Runner like=None
+    ):
         self.program, self.weights = program, weights
         self.pool = FramePool() if pool is None else pool
+        if like is not None:
+            self.instances, self.last = like.instances, like._latest()
+            return
         self.instances = {}
         self.last = Instance(program, sizes)
         if program.dynamic:
@@ -884,7 +893,7 @@ cdef class Runner:
         with cython.critical_section(self.instances):
             return self.last
 
-    def with_weights(self, Weights weights):
+    def with_weights(self, Weights weights not None):
         """Return what runs the same program over other constants, with its instances and frames.
 
         Parameters
@@ -892,11 +901,7 @@ cdef class Runner:
         weights : Weights
             Of another generation.
         """
-        cdef Runner other = Runner.__new__(Runner)
-        other.program, other.weights = self.program, weights
-        other.instances, other.pool = self.instances, self.pool
-        other.last = self._latest()
-        return other
+        return Runner(self.program, weights, (), self.pool, self)
 
     def kernels(self):
         """Return the name of each step's kernel in the instance used last, None for numpy's.

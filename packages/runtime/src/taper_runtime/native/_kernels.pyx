@@ -380,8 +380,16 @@ cdef class KernelAttrs:
     """A node's attrs in the struct that a kernel takes."""
 
 
+# What only the code here has: to make a Kernel, which has pointers in it.
+cdef object _KEY = object()
+
+
 cdef class Kernel:
-    """A kernel of a level, or of a user's library."""
+    """A kernel of a level, or of a user's library: what C filled in, so that Python makes none."""
+
+    def __cinit__(self, key):
+        if key is not _KEY:
+            raise TypeError(f"cannot create {Kernel.__name__!r} instances")
 
     @property
     def name(self):
@@ -451,7 +459,7 @@ def read_library(uintptr_t table, library, path):
         raise InputError(f"{path}: expected {found.n_kernels} kernels, got no array of them")
     kernels = []
     for i in range(found.n_kernels):
-        kernel = Kernel.__new__(Kernel)
+        kernel = Kernel.__new__(Kernel, _KEY)
         kernel.kernel, kernel.library = found.kernels[i], library
         _check_external(&kernel.kernel, f"{path}: kernel {i}")
         if taper_kernel_runs(&kernel.kernel):
@@ -545,14 +553,14 @@ cdef size_t _attr_bytes(int type) noexcept:
 cdef list _find_kernels(Level level, str op):
     """The kernels of a level for an op, which are looked for once."""
     cdef list found = level.kernels.get(op)
-    cdef Kernel kernel = Kernel.__new__(Kernel)
+    cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
     cdef size_t position = 0
     cdef bytes name
     if found is None:
         found, name = [], op.encode()
         while taper_kernel_next(level.level, name, &position, &kernel.kernel):
             found.append(kernel)
-            kernel = Kernel.__new__(Kernel)
+            kernel = Kernel.__new__(Kernel, _KEY)
         level.kernels[op] = found
     return found
 
