@@ -37,6 +37,7 @@ class Pieces:
         self._object = decoder.object_pairs_hook
         self._text = text
         self._lengths = short, long
+        self._row = re.compile(rf'[^\[\]{{}}"]{{1,{long}}},')
 
     def parse(self) -> Any:
         """Return the value that the whole text is.
@@ -87,6 +88,10 @@ class Pieces:
         if self._text.startswith("]", at):
             return items, at + 1
         while True:
+            while row := self._row.match(self._text, at):  # numbers, true, false and null
+                look()
+                items += self._one(f"[{row[0][:-1]}]", 0)[0]
+                at = self._skip(row.end())
             value, at = self._value(at)
             items.append(value)
             at, ends = self._next(at, "]")
