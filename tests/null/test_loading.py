@@ -1,10 +1,13 @@
 """Loads that something ends: at every look, from other threads, apart from what cannot look."""
 
 import copy
+import gc
 import json
 import pickle
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,10 +100,43 @@ def longest_without_a_look(blob):
 def test_what_a_load_does_between_two_looks_does_not_grow_much_with_the_file(tmp_path):
     """Work on each node or tensor; what is done once for all of them at a time is little."""
     found = []
-    for count in (50, 400):
+    for count in (800, 1600):
         chain(["NEG", "SIN"] * count, 8).save(tmp_path / "m.taper")
         found.append(longest_without_a_look((tmp_path / "m.taper").read_bytes()))
-    assert found[1] < 20 * 800  # of some microseconds each, for 800 nodes
+    assert found[1] < 1.2 * found[0]
+    assert found[1] < 6000
+
+
+def test_long_data_is_looked_through_piece_by_piece():
+    plan = small_plan()
+    values = {"numbers": [1] * 20_000, "keys": {f"k{i}": None for i in range(20_000)}}
+    deep = {"lists": [[[i]] for i in range(5000)]}
+    for metadata in (values, deep):
+        changed = plan._replace(metadata=metadata)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "m.taper")
+            changed.save(path)
+            assert longest_without_a_look(path.read_bytes()) < 6000
+
+
+def test_no_garbage_is_collected_while_a_load_may_be_ended():
+    seen = []
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            with ended_by(lambda: None):
+                with ended_by(lambda: None):
+                    seen.append(gc.isenabled())
+                seen.append(gc.isenabled())
+            seen.append(gc.isenabled())
+            with pytest.raises(Ended), ended_by(Countdown(1)):
+                look()
+            seen.append(gc.isenabled())
+        finally:
+            gc.enable()
+    assert seen == [False, False, True, True, False, False, False, False]
+    with ended_by(None):
+        assert gc.isenabled()
 
 
 def test_a_flag_ends_loads_and_lets_them_begin_again(tmp_path):

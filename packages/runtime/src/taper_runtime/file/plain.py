@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from taper_runtime.base.checks import MAX_DEPTH, check_text, fail, is_integer
+from taper_runtime.base.loading import watched
 
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FLOAT_KEYS = {"float"}
@@ -57,7 +58,7 @@ def from_json(value: Any, field: str, depth: int = 0) -> Any:
     is_dict = type(value) is dict
     if is_dict and value.keys() == _FLOAT_KEYS:
         return _parse_float(value["float"], f"{field}.float")
-    for key, item in value.items() if is_dict else enumerate(value):
+    for key, item in watched(value.items() if is_dict else enumerate(value)):
         if type(item) not in _SCALARS and not is_integer(item):
             inside = f"{field}.{key}" if is_dict else f"{field}[{key}]"
             value[key] = from_json(item, inside, depth + 1)
