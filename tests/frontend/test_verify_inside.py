@@ -17,7 +17,7 @@ from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.verify import VerificationError
-from taper_frontend.verify.inside import _Reader
+from taper_frontend.verify.inside import _Comparison, _Reader
 from taper_runtime.executor.interpreted import InterpretedExecutor
 
 
@@ -263,3 +263,39 @@ def test_memory_is_freed_as_values_are_traced():
     with pytest.raises(KeyError):
         read(first)
     assert read(plan.outputs[0]).shape == plan.tensors[plan.outputs[0]].shape
+
+
+class ByRow(nn.Module):
+    """A function of each row, which torch captures as nodes that begin and end a ``vmap``."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        rows = torch.vmap(lambda row: torch.softmax(row, 0) * row.sum())(self.layer(x))
+        return torch.func.vmap(torch.vmap(torch.sigmoid))(rows.view(2, -1, 6)).exp()
+
+
+@pytest.mark.parametrize("depth", [True, "deep"])
+def test_what_vmap_computes_is_compared_where_it_ends(depth):
+    report = inside(ByRow(), torch.randn(4, 6), verify=depth)
+    assert report["values"] >= 3
+    assert report["relative_error"] <= 1e-6
+
+
+def test_vmap_ends_where_a_run_does(monkeypatch):
+    """An error in the middle leaves torch as it was."""
+
+    class Stopped(Exception):
+        pass
+
+    def see(walk, node, value):
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise Stopped
+
+    monkeypatch.setattr(_Comparison, "see", see)
+    with pytest.raises(Stopped):
+        inside(ByRow(), torch.randn(4, 6))
+    assert torch._C._functorch.peek_interpreter_stack() is None

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import operator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._functorch import (
+    get_dynamic_layer_stack_depth,
+    pop_dynamic_layer_stack_and_undo_to_depth,
+)
 from torch._ops import OpOverload
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
@@ -17,6 +22,17 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@contextmanager
+def _ends_transforms() -> Iterator[None]:
+    """End what a program is in where it stops: a node begins a ``torch.vmap``, another ends it."""
+    depth = get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        if get_dynamic_layer_stack_depth() > depth:
+            pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 class NotRunError(Exception):
@@ -93,6 +109,7 @@ class Captured:
         node = self._named.get(lowered)
         return "" if node is None else node.name
 
+    @_ends_transforms()
     def run(
         self,
         arguments: Sequence[Any],

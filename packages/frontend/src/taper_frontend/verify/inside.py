@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from taper_frontend.lowering.context import stored
 from taper_frontend.verify.compare import TOLERANCE, describe, difference, power_of_ten, tolerance
@@ -442,10 +443,15 @@ class _Reruns:
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """Return a value of the captured program as a plan stores it; None if it is no such thing."""
+    """Return a value of the captured program as a plan stores it; None if it is no such thing.
+
+    A tensor inside of ``torch.vmap`` stands for one row of what a plan has.
+    """
     if isinstance(value, bool | int | float):
         value = torch.as_tensor(value)
-    return stored(value) if isinstance(value, torch.Tensor) else None
+    if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
+        return None
+    return stored(value)
 
 
 def _steps(plan: Plan) -> dict[str, int]:
