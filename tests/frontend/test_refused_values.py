@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from function_module import Function
 from lowering import evaluate_graph, lower_model
+from taper_frontend import export
+from taper_runtime import InferenceSession
 from taper_runtime.base.errors import InputError
 
 X = torch.arange(12.0).reshape(4, 3)
@@ -106,6 +110,56 @@ def test_divisions(name, dtype):
     assert outcome(division, a, b) is None
     with pytest.raises(InputError, match="expected integers other than 0 as divisors, got 0"):
         evaluate_graph(graph, [a, b])
+
+
+def arrays_session(plan):
+    """Return a session that takes tensors."""
+    session = InferenceSession(plan)
+    return lambda *tensors: session(*(tensor.numpy() for tensor in tensors))
+
+
+def test_a_division_that_may_be_refused_is_fused():
+    def model(a, b):
+        return (a * 2) // b + 1, torch.relu(a.float() @ torch.ones(3, 3)).long() % b
+
+    a, b = torch.tensor([7, 5, 9]), torch.tensor([2, 3, 4])
+    plan = export(Function(model), (a, b))
+    programs = [node.attrs["code"] for node in plan.nodes if node.op == "MAP"]
+    assert ["FLOOR_DIV:nonzero" in code for code in programs].count(True) == 1
+    session = arrays_session(plan)
+    for got, want in zip(session(a, b), model(a, b), strict=True):
+        np.testing.assert_array_equal(got, want)
+    with pytest.raises(InputError, match=r"\(MAP\): .*expected integers other than 0 .* got 0"):
+        session(a, torch.tensor([2, 0, 4]))
+
+
+def test_a_product_takes_no_division_that_may_be_refused():
+    def model(x, b):
+        return ((x @ torch.ones(3, 3)).int() // b).float()
+
+    x, b = torch.full((4, 3), 7.0), torch.full((4, 3), 2, dtype=torch.int32)
+    plan = export(Function(model), (x, b))
+    assert not any(node.attrs.get("code") for node in plan.nodes if node.op == "MATMUL")
+    session = arrays_session(plan)
+    np.testing.assert_array_equal(session(x, b), model(x, b))
+    b[2, 1] = 0
+    with pytest.raises(InputError, match="got 0"):
+        session(x, b)
+
+
+def test_a_smaller_division_is_refused_beside_nothing():
+    """torch divides, and refuses, whatever the sizes that the quotient meets."""
+
+    def model(a, b, x):
+        return a // b + x
+
+    a, b, x = torch.tensor([7]), torch.tensor([2]), torch.arange(4)
+    plan = export(Function(model), (a, b, x), dynamic_shapes=(({}, {}, {0: "n"}),))
+    session = arrays_session(plan)
+    assert session(a, b, x[:0]).size == 0
+    for rows in (x, x[:0]):
+        with pytest.raises(InputError, match="got 0"):
+            session(a, torch.tensor([0]), rows)
 
 
 def test_a_divisor_that_is_a_number_needs_no_check():

@@ -130,6 +130,59 @@ def test_integers_divided_by_0(op, dtype):
                     session.run(None, feed([a, with_value(b, place, 0)]))
 
 
+#: Programs of a dividend and a divisor: the division first, last, between, by what is computed.
+PROGRAMS = {
+    "first": (["{}", "ADD"], [0, 1, 2, 0]),
+    "last": (["ADD", "{}"], [0, 0, 2, 1]),
+    "between": (["NEG", "{}", "MUL"], [0, 2, 1, 3, 1]),
+    "twice": (["{}", "ADD", "{}"], [0, 1, 1, 1, 2, 3]),
+    "of numbers": (["SUB", "{}", "{}"], [1, -1, -2, 2, 3, -2]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("op", DIVISIONS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_integers_divided_by_0_in_a_program(program, op, dtype):
+    rng = np.random.default_rng(0)
+    wanted = rf"node y \(MAP\): {op}: expected integers other than 0 as divisors, got 0"
+    code, args = PROGRAMS[program]
+    attrs = {"code": [name.format(f"{op}:nonzero") for name in code], "args": args}
+    attrs["scalars"] = [50, 9]
+    allowed = REGISTRY["MAP"].complete({**attrs, "code": [name.format(op) for name in code]})
+    zero = 50 if program == "of numbers" else 0
+    for first, second in SHAPES:
+        a = np.asarray(rng.integers(0, 50, first), dtype)
+        b = np.asarray(rng.integers(1, 50, second), dtype)
+        for way, session in sessions(plan_of("MAP", [a, b], attrs)):
+            (got,) = session.run(None, feed([a, b]))
+            np.testing.assert_array_equal(got, REGISTRY["MAP"].evaluate([a, b], allowed), str(way))
+            for place in {0, b.size // 2, b.size - 1}:
+                with pytest.raises(NodeInputError, match=wanted):
+                    session.run(None, feed([a, with_value(b, place, zero)]))
+
+
+@pytest.mark.parametrize("op", DIVISIONS)
+def test_what_is_refused_is_not_overwritten(op):
+    """The values stay that an error is about, where the result takes their memory."""
+    alone = (REGISTRY[op], {"by_zero": False})
+    for definition, attrs in (
+        alone,
+        (REGISTRY["MAP"], {"code": ["NEG", f"{op}:nonzero", "SUB"], "args": [0, 2, 1, 3, 1]}),
+    ):
+        attrs = definition.complete(attrs)
+        for shape in ((70000,), (300, 7), (3, 900)):
+            a, b = np.full(shape, 20, np.int64), np.full(shape, 3, np.int64)
+            operands = [(t, contiguous_strides(t.shape)) for t in types_of([a, b])]
+            for level in _kernels.available_isas():
+                node = _kernels.prepare(definition, attrs, operands, operands[:1], (level,))
+                for place in (0, 1234, a.size - 1):
+                    for over in (0, 1):
+                        arrays = [a.copy(), with_value(b, place, 0)]
+                        with pytest.raises(InputError, match=f"{op}: expected .* got 0"):
+                            node.run(arrays, [arrays[over]])
+
+
 @pytest.mark.parametrize("op", DIVISIONS)
 def test_a_division_that_allows_0_or_divides_nothing(op):
     for attrs, shape in (({}, (3,)), ({"by_zero": False}, (0, 3)), ({"by_zero": False}, (3, 0))):

@@ -471,6 +471,45 @@ static void empty_epilogue(void) {
     CHECK(data[0] == 1, "%g", (double)data[0]);
 }
 
+/* ---- values that are refused ---- */
+
+/* A program says so as a node of its own, and none is an epilogue, which has no way to. */
+static void refused_values(void) {
+    static const char *const code[] = {"CAST:int32", "FLOOR_DIV:nonzero", "CAST:float32"};
+    static const char *const allowed[] = {"CAST:int32", "FLOOR_DIV", "CAST:float32"};
+    static const int64_t args[] = {0, 2, 1, 3};
+    enum { N = 1500 };
+    const int64_t dims[2] = {3, N / 3};
+    float x[N], y[N];
+    int32_t by[N];
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)i;
+        by[i] = i % 7 + 1;
+    }
+    const taper_tensor in[2] = {check_tensor(x, TAPER_FLOAT32, 2, dims),
+                                check_tensor(by, TAPER_INT32, 2, dims)};
+    const taper_tensor out = check_tensor(y, TAPER_FLOAT32, 2, dims);
+    const struct map_attrs attrs = {{code, 3}, {args, 4}, {NULL, 0}};
+    check_threads("MAP", NULL, in, 2, &out, &attrs);
+    for (int i = 0; i < N; i++)
+        CHECK(y[i] == (float)(i / (i % 7 + 1)), "element %d: %g", i, (double)y[i]);
+    for (int i = 0; i < N; i += N / 9) {
+        const int32_t kept = by[i];
+        by[i] = 0;
+        y[i] = -1;
+        CHECK(check_run("MAP", NULL, in, 2, &out, &attrs, 2) == TAPER_BAD_INDEX, "0 at %d", i);
+        CHECK(y[i] == -1, "element %d is written: %g", i, (double)y[i]);
+        by[i] = kept;
+    }
+    for (int refuses = 0; refuses < 2; refuses++) {
+        taper_program p;
+        CHECK(ENGINE.prepare(&p, &(taper_strings){refuses ? code : allowed, 3},
+                             &(taper_ints){args, 4}, &(taper_scalars){NULL, 0}, &in[1], 1, &out,
+                             true, NULL) == (refuses ? TAPER_UNSUPPORTED : TAPER_OK),
+              "an epilogue");
+    }
+}
+
 /* ---- limits ---- */
 
 static taper_status prepare_map(const char *const *code, int64_t n_code, const int64_t *args,
@@ -554,6 +593,7 @@ const check_case level_cases[] = {
     {"heads_and_rests", heads_and_rests},
     {"empty_epilogue", empty_epilogue},
     {"malformed_programs", malformed_programs},
+    {"refused_values", refused_values},
 };
 const size_t level_n_cases = COUNT(level_cases);
 const check_case level_benches[] = {{"epilogue", bench_epilogue}};

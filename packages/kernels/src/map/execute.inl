@@ -18,8 +18,9 @@ static void fill_tile(char *out, int64_t n, int64_t size) {
         memcpy(out + done * size, out, (size_t)(i64_min(done, n - done) * size));
 }
 
-/* n elements: inputs and frame->out are those of this tile. */
-static void run_tile(const taper_program *p, const program_frame *frame, int64_t n, bool flat) {
+/* n elements: inputs and frame->out are those of this tile. False if an instruction refuses one,
+ * whose place in the output is then not written. */
+static bool run_tile(const taper_program *p, const program_frame *frame, int64_t n, bool flat) {
     const int32_t last = p->count - 1;
     const uint64_t uniform = p->uniform[flat];
     for (int32_t j = 0; j <= last; j++) {
@@ -28,10 +29,12 @@ static void run_tile(const taper_program *p, const program_frame *frame, int64_t
         for (int k = 0; k < instruction->arity; k++)
             in[k] = frame->slot[instruction->operand[k]];
         void *out = j < last ? (void *)(uintptr_t)frame->slot[RESULT_SLOT + j].data : frame->out;
-        instruction->run(out, in, uniform >> j & 1 ? 1 : n);
+        if (!instruction->run(out, in, uniform >> j & 1 ? 1 : n))
+            return false;
     }
     if (uniform >> last & 1)
         fill_tile(frame->out, n, p->output_size);
+    return true;
 }
 
 /* to[r * pitch + c] = from[r * row_stride + c * col_stride]; along the smaller stride where neither
@@ -96,7 +99,7 @@ static void gather_rows(const taper_program *p, const program_input *in, const c
     }
 }
 
-static void run_flat(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
+static bool run_flat(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
                      int64_t r0, int64_t r1, char *block, char *scratch) {
     const int64_t rows_per_tile = PROGRAM_TILE / p->cols;
     for (int64_t r = r0; r < r1; r += rows_per_tile) {
@@ -117,8 +120,10 @@ static void run_flat(const taper_program *p, program_frame *frame, const taper_t
                 frame->slot[i] = (program_operand){scratch + in->gather, 1};
             }
         }
-        run_tile(p, frame, rows * p->cols, true);
+        if (!run_tile(p, frame, rows * p->cols, true))
+            return false;
     }
+    return true;
 }
 
 /* Columns of a tile: with no register to fill there is nothing to keep in L1. */
@@ -137,7 +142,7 @@ static int64_t rows_at_once(const taper_program *p, int64_t r, int64_t rows, int
     return p->gather_rows ? i64_min(rows, p->gather_rows) : rows;
 }
 
-static void run_rows(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
+static bool run_rows(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
                      int64_t r, int64_t rows, int64_t c0, int64_t c1, char *block, int64_t ldc,
                      char *scratch) {
     const char *data[PROGRAM_MAX_INPUTS];
@@ -168,15 +173,17 @@ static void run_rows(const taper_program *p, program_frame *frame, const taper_t
                 frame->slot[0] = (program_operand){frame->out, 1};
             for (int32_t i = p->first; i < p->n_inputs; i++)
                 frame->slot[i].data = from[i] + k * step[i];
-            run_tile(p, frame, n, false);
+            if (!run_tile(p, frame, n, false))
+                return false;
         }
     }
+    return true;
 }
 
-static void program_run(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
+static bool program_run(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
                         int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch) {
     if (p->count == 0 || r0 >= r1 || c0 >= c1)
-        return;
+        return true;
     const bool flat = may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols;
     program_frame frame;
     for (int32_t j = 0; j < p->count - 1; j++)
@@ -186,11 +193,12 @@ static void program_run(const taper_program *p, const taper_tensor *tensors, int
     for (int32_t s = 0; s < p->n_scalars; s++)
         frame.slot[SCALAR_SLOT + s] = (program_operand){&p->scalars[s], 0};
     if (flat)
-        run_flat(p, &frame, tensors, r0, r1, block, scratch);
-    else
-        for (int64_t r = r0, rows; r < r1; r += rows) {
-            rows = rows_at_once(p, r, r1 - r, c1 - c0);
-            run_rows(p, &frame, tensors, r, rows, c0, c1,
-                     (char *)block + (r - r0) * ldc * p->output_size, ldc, scratch);
-        }
+        return run_flat(p, &frame, tensors, r0, r1, block, scratch);
+    for (int64_t r = r0, rows; r < r1; r += rows) {
+        rows = rows_at_once(p, r, r1 - r, c1 - c0);
+        if (!run_rows(p, &frame, tensors, r, rows, c0, c1,
+                      (char *)block + (r - r0) * ldc * p->output_size, ldc, scratch))
+            return false;
+    }
+    return true;
 }

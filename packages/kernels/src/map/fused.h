@@ -19,8 +19,9 @@ typedef struct program_operand {
 
 /* out[i] = op(in[0][i], ...) for i < n. Not every operand has step 0 unless n is 1. `out` may be an
  * operand of the same element size, and otherwise overlaps none; so an operand of step 0 is read
- * before `out` is written. */
-typedef void (*program_microop)(void *out, const program_operand *in, int64_t n);
+ * before `out` is written. Returns false at the first i whose operands the micro-op refuses, before
+ * out[i] is written; only a micro-op for which microop_refuses (map/microops.h) is true does so. */
+typedef bool (*program_microop)(void *out, const program_operand *in, int64_t n);
 
 typedef struct tile_fused {
     const float *bias;     /* of the first column, or NULL */

@@ -50,15 +50,13 @@ TAPER_DEFINE_ATTRS(cast)
  */
 enum {
     MAP_TASK_COST = 1 << 15,
-    CHECKED_TASKS = 2, /* divisors of so many are read and looked at while they are in cache */
-    PANEL = 16,        /* columns of a panel of a packed matrix */
+    PANEL = 16, /* columns of a panel of a packed matrix */
 };
 
 /* A task is row_block whole rows of the program's [R][C] view, or col_block columns of one row. */
 struct map_state {
     taper_program program;
     int64_t row_block, col_block, col_blocks;
-    int32_t divisor; /* slot of what may not be 0; -1: none */
 };
 
 /* Rows and columns of a block, and the task after it. */
@@ -93,7 +91,6 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     s->col_block = i64_max(1, i64_ceil_div(s->col_block, TAPER_ALIGNMENT)) * TAPER_ALIGNMENT;
     s->col_blocks = i64_max(1, i64_ceil_div(p->cols, s->col_block));
     s->row_block = i64_max(1, elements / i64_max(1, p->cols));
-    s->divisor = -1;
     work->tasks = p->cols == 0 ? 0 : i64_ceil_div(p->rows, s->row_block) * s->col_blocks;
     work->scratch_bytes = p->scratch_bytes;
     return TAPER_OK;
@@ -105,8 +102,9 @@ static taper_status map_run(const taper_call *call, int64_t begin, int64_t end, 
     char *out = call->output->data;
     while (begin < end) {
         const struct map_block b = map_block_at(s, begin, end);
-        program_run(p, call->inputs, b.r0, b.r1, b.c0, b.c1,
-                    out + (b.r0 * p->cols + b.c0) * p->output_size, p->cols, scratch);
+        if (!program_run(p, call->inputs, b.r0, b.r1, b.c0, b.c1,
+                         out + (b.r0 * p->cols + b.c0) * p->output_size, p->cols, scratch))
+            return TAPER_BAD_INDEX;
         begin = b.next;
     }
     return TAPER_OK;
@@ -148,93 +146,22 @@ static taper_status microop_prepare(const taper_call *call, taper_work *work) {
 
 /* ---- divisions ---- */
 
-/* Integers are divided by 0, which gives 0, or are not, as attrs say. */
-static bool is_division(const taper_microop *op) {
+/* The op whose micro-op divides, in both forms; else NULL. */
+static const char *division_op(const taper_microop *op) {
     static const char *const names[] = {"FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(op->name, names[i]) == 0)
-            return true;
-    return false;
+        if (strncmp(op->name, names[i], strlen(names[i])) == 0)
+            return names[i];
+    return NULL;
 }
 
 static taper_status division_prepare(const taper_call *call, taper_work *work) {
     const struct division_attrs *attrs = call->attrs;
     const taper_microop *op = call->kernel->data;
-    struct map_state *s = call->state;
-    const taper_status status = prepare_one(call, work, op, attrs->scalar_index, attrs->scalar);
-    if (status == TAPER_OK && !attrs->by_zero && (op->result == I64 || op->result == I32))
-        s->divisor = s->program.code[0].operand[1];
-    return status;
-}
-
-/* x - 1 and not x has its upper bit if x is 0 alone: compilers make vectors of that at every level.
- */
-#define ANY_ZERO(name, T)                                                                          \
-    static bool name(const void *from, int64_t rows, int64_t row_stride, int64_t cols,             \
-                     int64_t col_stride) {                                                         \
-        const T *f = from;                                                                         \
-        T below = 0;                                                                               \
-        if (cols == 1) {                                                                           \
-            cols = rows;                                                                           \
-            col_stride = row_stride;                                                               \
-            rows = 1;                                                                              \
-        }                                                                                          \
-        for (int64_t r = 0; r < rows; r++, f += row_stride)                                        \
-            if (col_stride == 1)                                                                   \
-                for (int64_t c = 0; c < cols; c++)                                                 \
-                    below |= (f[c] - 1) & ~f[c];                                                   \
-            else                                                                                   \
-                for (int64_t c = 0; c < cols; c++)                                                 \
-                    below |= (f[c * col_stride] - 1) & ~f[c * col_stride];                         \
-        return below >> (8 * sizeof(T) - 1);                                                       \
-    }
-ANY_ZERO(any_zero32, uint32_t)
-ANY_ZERO(any_zero64, uint64_t)
-
-/* Whether an element of the block is divided by 0. */
-static bool divides_by_zero(const struct map_state *s, const taper_tensor *tensors,
-                            const struct map_block *b) {
-    const taper_program *p = &s->program;
-    if (s->divisor >= SCALAR_SLOT) {
-        const program_scalar *scalar = &p->scalars[s->divisor - SCALAR_SLOT];
-        return p->output_size == 8 ? scalar->i64 == 0 : scalar->i32 == 0;
-    }
-    const program_input *in = &p->inputs[s->divisor];
-    const char *data = tensors[s->divisor].data;
-    bool (*any_zero)(const void *, int64_t, int64_t, int64_t, int64_t) =
-        in->size == 8 ? any_zero64 : any_zero32;
-    const int64_t cols = in->col_stride ? b->c1 - b->c0 : 1;
-    data += b->c0 * in->col_stride * in->size;
-    if (in->every_row)
-        return any_zero(data, 1, 0, cols, in->col_stride);
-    if (in->flat && b->c1 - b->c0 == p->cols)
-        return any_zero(data + b->r0 * p->cols * in->size, 1, 0, (b->r1 - b->r0) * p->cols, 1);
-    bool found = false;
-    for (int64_t r = b->r0, n; r < b->r1; r += n) {
-        const int64_t run = p->sizes[p->outer - 1];
-        n = i64_min(b->r1 - r, run - r % run);
-        found |= any_zero(data + row_offset(p, in, r) * in->size, n, row_stride(p, in), cols,
-                          in->col_stride);
-    }
-    return found;
-}
-
-static taper_status division_run(const taper_call *call, int64_t begin, int64_t end,
-                                 void *scratch) {
-    const struct map_state *s = call->state;
-    if (s->divisor < 0)
-        return map_run(call, begin, end, scratch);
-    const bool overwritten =
-        s->divisor < call->n_inputs && call->inputs[s->divisor].data == call->output->data;
-    for (struct map_block b; begin < end; begin = b.next) {
-        b = map_block_at(s, begin, i64_min(end, begin + CHECKED_TASKS));
-        if (overwritten && divides_by_zero(s, call->inputs, &b))
-            return TAPER_BAD_INDEX;
-        map_run(call, begin, b.next, scratch);
-        if (!overwritten && divides_by_zero(s, call->inputs, &b)) /* then they are in cache */
-            return TAPER_BAD_INDEX;
-    }
-    return TAPER_OK;
+    const bool integers = op->result == I64 || op->result == I32;
+    if (microop_refuses(op) != (integers && !attrs->by_zero))
+        return TAPER_UNSUPPORTED;
+    return prepare_one(call, work, op, attrs->scalar_index, attrs->scalar);
 }
 
 /* ---- a packed matrix times factors of its rows ---- */
@@ -273,6 +200,7 @@ static taper_status cast_prepare(const taper_call *call, taper_work *work) {
 #define any_map_run map_run
 #define microop_run map_run
 #define cast_run map_run
+#define division_run map_run
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel map_kernels[] = {
@@ -287,10 +215,11 @@ static void make_microop_kernel(size_t i, taper_kernel *kernel) {
                 TAPER_KERNEL(division, "", division, struct map_state, D_NONE, D_NONE)};
     const taper_microop *op = &taper_microops[i];
     const bool is_cast = strncmp(op->name, "CAST:", strlen("CAST:")) == 0;
-    *kernel = rows[is_cast ? 1 : is_division(op) ? 2 : 0];
+    const char *division = division_op(op);
+    *kernel = rows[is_cast ? 1 : division ? 2 : 0];
     kernel->name = op->kernel;
     if (!is_cast)
-        kernel->op = op->name;
+        kernel->op = division ? division : op->name;
     kernel->output = TENSOR(1u << op->result);
     kernel->inputs[0] = TENSOR(0);
     for (int k = 0; k < op->arity; k++) /* a scalar may stand for any of them */

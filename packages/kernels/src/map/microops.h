@@ -2,6 +2,8 @@
 #ifndef TAPER_MAP_MICROOPS_H
 #define TAPER_MAP_MICROOPS_H
 
+#include <string.h>
+
 #include "taper/kernels.h"
 
 enum {
@@ -38,5 +40,10 @@ enum {
 #undef TAPER_CAST
 
 extern const taper_microop taper_microops[MICROOP_COUNT];
+
+/* Whether there are operands that the micro-op gives no result of. */
+static inline bool microop_refuses(const taper_microop *op) {
+    return strstr(op->name, ":nonzero") != NULL;
+}
 
 #endif /* TAPER_MAP_MICROOPS_H */

@@ -89,7 +89,7 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
  * are not go through libm, and the others give the same bits as in vectors: no element's bits
  * depend on its neighbours. */
 #define C_WITHIN(name, within, expr, exact)                                                        \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         enum { BLOCK = 64 };                                                                       \
         double *r = out;                                                                           \
         const double *p = in[0].data;                                                              \
@@ -111,6 +111,7 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
                 r[i] = within ? (expr) : (exact);                                                  \
             }                                                                                      \
         }                                                                                          \
+        return true;                                                                               \
     }
 
 C_WITHIN(f64_exp, fabs(a) <= D_EXP_LIMIT, d_exp(a), exp(a))

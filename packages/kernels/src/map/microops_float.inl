@@ -20,7 +20,7 @@
 #define V_SAME(load, operand) operand##_same
 
 #define V_UNARY(name, expr)                                                                        \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         float *r = out;                                                                            \
         const float *pa = in[0].data;                                                              \
         int64_t i = 0;                                                                             \
@@ -32,10 +32,11 @@
             const vf a = v_load_n(pa + i, n - i);                                                  \
             v_store_n(r + i, expr, n - i);                                                         \
         }                                                                                          \
+        return true;                                                                               \
     }
 
 #define V_BINARY(name, expr)                                                                       \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         float *r = out;                                                                            \
         const float *pa = in[0].data, *pb = in[1].data;                                            \
         const vf a_same = v_set1(*pa), b_same = v_set1(*pb);                                       \
@@ -45,11 +46,12 @@
             V_LOOP(V_SAME, V_EACH, expr)                                                           \
         else                                                                                       \
             V_LOOP(V_EACH, V_EACH, expr)                                                           \
+        return true;                                                                               \
     }
 
 /* From 16-bit floats, V_LEN of which `load` widens. */
 #define V_WIDEN(name, load)                                                                        \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         float *r = out;                                                                            \
         const uint16_t *pa = in[0].data;                                                           \
         int64_t i = 0;                                                                             \
@@ -60,6 +62,7 @@
             memcpy(last, pa + i, (size_t)(n - i) * sizeof *last);                                  \
             v_store_n(r + i, load(last), n - i);                                                   \
         }                                                                                          \
+        return true;                                                                               \
     }
 
 V_WIDEN(f32_from_f16, v_load_f16)

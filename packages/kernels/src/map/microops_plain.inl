@@ -20,7 +20,7 @@
     }
 
 #define C_UNARY(name, R, T, expr)                                                                  \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         R *r = out;                                                                                \
         const T *pa = in[0].data;                                                                  \
         C_INDEPENDENT                                                                              \
@@ -28,10 +28,11 @@
             const T a = pa[i];                                                                     \
             r[i] = (R)(expr);                                                                      \
         }                                                                                          \
+        return true;                                                                               \
     }
 
 #define C_BINARY(name, R, T, expr)                                                                 \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         R *r = out;                                                                                \
         const T *pa = in[0].data, *pb = in[1].data;                                                \
         const T a_same = *pa, b_same = *pb;                                                        \
@@ -41,22 +42,24 @@
             C_LOOP(R, T, a_same, pb[i], expr)                                                      \
         else                                                                                       \
             C_LOOP(R, T, pa[i], pb[i], expr)                                                       \
+        return true;                                                                               \
     }
 
 /* The same for expressions that call a function with a loop or branches of its own, as the math
  * library's: no compiler vectorises those, and Clang warns where it is asked to. */
 #define C_UNARY_CALL(name, R, T, expr)                                                             \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         R *r = out;                                                                                \
         const T *pa = in[0].data;                                                                  \
         for (int64_t i = 0; i < n; i++) {                                                          \
             const T a = pa[i];                                                                     \
             r[i] = (R)(expr);                                                                      \
         }                                                                                          \
+        return true;                                                                               \
     }
 
 #define C_BINARY_CALL(name, R, T, expr)                                                            \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         R *r = out;                                                                                \
         const T *pa = in[0].data, *pb = in[1].data;                                                \
         const T a_same = *pa, b_same = *pb;                                                        \
@@ -64,11 +67,12 @@
             const T a = in[0].step ? pa[i] : a_same, b = in[1].step ? pb[i] : b_same;              \
             r[i] = (R)(expr);                                                                      \
         }                                                                                          \
+        return true;                                                                               \
     }
 
 /* WHERE: one condition for all elements picks an operand; else four loops. */
 #define C_WHERE(name, T)                                                                           \
-    static void name(void *out, const program_operand *in, int64_t n) {                            \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
         T *r = out;                                                                                \
         const uint8_t *pc = in[0].data;                                                            \
         const T *pa = in[1].data, *pb = in[2].data;                                                \
@@ -86,6 +90,7 @@
             C_WHERE_LOOP(T, pa[i], b_same)                                                         \
         else                                                                                       \
             C_WHERE_LOOP(T, pa[i], pb[i])                                                          \
+        return true;                                                                               \
     }
 #define C_WHERE_LOOP(T, A, B)                                                                      \
     C_INDEPENDENT                                                                                  \
@@ -131,8 +136,10 @@ static inline int64_t int_div(int64_t a, int64_t b) {
     return b == 0 ? 0 : b == -1 ? (int64_t)(U(0) - U(a)) : a / b;
 }
 static inline int64_t int_rem(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+/* Whether the quotient is negative and not whole, without a branch that random signs would miss. */
 static inline bool int_rounds_down(int64_t a, int64_t b) {
-    return int_rem(a, b) != 0 && (a < 0) != (b < 0);
+    const int64_t rest = int_rem(a, b);
+    return (rest != 0) & ((rest ^ b) < 0);
 }
 static inline int64_t int_pow(int64_t a, int64_t b) {
     if (b < 0) /* the exact result is a fraction but for these bases */
@@ -143,10 +150,38 @@ static inline int64_t int_pow(int64_t a, int64_t b) {
     return (int64_t)result;
 }
 
-INT_BINARY(trunc_div, int_div(a, b))
-INT_BINARY(floor_div, int_div(a, b) - int_rounds_down(a, b))
-INT_BINARY(fmod, int_rem(a, b))
-INT_BINARY(remainder, int_rem(a, b) + (int_rounds_down(a, b) ? b : 0))
+/* The same, and `name`_nonzero, which refuses to divide by 0: a test that a division needs in any
+ * case, as it traps. */
+#define C_NONZERO_LOOP(T, A, expr)                                                                 \
+    C_INDEPENDENT                                                                                  \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        const T a = A, b = pb[i];                                                                  \
+        if (b == 0)                                                                                \
+            return false;                                                                          \
+        r[i] = (T)(expr);                                                                          \
+    }
+#define C_DIVISION(name, T, expr)                                                                  \
+    C_BINARY(name, T, T, expr)                                                                     \
+    static bool name##_nonzero(void *out, const program_operand *in, int64_t n) {                  \
+        T *r = out;                                                                                \
+        const T *pa = in[0].data, *pb = in[1].data;                                                \
+        const T a_same = *pa;                                                                      \
+        if (in[1].step == 0)                                                                       \
+            return *pb != 0 && name(out, in, n);                                                   \
+        if (in[0].step == 0)                                                                       \
+            C_NONZERO_LOOP(T, a_same, expr)                                                        \
+        else                                                                                       \
+            C_NONZERO_LOOP(T, pa[i], expr)                                                         \
+        return true;                                                                               \
+    }
+#define INT_DIVISION(op, expr)                                                                     \
+    C_DIVISION(i64_##op, int64_t, expr)                                                            \
+    C_DIVISION(i32_##op, int32_t, expr)
+
+INT_DIVISION(trunc_div, int_div(a, b))
+INT_DIVISION(floor_div, int_div(a, b) - int_rounds_down(a, b))
+INT_DIVISION(fmod, int_rem(a, b))
+INT_DIVISION(remainder, int_rem(a, b) + (b & -(int64_t)int_rounds_down(a, b)))
 C_BINARY_CALL(i64_pow, int64_t, int64_t, int_pow(a, b))
 C_BINARY_CALL(i32_pow, int32_t, int32_t, int_pow(a, b))
 

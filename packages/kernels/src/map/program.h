@@ -114,17 +114,20 @@ V_INLINE tile_fused program_fused_at(const program_fused *h, const taper_tensor 
 }
 
 typedef struct taper_program_table {
-    /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, or a
-     * tensor does not broadcast to the output. Without in_place the tensors are values 0.., and the
-     * dims of the [R][C] view are merged where every operand's strides allow: read rows and cols
-     * from p. An empty program is valid in place only, and does nothing. Where `fused` is not NULL
-     * it takes what it can from the beginning of an epilogue; the program is then the rest. */
+    /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, one
+     * that may refuse its operands in an epilogue, or a tensor does not broadcast to the output.
+     * Without in_place the tensors are values 0.., and the dims of the [R][C] view are merged where
+     * every operand's strides allow: read rows and cols from p. An empty program is valid in place
+     * only, and does nothing. Where `fused` is not NULL it takes what it can from the beginning of
+     * an epilogue; the program is then the rest. */
     taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
                             const taper_scalars *scalars, const taper_tensor *tensors,
                             int32_t n_tensors, const taper_tensor *output, bool in_place,
                             program_fused *fused);
-    /* `tensors` as given to prepare, now with data. Scratch may be NULL if scratch_bytes is 0. */
-    void (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
+    /* `tensors` as given to prepare, now with data. Scratch may be NULL if scratch_bytes is 0.
+     * False if a micro-op refuses its operands, at an element that is then not written; an epilogue
+     * never does. */
+    bool (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
                 int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch);
 } taper_program_table;
 

@@ -199,7 +199,7 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
             operand_dtypes[k] = v < 0 ? ANY_DTYPE : dtypes[v];
         }
         op = fitting_microop(op, operand_dtypes, j == p->count - 1 ? output_dtype : ANY_DTYPE);
-        if (!op)
+        if (!op || (p->first && microop_refuses(op)))
             return false;
         instruction->run = microop_runs[op - taper_microops];
         instruction->arity = op->arity;

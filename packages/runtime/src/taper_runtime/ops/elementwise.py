@@ -2,7 +2,8 @@
 
 The same table serves the ops as nodes of their own and as the micro-ops of a tile program
 (:mod:`taper_runtime.ops.map`). A micro-op has operands and no attrs, so that a program is a list of
-names; CAST alone carries a dtype, spelled ``"CAST:float32"`` in a program.
+names. What an op has in an attr follows the name: the dtype of CAST, as in ``"CAST:float32"``, and
+that a division of integers refuses to divide by 0, as in ``"FLOOR_DIV:nonzero"``.
 """
 
 from __future__ import annotations
@@ -186,8 +187,11 @@ MICROOPS: dict[str, MicroOp] = {
     "WHERE": MicroOp(np.where, 3, COMPUTED, "a where the condition holds, else b"),
 }
 
-#: Those that divide: of integers by 0 they give 0, or as nodes of their own are refused.
+#: Those that divide: integers by 0 give 0, or are refused, as ``by_zero`` says.
 DIVISIONS = ("FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD")
+
+#: In a program, those that refuse to divide integers by 0.
+_REFUSING = {f"{name}:nonzero": name for name in DIVISIONS}
 
 # -- a micro-op on its own -------------------------------------------------------------------------
 
@@ -198,21 +202,33 @@ def _cast_target(code: str) -> str | None:
     return dtype if name == "CAST" and dtype in DTYPES else None
 
 
+def refuses(code: str) -> bool:
+    """Whether a micro-op refuses values: an integer divided by 0."""
+    return code in _REFUSING
+
+
+def refusing(division: str) -> str:
+    """Return the micro-op that is one of :data:`DIVISIONS` and refuses to divide by 0."""
+    return f"{division}:nonzero"
+
+
 def arity(code: str) -> int:
     """Return how many operands a micro-op has.
 
     Parameters
     ----------
     code : str
-        As in a tile program: a name of :data:`MICROOPS`, or ``"CAST:<dtype>"``.
+        As in a tile program: a name of :data:`MICROOPS`, one that :func:`refuses`, or
+        ``"CAST:<dtype>"``.
 
     Raises
     ------
     OpError
         If there is no such micro-op.
     """
-    if code in MICROOPS:
-        return MICROOPS[code].arity
+    micro = MICROOPS.get(_REFUSING.get(code, code))
+    if micro is not None:
+        return micro.arity
     if _cast_target(code) is None:
         fail("a tile program", "a micro-op", repr(code))
     return 1
@@ -233,7 +249,7 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     ------
     OpError
     """
-    micro = MICROOPS.get(code)
+    micro = MICROOPS.get(_REFUSING.get(code, code))
     if micro is None:
         target = _cast_target(code)
         assert target is not None  # else arity() refuses it
@@ -242,7 +258,7 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     dtype = next((x for x in operands[conditions:] if type(x) is str), None)
     if dtype is None:
         fail(code, "an array among the operands that decide the dtype", list(operands))
-    check_dtype(code, "operands", dtype, micro.dtypes)
+    check_dtype(code, "operands", dtype, INTS if refuses(code) else micro.dtypes)
     for i, operand in enumerate(operands):
         expected = "bool" if i < conditions else dtype
         if not isinstance(operand, str):
@@ -252,12 +268,27 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     return micro.result or dtype
 
 
+def _check_nonzero(op: str, operands: Sequence[np.ndarray | float]) -> None:
+    """Check that nothing is divided by 0."""
+    if all(np.size(x) for x in operands) and not np.all(operands[1]):
+        raise InputError(f"{op}: expected integers other than 0 as divisors, got 0")
+
+
 def evaluate_micro(code: str, operands: Sequence[np.ndarray | float]) -> np.ndarray:
-    """Compute a micro-op on what :func:`infer_micro` allows."""
+    """Compute a micro-op on what :func:`infer_micro` allows.
+
+    Raises
+    ------
+    InputError
+        On values that it refuses.
+    """
     target = _cast_target(code)
     if target is not None:
         return cast(np.asarray(operands[0]), target)
-    micro = MICROOPS[code]
+    name = _REFUSING.get(code, code)
+    if refuses(code):
+        _check_nonzero(name, operands)
+    micro = MICROOPS[name]
     conditions = 1 if micro.arity == 3 else 0
     storage = next(x.dtype for x in operands[conditions:] if isinstance(x, np.ndarray))
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
@@ -303,10 +334,8 @@ def _infer_mul(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _check_divisor(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
     """Check, at run time, that no integer is divided by 0 where that is not allowed."""
-    if attrs["by_zero"] or inputs[0].dtype.name not in INTS or not all(x.size for x in inputs):
-        return
-    if not np.all(_operands(op, inputs, attrs)[1]):
-        raise InputError(f"{op}: expected integers other than 0 as divisors, got 0")
+    if not attrs["by_zero"] and inputs[0].dtype.name in INTS:
+        _check_nonzero(op, _operands(op, inputs, attrs))
 
 
 def _evaluate_division(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.ops.elementwise import arity, evaluate_micro, infer_micro
+from taper_runtime.ops.elementwise import arity, evaluate_micro, infer_micro, refuses
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, Sample, TensorType
 from taper_runtime.ops.region import (
     Region,
@@ -74,13 +74,25 @@ def infer_program(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> Tensor
 
 
 def evaluate_program(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    """Compute a tile program, one whole array after the other."""
+    """Compute a tile program, one whole array after the other.
+
+    Raises
+    ------
+    InputError
+        On values that an instruction refuses.
+    """
     values: list[np.ndarray] = list(inputs)
     for name, operands in _instructions(attrs):
         given = [values[v] if v >= 0 else attrs["scalars"][-1 - v] for v in operands]
         values.append(evaluate_micro(name, given))
     shape = np.broadcast_shapes(*(x.shape for x in inputs))
     return np.asarray(np.broadcast_to(values[-1], shape), order="C")
+
+
+def _check(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    """Check, at run time, that no instruction refuses a value."""
+    if any(map(refuses, attrs["code"])) and all(x.size for x in inputs):
+        evaluate_program(inputs, attrs)
 
 
 def infer_epilogue(
@@ -177,6 +189,10 @@ def _samples() -> Iterator[Sample]:
     yield Sample([floats(2, 3) for _ in range(MAX_INPUTS)], most)
     doubled = {"code": ["MUL", "SIN"], "args": [0, -1, 1], "scalars": [2.0]}
     yield Sample([np.linspace(-1, 1, 6)], doubled)
+    refusing = {"code": ["ADD", "FLOOR_DIV:nonzero", "FMOD:nonzero"], "args": [0, -1, 2, 1, 3, -2]}
+    for dtype in (np.int32, np.int64):
+        divisors = rng.integers(1, 9, (3, 40)).astype(dtype)
+        yield Sample([divisors.T, divisors[0, :1]], {**refusing, "scalars": [7, -5]})
     yield Sample(
         [np.arange(600, dtype=np.uint8).reshape(2, 300)],
         {"code": ["CAST:float32", "SQRT"], "args": [0, 1]},
@@ -192,6 +208,7 @@ MAP = OpDef(
     inputs=(1, MAX_INPUTS),
     infer=partial(infer_program, "MAP"),
     evaluate=evaluate_program,
+    check=_check,
     samples=_samples,
     attrs={"code": Attr("strings"), "args": Attr("ints"), "scalars": Attr("scalars", ())},
     region=elementwise,

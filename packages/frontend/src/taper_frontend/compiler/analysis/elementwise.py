@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.ops.convert import is_native_cast
-from taper_runtime.ops.elementwise import MICROOPS, NATIVE, arity
+from taper_runtime.ops.elementwise import MICROOPS, NATIVE, arity, refuses, refusing
+from taper_runtime.ops.rules import INTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,17 +22,19 @@ def is_elementwise(node: Node) -> bool:
 
 
 def is_fusable(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` can be part of a tile program that a native kernel runs.
-
-    A program has no attrs: what refuses values, as a division by 0, is a node of its own.
-    """
-    if not node.attrs.get("by_zero", True):
-        return False
+    """Whether ``node`` can be part of a tile program that a native kernel runs."""
     dtypes = [graph.tensors[t].dtype for t in [*node.reads, node.output]]
+    if not node.attrs.get("by_zero", True) and dtypes[-1] not in INTS:
+        return False
     if node.op == "CAST":
         return is_native_cast(*dtypes)
     # A program takes any dtype that a CAST in it does.
     return node.op == "MAP" or (is_elementwise(node) and all(d in NATIVE for d in dtypes))
+
+
+def may_refuse(node: Node) -> bool:
+    """Whether an elementwise node refuses some values, as a division does 0."""
+    return not node.attrs.get("by_zero", True) or any(map(refuses, node.attrs.get("code", ())))
 
 
 @dataclass(slots=True)
@@ -97,6 +100,8 @@ def tile_program(nodes: Sequence[Node], first: Sequence[str] = ()) -> TileProgra
             result = _inline(program, node, [values[name] for name in node.inputs])
         else:
             code = f"CAST:{node.attrs['dtype']}" if node.op == "CAST" else node.op
+            if may_refuse(node):
+                code = refusing(code)
             args = [values[x] if isinstance(x, str) else program.scalar(x) for x in node.operands()]
             result = program.instruction(code, args)
         values[node.output] = result

@@ -9,6 +9,7 @@ from taper_frontend.compiler.analysis.elementwise import (
     external_inputs,
     instruction_count,
     is_fusable,
+    may_refuse,
     tile_program,
 )
 from taper_runtime.ops.map import MAX_INPUTS, MAX_INSTRUCTIONS
@@ -30,6 +31,7 @@ def fuse_elementwise(graph: Graph) -> bool:
     A value moves into the program only if nothing outside reads it and it is no output: nothing is
     computed twice. It is then computed at the size of the result, so a smaller one moves only if
     the tile loop computes it once all the same: one element in all, or one per row of the result.
+    What refuses values moves only at the size of the result, which may have no rows.
     """
     position = {node.output: index for index, node in enumerate(graph.order())}
     changed = False
@@ -71,7 +73,7 @@ def _grow(graph: Graph, root: Node, position: Mapping[str, int]) -> list[Node]:
         if graph.is_output(name) or any(c.output not in members for c in graph.consumers(name)):
             continue
         if (
-            not _computed_once(graph, name, root.output)
+            not _computed_once(graph, node, root.output)
             or instructions + instruction_count(node) > MAX_INSTRUCTIONS
             or len(external_inputs([*group, node])) > MAX_INPUTS
         ):
@@ -83,9 +85,13 @@ def _grow(graph: Graph, root: Node, position: Mapping[str, int]) -> list[Node]:
     return group
 
 
-def _computed_once(graph: Graph, name: str, result: str) -> bool:
-    """Whether a program with this result computes each element of ``name`` once."""
-    value, whole = graph.tensors[name], graph.tensors[result]
-    if value.type.size in (1, whole.type.size):
+def _computed_once(graph: Graph, node: Node, result: str) -> bool:
+    """Whether a program with this result computes each element of ``node`` once."""
+    value, whole = graph.tensors[node.output], graph.tensors[result]
+    if value.type.size == whole.type.size:
+        return True
+    if may_refuse(node):
+        return False
+    if value.type.size == 1:
         return True
     return value.shape[-1:] == (1,) and value.type.size * whole.shape[-1] == whole.type.size

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.elementwise import external_inputs, is_fusable, tile_program
+from taper_frontend.compiler.analysis.elementwise import (
+    external_inputs,
+    is_fusable,
+    may_refuse,
+    tile_program,
+)
 from taper_frontend.compiler.analysis.product import is_plain_product
 from taper_runtime.ops.map import MAX_EXTRAS
 
@@ -42,6 +47,7 @@ def _fits(graph: Graph, product: Node, consumer: Node) -> bool:
     tensors = graph.tensors
     return (
         is_fusable(graph, consumer)
+        and not may_refuse(consumer)  # a product has no way to say so
         and tensors[product.output].dtype == "float32"
         and tensors[consumer.output].type == tensors[product.output].type
         and len(external_inputs([consumer], first=[product.output])) <= 1 + MAX_EXTRAS
