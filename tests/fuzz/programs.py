@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_openinfer.errors import OpenInferError
-from taper_openinfer.graph_json import graph_from_json, graph_to_json
+from taper_openinfer.language import parse
+from taper_openinfer.language.graph_json import graph_from_json, graph_to_json
 from taper_openinfer.link import link
 from taper_openinfer.oinf.reader import Model
 from taper_openinfer.oinf.values import SizeVar
-from taper_openinfer.text import parse
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
-    from taper_openinfer.graph import Graph
+    from taper_openinfer.language.graph import Graph
 
 #: What a file that cannot be changed raises in :func:`mutate`.
 STRANGE = (ValueError, IndexError, RecursionError)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from taper_openinfer.errors import Place, ProgramError
-from taper_openinfer.graph import (
+from taper_openinfer.language import parse
+from taper_openinfer.language.graph import (
     Branch,
     CacheIncrement,
     Dep,
@@ -20,7 +21,6 @@ from taper_openinfer.graph import (
 from taper_openinfer.link import link
 from taper_openinfer.oinf.reader import Model
 from taper_openinfer.oinf.values import SizeVar, UninitializedTensor
-from taper_openinfer.text import parse
 
 MODEL = Model.of(
     {

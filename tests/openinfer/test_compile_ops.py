@@ -11,7 +11,7 @@ from simulated import as_the_simulator, model
 from taper_openinfer import Graph, ProgramError, TensorSpec
 from taper_openinfer.compiler import compile_program
 from taper_openinfer.dtypes import taper_name
-from taper_openinfer.graph import Name, Op
+from taper_openinfer.language.graph import Name, Op
 from taper_openinfer.ops import OPS, combinations, evaluate, output_type
 from taper_runtime import InferenceSession
 

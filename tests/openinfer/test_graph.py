@@ -3,7 +3,7 @@
 import pytest
 
 from taper_openinfer.errors import OpenInferError, Place, Problem, ProgramError, shown
-from taper_openinfer.graph import (
+from taper_openinfer.language.graph import (
     Access,
     Assign,
     Await,

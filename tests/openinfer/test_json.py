@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from taper_openinfer.errors import OpenInferError, ProgramError
-from taper_openinfer.graph import Graph, Name, Op
-from taper_openinfer.graph_json import graph_from_json, graph_to_json
-from taper_openinfer.text import load_program, parse
+from taper_openinfer.language import load_program, parse
+from taper_openinfer.language.graph import Graph, Name, Op
+from taper_openinfer.language.graph_json import graph_from_json, graph_to_json
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").iterdir())
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from taper_openinfer.errors import ProgramError, StepError
-from taper_openinfer.graph import Name, Op, access
+from taper_openinfer.language import load_program, parse
+from taper_openinfer.language.graph import Name, Op, access
 from taper_openinfer.link import link
 from taper_openinfer.oinf.reader import Model, open_model
 from taper_openinfer.oinf.values import (
@@ -17,7 +18,6 @@ from taper_openinfer.oinf.values import (
 )
 from taper_openinfer.oinf.writer import write_model
 from taper_openinfer.simulator.simulator import Simulator
-from taper_openinfer.text import load_program, parse
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").iterdir())
 SIZES = {"B": 4, "D": 16, "H": 2, "O": 3, "layers": 3, "heads": 3}

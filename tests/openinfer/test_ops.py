@@ -5,7 +5,7 @@ import pytest
 
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import NoKernelError
-from taper_openinfer.graph import Name
+from taper_openinfer.language.graph import Name
 from taper_openinfer.ops import OPS, combinations, complete, evaluate, output_type
 from taper_runtime.base.errors import OpError
 

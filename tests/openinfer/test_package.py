@@ -1,13 +1,10 @@
-"""The package: what it needs, what needs it, and how it refuses wrong arguments."""
+"""The package: what it needs, and how it refuses wrong arguments."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import taper_openinfer
 from wrong_arguments import undocumented_errors
-
-PACKAGES = Path(__file__).parents[2] / "packages"
 
 #: Makes imports fail as where neither torch nor the frontend is installed.
 _HIDE = """
@@ -68,17 +65,6 @@ def test_every_public_name_is_there_when_it_is_asked_for():
         if name != "compile_program":
             assert getattr(taper_openinfer, name).__module__.startswith("taper_openinfer.")
     assert not hasattr(taper_openinfer, "simulate")
-
-
-def test_no_other_package_names_this_one():
-    sources = [
-        path
-        for package in ("runtime", "frontend", "kernels")
-        for path in (PACKAGES / package).rglob("*")
-        if path.suffix in (".py", ".pyx", ".pxd", ".pyi", ".toml", ".build")
-    ]
-    assert len(sources) > 300
-    assert not [path for path in sources if "taper_openinfer" in path.read_text(encoding="utf-8")]
 
 
 def test_wrong_arguments_are_refused_by_documented_errors():

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from taper_openinfer.errors import OpenInferError, Place, ProgramError
-from taper_openinfer.graph import (
+from taper_openinfer.language import load_program, parse, parse_access
+from taper_openinfer.language.graph import (
     Access,
     Assign,
     Await,
@@ -29,8 +30,7 @@ from taper_openinfer.graph import (
     Variable,
     Yield,
 )
-from taper_openinfer.graph_json import graph_from_json
-from taper_openinfer.text import load_program, parse, parse_access
+from taper_openinfer.language.graph_json import graph_from_json
 
 VARIABLES = [
     ("dynamic", "x: f32", Variable("x", "dynamic", "f32")),

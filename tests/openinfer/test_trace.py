@@ -7,7 +7,7 @@ import pytest
 
 from simulated import executor, simulator, step
 from taper_openinfer import Random, Simulator, StepError, format_truncated
-from taper_openinfer.graph import Graph, Op, Return
+from taper_openinfer.language.graph import Graph, Op, Return
 from taper_openinfer.oinf.reader import Model
 from taper_openinfer.simulator import walking
 from taper_openinfer.simulator.events import TraceEvent, parts_of, to_json, to_perfetto

@@ -48,6 +48,20 @@ FLOORS = {
         "verify",
         "",
     ),
+    "taper_openinfer": (
+        "errors",
+        "dtypes",
+        "language",
+        "oinf",
+        "ops",
+        "check",
+        "link",
+        "native",
+        "simulator",
+        "compiler",
+        "",
+        "cli",
+    ),
 }
 
 
@@ -112,6 +126,14 @@ def test_no_import_goes_up(package: str) -> None:
         if floor(target, package) > floor(module, package)
     ]
     assert not up
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_no_package_names_one_above_it(package: str) -> None:
+    """Not even for type checkers; the packages stand here from the lowest to the highest."""
+    above = list(FLOORS)[list(FLOORS).index(package) + 1 :]
+    pattern = re.compile(rf"^\s*(from|import) ({'|'.join(above) or '(?!)'})\b", re.MULTILINE)
+    assert not [path for path in sources(package).values() if pattern.search(path.read_text())]
 
 
 @pytest.mark.parametrize("package", FLOORS)

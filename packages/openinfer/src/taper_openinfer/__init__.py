@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         ProgramError,
         StepError,
     )
-    from taper_openinfer.graph import Graph
-    from taper_openinfer.graph_json import graph_from_json, graph_to_json
+    from taper_openinfer.language.files import load_program
+    from taper_openinfer.language.graph import Graph
+    from taper_openinfer.language.graph_json import graph_from_json, graph_to_json
+    from taper_openinfer.language.parser import parse
     from taper_openinfer.oinf.reader import Model, open_model
     from taper_openinfer.oinf.values import (
         ArrayValue,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from taper_openinfer.simulator.executor import Executor
     from taper_openinfer.simulator.simulator import Simulator
     from taper_openinfer.simulator.values import Random, format_truncated
-    from taper_openinfer.text.files import load_program
-    from taper_openinfer.text.parser import parse
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ _LATER = {
     "ArrayValue": "oinf.values",
     "Bitset": "oinf.values",
     "Executor": "simulator.executor",
-    "Graph": "graph",
+    "Graph": "language.graph",
     "Model": "oinf.reader",
     "MissingCompilerError": "errors",
     "NoKernelError": "errors",
@@ -68,11 +68,11 @@ _LATER = {
     "UninitializedTensor": "oinf.values",
     "compile_program": "compiler",
     "format_truncated": "simulator.values",
-    "graph_from_json": "graph_json",
-    "graph_to_json": "graph_json",
-    "load_program": "text.files",
+    "graph_from_json": "language.graph_json",
+    "graph_to_json": "language.graph_json",
+    "load_program": "language.files",
     "open_model": "oinf.reader",
-    "parse": "text.parser",
+    "parse": "language.parser",
     "write_model": "oinf.writer",
 }
 

@@ -115,7 +115,7 @@ class StepError(OpenInferError):
     message : str
         What was expected and what was got.
     node : str
-        The description of the node, see :func:`taper_openinfer.graph.describe`.
+        The description of the node, see :func:`taper_openinfer.language.graph.describe`.
     place : Place, optional
         Of the node in the program's text.
     variable, index, limit

@@ -19,13 +19,13 @@ from taper_openinfer.check.settings import settings_of
 from taper_openinfer.check.tables import entry_name, entry_problem
 from taper_openinfer.check.walk import walk
 from taper_openinfer.errors import ProgramError, StepError, shown
-from taper_openinfer.graph import ENTRY, VOLATILE, Single, describe
+from taper_openinfer.language.graph import ENTRY, VOLATILE, Single, describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from taper_openinfer.errors import Problem
-    from taper_openinfer.graph import Access, Block, Graph, Op
+    from taper_openinfer.language.graph import Access, Block, Graph, Op
     from taper_openinfer.oinf.reader import Model
 
 __all__ = ["TEMPORARY", "LinkedVariable", "Program", "link"]

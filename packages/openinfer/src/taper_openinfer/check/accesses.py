@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_openinfer.check.context import describe_variable
 from taper_openinfer.check.tables import check_entries
-from taper_openinfer.graph import CONSTANT, PERSISTENT, Access, Op, Single, Slice, describe
+from taper_openinfer.language.graph import CONSTANT, PERSISTENT, Access, Op, Single, Slice, describe
 from taper_runtime.base.text import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import OpenInferError, Place, Problem, shown
-from taper_openinfer.graph import Graph, Node, Value, Variable
+from taper_openinfer.language.graph import Graph, Node, Value, Variable
 from taper_runtime.base.text import nearest
 
 if TYPE_CHECKING:

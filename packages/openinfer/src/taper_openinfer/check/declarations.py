@@ -10,7 +10,7 @@ from taper_openinfer.check.context import TEMPORARY, hint
 from taper_openinfer.check.tables import check_table, type_problem
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import OinfError, shown
-from taper_openinfer.graph import CONSTANT, DYNAMIC, ENTRY, PERSISTENT, Assign, Variable
+from taper_openinfer.language.graph import CONSTANT, DYNAMIC, ENTRY, PERSISTENT, Assign, Variable
 from taper_openinfer.oinf.values import ScalarValue
 
 if TYPE_CHECKING:

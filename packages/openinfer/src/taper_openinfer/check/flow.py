@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from taper_openinfer.check.walk import loop_range
-from taper_openinfer.graph import ENTRY, Await, Branch, Graph, Loop, Node, Return, Yield
-from taper_openinfer.kinds import accesses, returns
+from taper_openinfer.language.graph import ENTRY, Await, Branch, Graph, Loop, Node, Return, Yield
+from taper_openinfer.language.kinds import accesses, returns
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from taper_openinfer.check.accesses import (
 from taper_openinfer.check.context import describe_variable
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import shown
-from taper_openinfer.graph import (
+from taper_openinfer.language.graph import (
     ENTRY,
     PERSISTENT,
     Access,

@@ -8,7 +8,7 @@ from taper_openinfer.check.accesses import check_operand, check_target, entry_sh
 from taper_openinfer.check.context import TEMPORARY, LinkedVariable, hint
 from taper_openinfer.check.settings import settings_of
 from taper_openinfer.errors import NoKernelError, OpenInferError, shown
-from taper_openinfer.graph import (
+from taper_openinfer.language.graph import (
     PERSISTENT,
     Access,
     Branch,
@@ -20,7 +20,7 @@ from taper_openinfer.graph import (
     Yield,
     describe,
 )
-from taper_openinfer.kinds import accesses
+from taper_openinfer.language.kinds import accesses
 from taper_openinfer.ops import output_type, rules, taper
 from taper_openinfer.ops.taper import is_taper
 from taper_runtime.base.errors import OpError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from taper_openinfer.check.context import Context
     from taper_openinfer.check.walk import Step
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
 
 #: How many names one message lists.
 _MAX_NAMED = 5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_openinfer.check.context import describe_variable
 from taper_openinfer.dtypes import DTYPES, to_float32
 from taper_openinfer.errors import OpenInferError, shown
-from taper_openinfer.graph import CONSTANT, Name, Op
+from taper_openinfer.language.graph import CONSTANT, Name, Op
 from taper_openinfer.ops import rules, taper
 from taper_openinfer.ops.taper import is_taper
 

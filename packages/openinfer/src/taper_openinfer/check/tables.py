@@ -8,13 +8,13 @@ import re
 from typing import TYPE_CHECKING
 
 from taper_openinfer.errors import Place, shown
-from taper_openinfer.graph import CONSTANT, VOLATILE, Access, Single
+from taper_openinfer.language.graph import CONSTANT, VOLATILE, Access, Single
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from taper_openinfer.check.context import Context, LinkedVariable
-    from taper_openinfer.graph import Variable
+    from taper_openinfer.language.graph import Variable
     from taper_openinfer.oinf.reader import Model
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_openinfer.errors import shown
-from taper_openinfer.graph import ENTRY, MAX_DEPTH, Branch, Loop, Node, Value
+from taper_openinfer.language.graph import ENTRY, MAX_DEPTH, Branch, Loop, Node, Value
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_openinfer import graph as g
 from taper_openinfer.compiler.refusal import CannotLower
 from taper_openinfer.compiler.touched import touched
+from taper_openinfer.language import graph as g
 
 if TYPE_CHECKING:
     from taper_openinfer.compiler.lower import Lowering

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from taper_openinfer.compiler.refusal import CannotLower
 from taper_openinfer.compiler.scope import filled
-from taper_openinfer.graph import Single, Slice
+from taper_openinfer.language.graph import Single, Slice
 from taper_openinfer.simulator.boxes import Axis, make_axes
 from taper_runtime.base.records import NamedTuple
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_openinfer.compiler.scope import Scope
-    from taper_openinfer.graph import Access
+    from taper_openinfer.language.graph import Access
     from taper_openinfer.link import LinkedVariable
 
 #: One index of an access: a position, the tensor that has it, or the ends of a slice.

@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from taper_openinfer import graph as g
 from taper_openinfer.compiler.refusal import CannotLower
 from taper_openinfer.compiler.scope import POISON, Scope
 from taper_openinfer.compiler.touched import all_nodes, index_names, touched
-from taper_openinfer.kinds import accesses, returns
+from taper_openinfer.language import graph as g
+from taper_openinfer.language.kinds import accesses, returns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.compiler.graph import Graph
     from taper_openinfer.compiler.lower import Lowering
-    from taper_openinfer.graph import Branch, Loop, Node
+    from taper_openinfer.language.graph import Branch, Loop, Node
 
 #: Nodes of the program up to which a loop is unrolled though it could stay one.
 _SHORT = 4096

@@ -16,7 +16,6 @@ import numpy as np
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter
 from taper_frontend.errors import ExportError
-from taper_openinfer import graph as g
 from taper_openinfer.compiler.beside import Beside
 from taper_openinfer.compiler.caches import Cache, Index
 from taper_openinfer.compiler.carriers import carried, carrier
@@ -29,6 +28,7 @@ from taper_openinfer.compiler.scope import POISON, Scope, filled
 from taper_openinfer.compiler.touched import index_names
 from taper_openinfer.dtypes import taper_name
 from taper_openinfer.errors import OpenInferError, Place, Problem, ProgramError
+from taper_openinfer.language import graph as g
 from taper_openinfer.simulator.values import filled as filled_array
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
@@ -37,7 +37,7 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from taper_openinfer.graph import Access, Node
+    from taper_openinfer.language.graph import Access, Node
     from taper_openinfer.link import LinkedVariable, Program
     from taper_openinfer.oinf.reader import Model
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.errors import ExportError
-from taper_openinfer.kinds import accesses
+from taper_openinfer.language.kinds import accesses
 from taper_runtime.base.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
     from taper_openinfer.link import Program
 
 

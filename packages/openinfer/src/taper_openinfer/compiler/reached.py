@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_openinfer import graph as g
-from taper_openinfer.kinds import accesses
+from taper_openinfer.language import graph as g
+from taper_openinfer.language.kinds import accesses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_openinfer.graph import Access, Node
+    from taper_openinfer.language.graph import Access, Node
     from taper_openinfer.link import Program
 
 #: The largest size or count of each index of a cache; None where a run decides.

@@ -10,10 +10,10 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import ExportWarning
 from taper_openinfer.compiler.lower import lower
-from taper_openinfer.graph import Graph
+from taper_openinfer.language import load_program
+from taper_openinfer.language.graph import Graph
 from taper_openinfer.link import link
 from taper_openinfer.oinf.reader import Model, open_model
-from taper_openinfer.text import load_program
 
 if TYPE_CHECKING:
     import os

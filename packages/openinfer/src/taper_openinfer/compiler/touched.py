@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_openinfer import graph as g
-from taper_openinfer.kinds import accesses
+from taper_openinfer.language import graph as g
+from taper_openinfer.language.kinds import accesses
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from taper_openinfer.graph import Access, Graph, Node
+    from taper_openinfer.language.graph import Access, Graph, Node
 
 
 class Touched(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_openinfer import graph as g
+from taper_openinfer.language import graph as g
 from taper_openinfer.simulator import instructions as i
 from taper_openinfer.simulator.frame import Slot
 from taper_openinfer.simulator.indices import Names, bounds_of, entry_of, indices_of
@@ -14,7 +14,7 @@ from taper_openinfer.simulator.stretch import Call, Source, Stretch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
     from taper_openinfer.link import Program
     from taper_openinfer.native import Stretches
     from taper_openinfer.simulator.instructions import Instruction

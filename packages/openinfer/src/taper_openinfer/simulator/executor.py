@@ -6,8 +6,8 @@ from threading import RLock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from taper_openinfer import graph as g
 from taper_openinfer.errors import OpenInferError, StepError
+from taper_openinfer.language import graph as g
 from taper_openinfer.simulator import instructions as i
 from taper_openinfer.simulator.caches import make_cache
 from taper_openinfer.simulator.compiling import Compiler
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
     from taper_openinfer.simulator.caches import Cache
     from taper_openinfer.simulator.compiling import Blocks
     from taper_openinfer.simulator.events import TraceEvent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_openinfer import graph as g
 from taper_openinfer.errors import StepError
+from taper_openinfer.language import graph as g
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,14 +13,14 @@ import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_openinfer.errors import OpenInferError, StepError
-from taper_openinfer.graph import describe
+from taper_openinfer.language.graph import describe
 from taper_openinfer.simulator.values import is_true
 from taper_runtime.base.errors import NodeInputError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
     from taper_openinfer.simulator.access import Index, Keep
     from taper_openinfer.simulator.frame import Frame
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from taper_openinfer.kinds import returns
+from taper_openinfer.language.kinds import returns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from taper_openinfer.check.flow import Flow
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
 
 
 class Liveness:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_openinfer import graph as g
+from taper_openinfer.language import graph as g
 from taper_openinfer.simulator.values import format_truncated
 
 if TYPE_CHECKING:

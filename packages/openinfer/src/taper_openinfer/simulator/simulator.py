@@ -17,7 +17,7 @@ from taper_openinfer.simulator.values import filled
 if TYPE_CHECKING:
     import numpy as np
 
-    from taper_openinfer.graph import Graph
+    from taper_openinfer.language.graph import Graph
     from taper_openinfer.oinf.reader import Model
 
 _LINKS = ("lenient", "strict")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
     from taper_openinfer.native import Stretches
     from taper_openinfer.simulator.frame import Frame
 

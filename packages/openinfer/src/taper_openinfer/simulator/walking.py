@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taper_openinfer import graph as g
 from taper_openinfer.errors import OpenInferError
+from taper_openinfer.language import graph as g
 from taper_openinfer.simulator import instructions as i
 from taper_openinfer.simulator.events import TraceEvent, parts_of
 from taper_runtime.base.errors import OpError

@@ -1,4 +1,4 @@
-"""Read graphs from OpenInfer's JSON, of either era: see :mod:`.graph_json`."""
+"""Read graphs from OpenInfer's JSON, of either era; :mod:`.graph_json` writes them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from taper_openinfer import graph as g
 from taper_openinfer.dtypes import BY_JSON_NAME, DTYPES
 from taper_openinfer.errors import OpenInferError, Problem, ProgramError, shown
-from taper_openinfer.text.lexer import MAX_JSON, check_text
+from taper_openinfer.language import graph as g
+from taper_openinfer.language.lexer import MAX_JSON, check_text
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

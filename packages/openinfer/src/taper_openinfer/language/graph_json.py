@@ -12,10 +12,10 @@ import json
 import math
 from typing import Any, Literal
 
-from taper_openinfer import graph as g
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import OpenInferError, shown
-from taper_openinfer.json_reader import FIRST_SETTINGS, from_first_era, graph_from_json
+from taper_openinfer.language import graph as g
+from taper_openinfer.language.json_reader import FIRST_SETTINGS, from_first_era, graph_from_json
 
 __all__ = ["Era", "graph_from_json", "graph_to_json"]
 

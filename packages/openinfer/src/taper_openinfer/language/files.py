@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_openinfer.errors import Problem, ProgramError
-from taper_openinfer.text.lexer import MAX_JSON
-from taper_openinfer.text.parser import parse
+from taper_openinfer.language.lexer import MAX_JSON
+from taper_openinfer.language.parser import parse
 
 if TYPE_CHECKING:
-    from taper_openinfer.graph import Graph
+    from taper_openinfer.language.graph import Graph
 
 
 def load_program(path: str | os.PathLike[str]) -> Graph:
@@ -37,7 +37,7 @@ def load_program(path: str | os.PathLike[str]) -> Graph:
         message = f"expected a text in UTF-8, got other bytes at {error.start}"
         raise ProgramError([Problem(message)], name) from None
     if text.lstrip().startswith("{"):
-        from taper_openinfer.graph_json import graph_from_json  # rarer than text
+        from taper_openinfer.language.graph_json import graph_from_json  # rarer than text
 
         return graph_from_json(text, name)
     return parse(text, name)

@@ -1,6 +1,6 @@
 """Read the text of a program; docs/openinfer/language.md has its grammar.
 
-It only makes the calls of :class:`~taper_openinfer.graph.Graph` that a user could make.
+It only makes the calls of :class:`~taper_openinfer.language.graph.Graph` that a user could make.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import Place, Problem, ProgramError, shown
-from taper_openinfer.graph import (
+from taper_openinfer.language.graph import (
     MAX_DEPTH,
     MEMORY,
     Access,
@@ -37,7 +37,7 @@ from taper_openinfer.graph import (
     Value,
     Yield,
 )
-from taper_openinfer.text.lexer import Token, number, tokens
+from taper_openinfer.language.lexer import Token, number, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable

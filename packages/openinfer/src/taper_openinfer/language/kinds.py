@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from taper_openinfer.graph import Node
+    from taper_openinfer.language.graph import Node
 
 #: A bound or an index: a literal, or the name of what gives it when the program runs.
 Value = int | str
@@ -85,7 +85,7 @@ def access(text: str | Access) -> Access:
         return text
     if "[" not in text:
         return Access(text)
-    from taper_openinfer.text.parser import parse_access  # which builds graphs
+    from taper_openinfer.language.parser import parse_access  # which builds graphs
 
     return parse_access(text)
 

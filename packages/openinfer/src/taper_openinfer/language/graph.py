@@ -1,6 +1,6 @@
 """A program: variables in four kinds of memory, and blocks of nodes.
 
-It is what a text says (:func:`taper_openinfer.text.parser.parse`), what JSON holds, and
+It is what a text says (:func:`taper_openinfer.language.parser.parse`), what JSON holds, and
 what calls build:
 
 >>> graph = Graph()
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from taper_openinfer.errors import OpenInferError, Place, shown
-from taper_openinfer.kinds import (
+from taper_openinfer.language.kinds import (
     Access,
     Assign,
     Await,
