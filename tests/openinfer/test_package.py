@@ -2,13 +2,20 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import taper_openinfer
+from taper_runtime.base.errors import InputError
 from wrong_arguments import undocumented_errors
 
 #: Makes imports fail as where neither torch nor the frontend is installed.
 _HIDE = """
 import sys
+from pathlib import Path
+
+import pytest
 
 class Hidden:
     def find_spec(self, name, path=None, target=None):
@@ -45,6 +52,7 @@ for module in pkgutil.walk_packages(taper_openinfer.__path__, "taper_openinfer."
 def test_the_compiler_says_what_to_install():
     code = """
 import taper_openinfer
+from taper_runtime.base.errors import InputError
 from taper_runtime.cli import main
 try:
     taper_openinfer.compile_program
@@ -67,6 +75,29 @@ def test_every_public_name_is_there_when_it_is_asked_for():
     assert not hasattr(taper_openinfer, "simulate")
 
 
-def test_wrong_arguments_are_refused_by_documented_errors():
-    doors = {"parse": (taper_openinfer.parse, {"text": "entry { x = 1; }", "name": "n"})}
+def test_wrong_arguments_are_refused_by_documented_errors(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some texts are names of files
+    size = {"N": taper_openinfer.SizeVar(2)}
+    taper_openinfer.write_model("m.oinf", size)
+    Path("p.oi").write_text("block entry {}")
+    doors = {
+        "parse": (taper_openinfer.parse, {"text": "entry { x = 1; }", "name": "n"}),
+        "graph_from_json": (taper_openinfer.graph_from_json, {"text": "{}", "name": "n"}),
+        "load_program": (taper_openinfer.load_program, {"path": "p.oi"}),
+        "open_model": (taper_openinfer.open_model, {"path": "m.oinf"}),
+        "Model.of": (taper_openinfer.Model.of, {"source": size}),
+        "write_model": (taper_openinfer.write_model, {"path": "w.oinf", "source": size}),
+        "format_truncated": (taper_openinfer.format_truncated, {"array": [1.0]}),
+    }
     assert not undocumented_errors(doors)
+
+
+def test_a_number_is_no_path(tmp_path):
+    """It would be the descriptor of a file that someone else has open."""
+    path = tmp_path / "m.oinf"
+    taper_openinfer.write_model(path, {"N": taper_openinfer.SizeVar(2)})
+    with path.open("rb") as file:
+        for function in (taper_openinfer.open_model, taper_openinfer.load_program):
+            with pytest.raises(InputError, match="expected a path, got int"):
+                function(file.fileno())
+        assert file.read(4) == b"OINF"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from taper_openinfer.errors import Problem, ProgramError
 from taper_openinfer.language.lexer import MAX_JSON
 from taper_openinfer.language.parser import parse
+from taper_runtime.file.mapping import check_path
 
 if TYPE_CHECKING:
     from taper_openinfer.language.graph import Graph
@@ -23,11 +24,14 @@ def load_program(path: str | os.PathLike[str]) -> Graph:
     ------
     ProgramError
         If the file is too large, is not UTF-8, or is no program.
+    InputError
+        If ``path`` is no path.
     OSError
         If it cannot be read.
     """
-    name = os.fspath(path)
-    with Path(path).open("rb") as file:
+    check_path(path)
+    name = os.fsdecode(path)
+    with Path(name).open("rb") as file:
         blob = file.read(MAX_JSON + 1)
     if len(blob) > MAX_JSON:
         raise ProgramError([Problem(f"expected a file of at most {MAX_JSON} bytes")], name)

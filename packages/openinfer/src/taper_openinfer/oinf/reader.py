@@ -22,7 +22,7 @@ from taper_runtime.base.buffers import aligned_bytes
 from taper_runtime.base.checks import MAX_TENSOR_BYTES
 from taper_runtime.base.limits import Limits
 from taper_runtime.base.text import nearest
-from taper_runtime.file.mapping import open_regular
+from taper_runtime.file.mapping import check_path, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -383,9 +383,12 @@ def open_model(path: FilePath, limits: Limits | None = None) -> Model:
     ------
     OinfError
         Naming the field that breaks a rule of docs/openinfer/files.md.
+    InputError
+        If ``path`` is no path; a number would be the descriptor of an open file.
     OSError
         If it cannot be opened, or is no regular file.
     """
+    check_path(path)
     storage = _File(path)
     try:
         return Model(storage, limits or Limits())

@@ -31,6 +31,7 @@ from taper_openinfer.oinf.payloads import dump_quantization, dump_value, encoded
 from taper_openinfer.oinf.source import Contents, Tensor, contents_of
 from taper_runtime.base.checks import MAX_RANK, is_size
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.file.mapping import check_path
 from taper_runtime.file.replacing import replace_file
 
 if TYPE_CHECKING:
@@ -79,9 +80,12 @@ def write_model(path: FilePath, source: object, version: int | None = None) -> N
     ------
     OinfError
         Naming the item that the format, or this version of it, cannot hold.
+    InputError
+        If ``path`` is no path.
     OSError
         If the file cannot be written. A file at ``path`` is then as it was.
     """
+    check_path(path)
     replace_file(os.fsdecode(path), _chunks(contents_of(source), version))
 
 
