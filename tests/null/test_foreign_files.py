@@ -1,6 +1,8 @@
 """Files that are no plans: the error says what they are, and which file it is."""
 
+import gc
 import io
+import os
 import pickle
 import zipfile
 
@@ -91,6 +93,23 @@ def test_the_error_says_what_it_is(kind, tmp_path):
         load(path)
     assert str(caught.value).startswith(f"{path}: {caught.value.field}: ")
     assert caught.value.path == str(path)
+
+
+def lowest_descriptor():
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
+
+
+@pytest.mark.parametrize("kind", ["nothing", "text", "safetensors", "cut_in_its_data"])
+def test_a_file_that_is_refused_is_closed(kind, tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_bytes(FILES[kind][0])
+    free = lowest_descriptor()
+    with pytest.raises(PlanFormatError):
+        load(path)
+    gc.collect()
+    assert lowest_descriptor() == free
 
 
 def test_a_folder_is_named(tmp_path):

@@ -128,6 +128,7 @@ PICKLED = {"m/data/weights/model.pt": b"\x80\x02", "m/models/model.json": b"{}"}
         (members(edited(path_name="../../models/model.json")), "expected a record of the archive"),
         (members(edited(path_name=None)), "expected a record of the archive, got None"),
         (members(edited(sizes=[{"as_int": 4}, {"as_int": 4}])), "within the 48 bytes .* got 64"),
+        (members(edited(sizes=[{"as_int": 1}, {"as_int": 13}])), "within the 48 bytes .* got 52"),
         (members(edited(storage_offset={"as_int": 1})), "within the 48 bytes .* got 52"),
         (members(edited(strides=[{"as_int": 1}])), r"strides: expected 2, one per dim, got 1"),
         (members(edited(strides=[{"as_int": -4}, 1])), r"strides: .* at least 0, got -4"),
