@@ -5,6 +5,7 @@ import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
 from taper_frontend.compiler.stages import simplify_arithmetic
+from taper_runtime.ops.elementwise import DIVISIONS
 
 
 def build(make, *shape, dtype="float32"):
@@ -65,6 +66,18 @@ def test_constant_of_several_elements_stays():
 def test_neutral_op_is_dropped(make):
     graph = check_fires(simplify_arithmetic, build(make))
     assert op_counts(graph) == {"ABS": 1, "ADD": 1, "COPY": 1}
+
+
+@pytest.mark.parametrize("op", DIVISIONS)
+def test_division_by_what_is_never_zero_needs_no_check(op):
+    def by(*divisor):
+        def make(b, x):
+            return b.op(op, x, b.constant(np.array(divisor)), by_zero=False)
+
+        return build(make, dtype="int64")
+
+    assert only(check_fires(simplify_arithmetic, by(1, -2, 3, 4)), op).attrs == {}
+    check_keeps(simplify_arithmetic, by(1, -2, 0, 4))
 
 
 @pytest.mark.parametrize("op", ["FLOOR_DIV", "TRUNC_DIV"])

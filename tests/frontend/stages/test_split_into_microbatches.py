@@ -91,6 +91,17 @@ def test_the_count_changes_only_where_that_saves_more_than_it_moves():
     assert op_counts(graph)["CAT"] == 1
 
 
+def test_where_parts_begin_all_is_moved_once():
+    """The first product stays whole; what it makes is written anyway, and parts read it."""
+    b = Builder()
+    y = b.input("x", 8, 32, 64)
+    for columns, wider in pairwise((64, 8, 16, 8)):
+        y = b.op("EXP", b.op("MATMUL", y, b.weight(columns, wider)))
+    graph = check_fires(split_into_microbatches, b.done(y))
+    assert first_dims(graph, "MATMUL") == [2] * 8 + [8]
+    assert op_counts(graph)["CAT"] == 1
+
+
 def test_each_result_is_put_together():
     b = Builder()
     y = b.op("EXP", b.op("MATMUL", b.input("x", 8, 16, 4), b.weight(4, 32)))
