@@ -371,6 +371,16 @@ def test_regions_are_checked(recorder, regions, words):
         delegated(regions)
 
 
+def test_a_region_makes_no_size(recorder):
+    """A size has to be known outside of the block that a delegate runs."""
+    b = Builder()
+    count = b.op("ABS", b.input("x", 1, dtype="int64"))
+    b.graph.add_computed_size("n", (1, 8), (count, 0), 4)
+    graph = b.done(b.op("NEG", count))
+    with pytest.raises(ExportError, match=f"the size 'n' is an element of '{count}', made inside"):
+        Partition(lambda graph: [list(graph.nodes)], "recorder")(graph)
+
+
 def test_unknown_backends_list_what_there_is(recorder):
     with pytest.raises(
         ExportError, match=r"did you mean 'recorder'\? expected one of 'c', 'recorder'"
