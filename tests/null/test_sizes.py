@@ -301,7 +301,8 @@ def drawn(random, known, depth):
     one, other = (drawn(random, known, depth - random.randint(1, 2) // 2) for _ in range(2))
     number = random.randint(2, 64)
     makers = {
-        "add": lambda: one + other, "subtract": lambda: one - other, "multiply": lambda: one * other,
+        "add": lambda: one + other, "subtract": lambda: one - other,
+        "multiply": lambda: one * other,
         "least": lambda: smallest(one, other), "most": lambda: largest(one, other),
         "divide": lambda: one // number, "remainder": lambda: one % number,
     }  # fmt: skip

@@ -46,6 +46,7 @@ class Atom(str):
     text: str
 
     def __new__(cls, text: str, function: str, args: tuple[int, ...], low: int, high: int) -> Self:
+        """Make one; ``text`` has to be canonical."""
         self = super().__new__(cls, text)
         self.text = text
         self.function = function

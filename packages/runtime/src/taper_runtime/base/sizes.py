@@ -460,12 +460,10 @@ def _is_never_less(a: Any, b: Any, by: int = 0) -> bool:
 
     The ends of a slice may be as large as int64 goes: a difference from them need not be a size.
     """
-    if is_static(b):
-        if _low(a, b + by) >= b + by:
-            return True
-    elif is_static(a):
-        if _low(-b, by - a) >= by - a:
-            return True
+    if is_static(b) and _low(a, b + by) >= b + by:
+        return True
+    if is_static(a) and _low(-b, by - a) >= by - a:
+        return True
     try:
         difference = a - b
     except OpError:

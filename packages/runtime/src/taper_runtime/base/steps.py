@@ -1,7 +1,7 @@
 """Count the steps of proofs about sizes, so that each of them ends, and every load.
 
-A step is about the work on one term of a polynomial, one or two microseconds. The count depends on nothing but the question,
-so that a file is refused on every machine or on none.
+A step is about the work on one term of a polynomial, one or two microseconds. The count depends on
+nothing but the question, so that a file is refused on every machine or on none.
 """
 
 from __future__ import annotations

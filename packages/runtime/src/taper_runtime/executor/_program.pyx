@@ -255,8 +255,8 @@ cdef class Step:
     """
 
     def __cinit__(
-        self, op, dict attrs not None, list inputs not None, list outputs not None, label, threads, kernels=(), host=None,
-        control=None
+        self, op, dict attrs not None, list inputs not None, list outputs not None, label,
+        threads, kernels=(), host=None, control=None
     ):
         self.op, self.attrs, self.label = op, attrs, label
         self.threads, self.control = threads, control
