@@ -34,8 +34,8 @@ def touch(kind):
             attempt(f"{kind} {use}", use, new)
 
 count = 0
-for module in ("_kernels", "_program", "_runs"):
-    module = importlib.import_module(f"taper_runtime.executor.{module}")
+for module in ("native._kernels", "executor._program", "executor._runs"):
+    module = importlib.import_module(f"taper_runtime.{module}")
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == module.__name__:
             touch(kind)
