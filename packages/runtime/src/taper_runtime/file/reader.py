@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.buffers import address, aligned_copy, read_only_bytes
 from taper_runtime.base.checks import (
     ALIGNMENT,
     MAX_BLOCK_DEPTH,
@@ -29,7 +30,7 @@ from taper_runtime.base.text import is_one_of
 from taper_runtime.file import FORMAT, FORMAT_VERSION
 from taper_runtime.file.container import Container, parse_header, parse_json
 from taper_runtime.file.container import Entry as StoredArray
-from taper_runtime.file.mapping import address, aligned_copy, mapped, read_only_bytes
+from taper_runtime.file.mapping import mapped
 from taper_runtime.file.models import choose_model, member, model_names
 from taper_runtime.file.plain import from_json
 from taper_runtime.file.recipes import PROVENANCE, StoredRecipes
