@@ -111,7 +111,7 @@ def tests_runtime(session: nox.Session) -> None:
     session.install(*TEST_TOOLS, "rich")
     install_packages(session)
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
-    folders = ("null", "runtime", "compiler", "openinfer", "fuzz", "soak")
+    folders = ("null", "runtime", "compiler", "openinfer", "fuzz", "soak", "structure")
     pytest(session, *(f"tests/{folder}" for folder in folders))
 
 

@@ -34,7 +34,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="ut
 
 bounded = settings(
     max_examples=40,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -26,7 +26,6 @@ from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 fuzz = settings(
     max_examples=250,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -31,7 +31,7 @@ def programs(draw):
     return steps, roots, outputs
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(programs())
 def test_last_reads(program):
     steps, _, outputs = program
@@ -43,7 +43,7 @@ def test_last_reads(program):
     assert {name for step in steps for name in step.outputs} <= found.keys()
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(programs())
 def test_lifetimes(program):
     steps, roots, outputs = program

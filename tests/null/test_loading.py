@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import taper_runtime.plan.weights as weights_of_plans
@@ -254,7 +254,6 @@ def parsed(parse):
         return "refused"
 
 
-@settings(deadline=None)
 @given(trees, st.sampled_from([None, 1]), st.data())
 def test_json_in_pieces_is_what_it_is_as_a_whole(tree, indent, data):
     text = json.dumps(tree, indent=indent)

@@ -26,7 +26,7 @@ def bytes_of(plan, name):
     return {(root, int(e) + offset + i) for e in elements.flat for i in range(size)}
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(plans())
 def test_nodes_that_touch_the_same_bytes_keep_their_order(plan):
     """All such pairs are ordered, and no pair is that does not touch bytes of one stretch."""
@@ -56,7 +56,7 @@ def meets(plan, node, later):
     )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(plans())
 def test_users_are_those_that_touch_a_root(plan):
     nodes = executed(plan)
@@ -87,7 +87,7 @@ def orders(draw):
     return Order(producers, ancestors), draw(st.lists(users, max_size=12))
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(orders())
 def test_memory_is_before_other_if_all_its_users_are(drawn):
     order, users = drawn
@@ -104,7 +104,7 @@ def test_memory_is_before_other_if_all_its_users_are(drawn):
             assert bool(before[b] >> a & 1) == expected, (a, b)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.lists(st.sets(st.integers(0, 8), min_size=1, max_size=4), max_size=12))
 def test_in_a_total_order_intervals_say_it(users):
     order = Order([[n - 1] if n else [] for n in range(9)], [(1 << n) - 1 for n in range(9)])

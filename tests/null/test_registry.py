@@ -139,7 +139,7 @@ def values(kind):
 
 
 @DISTINCT
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(data=st.data())
 def test_many_mutations_are_refused_or_computed(op, data):
     sample = data.draw(st.sampled_from(some_samples(op.name)))
@@ -153,7 +153,7 @@ def test_many_mutations_are_refused_or_computed(op, data):
 
 
 @DISTINCT
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(data=st.data())
 def test_any_call_is_refused_or_computed(op, data):
     types = data.draw(st.lists(tensor_types, max_size=4))

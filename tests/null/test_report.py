@@ -66,7 +66,7 @@ def test_metadata_of_another_form_is_passed_over(key, value):
         plan_data(plan)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(key=st.sampled_from(sorted(REPORT)), value=plain)
 def test_metadata_of_any_form(key, value):
     plan = sized_plan()._replace(metadata={key: value})
@@ -87,7 +87,7 @@ def test_copies_whose_sizes_vary_are_described():
     assert "size    B: 1 to 8" in text
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(plan=plans())
 def test_any_plan_is_described(plan):
     assert str(plan) == describe_plan(plan)

@@ -14,9 +14,7 @@ from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 
-bounded = settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+bounded = settings(max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 def build(nodes, tensors, **constants):

@@ -159,7 +159,7 @@ WORK = st.lists(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(work=WORK, fill=st.sampled_from([0.0, 7.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_accesses_do_what_the_model_does(kind, work, fill):
     shape, indices, auto_dim, fixed = KINDS[kind]
     cache = make(shape, indices, auto_dim, fixed, fill)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("taper_frontend")
@@ -690,7 +690,6 @@ def programs(draw):
     """
 
 
-@settings(deadline=None)
 @given(programs())
 def test_random_programs(text):
     compare(text, steps=3, outputs=["y", "z"])

@@ -150,7 +150,7 @@ def draw_settings(draw, op, rank):
     return {}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(programs(), st.sampled_from(LEVELS))
 def test_a_stretch_gives_what_numpy_gives(program, isa):
     calls, arrays, dtypes, constants, wanted = program
@@ -175,7 +175,7 @@ def resized(arrays, dtypes, before, after):
     return [array(dtype, shape, 3) for dtype, shape in zip(dtypes, shapes, strict=True)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(programs())
 def test_one_plan_for_all_sizes_gives_what_a_plan_for_each_gives(program):
     calls, arrays, dtypes, constants, wanted = program

@@ -31,7 +31,7 @@ def lower_bound(blocks):
     )
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(BLOCKS)
 def test_live_blocks_never_overlap(blocks):
     offsets, arena = assign_offsets(blocks)
@@ -45,7 +45,7 @@ def test_live_blocks_never_overlap(blocks):
     assert lower_bound(blocks) <= arena <= sum(aligned(block.nbytes) for block in blocks)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(BLOCKS)
 def test_live_bytes_count_every_block_at_its_steps(blocks):
     expected = [sum(b.nbytes for b in blocks if b.birth <= s <= b.death) for s in range(30)]

@@ -23,9 +23,7 @@ from taper_runtime.reports.report import describe_plan, plan_data
 APART = MemoryPlanning(enabled=False)
 
 
-@settings(
-    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=120, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans())
 def test_the_executors_layout_keeps_what_is_read_later(plan):
     _, offsets, nbytes = make_runner(plan).arena()
@@ -83,9 +81,7 @@ def planned(enabled):
     return options
 
 
-@settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans(), at_once=st.sampled_from((1, 4)))
 def test_without_planning_no_two_roots_share_memory(plan, at_once):
     nodes = executed_nodes(plan)
