@@ -77,8 +77,7 @@ def prepare(
             formula = written(inputs[0].shape)
             result = _ones(values[0], dtypes[0]) if formula is None else formula.evaluate(values)
             result = np.asarray(result if narrow is None else narrow(result), storage, order="C")
-        is_input = any(np.may_share_memory(result, array) for array in inputs)
-        return result.copy() if is_input else result
+        return result.copy() if any(result is array for array in inputs) else result
 
     return run
 
