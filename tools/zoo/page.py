@@ -24,14 +24,14 @@ def page(verdicts: Verdicts) -> str:
     """Return the page as Markdown."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
     made = (
-        "Made by `nox -s models`: every architecture of `tools/zoo/`, small and with seeded "
-        "weights, is exported, saved, run compiled in a process that cannot import torch, and "
-        "compared with torch. An error is the largest relative L2 difference of an output; up to "
-        f"{TOLERANCE:g} is right. {versions.replace('+cpu', '')}."
+        "This page is made by `nox -s models`, which exports and saves every architecture of "
+        "`tools/zoo/`, small and with seeded weights, runs it compiled in a process that cannot "
+        "import torch, and compares it with torch. An error is the largest relative L2 difference "
+        f"of an output; up to {TOLERANCE:g} is right. Versions: {versions.replace('+cpu', '')}."
     )
     share = (
-        "*Refused*: `torch.export` itself does not take the model; the share is that of the others "
-        "which are right. *All native*: without a node that numpy computes."
+        "*Refused* counts models that `torch.export` itself does not take; the share is that of "
+        "the others which are right. *All native* counts those without a node that numpy computes."
     )
     missing = [
         name
