@@ -9,6 +9,7 @@ import pytest
 
 from plan_edits import EDITS, EMPTY, GONE
 from plan_files import PlanFile, small_file
+from taper_runtime.base.checks import MAX_ATTR_ITEMS
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.file.reader import load, loads
 
@@ -43,6 +44,11 @@ def attack(field):
         return function
 
     return register
+
+
+@attack("plan.attrs.alpha")
+def more_items_in_an_attr_than_an_op_checks_at_once(file):
+    file.plan["nodes"][0]["attrs"] = {"alpha": [0] * (MAX_ATTR_ITEMS + 1)}
 
 
 def add_entry(item, name="decode"):

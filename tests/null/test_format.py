@@ -448,6 +448,7 @@ def test_page_states_the_limits():
         polynomials.MAX_TERMS,
         checks.MAX_BLOCK_DEPTH,
         checks.MAX_DEPTH,
+        checks.MAX_ATTR_ITEMS,
     ]
 
 

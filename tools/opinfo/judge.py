@@ -188,7 +188,7 @@ class _RunError(Exception):
 def _run(program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Make a plan, save, load and run it; return the results."""
     with _in_time():
-        plan = compile_program(program)
+        plan = compile_program(program).plan
     try:
         with _in_time(), TemporaryDirectory() as folder:
             path = Path(folder) / "op.taper"

@@ -21,9 +21,10 @@ def page(
     taken = "all samples" if most is None else f"at most {most} samples per op and dtype"
     made = (
         "This page is made by `nox -s opinfo`, which exports, saves and loads PyTorch's own "
-        "samples (OpInfo) of every op of its database, runs them in the torch-free executor and compares "
-        "them with torch (`torch.testing.assert_close`, in the dtype's default tolerances or the "
-        f"OpInfo's own). It has {taken}, of torch {torch.__version__.split('+')[0]}."
+        "samples (OpInfo) of every op of its database, runs them in the torch-free executor and "
+        "compares them with torch (`torch.testing.assert_close`, in the dtype's default "
+        "tolerances or the OpInfo's own). "
+        f"It has {taken}, of torch {torch.__version__.split('+')[0]}."
     )
     served = (
         "A sample is *served* unless torch itself cannot run or export it, or it needs what Taper "

@@ -43,6 +43,9 @@ MAX_DEPTH = 100
 #: Blocks inside each other.
 MAX_BLOCK_DEPTH = 16
 
+#: Items of an attr that is a list: its op checks them in one go, in some tens of milliseconds.
+MAX_ATTR_ITEMS = 2**16
+
 
 def aligned(nbytes: int) -> int:
     """Return ``nbytes`` rounded up to a multiple of :data:`ALIGNMENT`."""
@@ -103,6 +106,12 @@ def check_text(value: object, field: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         fail(field, "expected a string without lone surrogates", value)
+
+
+def check_attr_items(value: object, field: str) -> None:
+    """Check that an attr that is a list has at most :data:`MAX_ATTR_ITEMS` items."""
+    if type(value) in (list, tuple) and len(value) > MAX_ATTR_ITEMS:  # type: ignore[arg-type]
+        fail(field, f"expected at most {MAX_ATTR_ITEMS} items", len(value))  # type: ignore[arg-type]
 
 
 def check_name(name: object, field: str) -> None:

@@ -13,6 +13,7 @@ from taper_runtime.base.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
+    check_attr_items,
     check_name,
     check_text,
     check_type,
@@ -375,6 +376,7 @@ def _check_nodes(
             _check_blocks(plan, node, shared, field, depth + 1)
         _check_types(node, types, field)
         for key, value in node.attrs.items():
+            check_attr_items(value, f"{field}.attrs.{key}")
             if type(value) is Size:
                 _check_variables(plan.sizes, (value,), f"{field}.attrs.{key}")
             elif type(value) in (tuple, list) and Size in map(type, value):
