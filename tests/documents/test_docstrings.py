@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = [ROOT / f"packages/{name}/src/taper_{name}" for name in ("runtime", "frontend")]
+PACKAGES = sorted(ROOT.glob("packages/*/src/taper_*"))
 FIRST_LINE = re.compile(r'(?:#[^\n]*\n|\s)*r?"""([^\n]*)')
 
 #: A module's first line says what the module does: it begins with a verb, not with one of these.

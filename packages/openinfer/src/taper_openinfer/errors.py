@@ -1,4 +1,4 @@
-"""What users of model files, programs and the simulator can do wrong.
+"""Define the errors that users of model files, programs and the simulator can make.
 
 Files and programs come from strangers. So every text of these errors is one line per problem, has
 no characters that steer a terminal, and has an end.

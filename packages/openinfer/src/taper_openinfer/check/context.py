@@ -1,4 +1,4 @@
-"""What the checks of a program share: what they check, what they found, what a name means."""
+"""Share among the checks of a program what they check, what they found, what a name means."""
 
 from __future__ import annotations
 

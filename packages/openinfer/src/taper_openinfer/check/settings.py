@@ -1,4 +1,4 @@
-"""The settings of ops, with names replaced by what they mean."""
+"""Replace names in the settings of ops by what they mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a program has no place in a plan."""
+"""Refuse what of a program has no place in a plan."""
 
 from __future__ import annotations
 

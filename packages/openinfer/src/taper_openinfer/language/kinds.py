@@ -1,4 +1,4 @@
-"""What nodes of a program do: their kinds, and the accesses to variables in them."""
+"""List the kinds of nodes of a program, and the accesses to variables in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layout of a model file: its header, and the tables of what it holds.
+"""Lay out a model file: its header, and the tables of what it holds.
 
 All numbers are little-endian. A file is a header, a table of sizes, one of metadata, one of tensors
 and the data; each part, and each blob of the data, begins on a multiple of :data:`ALIGNMENT`.

@@ -1,4 +1,4 @@
-"""What a model is written from: a dict, a dataclass or another model, sorted into its parts."""
+"""Sort what a model is written from into its parts: a dict, a dataclass or another model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model file holds, as Python objects: what a writer is given and a reader gives."""
+"""Represent what a model file holds as Python objects, for its writer and its reader."""
 
 from __future__ import annotations
 

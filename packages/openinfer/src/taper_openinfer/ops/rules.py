@@ -1,4 +1,4 @@
-"""What a call of an op must be, and what it gives: settings, element types, shapes."""
+"""Check a call of an op and infer what it gives: settings, element types, shapes."""
 
 from __future__ import annotations
 

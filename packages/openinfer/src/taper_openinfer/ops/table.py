@@ -1,4 +1,4 @@
-"""The table of OpenInfer's ops: validation, lookup, documentation and tests all read it.
+"""List OpenInfer's ops in one table, for validation, lookup, documentation and tests.
 
 An op that is not here does not exist in a program, but for those of Taper, which programs call as
 ``taper.NAME`` (:mod:`taper_openinfer.ops.taper`).

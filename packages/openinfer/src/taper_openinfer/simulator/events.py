@@ -1,4 +1,4 @@
-"""What a traced step tells of each node: objects, JSON, printed lines, a trace for Perfetto."""
+"""Record what a traced step tells of each node: objects, JSON, printed lines, Perfetto."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block runs on: the values of variables at one point of a step."""
+"""Hold the values of variables that a block runs on, at one point of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block is compiled to: one small object for each control node and each stretch of ops.
+"""Compile a block to small objects: one for each control node and each stretch of ops.
 
 Names were resolved when it was made. ``run(frame)`` returns whether the block has returned.
 """
