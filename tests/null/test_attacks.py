@@ -46,7 +46,7 @@ def attack(field):
     return register
 
 
-@attack("plan.attrs.alpha")
+@attack("plan.nodes[0].attrs.alpha")
 def more_items_in_an_attr_than_an_op_checks_at_once(file):
     file.plan["nodes"][0]["attrs"] = {"alpha": [0] * (MAX_ATTR_ITEMS + 1)}
 
