@@ -53,6 +53,7 @@ OUTSIDE = [
     ("INDEX_SELECT", [floats(0, 5), ints(5)], {"axis": 1}),
     ("INDEX_SELECT", [floats(HUGE, 5, 0), ints(5)], {"axis": 1}),
     ("SCATTER", [floats(0, 3), np.zeros((2, 3), np.int64), floats(2, 3)], {"axis": 0}),
+    ("SCATTER", [floats(HUGE, 0), np.zeros((1, 1), np.int64), floats(1, 1)], {"axis": 1}),
     ("WRITE", [floats(5, 0), ints(0, 5), floats(2, 0)], {"axis": 0}),
     ("GROUPED_MATMUL", [floats(3, 4), floats(2, 4, 0), ints(2, 4)], {}),
     ("GROUPED_MATMUL", [floats(3, 4), floats(2, 4, 0), ints(2, 1)], {}),
@@ -136,6 +137,15 @@ def test_an_empty_result_of_vast_dims_costs_nothing(name, inputs, attrs):
     op = REGISTRY[name]._replace(evaluate=None)
     op.compute(inputs, op.complete(attrs), [output])
     kernel(name, inputs, attrs, output)
+
+
+@pytest.mark.parametrize("index", [(0, 0), (HUGE, 0), (0, HUGE)])
+def test_a_scatter_of_no_index_into_an_empty_result_has_no_tasks(index):
+    op = REGISTRY["SCATTER"]
+    x, places, source = floats(HUGE, 0), np.zeros(index, np.int64), floats(*index)
+    operands = [(t, contiguous_strides(t.shape)) for t in types_of([x, places, source, x])]
+    node = _kernels.prepare(op, op.complete({"axis": 1}), operands[:-1], operands[-1:])
+    assert node.tasks == 0
 
 
 #: Op, input of no elements but with a dim of 2**31 - 1, attrs, what each element of the output is.

@@ -62,16 +62,18 @@ struct scatter_dim {
     int64_t size, index_size, x, index, src, y; /* sizes, steps */
 };
 
-/* Appends dims [first, last), those that lie as one merged. */
+/* Appends dims [first, last), those that lie as one merged; of an empty output those of the index,
+ * which is all that there is to check. */
 static int64_t scatter_dims(struct scatter_dim *dims, int64_t n, const taper_call *call,
                             int64_t first, int64_t last) {
     const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1], *src = &call->inputs[2];
+    const taper_tensor *whole = tensor_numel(call->output) ? x : index;
     const int64_t begin = n;
     for (int64_t d = first; d < last; d++) {
-        if (x->shape[d] == 1)
+        if (whole->shape[d] == 1)
             continue;
         struct scatter_dim *outer = n > begin ? &dims[n - 1] : NULL;
-        const struct scatter_dim inner = {x->shape[d],     index->shape[d],
+        const struct scatter_dim inner = {whole->shape[d], index->shape[d],
                                           x->strides[d],   index->strides[d],
                                           src->strides[d], tensor_count(x, d + 1, x->rank)};
         if (outer && inner.size == inner.index_size && outer->x == inner.x * inner.size &&
@@ -152,9 +154,10 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
                          : s->one_index && s->cols > 1 ? places
                                                        : i64_min(places, PLACE_PARTS);
     s->parts = i64_max(1, i64_min(i64_min(s->parts, TASK_PARTS), most));
-    work->tasks = s->cols == 0   ? 0
-                  : s->parts > 1 ? s->lines * s->parts
-                                 : i64_ceil_div(s->lines, s->lines_per_task);
+    const bool is_nothing = s->count == 0 && tensor_numel(call->output) == 0;
+    work->tasks = is_nothing || s->cols == 0 ? 0
+                  : s->parts > 1             ? s->lines * s->parts
+                                             : i64_ceil_div(s->lines, s->lines_per_task);
     work->scratch_bytes = sizeof(struct scatter_tile);
     return TAPER_OK;
 }
