@@ -13,14 +13,16 @@ from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.capture.module_state import ModuleState, Step, attribute_leaves, steps
 from taper_frontend.capture.turns import TORCH
-from taper_frontend.request.notes import Note, of_attributes
+from taper_frontend.request.notes import Note, of_attributes, of_first_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -81,6 +83,11 @@ def attributes_as_buffers(
     They are found by a run with the example's arguments, after which the module is as it was. A
     module that cannot run them is left to the capture, which tells why.
 
+    A first call may do something once for ever, such as to make a parameter or to rescale a buffer.
+    It has done so when the module is captured. A call that changes parameters stays made: a copy of
+    them takes too much memory, and if the attributes alone were put back, among them a flag, the
+    next call would rescale again. What else every first call does alike is put back at the end.
+
     Parameters
     ----------
     module : torch.nn.Module
@@ -94,28 +101,34 @@ def attributes_as_buffers(
     """
     example = _Example(module, args, kwargs)
     state = ModuleState(module)
-    before, buffers = _leaves(module), _buffers(module)
-    assigned: list[Place] = []
-    try:
-        with TORCH:
-            example.run(1.0)
-        after = _leaves(module)
-        assigned = [p for p, own in _buffers(module).items() if _stays(buffers.get(p), own)]
-    except Exception:  # anyone's code may raise anything; the capture says it better
-        after = before
-    finally:
+    call = _Call(module, example)
+    notes: list[Note] = []
+    told: dict[str, tuple[str, str]] = {}
+    if call.parameters:
+        # their values are gone: back with the old attributes, they would change a second time
+        notes += of_first_call(list(call.parameters))
+        first, state = state, ModuleState(module)
+        call = _Call(module, example)
+        if call.parameters:  # so does every call
+            notes, told, state = [], call.parameters, first
         state.restore()
-    changed = [place for place in {**before, **after} if _differs(place, before, after)]
-    kept = {p: before[p].value for p in changed if _can_be_state(p, before, after)}
-    others = [place for place in changed if place not in kept]
-    registered = _Registered(module, kept, assigned)
+    else:
+        state.restore()
+        if call.matters() and _only_prepares(module, state, example):
+            with TORCH:
+                example.run(1.0)
+            prepared = ModuleState(module)
+            call = _Call(module, example)
+            prepared.restore()
+    registered = None
     try:
-        notes: list[Note] = []
-        if others and _matters(module, example, others):
-            notes = of_attributes(_told(module, others, before, after))
-        yield notes
+        if call.matters():
+            told = told | _told(module, call.others, call.before, call.after)
+        registered = _Registered(module, call.kept, call.assigned)
+        yield [*notes, *of_attributes(told)]
     finally:
-        registered.remove()
+        if registered is not None:
+            registered.remove()
         state.restore()
 
 
@@ -176,6 +189,62 @@ class _Example:
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
             return tree_leaves(self._module(*args, **kwargs))
+
+
+class _Call:
+    """A call of a module with its example's arguments, and what it leaves in the module.
+
+    Attributes
+    ----------
+    before, after : dict of Place to Leaf
+        What stands in attributes.
+    kept : dict of Place to torch.Tensor
+        What can be a buffer of the attributes that it changes, as it was before.
+    others : list of Place
+        The rest of those.
+    assigned : list of Place
+        The buffers that it assigns to.
+    parameters : dict of str to tuple
+        The parameters that it makes, replaces or writes to, by name: what each was, in words, and
+        what it has become.
+    """
+
+    def __init__(self, module: torch.nn.Module, example: _Example) -> None:
+        self._module, self._example = module, example
+        self.before = self.after = _leaves(module)
+        self.assigned: list[Place] = []
+        buffers, parameters = _buffers(module), _parameters(module)
+        try:
+            with TORCH:
+                example.run(1.0)
+            self.after = _leaves(module)
+            self.assigned = [
+                p for p, own in _buffers(module).items() if _stays(buffers.get(p), own)
+            ]
+        except Exception:  # anyone's code may raise anything; the capture says it better
+            pass
+        changed = [
+            place
+            for place in {**self.before, **self.after}
+            if _differs(place, self.before, self.after)
+        ]
+        self.kept = {
+            place: self.before[place].value
+            for place in changed
+            if _can_be_state(place, self.before, self.after)
+        }
+        self.others = [place for place in changed if place not in self.kept]
+        now = _parameters(module)
+        nothing = "nothing", 0, 0
+        self.parameters = {
+            name: (parameters.get(name, nothing)[0], now.get(name, nothing)[0])
+            for name in {**parameters, **now}
+            if parameters.get(name) != now.get(name)
+        }
+
+    def matters(self) -> bool:
+        """Whether later calls depend on what cannot be a buffer; the module is as before it."""
+        return bool(self.others) and _matters(self._module, self._example, self)
 
 
 class _Registered:
@@ -313,9 +382,31 @@ def _buffers(module: torch.nn.Module) -> dict[Place, torch.Tensor]:
     }
 
 
+def _parameters(module: torch.nn.Module) -> dict[str, tuple[str, int, int]]:
+    """Return what shows that a parameter has changed, by name.
+
+    That is its dtype and shape, in words, its version, for a write that changes nothing is one to
+    torch.export too, and a checksum, for writes to ``parameter.data`` are in no version.
+    """
+    return {
+        name: (_words(own), _version(own), _checksum(own))
+        for name, own in module.named_parameters()
+    }
+
+
+def _checksum(parameter: torch.nn.Parameter) -> int:
+    """Return a number that all writes change, almost surely; of what has no memory here, 0."""
+    if is_lazy(parameter) or parameter.device.type != "cpu" or parameter.layout != torch.strided:
+        return 0
+    own = parameter.detach().resolve_conj().resolve_neg().contiguous()
+    return crc32(own.reshape(-1).view(torch.uint8).numpy())
+
+
 def _version(value: Any) -> int:
     """Return how often a tensor has been written to, as far as it counts that."""
-    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_inference():
+        return 0
+    return value._version
 
 
 def _differs(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, Leaf]) -> bool:
@@ -352,11 +443,12 @@ def _stays(old: Any, new: Any) -> bool:
     )
 
 
-def _matters(module: torch.nn.Module, example: _Example, others: Sequence[Place]) -> bool:
+def _matters(module: torch.nn.Module, example: _Example, call: _Call) -> bool:
     """Whether what a run leaves in attributes changes what the next run gives or leaves.
 
-    The second of two runs is compared with one before which the attributes were put back. A mask, a
-    table of positions or a result that is kept for others to see is the same in both.
+    The second of two runs is compared with one before which those attributes were put back that can
+    be no buffers. A mask, a table of positions or a result that is kept for others to see is the
+    same in both.
     """
 
     def second(factor: float, *, alone: bool) -> tuple[list[Any], list[Any]]:
@@ -364,10 +456,14 @@ def _matters(module: torch.nn.Module, example: _Example, others: Sequence[Place]
         try:
             example.run(1.0)
             if alone:
+                left = _leaves(module)
                 state.restore_attributes()
+                for place in call.kept.keys() & left.keys():
+                    own = vars(place.part)
+                    own[place.attribute] = _put(own[place.attribute], place.path, left[place].value)
             results = example.run(factor)
             left = _leaves(module)
-            return results, [left.get(place, Leaf(_NOTHING, 0)).value for place in others]
+            return results, [left.get(place, Leaf(_NOTHING, 0)).value for place in call.others]
         finally:
             state.restore()
 
@@ -383,6 +479,40 @@ def _matters(module: torch.nn.Module, example: _Example, others: Sequence[Place]
         except Exception:
             return True
     return not all(_equal(*pair) for pair in zip(alone, behind, strict=True))
+
+
+def _only_prepares(module: torch.nn.Module, state: ModuleState, example: _Example) -> bool:
+    """Whether a first call changes the module once, as every other first call does.
+
+    Then a call gives and leaves the same whatever calls came before it, or none.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    state : ModuleState
+        Before the first call; the module is left so.
+    example : _Example
+    """
+
+    def last(*factors: float) -> list[Any]:
+        try:
+            for factor in factors:
+                results = example.run(factor)
+            left = [leaf.value for leaf in _leaves(module).values()]
+            every = [*results, *left, *_buffers(module).values()]
+            return tree_map_only(torch.Tensor, torch.clone, every)
+        finally:
+            state.restore()
+
+    other = 0.75
+    with TORCH:
+        try:
+            first = last(other)
+            return all(
+                _equal(first, last(*before, other)) for before in ([1.0], [other], [1.0, other])
+            )
+        except Exception:  # the module takes its own example alone, perhaps
+            return False
 
 
 def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -422,8 +552,15 @@ def _say(place: Place, leaves: Mapping[Place, Leaf]) -> str:
     if value is _NOTHING:
         return "nothing"
     if isinstance(value, torch.Tensor | np.ndarray):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return _words(value)
     return f"{value!r:.40}" if steps(value) is None else f"a {type(value).__name__}"
+
+
+def _words(array: torch.Tensor | np.ndarray) -> str:
+    """Return dtype and shape of an array in words."""
+    if isinstance(array, torch.Tensor) and is_lazy(array):
+        return "uninitialized"
+    return f"{str(array.dtype).removeprefix('torch.')}{list(array.shape)}"
 
 
 def _is_object(value: Any) -> bool:

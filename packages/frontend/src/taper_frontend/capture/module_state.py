@@ -7,6 +7,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +54,11 @@ class ModuleState:
     def __init__(self, module: torch.nn.Module) -> None:
         self._attributes = ModuleAttributes(module)
         own = (leaf for _, _, _, leaf in attribute_leaves(module))
-        tensors = {id(x): x for x in (*module.buffers(), *own) if isinstance(x, torch.Tensor)}
+        tensors = {
+            id(x): x
+            for x in (*module.buffers(), *own)
+            if isinstance(x, torch.Tensor) and not is_lazy(x)
+        }
         for parameter in module.parameters():
             tensors.pop(id(parameter), None)
         self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]

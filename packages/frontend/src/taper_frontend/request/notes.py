@@ -181,6 +181,18 @@ def of_attributes(changed: Mapping[str, tuple[str, str]]) -> list[Note]:
     ]
 
 
+def of_first_call(parameters: Sequence[str]) -> list[Note]:
+    """Tell of parameters that the first call of the module changes once for ever, by name."""
+    return [
+        Note(
+            "state",
+            f"the first call of the module changes {_list(parameters)}; export made this call with "
+            "the example arguments, and the plan and the module hold what it left; where it "
+            "depends on them, call the module before export",
+        )
+    ]
+
+
 def _has_modes(part: torch.nn.Module) -> bool:
     """Whether a module itself, not its parts, computes something else in training."""
     if isinstance(part, _BatchNorm):
