@@ -16,11 +16,15 @@ enum {
 static const uint32_t V4_LEAF7 =
     V3_LEAF7 | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD;
 
+static bool has(const taper_cpuid *id, const char *names) {
+    return taper_cpu_covers(taper_cpu_features(id), names);
+}
+
 static void check_levels(const char *cpu, taper_cpuid id, bool baseline, bool avx2, bool avx512) {
-    CHECK(taper_cpu_has(&id, "baseline") == baseline, "%s: baseline", cpu);
-    CHECK(taper_cpu_has(&id, "avx2") == avx2, "%s: avx2", cpu);
-    CHECK(taper_cpu_has(&id, "avx512") == avx512, "%s: avx512", cpu);
-    CHECK(!taper_cpu_has(&id, "neon"), "%s: neon", cpu);
+    CHECK(has(&id, "baseline") == baseline, "%s: baseline", cpu);
+    CHECK(has(&id, "avx2") == avx2, "%s: avx2", cpu);
+    CHECK(has(&id, "avx512") == avx512, "%s: avx512", cpu);
+    CHECK(!has(&id, "neon"), "%s: neon", cpu);
 }
 
 static void cpus(void) {
@@ -70,28 +74,49 @@ static void every_bit_counts(void) {
 /* On top of AVX-512, in a register of its own. */
 static void vnni(void) {
     taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE, 0};
-    CHECK(!taper_cpu_has(&id, "avx512_vnni"), "AVX-512 without VNNI");
+    CHECK(!has(&id, "avx512_vnni"), "AVX-512 without VNNI");
     id.leaf7_ecx = bit_AVX512VNNI;
-    CHECK(taper_cpu_has(&id, "avx512_vnni"), "AVX-512 with VNNI");
+    CHECK(has(&id, "avx512_vnni"), "AVX-512 with VNNI");
+    CHECK(has(&id, "avx2 avx512_vnni"), "both");
+    CHECK(!has(&id, "avx2 avx512_vnni neon") && !has(&id, "neon avx2"), "one of them is not");
     id.xcr0 = YMM_STATE;
-    CHECK(!taper_cpu_has(&id, "avx512_vnni"), "VNNI without ZMM state");
+    CHECK(!has(&id, "avx512_vnni"), "VNNI without ZMM state");
 }
 #endif
 
 /* What is compiled in decides off x86. */
 static void this_cpu(void) {
-    const taper_cpuid id = taper_cpuid_read();
-    CHECK(taper_cpu_has(&id, "baseline"), "this program runs, so it has the baseline");
+    CHECK(taper_cpu_has("baseline"), "this program runs, so it has the baseline");
 #if defined(__aarch64__)
-    CHECK(taper_cpu_has(&id, "neon"), "neon");
-    CHECK(!taper_cpu_has(&id, "avx2") && !taper_cpu_has(&id, "avx512"), "x86 levels");
+    CHECK(taper_cpu_has("neon"), "neon");
+    CHECK(!taper_cpu_has("avx2") && !taper_cpu_has("avx512"), "x86 levels");
 #endif
-    CHECK(!taper_cpu_has(&id, "") && !taper_cpu_has(&id, "AVX2"), "unknown levels");
+    CHECK(!taper_cpu_has("") && !taper_cpu_has("AVX2"), "unknown levels");
+    CHECK(!taper_cpu_has("baseline ") && !taper_cpu_has(" baseline"), "a name between spaces");
+    CHECK(taper_cpu_has("baseline baseline"), "a name twice");
+    CHECK(!taper_cpu_has("baselin") && !taper_cpu_has("baseline2"), "a part of a name");
+}
+
+/* Each name stands for one bit, and for no other. */
+static void one_table(void) {
+    const taper_cpuid id = taper_cpuid_read();
+    const uint64_t found = taper_cpu_features(&id);
+    const char *name;
+    size_t n = 0;
+    for (; (name = taper_feature_name(n)) != NULL; n++) {
+        CHECK(n < 64, "%s: more features than bits", name);
+        CHECK(taper_cpu_has(name) == (found >> n & 1), "%s: read once and read again", name);
+        CHECK(taper_cpu_covers(UINT64_C(1) << n, name), "%s: its bit", name);
+        CHECK(!taper_cpu_covers(~(UINT64_C(1) << n), name), "%s: all bits but its own", name);
+    }
+    CHECK(found >> n == 0, "bits without a name");
+    CHECK(n > 0 && !taper_feature_name(n + 1) && !taper_feature_name(SIZE_MAX), "past the end");
 }
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
         {"this_cpu", this_cpu},
+        {"one_table", one_table},
 #if defined(__x86_64__)
         {"cpus", cpus},
         {"operating_systems", operating_systems},

@@ -88,6 +88,38 @@ static void takes_what_it_states(void) {
     CHECK(taper_kernel_takes(&k, &call), "all undone");
 }
 
+/* Rows as the macros write them: what they need stands in them. */
+#define TAPER_ATTRS_needing(A, id) A(id, axis, INT)
+TAPER_DEFINE_ATTRS(needing)
+static taper_status some_prepare(const taper_call *call, taper_work *work) {
+    (void)call;
+    (void)work;
+    return TAPER_UNSUPPORTED;
+}
+static taper_status some_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    (void)call;
+    (void)begin;
+    (void)end;
+    (void)scratch;
+    return TAPER_OK;
+}
+static const taper_kernel rows[] = {
+    TAPER_KERNEL(some, "SOME", needing, int64_t, TENSOR(D_F32), TENSOR(D_F32))
+        TAPER_KERNEL_WITH((NEEDS("baseline")), some, "SOME", needing, int64_t, TENSOR(D_F32),
+                          TENSOR(D_F32), TENSOR(D_I64))
+            TAPER_KERNEL_WITH((NEEDS("baseline no_such_feature")), some, "SOME", needing, int64_t,
+                              TENSOR(D_F32), TENSOR(D_F32))};
+
+static void macros_say_needs(void) {
+    CHECK(rows[0].needs == NULL && taper_kernel_runs(&rows[0]), "a row that needs nothing");
+    CHECK(strcmp(rows[1].needs, "baseline") == 0 && taper_kernel_runs(&rows[1]), "what is here");
+    CHECK(!taper_kernel_runs(&rows[2]), "one of two is not");
+    CHECK(rows[1].n_attrs == 1 && rows[1].attrs_bytes == sizeof(int64_t) &&
+              rows[1].state_bytes == sizeof(int64_t) && rows[1].n_operands == 2 &&
+              strcmp(rows[1].op, "SOME") == 0 && rows[1].run == some_run,
+          "the rest of the row");
+}
+
 /* A row that needs what this CPU lacks is passed over; one for what it has is not. */
 static void rows_need_features(void) {
     taper_kernel k, kernel, next;
@@ -102,6 +134,15 @@ static void rows_need_features(void) {
         size_t position = row;
         const bool found = taper_kernel_next(check_level, kernel.op, &position, &next);
         CHECK((found && position == row + 1) == taper_kernel_runs(&kernel), "%s", kernel.name);
+        for (const char *name = kernel.needs; name; name = strchr(name, ' ')) {
+            size_t i = 0;
+            const char *feature;
+            name += *name == ' ';
+            while ((feature = taper_feature_name(i)) && (strncmp(feature, name, strlen(feature)) ||
+                                                         strcspn(name, " ") != strlen(feature)))
+                i++;
+            CHECK(feature, "%s needs %s, which no table has", kernel.name, name);
+        }
     }
 }
 
@@ -228,6 +269,7 @@ int main(int argc, char **argv) {
         {"levels_side_by_side", levels_side_by_side},
         {"kernel_list", kernel_list},
         {"takes_what_it_states", takes_what_it_states},
+        {"macros_say_needs", macros_say_needs},
         {"rows_need_features", rows_need_features},
         {"next_walks_in_order", next_walks_in_order},
         {"attrs_inside_struct", attrs_inside_struct},

@@ -173,7 +173,8 @@ enum { TAPER_KERNEL_OPERANDS = 4 };
 typedef struct taper_kernel {
     const char *name; /* "f32_matmul": what profiles and messages show */
     const char *op;   /* "MATMUL" */
-    /* What the CPU must have beyond the level ("avx512_vnni"); NULL: nothing. */
+    /* The features that the CPU must have beyond the level, by taper_feature_name, with a space
+     * between two ("avx512_vnni"); NULL: none. */
     const char *needs;
     /* The tensors it takes; `output` stands for all outputs, the last of `inputs` for all further
      * ones. prepare() may refuse more. */
@@ -236,9 +237,13 @@ const char *taper_level_name(const taper_level *level);
  * first asked, else the best. TAPER_UNKNOWN_ISA, and *level is NULL, where it is not here. */
 taper_status taper_level_find(const char *name, const taper_level **level);
 
+/* The i-th name of a feature that a kernel may need, the same ones on every CPU; NULL past the end.
+ */
+const char *taper_feature_name(size_t i);
+
 /* Writes the level's i-th kernel, in order of preference; false past the end. */
 bool taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel);
-/* Does this CPU have what the kernel needs beyond the level? */
+/* Does this CPU have what the kernel needs beyond the level? No CPU has an unknown feature. */
 bool taper_kernel_runs(const taper_kernel *kernel);
 /* Writes the level's first kernel at or after position *position for op whose needs this CPU has,
  * and moves *position past it. False when none. */

@@ -2,8 +2,30 @@
 
 #include <string.h>
 
+#include "taper/kernels.h"
+
+/* What a feature asks of the registers: every bit set in one has to be set in the other. A CPU can
+ * have registers that the OS does not save: using them then corrupts other processes' state or
+ * traps, so XCR0 decides beside CPUID. */
+typedef struct feature {
+    const char *name;
+    bool here; /* whether this architecture can have it */
+    taper_cpuid needs;
+} feature;
+
 #if defined(__x86_64__)
 #include <cpuid.h>
+
+enum { X86 = true, ARM = false };
+
+#define YMM_STATE 0x06
+#define ZMM_STATE 0xe6
+#define V2_ECX (bit_SSE4_2 | bit_SSSE3 | bit_POPCNT)
+#define V3_ECX (V2_ECX | bit_AVX | bit_FMA | bit_F16C | bit_MOVBE)
+#define V3_EBX (bit_AVX2 | bit_BMI | bit_BMI2)
+#define V4_EBX (V3_EBX | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD)
+#define NEEDS(ecx1, ebx7, ecx7, xcr)                                                               \
+    {.leaf1_ecx = (ecx1), .leaf7_ebx = (ebx7), .leaf7_ecx = (ecx7), .xcr0 = (xcr)}
 
 taper_cpuid taper_cpuid_read(void) {
     taper_cpuid id = {0};
@@ -20,42 +42,75 @@ taper_cpuid taper_cpuid_read(void) {
     return id;
 }
 
-static bool all(uint64_t have, uint64_t want) { return (have & want) == want; }
-
-bool taper_cpu_has(const taper_cpuid *id, const char *level) {
-    /* A CPU can have registers that the OS does not save: using them then corrupts other
-     * processes' state or traps, so XCR0 decides beside CPUID. */
-    const uint64_t ymm = 0x06, zmm = 0xe6;
-    const bool v2 = all(id->leaf1_ecx, bit_SSE4_2 | bit_SSSE3 | bit_POPCNT);
-    const bool v3 = v2 && all(id->leaf1_ecx, bit_AVX | bit_FMA | bit_F16C | bit_MOVBE) &&
-                    all(id->leaf7_ebx, bit_AVX2 | bit_BMI | bit_BMI2) && all(id->xcr0, ymm);
-    const bool v4 = v3 &&
-                    all(id->leaf7_ebx,
-                        bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD) &&
-                    all(id->xcr0, zmm);
-    if (strcmp(level, "baseline") == 0)
-        return v2;
-    if (strcmp(level, "avx2") == 0)
-        return v3;
-    if (strcmp(level, "avx512_vnni") == 0)
-        return v4 && all(id->leaf7_ecx, bit_AVX512VNNI);
-    return strcmp(level, "avx512") == 0 && v4;
-}
-
 #else
+
+#if defined(__aarch64__)
+enum { X86 = false, ARM = true };
+#else
+enum { X86 = false, ARM = false };
+#endif
+#define V2_ECX 0
+#define NEEDS(...) {0}
 
 taper_cpuid taper_cpuid_read(void) {
     taper_cpuid id = {0};
     return id;
 }
 
-bool taper_cpu_has(const taper_cpuid *id, const char *level) {
-    (void)id;
-#if defined(__aarch64__)
-    if (strcmp(level, "neon") == 0)
-        return true; /* part of the architecture */
-#endif
-    return strcmp(level, "baseline") == 0;
+#endif /* __x86_64__ */
+
+/* The names are the same on every architecture. Those of the ISA levels are among them. */
+static const feature features[] = {
+    {"baseline", true, NEEDS(V2_ECX, 0, 0, 0)},
+    {"neon", ARM, NEEDS(0, 0, 0, 0)}, /* part of the architecture */
+    {"avx2", X86, NEEDS(V3_ECX, V3_EBX, 0, YMM_STATE)},
+    {"avx512", X86, NEEDS(V3_ECX, V4_EBX, 0, ZMM_STATE)},
+    {"avx512_vnni", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, ZMM_STATE)},
+};
+
+enum { N_FEATURES = sizeof features / sizeof features[0] };
+
+const char *taper_feature_name(size_t i) { return i < N_FEATURES ? features[i].name : NULL; }
+
+static bool all(uint64_t have, uint64_t want) { return (have & want) == want; }
+
+uint64_t taper_cpu_features(const taper_cpuid *id) {
+    uint64_t found = 0;
+    for (size_t i = 0; i < N_FEATURES; i++) {
+        const taper_cpuid *needs = &features[i].needs;
+        if (features[i].here && all(id->leaf1_ecx, needs->leaf1_ecx) &&
+            all(id->leaf7_ebx, needs->leaf7_ebx) && all(id->leaf7_ecx, needs->leaf7_ecx) &&
+            all(id->xcr0, needs->xcr0))
+            found |= UINT64_C(1) << i;
+    }
+    return found;
 }
 
-#endif /* __x86_64__ */
+bool taper_cpu_covers(uint64_t found, const char *names) {
+    const char *name = names;
+    for (;;) {
+        const size_t length = strcspn(name, " ");
+        size_t i = 0;
+        while (i < N_FEATURES &&
+               (strlen(features[i].name) != length || memcmp(features[i].name, name, length) != 0))
+            i++;
+        if (i == N_FEATURES || (found >> i & 1) == 0)
+            return false;
+        if (name[length] == '\0')
+            return true;
+        name += length + 1;
+    }
+}
+
+bool taper_cpu_has(const char *names) {
+    /* CPUID is a trap into the hypervisor on a virtual machine: it is read once. Whoever comes
+     * first writes what all others would; every CPU has the baseline, so that 0 is "not read". */
+    static uint64_t found;
+    uint64_t known = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (known == 0) {
+        const taper_cpuid id = taper_cpuid_read();
+        known = taper_cpu_features(&id);
+        __atomic_store_n(&found, known, __ATOMIC_RELAXED);
+    }
+    return taper_cpu_covers(known, names);
+}

@@ -33,22 +33,16 @@ enum {
     N_FAMILIES = 0 TAPER_FAMILY_LIST(TAPER_COUNT_FAMILY, any)
 };
 
-static const taper_level *level_at(size_t i, const taper_cpuid *id) {
+const taper_level *taper_level_at(size_t i) {
     for (size_t l = 0; l < N_LEVELS; l++)
-        if (taper_cpu_has(id, levels[l].name) && i-- == 0)
+        if (taper_cpu_has(levels[l].name) && i-- == 0)
             return &levels[l];
     return NULL;
 }
 
-const taper_level *taper_level_at(size_t i) {
-    const taper_cpuid id = taper_cpuid_read();
-    return level_at(i, &id);
-}
-
 static const taper_level *level_named(const char *name) {
-    const taper_cpuid id = taper_cpuid_read();
     const taper_level *level;
-    for (size_t i = 0; (level = level_at(i, &id)) != NULL; i++)
+    for (size_t i = 0; (level = taper_level_at(i)) != NULL; i++)
         if (strcmp(level->name, name) == 0)
             break;
     return level;
@@ -91,10 +85,7 @@ bool taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel) {
 }
 
 bool taper_kernel_runs(const taper_kernel *kernel) {
-    if (!kernel->needs)
-        return true;
-    const taper_cpuid id = taper_cpuid_read();
-    return taper_cpu_has(&id, kernel->needs);
+    return !kernel->needs || taper_cpu_has(kernel->needs);
 }
 
 bool taper_kernel_next(const taper_level *level, const char *op, size_t *position,
@@ -139,10 +130,9 @@ bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call) {
 }
 
 const taper_probe *taper_probe_find(const taper_level *level, const char *name) {
-    const taper_cpuid id = taper_cpuid_read();
     for (size_t p = 0; p < level->probes->count; p++) {
         const taper_probe *probe = &level->probes->probes[p];
-        if (strcmp(probe->name, name) == 0 && (!probe->needs || taper_cpu_has(&id, probe->needs)))
+        if (strcmp(probe->name, name) == 0 && (!probe->needs || taper_cpu_has(probe->needs)))
             return probe;
     }
     return NULL;

@@ -70,24 +70,29 @@ enum { TAPER_FORMATS(TAPER_FORMAT_BIT) };
     .output = output_, .inputs = {__VA_ARGS__},                                                    \
     .n_operands = sizeof((taper_operand[]){__VA_ARGS__}) / sizeof(taper_operand)
 
-/* One row of a table: name, op, attr list id, state struct, the output's types, those of the first
- * inputs (the last of which stands for all further ones), and <name>_prepare, <name>_run. */
-#define TAPER_KERNEL(name_, op_, attrs_id, state_type, ...)                                        \
-    {.name = #name_,                                                                               \
-     .op = op_,                                                                                    \
-     TAPER_TYPES(__VA_ARGS__),                                                                     \
-     .attrs = attrs_id##_attr_list,                                                                \
-     .n_attrs = sizeof attrs_id##_attr_list / sizeof attrs_id##_attr_list[0],                      \
-     .attrs_bytes = sizeof(struct attrs_id##_attrs),                                               \
-     .state_bytes = sizeof(state_type),                                                            \
-     .prepare = name_##_prepare,                                                                   \
-     .run = name_##_run},
-#define TAPER_KERNEL0(name_, op_, state_type, ...)                                                 \
-    {.name = #name_,                                                                               \
-     .op = op_,                                                                                    \
-     TAPER_TYPES(__VA_ARGS__),                                                                     \
-     .state_bytes = sizeof(state_type),                                                            \
-     .prepare = name_##_prepare,                                                                   \
-     .run = name_##_run},
+/*
+ * One row of a table: name, op, attr list id, state struct, the output's types, those of the first
+ * inputs (the last of which stands for all further ones), and <name>_prepare, <name>_run.
+ * TAPER_KERNEL0 is for kernels without attrs. TAPER_KERNEL_WITH says more, in parentheses before
+ * the rest:
+ *     TAPER_KERNEL_WITH((NEEDS("avx512_vnni")), i8_matmul, "MATMUL", matmul, ...)
+ */
+#define TAPER_ATTRS_ROW(id)                                                                        \
+    .attrs = id##_attr_list, .n_attrs = sizeof id##_attr_list / sizeof id##_attr_list[0],          \
+    .attrs_bytes = sizeof(struct id##_attrs)
+#define TAPER_ROW(name_, op_, state_type, ...)                                                     \
+    .name = #name_, .op = op_, TAPER_TYPES(__VA_ARGS__), .state_bytes = sizeof(state_type),        \
+    .prepare = name_##_prepare, .run = name_##_run
+#define TAPER_PLAIN_LIST(...) __VA_ARGS__
+
+#define TAPER_KERNEL_WITH(more, name_, op_, attrs_id, ...)                                         \
+    {TAPER_PLAIN_LIST more, TAPER_ATTRS_ROW(attrs_id), TAPER_ROW(name_, op_, __VA_ARGS__)},
+#define TAPER_KERNEL(name_, op_, attrs_id, ...)                                                    \
+    {TAPER_ATTRS_ROW(attrs_id), TAPER_ROW(name_, op_, __VA_ARGS__)},
+#define TAPER_KERNEL0(name_, op_, ...) {TAPER_ROW(name_, op_, __VA_ARGS__)},
+
+/* For TAPER_KERNEL_WITH: the features, by the names of taper_feature_name, that the CPU must have
+ * beyond the level; one string, with spaces. */
+#define NEEDS(features) .needs = features
 
 #endif /* TAPER_ISA_H */
