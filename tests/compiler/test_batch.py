@@ -3,12 +3,11 @@
 import pytest
 
 from graph_checks import assert_same_values
-from op_samples import SAMPLED
+from op_samples import SAMPLED, samples_of
 from taper_frontend.compiler.analysis.batch import Batch
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_nodes
 from taper_runtime.base.dtypes import DTYPES
-from taper_runtime.ops import REGISTRY
 
 NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 
@@ -28,7 +27,7 @@ WHOLE = {
 
 def graphs(op):
     """For each sample, graphs of one node with every choice of what is an input."""
-    for sample in REGISTRY[op].samples():
+    for sample in samples_of(op):
         if sample.formats:  # of constants alone
             continue
         count = len(sample.inputs)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from op_samples import sample_types, stored_inputs
+from op_samples import sample_types, samples_of, stored_inputs
 from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
@@ -125,7 +125,7 @@ def _samples(op: str) -> list[tuple[list[TensorType | None], Mapping[str, Any], 
     """Return types, attrs and values of an op's samples, those of many elements left out."""
     return [
         (sample_types(sample), sample.attrs, list(sample.inputs))
-        for sample in REGISTRY[op].samples()
+        for sample in samples_of(op)
         if sum(x.nbytes for x in stored_inputs(sample) if x is not None) <= _RUN_BYTES
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from control_plans import branching, calling, counting, cumulative, delegating
 from measured_plans import measured_plan
-from op_samples import SAMPLED, stored_inputs, type_of
+from op_samples import SAMPLED, samples_of, stored_inputs, type_of
 from plan_files import small_plan
 from random_graphs import random_graph
 from sized_plans import sized_plan
@@ -26,7 +26,7 @@ from weighted_plans import weighted_plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from taper_runtime.ops.opdef import Sample
+    from op_samples.sample import Sample
 
 #: Samples of one op that are seeds; the largest seed in bytes.
 _PER_OP, _LARGEST = 4, 1 << 15
@@ -66,7 +66,7 @@ def plans() -> Iterator[Plan]:
         compile_graph(graph)
         yield make_plan(graph)
     for op in SAMPLED:
-        samples = sorted(op.samples(), key=_sample_bytes)
+        samples = sorted(samples_of(op.name), key=_sample_bytes)
         small = [sample for sample in samples if _sample_bytes(sample) < 4096] or samples[:_PER_OP]
         for sample in small[:: max(1, len(small) // _PER_OP)]:
             plan = of_sample(op.name, sample)

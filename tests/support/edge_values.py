@@ -6,6 +6,7 @@ and why.
 
 import numpy as np
 
+from op_samples import samples_of
 from taper_runtime.base.errors import InputError
 
 #: Both signs of each; NaN has none.
@@ -114,7 +115,7 @@ def edge_samples(op, kind, most=SAMPLES):
     blocks, which hold no other. Of Winograd's tiles all outputs are NaN where one of the elements
     that they read is NaN or infinite: those samples are left out.
     """
-    samples = [s for s in op.samples() if "winograd" not in " ".join(s.formats.values())]
+    samples = [s for s in samples_of(op.name) if "winograd" not in " ".join(s.formats.values())]
     step = -(-len(samples) // most)
     inputs, _ = INPUTS.get(op.name, (None, ""))
     for number in range(KINDS.index(kind) % step, len(samples), step):

@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_runtime.base.errors import OpError
 from taper_runtime.ops import REGISTRY, register
-from taper_runtime.ops.opdef import Attr, OpDef, Sample
+from taper_runtime.ops.opdef import Attr, OpDef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +26,6 @@ def _halves(inputs, attrs):
     return np.maximum(inputs[0], bound), np.minimum(inputs[0], bound)
 
 
-def _samples():
-    yield Sample([np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)], native=False)
-
-
 #: What of x lies above a bound, and what below.
 HALVES = OpDef(
     name="HALVES",
@@ -37,7 +33,6 @@ HALVES = OpDef(
     inputs=(1, 1),
     infer=_infer_halves,
     evaluate=_halves,
-    samples=_samples,
     attrs={"bound": Attr("float", 0.0)},
     native=False,
 )
@@ -52,7 +47,6 @@ AFFINE = OpDef(
         inputs[0] * (1 if len(inputs) < 2 or inputs[1] is None else inputs[1])
         + (inputs[2] if len(inputs) == 3 else np.float32(0))
     ),
-    samples=_samples,
     optional=(1,),
     native=False,
 )
@@ -78,7 +72,6 @@ REPEAT = OpDef(
     inputs=(1, 9),
     infer=_infer_repeat,
     evaluate=_repeat,
-    samples=lambda: (),
     attrs={"times": Attr("int")},
     blocks=1,
     native=False,

@@ -18,7 +18,7 @@ from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory import memory_use, parallel_arena
 from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import Attr, OpDef, Sample
+from taper_runtime.ops.opdef import Attr, OpDef
 from taper_runtime.plan.order import order_of
 
 F = "float32"
@@ -74,7 +74,6 @@ def host(monkeypatch):
         inputs=(1, 1),
         infer=lambda inputs, attrs: inputs[0],
         evaluate=host.evaluate,
-        samples=lambda: [Sample([np.zeros((1, 1))], {"number": 0})],
         attrs={"number": Attr("int")},
         native=False,
     )

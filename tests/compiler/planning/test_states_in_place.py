@@ -9,7 +9,7 @@ from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError
 from taper_runtime.executor.executor import node_work
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import Attr, OpDef, Sample
+from taper_runtime.ops.opdef import Attr, OpDef
 from taper_runtime.plan.validate import validate
 from taper_runtime.reports.profile import profile_plan
 
@@ -39,7 +39,6 @@ def trip():
         inputs=(1, 1),
         infer=lambda inputs, attrs: inputs[0],
         evaluate=trip.evaluate,
-        samples=lambda: [Sample([np.zeros((1, 1))], {"number": 0})],
         attrs={"number": Attr("int")},
         native=False,
     )

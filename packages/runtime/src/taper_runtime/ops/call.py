@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.ops.control import check_types, no_samples, own
+from taper_runtime.ops.control import check_types, own
 from taper_runtime.ops.opdef import (
     Attr,
     Attrs,
@@ -90,7 +90,6 @@ OPS = (
         blocks=1,
         infer=_infer_call,
         evaluate=_evaluate_call,
-        samples=no_samples,
         native=False,
         attrs={"arguments": Attr("string", "{}")},
     ),
@@ -103,7 +102,6 @@ OPS = (
         blocks=1,
         infer=_infer_delegate,
         evaluate=_evaluate_delegate,
-        samples=no_samples,
         native=False,
         attrs={"backend": Attr("string")},
     ),

@@ -6,18 +6,17 @@ gets complex arrays.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.ops import decompositions, linalg, reduce, scan
-from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, whole
 from taper_runtime.ops.rules import FLOATS, check_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from taper_runtime.ops.region import Region
 
@@ -86,7 +85,6 @@ def _define(op: OpDef) -> OpDef:
         inputs=op.inputs,
         infer=infer,
         evaluate=evaluate,
-        samples=partial(_samples, op),
         attrs=op.attrs,
         region=whole if op.region is whole else region,
         strided=(ALL_INPUTS,),
@@ -100,21 +98,6 @@ def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Co
     moved = output.nbytes + sum(t.nbytes for t in inputs)
     shape = inputs[0].shape
     return Cost(4 * inputs[0].size * (shape[-2] if len(shape) > 1 else 1), moved)
-
-
-def _samples(op: OpDef) -> Iterator[Sample]:
-    """Yield the samples of the op on reals, the first made Hermitian where it was symmetric."""
-    rng = np.random.default_rng(7)
-    for sample in op.samples():
-        arrays = [np.asarray(x) for x in sample.inputs]
-        if any(x.dtype not in (np.float32, np.float64) for x in arrays):
-            continue
-        parts = [rng.standard_normal(x.shape).astype(x.dtype) / 9 for x in arrays]
-        first = arrays[0]
-        if first.ndim > 1 and np.array_equal(first, np.swapaxes(first, -1, -2)):
-            parts[0] = parts[0] - np.swapaxes(parts[0], -1, -2)
-        pairs = [np.stack(pair, axis=-1) for pair in zip(arrays, parts, strict=True)]
-        yield Sample(pairs, sample.attrs, native=False)
 
 
 _KNOWN = {op.name: op for op in (*linalg.OPS, *decompositions.OPS, *reduce.OPS, *scan.OPS)}
@@ -153,7 +136,6 @@ _EIG = OpDef(
     inputs=(1, 1),
     infer=_infer_eig,
     evaluate=_eig,
-    samples=linalg.samples_square,
     strided=(ALL_INPUTS,),
     native=False,
 )
@@ -168,7 +150,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer_complex_eig,
         evaluate=lambda inputs, attrs: _eig([_as_complex(inputs[0])], attrs),
-        samples=partial(_samples, _EIG),
         strided=(ALL_INPUTS,),
         native=False,
     ),

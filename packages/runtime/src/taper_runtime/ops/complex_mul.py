@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, broadcast_region
 from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def check_pairs(op: str, what: str, t: TensorType) -> Shape:
@@ -51,22 +51,6 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(3 * output.size, output.nbytes + sum(t.nbytes for t in inputs))
 
 
-def _samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(0)
-    for a, b in (
-        ((5,), (5,)),
-        ((2, 3, 4, 37), (3, 1, 37)),
-        ((2, 3, 1), (1, 3, 33)),
-        ((), (6,)),
-        ((4, 1, 3), (1, 5, 1)),
-        ((2, 0), (2, 1)),
-        ((1,), (1,)),
-    ):
-        for dtype in FLOATS:
-            arrays = [np.asarray(rng.standard_normal((*shape, 2)), dtype) for shape in (a, b)]
-            yield Sample(arrays, native=dtype == "float32")
-
-
 COMPLEX_MUL = OpDef(
     name="COMPLEX_MUL",
     doc="a * b of complex numbers, whose real and imaginary parts lie along a last axis of 2; the "
@@ -74,7 +58,6 @@ COMPLEX_MUL = OpDef(
     inputs=(2, 2),
     infer=_infer,
     evaluate=_evaluate,
-    samples=_samples,
     region=_region,
     inplace=(0, 1),
     strided=(ALL_INPUTS,),

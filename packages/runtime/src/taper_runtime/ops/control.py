@@ -16,14 +16,13 @@ from taper_runtime.ops.opdef import (
     Attrs,
     BlockFunction,
     OpDef,
-    Sample,
     Signature,
     TensorType,
 )
 from taper_runtime.ops.rules import MANY, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 #: The ops whose blocks are steps of the same run.
 CONTROL = ("IF", "WHILE", "SCAN")
@@ -160,11 +159,6 @@ def own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     return tuple(np.array(array, order="C") for array in arrays)
 
 
-def no_samples() -> Iterator[Sample]:
-    """A sample has no blocks; tests run graphs and plans."""
-    yield from ()
-
-
 OPS = (
     OpDef(
         name="IF",
@@ -174,7 +168,6 @@ OPS = (
         blocks=2,
         infer=_infer_if,
         evaluate=_evaluate_if,
-        samples=no_samples,
         native=False,
     ),
     OpDef(
@@ -186,7 +179,6 @@ OPS = (
         blocks=2,
         infer=_infer_while,
         evaluate=_evaluate_while,
-        samples=no_samples,
         native=False,
         attrs={"carries": Attr("int")},
         carries=lambda attrs, block: attrs["carries"] if block else 0,
@@ -201,7 +193,6 @@ OPS = (
         blocks=1,
         infer=_infer_scan,
         evaluate=_evaluate_scan,
-        samples=no_samples,
         native=False,
         attrs={"carries": Attr("int", 0), "xs": Attr("int")},
         carries=lambda attrs, block: attrs["carries"],

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.rules import fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def _infer_arange(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -28,18 +28,12 @@ def _arange(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return attrs["start"] + attrs["step"] * np.arange(size, dtype=np.int64)
 
 
-def _samples_arange() -> Iterator[Sample]:
-    for start, stop, step in ((0, 5, 1), (3, 4, 1), (2, 9, 3), (9, 2, -3), (4, 4, 1), (-2, 40, 1)):
-        yield Sample([], {"start": start, "stop": stop, "step": step})
-
-
 ARANGE = OpDef(
     name="ARANGE",
     doc="start, start + step, ... before stop, as int64.",
     inputs=(0, 0),
     infer=_infer_arange,
     evaluate=_arange,
-    samples=_samples_arange,
     attrs={
         "start": Attr("int", 0, sized=True),
         "stop": Attr("int", sized=True),

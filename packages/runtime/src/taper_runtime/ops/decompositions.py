@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,8 +11,6 @@ from taper_runtime.ops.linalg import (
     check_matrices,
     define,
     guarded_all,
-    samples_any,
-    samples_square,
 )
 from taper_runtime.ops.opdef import Attr, Attrs, TensorType
 from taper_runtime.ops.region import whole
@@ -166,7 +163,6 @@ OPS = (
         region=whole,
         infer=_infer_qr,
         evaluate=_qr,
-        samples=partial(samples_any, [{"mode": mode} for mode in QR_MODES]),
         attrs={"mode": Attr("string", "reduced")},
     ),
     define(
@@ -176,7 +172,6 @@ OPS = (
         region=whole,
         infer=_infer_svd,
         evaluate=_svd,
-        samples=partial(samples_any, [{}, {"vectors": False}, {"full": True}]),
         attrs={"vectors": Attr("bool", True), "full": Attr("bool", False)},
     ),
     define(
@@ -187,7 +182,6 @@ OPS = (
         region=whole,
         infer=_infer_eigh,
         evaluate=_eigh,
-        samples=partial(samples_square, vectors=(True, False), upper=(False, True)),
         attrs={"vectors": Attr("bool", True), "upper": Attr("bool", False)},
     ),
     define(
@@ -199,6 +193,5 @@ OPS = (
         region=whole,
         infer=_infer_lu,
         evaluate=_lu,
-        samples=partial(samples_any, [{}]),
     ),
 )

@@ -8,7 +8,6 @@ that a division of integers refuses to divide by 0, as in ``"FLOOR_DIV:nonzero"`
 
 from __future__ import annotations
 
-import itertools
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats import PLAIN, find
 from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import (
     COMPUTED,
@@ -34,11 +33,10 @@ from taper_runtime.ops.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 #: dtypes that the native micro-ops serve.
 NATIVE = ("float32", "float64", "int64", "int32", "bool")
-_NATIVE_REALS = ("float32", "float64", "int64", "int32")
 _BITS = (*INTS, "bool")
 
 
@@ -59,10 +57,6 @@ class MicroOp(NamedTuple):
         dtype of the result if not that of the operands.
     wide : bool
         Whether ``function`` is given, and gives, float64.
-    native : tuple of str
-        Those of ``dtypes`` that a kernel is expected to serve.
-    low, high : float
-        Range of the samples' values.
     commutes : bool
         Whether the operands may be swapped.
     """
@@ -73,9 +67,6 @@ class MicroOp(NamedTuple):
     doc: str
     result: str | None = None
     wide: bool = False
-    native: tuple[str, ...] = NATIVE
-    low: float = -3.0
-    high: float = 3.0
     commutes: bool = False
 
 
@@ -87,27 +78,27 @@ MICROOPS: dict[str, MicroOp] = {
     "FLOOR": MicroOp(np.floor, 1, FLOATS, "x rounded down"),
     "ROUND": MicroOp(np.rint, 1, FLOATS, "x rounded to the nearest integer, halves to even"),
     "TRUNC": MicroOp(np.trunc, 1, FLOATS, "x rounded toward zero"),
-    "SQRT": MicroOp(np.sqrt, 1, FLOATS, "sqrt(x)", low=0.0),
-    "RSQRT": MicroOp(functions.rsqrt, 1, FLOATS, "1 / sqrt(x)", wide=True, low=0.1),
-    "RECIPROCAL": MicroOp(functions.reciprocal, 1, FLOATS, "1 / x", low=0.1),
+    "SQRT": MicroOp(np.sqrt, 1, FLOATS, "sqrt(x)"),
+    "RSQRT": MicroOp(functions.rsqrt, 1, FLOATS, "1 / sqrt(x)", wide=True),
+    "RECIPROCAL": MicroOp(functions.reciprocal, 1, FLOATS, "1 / x"),
     "EXP": MicroOp(np.exp, 1, FLOATS, "exp(x)"),
     "EXPM1": MicroOp(np.expm1, 1, FLOATS, "exp(x) - 1"),
-    "LOG": MicroOp(np.log, 1, FLOATS, "log(x)", low=0.01),
-    "LOG2": MicroOp(np.log2, 1, FLOATS, "log2(x)", low=0.01),
-    "LOG10": MicroOp(np.log10, 1, FLOATS, "log10(x)", low=0.01),
-    "LOG1P": MicroOp(np.log1p, 1, FLOATS, "log(1 + x)", low=-0.9),
+    "LOG": MicroOp(np.log, 1, FLOATS, "log(x)"),
+    "LOG2": MicroOp(np.log2, 1, FLOATS, "log2(x)"),
+    "LOG10": MicroOp(np.log10, 1, FLOATS, "log10(x)"),
+    "LOG1P": MicroOp(np.log1p, 1, FLOATS, "log(1 + x)"),
     "SIN": MicroOp(np.sin, 1, FLOATS, "sin(x)"),
     "COS": MicroOp(np.cos, 1, FLOATS, "cos(x)"),
-    "TAN": MicroOp(np.tan, 1, FLOATS, "tan(x)", low=-1.4, high=1.4),
-    "ASIN": MicroOp(np.arcsin, 1, FLOATS, "asin(x)", low=-1.0, high=1.0),
-    "ACOS": MicroOp(np.arccos, 1, FLOATS, "acos(x)", low=-1.0, high=1.0),
+    "TAN": MicroOp(np.tan, 1, FLOATS, "tan(x)"),
+    "ASIN": MicroOp(np.arcsin, 1, FLOATS, "asin(x)"),
+    "ACOS": MicroOp(np.arccos, 1, FLOATS, "acos(x)"),
     "ATAN": MicroOp(np.arctan, 1, FLOATS, "atan(x)"),
     "SINH": MicroOp(np.sinh, 1, FLOATS, "sinh(x)"),
     "COSH": MicroOp(np.cosh, 1, FLOATS, "cosh(x)"),
     "TANH": MicroOp(np.tanh, 1, FLOATS, "tanh(x)"),
     "ASINH": MicroOp(np.arcsinh, 1, FLOATS, "asinh(x)"),
-    "ACOSH": MicroOp(np.arccosh, 1, FLOATS, "acosh(x)", low=1.0, high=9.0),
-    "ATANH": MicroOp(np.arctanh, 1, FLOATS, "atanh(x)", low=-0.9, high=0.9),
+    "ACOSH": MicroOp(np.arccosh, 1, FLOATS, "acosh(x)"),
+    "ATANH": MicroOp(np.arctanh, 1, FLOATS, "atanh(x)"),
     "ERF": MicroOp(functions.erf, 1, FLOATS, "erf(x)", wide=True),
     "ERFC": MicroOp(functions.erfc, 1, FLOATS, "1 - erf(x)", wide=True),
     "SIGMOID": MicroOp(functions.sigmoid, 1, FLOATS, "1 / (1 + exp(-x))", wide=True),
@@ -149,14 +140,13 @@ MICROOPS: dict[str, MicroOp] = {
     ),
     "FMOD": MicroOp(np.fmod, 2, REALS, "a - b * trunc(a / b), signed as a; of integers by 0, 0"),
     "POW": MicroOp(
-        functions.power, 2, REALS, "a ** b; of an integer to a negative power, truncated", low=0.1
+        functions.power, 2, REALS, "a ** b; of an integer to a negative power, truncated"
     ),
     "MAXIMUM": MicroOp(
         np.maximum,
         2,
         COMPUTED,
         "the larger; NaN if one is NaN",
-        native=_NATIVE_REALS,
         commutes=True,
     ),
     "MINIMUM": MicroOp(
@@ -164,7 +154,6 @@ MICROOPS: dict[str, MicroOp] = {
         2,
         COMPUTED,
         "the smaller; NaN if one is NaN",
-        native=_NATIVE_REALS,
         commutes=True,
     ),
     "ATAN2": MicroOp(np.arctan2, 2, FLOATS, "angle of the point (b, a)"),
@@ -347,77 +336,6 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
     return np.asarray(evaluate_micro(op, _operands(op, inputs, attrs)), order="C")
 
 
-#: Shapes of the operands of one sample.
-_SHAPES: list[tuple[Shape, Shape, Shape]] = [
-    ((3, 5), (5,), (3, 1)),
-    ((), (), ()),
-    ((7,), (7,), (7,)),
-    ((2, 1, 4), (3, 1), ()),
-    ((2, 1, 3, 1, 2, 3), (4, 1, 2, 1, 3), (3,)),
-    ((0, 3), (1, 3), (3,)),
-    ((3, 700), (3, 1), (700,)),
-]
-_SPECIAL_FLOATS = [0.0, -0.0, 1.0, -1.0, np.nan, np.inf, -np.inf, 1e-40, 3.4e38, 0.5, 2.5, -7.0]
-
-
-def _values(rng: np.random.Generator, micro: MicroOp, shape: Shape, dtype: str) -> np.ndarray:
-    if dtype == "bool":
-        return np.asarray(rng.random(shape) < 0.5)
-    if dtype in INTS:
-        return np.asarray(rng.integers(0 if dtype == "uint8" else -6, 7, shape), dtype)
-    return np.asarray(rng.uniform(micro.low, micro.high, shape), dtype)
-
-
-def _special_values(dtype: str) -> list[Any]:
-    if dtype in FLOATS:
-        return _SPECIAL_FLOATS
-    limits = np.iinfo(dtype)
-    return [0, 1, -1, 2, 7, limits.min, limits.max]
-
-
-def _samples(op: str) -> Iterator[Sample]:
-    micro = MICROOPS[op]
-    rng = np.random.default_rng(len(op))
-    conditions = 1 if micro.arity == 3 else 0
-    for dtype in micro.dtypes:
-        dtypes = ["bool"] * conditions + [dtype] * (micro.arity - conditions)
-        native = dtype in micro.native
-        for shapes in _SHAPES if dtype in NATIVE else _SHAPES[:1]:
-            arrays = [_values(rng, micro, s, d) for s, d in zip(shapes, dtypes, strict=False)]
-            yield Sample(arrays, {}, native)
-            for index in range(micro.arity) if micro.arity > 1 else ():
-                scalar = _values(rng, micro, (), dtypes[index]).item()
-                others = arrays[:index] + arrays[index + 1 :]
-                yield Sample(others, {"scalar": scalar, "scalar_index": index}, native)
-        if dtype in _NATIVE_REALS:
-            pairs = itertools.product(_special_values(dtype), repeat=micro.arity - conditions)
-            arrays = [np.array(column, dtype) for column in zip(*pairs, strict=True)]
-            yield Sample([np.arange(arrays[0].size) % 3 == 0] * conditions + arrays, {}, native)
-    if op in DIVISIONS:
-        for dtype in micro.dtypes:
-            yield from _samples_of_divisors(rng, micro, dtype)
-    if op == "MUL":
-        for factors in ((3, 1), (1,)):
-            arrays = [_values(rng, micro, shape, "float32") for shape in ((3, 20), factors)]
-            yield Sample(arrays, formats={0: "panels.1"})
-        special = np.array([[np.nan], [np.inf], [-0.0]], np.float32)
-        x = _values(rng, micro, (3, 20), "float32")
-        yield Sample([x, special], formats={0: "panels.1"})
-
-
-def _samples_of_divisors(rng: np.random.Generator, micro: MicroOp, dtype: str) -> Iterator[Sample]:
-    """Yield divisions whose divisor is checked, and is not 0 but where nothing is divided."""
-    native, attrs = dtype in micro.native, {"by_zero": False}
-    for first, second, _ in _SHAPES if dtype in NATIVE else _SHAPES[:1]:
-        a, b = (_values(rng, micro, shape, dtype) for shape in (first, second))
-        b = np.where(b == 0, b.dtype.type(5), b)
-        for dividend, divisor in ((a, b), (b, np.where(a == 0, a.dtype.type(1), a))):
-            yield Sample([dividend, divisor], attrs, native)
-        yield Sample([a], {**attrs, "scalar": 3, "scalar_index": 1}, native)
-    nothing = [np.zeros((0, 2), dtype), np.zeros((1, 2), dtype)]
-    yield Sample(nothing, attrs, native)
-
-
 def _define(op: str, micro: MicroOp) -> OpDef:
     # MethodType gives a function its first argument in one object, where partial makes three.
     divides = op in DIVISIONS
@@ -428,7 +346,6 @@ def _define(op: str, micro: MicroOp) -> OpDef:
         infer=_infer_mul if op == "MUL" else MethodType(_infer, op),
         evaluate=MethodType(_evaluate_division if divides else _evaluate, op),
         check=MethodType(_check_divisor, op) if divides else None,
-        samples=MethodType(_samples, op),
         attrs=_DIVISION_ATTRS if divides else _ATTRS,
         region=elementwise,
         commutes=micro.commutes,

@@ -20,12 +20,12 @@ import numpy as np
 
 from taper_runtime.base.errors import OpError
 from taper_runtime.ops.complex_mul import check_pairs
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same
 from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 #: What a transform of n numbers is divided by: nothing, the square root of n, n.
 _NORMS = ("none", "root", "length")
@@ -249,49 +249,6 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(_FLOPS * numbers, output.nbytes + sum(t.nbytes for t in inputs))
 
 
-_LENGTHS = (1, 2, 3, 4, 5, 8, 12, 15, 16, 21, 30, 31, 37, 49, 64, 74, 100, 144)
-
-
-def _given(*shape: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(sum(shape))
-    return [rng.standard_normal(shape).astype(np.float32)]
-
-
-def _samples_fft() -> Iterator[Sample]:
-    for n in _LENGTHS:
-        yield Sample(_given(3, n, 2), {"axis": 1})
-    for shape, axis in (((2, 6, 5, 2), 1), ((37, 19, 2), 0), ((256, 2), 0)):
-        yield Sample(_given(*shape), {"axis": axis, "inverse": True, "norm": "length"})
-    yield Sample(_given(2, 8, 2), {"axis": 1, "norm": "root"})
-    yield Sample(_given(0, 8, 2), {"axis": 1})
-    yield Sample([np.ones((2, 6, 2))], {"axis": 1}, native=False)
-
-
-def _samples_rfft() -> Iterator[Sample]:
-    for n in _LENGTHS:
-        yield Sample(_given(19, n), {"axis": 1})
-    for shape, axis, norm in (
-        ((2, 6, 5), 1, "length"),
-        ((37, 19), 0, "root"),
-        ((512,), 0, "length"),
-        ((3, 22), 1, "root"),
-    ):
-        yield Sample(_given(*shape), {"axis": axis, "norm": norm})
-    yield Sample([np.ones((2, 7))], {"axis": 1}, native=False)
-
-
-def _samples_irfft() -> Iterator[Sample]:
-    for n in _LENGTHS:
-        yield Sample(_given(19, n // 2 + 1, 2), {"axis": 1, "size": n})
-    for n, shape, axis, norm in (
-        (6, (2, 4, 5, 2), 1, "length"),
-        (37, (19, 19, 2), 0, "root"),
-        (512, (257, 2), 0, "length"),
-    ):
-        yield Sample(_given(*shape), {"axis": axis, "size": n, "norm": norm})
-    yield Sample([np.ones((2, 4, 2))], {"axis": 1, "size": 7}, native=False)
-
-
 _AXIS: dict[str, Attr] = {"axis": Attr("int", role="axis")}
 _NORM: dict[str, Attr] = {"norm": Attr("string", "none")}
 
@@ -311,7 +268,6 @@ OPS = (
         {**_AXIS, "inverse": Attr("bool", default=False), **_NORM},
         infer=_infer_fft,
         evaluate=_evaluate_fft,
-        samples=_samples_fft,
         table=_table_fft,
     ),
     _op(
@@ -321,7 +277,6 @@ OPS = (
         {**_AXIS, **_NORM},
         infer=_infer_rfft,
         evaluate=_evaluate_rfft,
-        samples=_samples_rfft,
         table=_table_rfft,
     ),
     _op(
@@ -331,7 +286,6 @@ OPS = (
         {**_AXIS, "size": Attr("int", sized=True), **_NORM},
         infer=_infer_irfft,
         evaluate=_evaluate_irfft,
-        samples=_samples_irfft,
         table=_table_irfft,
     ),
 )

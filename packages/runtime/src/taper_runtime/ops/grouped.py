@@ -9,12 +9,12 @@ import numpy as np
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.sizes import largest, smallest
-from taper_runtime.ops.opdef import Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, Window
 from taper_runtime.ops.rules import FLOATS, INDICES, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -66,27 +66,6 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     )
 
 
-def _samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(2)
-
-    def floats(*shape: int) -> np.ndarray:
-        return np.asarray(rng.standard_normal(shape), np.float32)
-
-    for m, k, n, ends in (
-        (9, 20, 33, [2, 2, 9]),
-        (40, 7, 5, [40]),
-        (6, 12, 16, [1, 3, 4, 6]),
-        (8, 5, 40, [3, 6]),  # rows beyond the last end are 0
-        (4, 0, 3, [1, 4]),
-        (0, 3, 4, [0, 0]),
-        (3, 4, 0, [1, 3]),
-    ):
-        b = floats(len(ends), k, n)
-        yield Sample([floats(m, k), b, np.array(ends, np.int32)])
-        yield Sample([floats(m, k), b, np.array(ends)])
-    yield Sample([np.ones((2, 3)), np.ones((1, 3, 2)), np.array([2])], native=False)
-
-
 GROUPED_MATMUL = OpDef(
     name="GROUPED_MATMUL",
     doc="a [M, K] times b [G, K, N], one matrix for each group of rows: rows ends[g-1] to ends[g] "
@@ -95,7 +74,6 @@ GROUPED_MATMUL = OpDef(
     infer=_infer,
     evaluate=_evaluate,
     check=_check,
-    samples=_samples,
     region=_region,
     weights=(1,),
     strided=(0, 1),

@@ -20,15 +20,13 @@ from taper_runtime.ops.opdef import (
     Attrs,
     Cost,
     OpDef,
-    Sample,
-    Shape,
     TensorType,
 )
 from taper_runtime.ops.region import matrices, whole
 from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 #: Up to here a triangular matrix is solved row by row.
 _ROWS = 32
@@ -225,51 +223,6 @@ def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         return np.asarray(result, inputs[0].dtype, order="C")
 
 
-# -- samples --------------------------------------------------------------------------------------
-
-
-def _matrices(*shapes: Shape) -> Iterator[np.ndarray]:
-    rng = np.random.default_rng(61)
-    for dtype in FLOATS:
-        for shape in shapes:
-            yield rng.standard_normal(shape).astype(dtype)
-
-
-_SQUARE = ((1, 1), (4, 4), (2, 3, 5, 5), (0, 3, 3), (0, 0))
-_ANY = ((4, 4), (5, 3), (2, 3, 5), (0, 3, 2))
-
-
-def samples_square(**attrs: Sequence[Any]) -> Iterator[Sample]:
-    """Yield symmetric, positive definite matrices with each value of each attr."""
-    for x in _matrices(*_SQUARE):
-        matrix = x @ np.swapaxes(x, -1, -2) + np.eye(x.shape[-1], dtype=x.dtype)
-        yield Sample([matrix], {name: values[0] for name, values in attrs.items()}, native=False)
-        for name, values in attrs.items():
-            for value in values[1:]:
-                yield Sample([matrix], {name: value}, native=False)
-
-
-def samples_any(choices: Sequence[Attrs]) -> Iterator[Sample]:
-    """Yield matrices of several shapes, each with each choice of attrs."""
-    for x in _matrices(*_ANY):
-        for attrs in choices:
-            yield Sample([x], attrs, native=False)
-
-
-def _samples_solve(choices: Sequence[Attrs]) -> Iterator[Sample]:
-    rng = np.random.default_rng(62)
-    for x in _matrices(*_SQUARE, (50, 50)):
-        matrix = x / 9 + np.eye(x.shape[-1], dtype=x.dtype)
-        for attrs in choices:
-            yield Sample(
-                [matrix, rng.standard_normal((*x.shape[:-1], 2)).astype(x.dtype)],
-                attrs,
-                native=False,
-            )
-    a, b = np.eye(3) + np.zeros((2, 1, 3, 3)), np.ones((4, 3, 2))
-    yield Sample([a, b], choices[0], native=False)
-
-
 def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     """Count as many multiplications as a product of the matrices takes."""
     moved = output.nbytes + sum(t.nbytes for t in inputs)
@@ -278,7 +231,6 @@ def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Co
 
 define = partial(OpDef, region=matrices, strided=(ALL_INPUTS,), cost=_cubic, native=False)
 _CHECK = {"check": Attr("bool", True)}
-_CHECKS = ({"check": True}, {"check": False})
 
 OPS = (
     define(
@@ -287,7 +239,6 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_inverse, "INVERSE"),
         evaluate=_inverse,
-        samples=partial(samples_square, check=(True, False)),
         attrs=_CHECK,
     ),
     define(
@@ -296,7 +247,6 @@ OPS = (
         inputs=(2, 2),
         infer=partial(_infer_solve, "SOLVE"),
         evaluate=_solve,
-        samples=partial(_samples_solve, _CHECKS),
         attrs=_CHECK,
     ),
     define(
@@ -306,7 +256,6 @@ OPS = (
         inputs=(2, 2),
         infer=partial(_infer_solve, "SOLVE_TRIANGULAR"),
         evaluate=_solve_triangular,
-        samples=partial(_samples_solve, ({}, {"upper": True}, {"unit": True})),
         attrs={"upper": Attr("bool", False), "unit": Attr("bool", False)},
     ),
     define(
@@ -316,7 +265,6 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_inverse, "CHOLESKY"),
         evaluate=_cholesky,
-        samples=partial(samples_square, check=(True, False)),
         attrs=_CHECK,
     ),
     define(
@@ -325,7 +273,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer_det,
         evaluate=_det,
-        samples=samples_square,
     ),
     define(
         name="SLOGDET",
@@ -334,7 +281,6 @@ OPS = (
         region=whole,
         infer=_infer_slogdet,
         evaluate=_slogdet,
-        samples=samples_square,
     ),
     define(
         name="CHOLESKY_INFO",
@@ -342,7 +288,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer_cholesky_info,
         evaluate=_cholesky_info,
-        samples=samples_square,
     ),
     define(
         name="MATRIX_EXP",
@@ -351,6 +296,5 @@ OPS = (
         infer=partial(_infer_inverse, "MATRIX_EXP"),
         region=whole,  # the largest matrix of a batch decides how all are computed
         evaluate=_matrix_exp,
-        samples=samples_square,
     ),
 )

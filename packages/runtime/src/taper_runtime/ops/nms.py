@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.rules import FLOATS, check_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 _FLOPS = 14  # of a pair of boxes
 
@@ -45,19 +45,6 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(_FLOPS * count * count // 2, inputs[0].nbytes + output.nbytes)
 
 
-def _samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(41)
-    for dtype in FLOATS:
-        for count in (0, 1, 7, 60):
-            corner = rng.random((count, 2))
-            boxes = np.concatenate([corner, corner + rng.random((count, 2))], -1).astype(dtype)
-            for threshold in (0.0, 0.3, 1.0):
-                yield Sample([boxes], {"iou_threshold": threshold}, native=dtype == "float32")
-    same = np.tile(np.array([0, 0, 2, 1], np.float32), (5, 1))
-    yield Sample([same], {"iou_threshold": 0.5})
-    yield Sample([np.zeros((5, 4), np.float32)], {"iou_threshold": 0.5})  # they cover nothing
-
-
 NMS = OpDef(
     name="NMS",
     doc="Which of boxes [N, 4], as (x1, y1, x2, y2) and the best first, are kept: those with "
@@ -65,7 +52,6 @@ NMS = OpDef(
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
-    samples=_samples,
     cost=_cost,
     attrs={"iou_threshold": Attr("float")},
 )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attrs, OpDef, Sample, TensorType
-from taper_runtime.ops.rules import COMPUTED, REALS, check_dtype
+from taper_runtime.ops.opdef import Attrs, OpDef, TensorType
+from taper_runtime.ops.rules import COMPUTED, check_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -26,18 +26,6 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return places
 
 
-def _samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(31)
-    masks = [rng.random(shape) < share for shape in ((3, 5, 7), (129,)) for share in (0.1, 0.6)]
-    masks += [np.zeros((4, 9), np.bool_), np.ones((4, 9), np.bool_), np.ones((0, 3), np.bool_)]
-    masks += [np.array(True), np.array(False)]
-    for mask in masks:
-        yield Sample([mask])
-    for dtype in REALS:
-        yield Sample([(masks[0] * 3).astype(dtype)])
-    yield Sample([np.array([0.0, -0.0, np.nan, 1e-45, -1], np.float32)])
-
-
 NONZERO = OpDef(
     name="NONZERO",
     doc="The places of the elements of x that are not 0, row-major and in order, in an int64 "
@@ -46,7 +34,6 @@ NONZERO = OpDef(
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
-    samples=_samples,
 )
 
 OPS = (NONZERO,)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import along, trailing
 from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def _infer_softmax(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -87,63 +87,6 @@ def _cost(flops: int, inputs: Sequence[TensorType | None], output: TensorType) -
     return Cost(flops * output.size, output.nbytes + read)
 
 
-def _samples_softmax() -> Iterator[Sample]:
-    rng = np.random.default_rng(3)
-    for shape in ((5,), (3, 7), (2, 3, 33), (2, 0, 3), (1, 1000), (2, 1, 2, 3, 1, 2)):
-        x = np.asarray(rng.standard_normal(shape) * 4, np.float32)
-        for axis in range(len(shape)):
-            yield Sample([x], {"axis": axis})
-            yield Sample([x], {"axis": axis, "log": True})
-    special = [[1, -np.inf, 2], [-np.inf] * 3, [np.nan, 0, 1], [np.inf, 0, 1], [90, 89, -90]]
-    for log in (False, True):
-        yield Sample([np.array(special, np.float32)], {"axis": 1, "log": log})
-    yield Sample([np.array(special[4:], np.float64)], {"axis": 1}, native=False)
-    yield Sample([rng.standard_normal((2, 3))], {"axis": 1}, native=False)
-
-
-#: Shape of x, and how many dims are normalised.
-_NORMALISED: list[tuple[Shape, int]] = [
-    ((4, 33), 1),
-    ((2, 3, 16), 1),
-    ((2, 3, 5), 2),
-    ((7,), 1),
-    ((3, 1000), 1),
-    ((2, 1, 2, 2, 1, 3), 3),
-    ((0, 4), 1),
-    ((4, 0), 1),
-    ((5, 1), 1),
-]
-
-
-def _samples_norm() -> Iterator[tuple[np.ndarray, list[np.ndarray], int, bool]]:
-    """x, weight and bias, dims, and whether it is native."""
-    rng = np.random.default_rng(4)
-    for shape, dims in _NORMALISED:
-        x, *parameters = (
-            np.asarray(rng.standard_normal(s), np.float32) for s in (shape, *2 * [shape[-dims:]])
-        )
-        yield x, parameters, dims, True
-    # A mean far from zero: the variance must not be computed by cancellation.
-    far = np.asarray(rng.standard_normal((3, 64)) + 1e4, np.float32)
-    yield far, [np.ones(64, np.float32), np.zeros(64, np.float32)], 1, True
-    special = np.array([[1, np.nan, 2], [np.inf, 0, 1], [0, 0, 0], [1e30, 1e30, -1e30]], np.float32)
-    yield special[:3], [np.ones(3, np.float32), np.zeros(3, np.float32)], 1, True
-    yield rng.standard_normal((2, 3)), [np.ones(3), np.zeros(3)], 1, False
-
-
-def _samples_layer_norm() -> Iterator[Sample]:
-    for x, (weight, bias), dims, native in _samples_norm():
-        base = {"dims": dims, "eps": 1e-5}
-        for parameters in ((weight, bias), (weight,), (None, bias), ()):
-            yield Sample([x, *parameters], base, native)
-
-
-def _samples_rms_norm() -> Iterator[Sample]:
-    for x, (weight, _), dims, native in _samples_norm():
-        yield Sample([x, weight], {"dims": dims, "eps": 1e-6}, native)
-        yield Sample([x], {"dims": dims, "eps": 1e-6}, native)
-
-
 OPS = (
     OpDef(
         name="SOFTMAX",
@@ -152,7 +95,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer_softmax,
         evaluate=_softmax,
-        samples=_samples_softmax,
         attrs={"axis": Attr("int", role="axis"), "log": Attr("bool", False)},
         region=along("axis"),
         inplace=(0,),
@@ -166,7 +108,6 @@ OPS = (
         optional=(1,),
         infer=_infer_layer_norm,
         evaluate=_layer_norm,
-        samples=_samples_layer_norm,
         attrs={"dims": Attr("int"), "eps": Attr("float")},
         region=trailing,
         weights=(1, 2),
@@ -179,7 +120,6 @@ OPS = (
         inputs=(1, 2),
         infer=_infer_rms_norm,
         evaluate=_rms_norm,
-        samples=_samples_rms_norm,
         attrs={"dims": Attr("int"), "eps": Attr("float")},
         region=trailing,
         weights=(1,),

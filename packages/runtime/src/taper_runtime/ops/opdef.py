@@ -11,7 +11,7 @@ blocks: graphs that it runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -194,15 +194,6 @@ class Attr(NamedTuple):
         return _CHECKS[self.type](value)
 
 
-class Sample(NamedTuple):
-    """One test case: values in, attrs, and whether a native kernel is expected to serve it."""
-
-    inputs: Sequence[Any]  # numpy.ndarray, or None where an optional one is absent
-    attrs: Attrs = NO_ATTRS
-    native: bool = True
-    formats: Mapping[int, str] = MappingProxyType({})  # of inputs that are not plain
-
-
 if TYPE_CHECKING:
     Infer = Callable[..., TensorType | tuple[TensorType, ...]]
     Evaluate = Callable[..., np.ndarray | tuple[np.ndarray, ...]]
@@ -310,8 +301,6 @@ class OpDef(NamedTuple):
     native : bool
         Whether native kernels exist (for the dtypes they list). Ops without only feed folding, or
         run through ``evaluate``.
-    samples : callable
-        ``() -> iterable of Sample``, small, covering every attr and every special case.
     """
 
     name: str
@@ -319,7 +308,6 @@ class OpDef(NamedTuple):
     inputs: tuple[int, int]
     infer: Infer
     evaluate: Evaluate
-    samples: Callable[[], Iterable[Sample]]
     attrs: Mapping[str, Attr] = NO_ATTRS
     check: Check | None = None
     region: RegionRule = whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same
 from taper_runtime.ops.rules import FLOATS, REALS, check_dtype, fail
 from taper_runtime.ops.window import (
@@ -23,7 +23,7 @@ from taper_runtime.ops.window import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 
 def _infer_max(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -126,75 +126,6 @@ def _cost_adaptive(inputs: Sequence[TensorType], output: TensorType, attrs: Attr
     return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
 
 
-def _sampled() -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-    rng = np.random.default_rng(13)
-    cases: list[tuple[Shape, Shape, dict[str, Any]]] = [
-        ((2, 9, 5), (3,), {"stride": [2]}),
-        ((2, 9, 8, 35), (3, 3), {"stride": [2, 2], "padding": [1, 1, 1, 1]}),
-        ((1, 7, 7, 64), (2, 2), {"stride": [2, 2]}),
-        ((1, 7, 6, 3), (3, 2), {"padding": [1, 2, 0, 1]}),
-        ((1, 4, 5, 6, 3), (2, 3, 2), {"stride": [2, 1, 2], "padding": [1, 0, 1, 1, 0, 1]}),
-        ((1, 7, 7, 1), (7, 7), {}),
-        ((2, 8, 15, 131), (7, 6), {"stride": [1, 5], "padding": [1, 0, 2, 1]}),
-        ((0, 5, 5, 3), (3, 3), {}),
-        ((2, 5, 5, 0), (3, 3), {}),
-    ]
-    for shape, kernel, given in cases:
-        n = len(kernel)
-        plain = {"kernel": list(kernel), "stride": [1] * n, "padding": [0] * 2 * n}
-        yield np.asarray(rng.standard_normal(shape), np.float32), plain | given
-    x = np.asarray(rng.standard_normal((1, 5, 5, 4)), np.float32)
-    x[0, 1, 2, :3] = [np.nan, np.inf, -np.inf]
-    x[0, 3:, 3:] = -np.inf
-    yield x, {"kernel": [3, 3], "stride": [1, 1], "padding": [1, 1, 1, 1]}
-
-
-def _samples_max() -> Iterator[Sample]:
-    for x, attrs in _sampled():
-        ones = [1] * len(attrs["kernel"])
-        yield Sample([x], attrs | {"dilation": ones})
-    x = np.arange(2 * 9 * 8 * 3).reshape(2, 9, 8, 3) * 37 % 101
-    dilated = {"kernel": [3, 2], "stride": [1, 2], "padding": [1, 1, 0, 1], "dilation": [2, 3]}
-    for dtype in REALS:
-        offset = 0 if dtype == "uint8" else -50
-        native = dtype in ("float32", "float64", "int64", "int32", "uint8")
-        yield Sample([np.asarray(x + offset, dtype)], dilated, native)
-    x = np.array([[[-np.inf], [2.0], [np.nan], [0.5], [-np.inf], [-np.inf]]])
-    attrs = {"kernel": [2], "stride": [1], "padding": [1, 0], "dilation": [1]}
-    yield Sample([x], attrs)
-
-
-def _samples_avg() -> Iterator[Sample]:
-    for x, attrs in _sampled():
-        n = len(attrs["padding"])
-        yield Sample([x], attrs | {"counted": attrs["padding"]})
-        yield Sample([x], attrs | {"counted": [0] * n})
-        yield Sample([x], attrs | {"counted": [0] * n, "divisor": -5})
-    x = np.linspace(-1, 1, 2 * 8 * 3).reshape(2, 8, 3)
-    some = {"kernel": [3], "stride": [2], "padding": [1, 2], "counted": [1, 1]}
-    yield Sample([x.astype(np.float32)], some)
-    yield Sample([x], some, native=False)
-
-
-def _samples_adaptive() -> Iterator[Sample]:
-    rng = np.random.default_rng(14)
-    cases: list[tuple[Shape, Shape]] = [
-        ((2, 7, 3), (3,)),
-        ((1, 7, 5, 4), (3, 9)),
-        ((1, 4, 5, 6, 2), (2, 5, 4)),
-        ((0, 3, 2), (2,)),
-        ((1, 3, 2), (0,)),
-        ((2, 25, 13, 150), (3, 2)),  # large windows of many channels
-        ((1, 70, 131), (2,)),
-    ]
-    for shape, sizes in cases:
-        x = np.asarray(rng.standard_normal(shape), np.float32)
-        yield Sample([x], {"sizes": list(sizes)})
-    x = np.array([[[1], [np.nan], [3], [np.inf], [-np.inf]]], np.float32)
-    yield Sample([x], {"sizes": [3]})
-    yield Sample([np.linspace(-1, 1, 20).reshape(1, 5, 4)], {"sizes": [3]}, native=False)
-
-
 _PADDING = Attr("ints", role="padding")
 _WINDOW = {"kernel": Attr("ints"), "stride": Attr("ints"), "padding": _PADDING}
 
@@ -206,7 +137,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer_max,
         evaluate=_max_pool,
-        samples=_samples_max,
         attrs={**_WINDOW, "dilation": Attr("ints")},
         region=_region,
         border=-math.inf,
@@ -220,7 +150,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer_avg,
         evaluate=_avg_pool,
-        samples=_samples_avg,
         attrs={**_WINDOW, "counted": _PADDING, "divisor": Attr("int", 0)},
         region=_region,
         border=0.0,
@@ -234,7 +163,6 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_adaptive, "ADAPTIVE_MAX_POOL", REALS),
         evaluate=partial(_adaptive, np.max),
-        samples=_samples_adaptive,
         attrs={"sizes": Attr("ints")},
         region=_region_adaptive,
         cost=_cost_adaptive,
@@ -245,7 +173,6 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_adaptive, "ADAPTIVE_AVG_POOL", FLOATS),
         evaluate=partial(_adaptive, np.mean),
-        samples=_samples_adaptive,
         attrs={"sizes": Attr("ints")},
         region=_region_adaptive,
         cost=_cost_adaptive,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.random_state import STATE_SIZE, Generator, check_state, new_state
+from taper_runtime.base.random_state import STATE_SIZE, Generator, check_state
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_shape, fail
 
 if TYPE_CHECKING:
@@ -202,27 +202,6 @@ def _evaluate_next(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return generator.state
 
 
-def _calls() -> Iterator[tuple[tuple[int, ...], dict[str, object]]]:
-    """Yield shapes and attrs of RANDOM."""
-    for law, (dtypes, *_) in _LAWS.items():
-        shapes = ((), (5,), (3, 5), (4, 4), (17,), (2, 0), (8, 9))
-        for dtype in dtypes:
-            for limit in (1, 10, 2**28, 2**40, 0) if law == "integer" else (0,):
-                for shape in ((0,), (1,), (9,)) if law == "permutation" else shapes:
-                    yield shape, {"law": law, "dtype": dtype, "limit": limit}
-
-
-def _samples() -> Iterator[Sample]:
-    for shape, attrs in _calls():
-        yield Sample([new_state(3)], {"shape": shape, **attrs})
-
-
-def _samples_next() -> Iterator[Sample]:
-    for shape, attrs in _calls():
-        values = np.zeros(shape, str(attrs.pop("dtype")))
-        yield Sample([new_state(3), values], attrs)
-
-
 _ATTRS = {"law": Attr("string"), "limit": Attr("int", 0, sized=True)}
 
 OPS = (
@@ -233,7 +212,6 @@ OPS = (
         inputs=(1, 1),
         infer=_infer,
         evaluate=_evaluate,
-        samples=_samples,
         check=_check_state,
         attrs={"shape": Attr("ints", sized=True, role="shape"), "dtype": Attr("string"), **_ATTRS},
     ),
@@ -243,7 +221,6 @@ OPS = (
         inputs=(2, 2),
         infer=_infer_next,
         evaluate=_evaluate_next,
-        samples=_samples_next,
         check=_check_state,
         attrs=_ATTRS,
         cost=lambda inputs, output, attrs: Cost(inputs[1].size, 2 * output.nbytes),

@@ -15,22 +15,12 @@ import numpy as np
 
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import functions
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Sample, Shape, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of
 from taper_runtime.ops.rules import FLOATS, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-
-def pack(w: np.ndarray, gates: int) -> np.ndarray:
-    """Pack a ``[gates * H, K]`` as ``[ceil(H/16), gates, K, 16]``."""
-    rows, k = w.shape
-    hidden = rows // gates
-    blocks = -(-hidden // PANEL)
-    padded = np.zeros((gates, blocks * PANEL, k), w.dtype)
-    padded[:, :hidden] = w.reshape(gates, hidden, k)
-    return padded.reshape(gates, blocks, PANEL, k).transpose(1, 0, 3, 2).copy()
+    from collections.abc import Callable, Sequence
 
 
 def _unpacked(packed: np.ndarray, hidden: int) -> np.ndarray:
@@ -160,41 +150,6 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     return Cost(2 * steps * batch * weights, output.nbytes + sum(t.nbytes for t in inputs))
 
 
-def _samples(op: str) -> Iterator[Sample]:
-    rng = np.random.default_rng(21)
-
-    def floats(*shape: int) -> np.ndarray:
-        return np.asarray(rng.standard_normal(shape), np.float32)
-
-    def weight(rows: int, columns: int, gates: int) -> np.ndarray:
-        scale = np.float32(1 / max(columns, 1) ** 0.5)  # a step's error does not grow in the next
-        return pack(floats(gates * rows, columns) * scale, gates)
-
-    for steps, batch, hidden in ((5, 2, 3), (1, 1, 4), (7, 9, 37), (0, 2, 3), (4, 0, 2), (3, 2, 0)):
-        for reverse in (False, True):
-            attrs = {"reverse": reverse}
-            h = floats(batch, hidden)
-            if op == "LSTM":
-                gates, c = floats(steps, batch, 4 * hidden), floats(batch, hidden)
-                yield Sample([gates, h, c, weight(hidden, hidden, 4)], attrs)
-                weights = [weight(hidden, 2, 4), weight(2, hidden, 1)]
-                yield Sample([gates, floats(batch, 2), c, *weights], attrs)
-            elif op == "GRU":
-                gates, w = floats(steps, batch, 3 * hidden), weight(hidden, hidden, 3)
-                yield Sample([gates, h, w, floats(hidden)], attrs)
-            else:
-                gates, w = floats(steps, batch, hidden), weight(hidden, hidden, 1)
-                for activation in _ACTIVATIONS:
-                    yield Sample([gates, h, w], {**attrs, "activation": activation})
-    # doubles have no kernel
-    count = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
-    h = np.ones((1, 3))
-    inputs = [np.ones((2, 1, 3 * count)), h, pack(np.ones((3 * count, 3)) / 8, count)]
-    if op != "RNN":
-        inputs.insert(*((2, h) if op == "LSTM" else (3, np.ones(3))))
-    yield Sample(inputs, native=False)
-
-
 _REVERSE = {"reverse": Attr("bool", False)}
 
 OPS = (
@@ -208,7 +163,6 @@ OPS = (
         infer=_infer_lstm,
         evaluate=_lstm,
         weights=(3, 4),
-        samples=lambda: _samples("LSTM"),
         attrs=_REVERSE,
         cost=_cost,
     ),
@@ -222,7 +176,6 @@ OPS = (
         evaluate=_gru,
         region=_region,
         weights=(2, 3),
-        samples=lambda: _samples("GRU"),
         attrs=_REVERSE,
         cost=_cost,
     ),
@@ -235,7 +188,6 @@ OPS = (
         evaluate=_rnn,
         region=_region,
         weights=(2,),
-        samples=lambda: _samples("RNN"),
         attrs={**_REVERSE, "activation": Attr("string", "tanh")},
         cost=_cost,
     ),

@@ -1,9 +1,10 @@
-"""Hold an op's region rule against its evaluator, on the op's samples."""
+"""Hold an op's region rule against its evaluator."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats import PLAIN
-from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.opdef import NO_ATTRS, TensorType
 from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes, whole
 
 if TYPE_CHECKING:
@@ -22,12 +23,19 @@ if TYPE_CHECKING:
 
 _NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 
+_ALL_PLAIN: Mapping[int, str] = MappingProxyType({})
+
 #: Of values computed alone and among others: sums may be taken in another order.
 _RTOL = {"float32": 1e-5, "float64": 1e-12}
 
 
-def check_region(op: OpDef) -> None:
-    """Check what an op's ``region`` claims, on its samples.
+def check_region(
+    op: OpDef,
+    inputs: Sequence[Any],
+    attrs: Attrs = NO_ATTRS,
+    formats: Mapping[int, str] = _ALL_PLAIN,
+) -> None:
+    """Check what an op's ``region`` claims, on one call of the op.
 
     - *Form*: there is a relation for each axis of each input, and sizes agree.
     - *Reach*: elements that a claim leaves out are changed; what is said not to need them must
@@ -38,35 +46,40 @@ def check_region(op: OpDef) -> None:
     Parameters
     ----------
     op : OpDef
-        Whose samples have axes of several elements: an axis of one proves nothing.
+    inputs : sequence of numpy.ndarray or None
+        None where an input is absent. An axis of one element proves nothing.
+    attrs : mapping, optional
+    formats : mapping of int to str, optional
+        Of the inputs that are not plain.
 
     Raises
     ------
     OpError
-        On a claim that does not hold; it names op, sample, input, what was expected and got.
+        On a claim that does not hold; it names the op and the shapes of the inputs, what was
+        expected and got.
     """
-    for number, sample in enumerate(op.samples()):
-        types = [
-            None
-            if array is None
-            else TensorType(_NAMES[array.dtype], array.shape, sample.formats.get(index, PLAIN))
-            for index, array in enumerate(sample.inputs)
-        ]
-        _Check(op, f"sample {number}", sample.inputs, types, sample.attrs).run()
+    types = [
+        None
+        if array is None
+        else TensorType(_NAMES[array.dtype], array.shape, formats.get(index, PLAIN))
+        for index, array in enumerate(inputs)
+    ]
+    _Check(op, inputs, types, attrs).run()
 
 
 class _Check:
-    """One op on one sample."""
+    """One call of one op."""
 
     def __init__(
         self,
         op: OpDef,
-        where: str,
         arrays: Sequence[Any],  # None where an input is absent
         types: Sequence[TensorType | None],
         attrs: Attrs,
     ) -> None:
-        self._op, self._where = op, where
+        self._op = op
+        shapes = ["absent" if t is None else list(t.shape) for t in types]
+        self._where = f"inputs of {', '.join(map(str, shapes))}"
         self._arrays, self._types, self._attrs = arrays, types, attrs
         self._output, *others = op.infer_types(types, attrs)
         if others and op.region is not whole:

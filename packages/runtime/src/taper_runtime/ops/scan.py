@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import along
 from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from taper_runtime.ops.opdef import Evaluate
 
@@ -67,19 +67,6 @@ def _extreme(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(np.moveaxis(out, 0, attrs["axis"]), order="C")
 
 
-def _samples(dtypes: Sequence[str]) -> Iterator[Sample]:
-    rng = np.random.default_rng(19)
-    for dtype in dtypes:
-        for shape in ((5,), (3, 40), (2, 3, 4), (2, 1, 1, 3, 1, 2), (0, 3), (3, 0), (2, 0, 3)):
-            for axis in range(len(shape)):
-                x = np.asarray(rng.standard_normal(shape) * 3)
-                x = abs(x) if dtype == "uint8" else x
-                yield Sample([x.astype(dtype)], {"axis": axis})
-    special = [[1, np.nan, 3, np.nan], [-np.inf, np.inf, 0, 1], [-np.inf, -np.inf, 0, -0.0]]
-    for axis in range(2):
-        yield Sample([np.array(special, np.float32)], {"axis": axis})
-
-
 def _define(op: str, doc: str, evaluate: Evaluate, dtypes: Sequence[str]) -> OpDef:
     return OpDef(
         name=op,
@@ -87,7 +74,6 @@ def _define(op: str, doc: str, evaluate: Evaluate, dtypes: Sequence[str]) -> OpD
         inputs=(1, 1),
         infer=partial(_infer, op, dtypes),
         evaluate=evaluate,
-        samples=partial(_samples, dtypes),
         attrs={"axis": Attr("int", role="axis")},
         region=along("axis"),
     )
@@ -100,7 +86,6 @@ def _define_extreme(op: str, which: str) -> OpDef:
         inputs=(1, 1),
         infer=partial(_infer_places, op),
         evaluate=partial(_extreme, op),
-        samples=partial(_samples, COMPUTED),
         attrs={"axis": Attr("int", role="axis")},
         region=along("axis"),
     )

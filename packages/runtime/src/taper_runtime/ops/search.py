@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same
-from taper_runtime.ops.rules import COMPUTED, REALS, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.rules import COMPUTED, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -38,23 +38,6 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
     return [(*rows[:-1], WHOLE), values]
 
 
-def _samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(20)
-    for dtype in REALS:
-        row = np.sort(rng.integers(0, 9, 7).astype(dtype))
-        rows = np.sort(rng.integers(0, 9, (2, 3, 5)).astype(dtype), -1)
-        for right in (False, True):
-            for shape in ((), (4,), (2, 3)):
-                values = np.asarray(rng.integers(0, 10, shape)).astype(dtype)
-                yield Sample([row, values], {"right": right})
-            values = rng.integers(0, 10, (2, 3, 4)).astype(dtype)
-            yield Sample([rows, values], {"right": right})
-    special = np.array([np.nan, np.inf, -np.inf], np.float32)
-    for right in (False, True):
-        yield Sample([np.array([-1, 1, np.inf], np.float32), special], {"right": right})
-    yield Sample([np.ones(0, np.float32), special])
-
-
 SEARCHSORTED = OpDef(
     name="SEARCHSORTED",
     doc="How many elements of a sorted row are smaller than each value; with right, smaller or "
@@ -62,7 +45,6 @@ SEARCHSORTED = OpDef(
     inputs=(2, 2),
     infer=_infer,
     evaluate=_evaluate,
-    samples=_samples,
     region=_region,
     attrs={"right": Attr("bool", False)},
 )

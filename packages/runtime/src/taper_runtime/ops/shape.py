@@ -14,7 +14,6 @@ from taper_runtime.ops.opdef import (
     Attr,
     Attrs,
     OpDef,
-    Sample,
     Shape,
     TensorType,
     View,
@@ -43,7 +42,7 @@ from taper_runtime.ops.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from taper_runtime.ops.opdef import ViewRule
 
@@ -236,88 +235,6 @@ def _parts_cat(shapes: Sequence[Shape], attrs: Attrs) -> list[int] | None:
     return list(accumulate((math.prod(shape) for shape in shapes[:-1]), initial=0))
 
 
-# -- samples ---------------------------------------------------------------------------------------
-
-
-def _arrays(*shapes: Shape) -> Iterator[np.ndarray]:
-    """Yield an array per shape and element size; of integers every byte differs."""
-    rng = np.random.default_rng(8)
-    for dtype in (np.float32, np.int64, np.bool_, np.int16):
-        for shape in shapes:
-            if dtype is np.bool_:
-                yield np.asarray(rng.random(shape) < 0.5)
-            else:
-                bits = rng.integers(-(2**62), 2**62, shape)
-                yield np.asarray(bits).astype(dtype)
-
-
-def _samples_reshape() -> Iterator[Sample]:
-    for x in _arrays((2, 3, 4)):
-        for shape in ((6, 4), (24,), (2, 1, 12), (4, 3, 2), (2, 3, 1, 2, 2, 1)):
-            yield Sample([x], {"shape": shape})
-    yield Sample([np.ones((), np.float32)], {"shape": (1, 1)})
-    yield Sample([np.ones((1,), np.float32)], {"shape": ()})
-    yield Sample([np.ones((0, 3), np.float32)], {"shape": (3, 0, 2)})
-
-
-def _samples_transpose() -> Iterator[Sample]:
-    for x in _arrays((3, 5), (2, 3, 4), (2, 3, 4, 5), (33, 70), (2, 1, 2, 3, 2, 3)):
-        yield Sample([x], {"axis0": 0, "axis1": x.ndim - 1})
-        yield Sample([x], {"axis0": x.ndim - 1, "axis1": x.ndim - 2})
-    yield Sample([np.ones((3, 0, 2), np.float32)], {"axis0": 0, "axis1": 1})
-    yield Sample([np.ones((3,), np.float32)], {"axis0": 0, "axis1": 0})
-
-
-def _samples_permute() -> Iterator[Sample]:
-    for x in _arrays((2, 3, 4), (2, 3, 4, 5, 2), (5, 1, 3)):
-        axes = list(range(x.ndim))
-        for permuted in (axes, axes[::-1], axes[1:] + axes[:1]):
-            yield Sample([x], {"axes": permuted})
-    yield Sample([np.ones((0, 3), np.float32)], {"axes": (1, 0)})
-    yield Sample([np.ones((), np.float32)], {"axes": ()})
-
-
-def _samples_slice() -> Iterator[Sample]:
-    for x in _arrays((7,), (5, 6), (2, 5, 7)):
-        for axis, size in enumerate(x.shape):
-            yield Sample([x], {"axis": axis, "start": 1, "stop": size})
-            yield Sample([x], {"axis": axis, "start": 0, "stop": size, "step": 3})
-            yield Sample([x], {"axis": axis, "start": size - 1, "stop": size, "step": 2**40})
-            yield Sample([x], {"axis": axis, "start": size, "stop": size})
-
-
-def _samples_expand() -> Iterator[Sample]:
-    for x in _arrays((3, 1), (1, 4), (1, 1)):
-        yield Sample([x], {"shape": (max(x.shape[0], 3), max(x.shape[1], 4))})
-        yield Sample([x], {"shape": (2, *x.shape)})
-        yield Sample([x], {"shape": (2, 1, x.shape[0], max(x.shape[1], 4))})
-    yield Sample([np.ones((), np.float32)], {"shape": (2, 3)})
-    yield Sample([np.ones((1,), np.float32)], {"shape": (0,)})
-    yield Sample([np.ones((0, 1), np.float32)], {"shape": (3, 0, 2)})
-
-
-def _samples_flip() -> Iterator[Sample]:
-    for x in _arrays((5,), (3, 4), (2, 3, 5), (1, 3)):
-        yield Sample([x], {"axes": (0,)})
-        yield Sample([x], {"axes": tuple(range(x.ndim))})
-        yield Sample([x], {"axes": (x.ndim - 1,)})
-    yield Sample([np.ones((3, 0), np.float32)], {"axes": (0, 1)})
-    yield Sample([np.ones((), np.float32)], {"axes": ()})
-
-
-def _samples_copy() -> Iterator[Sample]:
-    for x in _arrays((), (3, 4), (0, 2), (4, 3, 5)):
-        yield Sample([x])
-
-
-def _samples_cat() -> Iterator[Sample]:
-    for x in _arrays((3, 4), (2, 3, 5)):
-        for axis in range(x.ndim):
-            yield Sample([x, x.take([0], axis), x], {"axis": axis})
-            yield Sample([x, x.take([], axis)], {"axis": axis})
-    yield Sample([np.ones((2, 2), np.float32)], {"axis": 0})
-
-
 # -- definitions -----------------------------------------------------------------------------------
 
 
@@ -329,7 +246,6 @@ def _movement(
     view: ViewRule,
     region: RegionRule,
     evaluate: Callable[[np.ndarray, Attrs], np.ndarray],
-    samples: Callable[[], Iterator[Sample]],
 ) -> OpDef:
     """An op of one input and a view rule; ``evaluate`` may give a view of numpy's."""
     return OpDef(
@@ -338,7 +254,6 @@ def _movement(
         inputs=(1, 1),
         infer=lambda inputs, attrs: TensorType(inputs[0].dtype, infer(inputs[0].shape, attrs)),
         evaluate=lambda inputs, attrs: np.asarray(evaluate(inputs[0], attrs), order="C"),
-        samples=samples,
         attrs=attrs,
         view=view,
         region=region,
@@ -356,7 +271,6 @@ OPS = (
         _view_reshape,
         _region_reshape,
         lambda x, attrs: x.reshape(attrs["shape"]),
-        _samples_reshape,
     ),
     _movement(
         "TRANSPOSE",
@@ -366,7 +280,6 @@ OPS = (
         _view_transpose,
         _region_transpose,
         lambda x, attrs: x.swapaxes(attrs["axis0"], attrs["axis1"]),
-        _samples_transpose,
     ),
     _movement(
         "PERMUTE",
@@ -376,7 +289,6 @@ OPS = (
         _view_permute,
         _region_permute,
         lambda x, attrs: x.transpose(attrs["axes"]),
-        _samples_permute,
     ),
     _movement(
         "SLICE",
@@ -391,7 +303,6 @@ OPS = (
         _view_slice,
         _region_slice,
         _slice,
-        _samples_slice,
     ),
     _movement(
         "EXPAND",
@@ -401,7 +312,6 @@ OPS = (
         _view_expand,
         elementwise,
         lambda x, attrs: np.broadcast_to(x, attrs["shape"]),
-        _samples_expand,
     ),
     _movement(
         "FLIP",
@@ -411,7 +321,6 @@ OPS = (
         _view_flip,
         _region_flip,
         lambda x, attrs: np.flip(x, attrs["axes"]),
-        _samples_flip,
     ),
     OpDef(
         name="COPY",
@@ -419,7 +328,6 @@ OPS = (
         inputs=(1, 1),
         infer=lambda inputs, attrs: inputs[0],
         evaluate=lambda inputs, attrs: np.array(inputs[0], order="C"),
-        samples=_samples_copy,
         region=elementwise,
         strided=(ALL_INPUTS,),
         cost=move_cost,
@@ -430,7 +338,6 @@ OPS = (
         inputs=(1, MANY),
         infer=_infer_cat,
         evaluate=_evaluate_cat,
-        samples=_samples_cat,
         attrs={"axis": Attr("int", role="axis")},
         region=_region_cat,
         parts=_parts_cat,

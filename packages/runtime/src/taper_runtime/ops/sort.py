@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, Sample, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import along
-from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
+from taper_runtime.ops.rules import COMPUTED, check_axis, check_dtype, fail, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -38,24 +38,6 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(order, np.int64, order="C")
 
 
-def _samples() -> Iterator[Sample]:
-    rng = np.random.default_rng(16)
-    arrays = [rng.integers(0, 4, (3, 9)).astype(dtype) for dtype in COMPUTED]
-    arrays += [np.asarray(rng.integers(-9, 9, (2, 70)) << 40), -np.ones((2, 3), np.int8)]
-    special = np.array([[2, np.nan, -np.inf], [np.inf, 0, -np.nan], [-0.0, 0, 1]])
-    arrays += [special, special.astype(np.float32), np.ones((0, 3), np.float32)]
-    arrays += [np.asarray(rng.standard_normal((2, 5000)), dtype) for dtype in FLOATS]
-    for x in arrays:
-        for axis in range(2):
-            for descending in (False, True):
-                attrs = {"axis": axis, "descending": descending}
-                yield Sample([x], attrs)
-                yield Sample([x], {**attrs, "count": min(2, x.shape[axis])})
-    falling = np.arange(5000, 0, -1, dtype=np.float32) // 2  # each before those kept
-    yield Sample([falling], {"axis": 0, "count": 90})
-    yield Sample([falling], {"axis": 0, "count": 0})
-
-
 ARGSORT = OpDef(
     name="ARGSORT",
     doc="Where the elements of x, sorted along an axis, stood before; the first `count` of them "
@@ -63,7 +45,6 @@ ARGSORT = OpDef(
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
-    samples=_samples,
     attrs={
         "axis": Attr("int", role="axis"),
         "descending": Attr("bool", False),

@@ -1,4 +1,14 @@
-"""Samples of the registry as types, and arrays for types."""
+"""Samples of every op: a module for each of taper_runtime.ops, with ``SAMPLES`` by op.
+
+They are small, and cover every attr and every special case. Also their types, and arrays for types.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -7,8 +17,28 @@ from taper_runtime.formats import PLAIN, encode
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from op_samples.sample import Sample
+
 #: The ops that have samples: a block is more than a sample can hold.
 SAMPLED = [op for op in REGISTRY.values() if not op.blocks]
+
+
+@cache
+def all_samples() -> dict[str, Callable[[], Iterable[Sample]]]:
+    """Return what yields the samples, by op."""
+    found: dict[str, Callable[[], Iterable[Sample]]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        found |= getattr(import_module(f"{__name__}.{module.name}"), "SAMPLES", {})
+    return found
+
+
+def samples_of(op: str) -> Iterable[Sample]:
+    """Yield the samples of an op of the registry, the same at each call."""
+    return all_samples()[op]()
+
 
 _NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 

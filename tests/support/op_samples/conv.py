@@ -1,0 +1,139 @@
+"""Samples of the ops in ``ops/conv.py``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from op_samples.sample import Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from taper_runtime.ops.opdef import Shape
+
+
+def _attrs(kernel: Sequence[int], **given: Any) -> dict[str, Any]:
+    n = len(kernel)
+    plain = {"stride": [1] * n, "padding": [0] * 2 * n, "dilation": [1] * n}
+    return {"kernel": list(kernel)} | plain | given
+
+
+def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return np.asarray(rng.standard_normal(shape), np.float32)
+
+
+def _with_packed(
+    x: np.ndarray, weight: np.ndarray, attrs: dict[str, Any], *extras: np.ndarray
+) -> Iterator[Sample]:
+    """One sample with the weight as it is, one with it packed."""
+    yield Sample([x, weight, *extras], attrs)
+    packed = f"grouped_panels.{attrs.get('groups', 1)}"
+    yield Sample([x, weight, *extras], attrs, formats={1: packed})
+
+
+def _samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(11)
+    floats = partial(_floats, rng)
+
+    cases: list[tuple[Shape, Shape, dict[str, Any]]] = [
+        # x, weight, attrs
+        ((2, 9, 5), (3, 5, 7), {}),
+        ((1, 6, 7, 3), (3, 3, 3, 20), {"padding": [1, 1, 1, 1]}),
+        ((2, 11, 9, 3), (7, 7, 3, 16), {"stride": [2, 2], "padding": [3, 3, 3, 3]}),
+        ((1, 8, 8, 20), (1, 1, 20, 33), {"stride": [2, 2]}),
+        ((1, 9, 10, 6), (3, 2, 3, 34), {"groups": 2, "padding": [1, 0, 0, 1]}),
+        ((1, 9, 10, 8), (3, 3, 2, 4), {"groups": 4, "dilation": [2, 3], "padding": [2, 2, 3, 3]}),
+        ((1, 4, 5, 6, 3), (2, 3, 2, 3, 5), {"stride": [1, 2, 3], "padding": [1, 0, 1, 1, 0, 0]}),
+        ((1, 2, 3, 4), (1, 1, 4, 2), {"padding": [5, 4, 0, 7]}),
+        ((0, 5, 5, 3), (3, 3, 3, 4), {}),
+        ((1, 5, 5, 0), (3, 3, 0, 4), {}),
+        ((1, 5, 5, 3), (3, 3, 3, 0), {}),
+        # A channel of its own for each output: never packed, a multiplier of 1 or more.
+        ((2, 9, 8, 35), (3, 3, 1, 35), {"groups": 35, "padding": [1, 1, 1, 1]}),
+        ((1, 9, 8, 16), (5, 5, 1, 16), {"groups": 16, "stride": [2, 2], "padding": [2, 2, 2, 2]}),
+        ((1, 9, 8, 16), (7, 7, 1, 16), {"groups": 16, "padding": [3, 3, 3, 3]}),
+        ((1, 9, 8, 5), (3, 3, 1, 15), {"groups": 5, "dilation": [2, 1]}),
+        ((1, 20, 40), (4, 1, 40), {"groups": 40, "padding": [3, 0]}),
+        # Groups of a few channels: likewise.
+        ((1, 9, 20, 20), (3, 3, 4, 20), {"groups": 5, "padding": [1, 1, 1, 1]}),
+        ((1, 9, 20, 24), (3, 3, 8, 24), {"groups": 3, "stride": [2, 2]}),
+        ((1, 9, 20, 6), (1, 3, 2, 6), {"groups": 3, "dilation": [1, 3]}),
+        ((1, 5, 6, 7, 9), (3, 3, 3, 1, 9), {"groups": 9, "padding": [1, 1, 1, 1, 1, 1]}),
+    ]
+    for x, weight, given in cases:
+        attrs = _attrs(weight[: len(x) - 2], **given)
+        yield from _with_packed(floats(*x), floats(*weight), attrs)
+    bias_relu = {"code": ["ADD", "RELU"], "args": [0, 1, 2]}
+    same = _attrs((3, 3), padding=[1, 1, 1, 1])
+    yield from _with_packed(floats(2, 5, 6, 4), floats(3, 3, 4, 18), same | bias_relu, floats(18))
+    grouped = same | bias_relu | {"groups": 6}
+    yield from _with_packed(floats(1, 5, 6, 6), floats(3, 3, 1, 6), grouped, floats(6))
+    residual = {"code": ["ADD", "ADD", "MUL"], "args": [0, 1, 3, 2, 4, -1], "scalars": [0.5]}
+    extras = [floats(20), floats(2, 5, 6, 20)]
+    yield from _with_packed(
+        floats(2, 5, 6, 4), floats(3, 3, 2, 20), same | residual | {"groups": 2}, *extras
+    )
+    special = floats(1, 4, 4, 3)
+    special[0, 1, 2] = [np.nan, np.inf, 0]
+    yield from _with_packed(special, floats(2, 2, 3, 4), _attrs((2, 2)))
+    whole = [rng.integers(-9, 9, (1, 4, 4, 2)), rng.integers(-9, 9, (2, 2, 2, 3))]
+    yield Sample(whole, _attrs((2, 2)), native=False)
+    wide = [floats(1, 4, 3).astype(np.float64), floats(2, 3, 2).astype(np.float64)]
+    yield Sample(wide, _attrs((2,)), native=False)
+    yield from _samples_winograd(floats)
+
+
+def _samples_winograd(floats: Callable[..., np.ndarray]) -> Iterator[Sample]:
+    cases: list[tuple[int, Shape, Shape]] = [
+        # tile, x, padding
+        (2, (2, 5, 6, 4), (1, 1, 1, 1)),
+        (4, (2, 9, 6, 5), (1, 0, 3, 7)),
+        (4, (1, 14, 14, 35), (1, 1, 1, 1)),
+        (4, (0, 5, 6, 4), (0, 0, 0, 0)),
+    ]
+    program = {"code": ["ADD", "MUL", "RELU"], "args": [0, 1, 2, -1, 3], "scalars": [0.5]}
+    for tile, shape, padding in cases:
+        attrs = _attrs((3, 3), padding=list(padding))
+        x, weight = floats(*shape), floats(3, 3, shape[-1], 18)
+        formats = {1: f"winograd.{tile}"}
+        yield Sample([x, weight], attrs, formats=formats)
+        yield Sample([x, weight, floats(18)], attrs | program, formats=formats)
+    strided = _attrs((3, 3), stride=[2, 2])
+    yield Sample(
+        [floats(1, 9, 9, 4), floats(3, 3, 4, 18)], strided, native=False, formats={1: "winograd.2"}
+    )
+
+
+def _samples_transpose() -> Iterator[Sample]:
+    rng = np.random.default_rng(12)
+    floats = partial(_floats, rng)
+    cases: list[tuple[Shape, Shape, dict[str, Any]]] = [
+        ((2, 9, 5), (3, 5, 7), {}),
+        ((1, 5, 6, 4), (2, 2, 4, 18), {"stride": [2, 2]}),
+        ((2, 5, 6, 4), (4, 4, 4, 18), {"stride": [2, 2], "padding": [1, 1, 1, 1]}),
+        # An output padding, in part beyond what any tap reaches.
+        ((1, 5, 6, 4), (3, 3, 4, 5), {"stride": [2, 3], "padding": [1, 0, 0, -1]}),
+        ((1, 5, 6, 4), (1, 2, 4, 5), {"stride": [3, 3], "padding": [0, -2, -1, -3]}),
+        ((1, 5, 6, 6), (3, 3, 3, 34), {"groups": 2, "dilation": [2, 1], "stride": [1, 2]}),
+        ((1, 3, 4, 5, 3), (2, 3, 2, 3, 5), {"stride": [1, 2, 3]}),
+        ((1, 9, 8, 20), (4, 4, 1, 20), {"groups": 20, "stride": [2, 2], "padding": [1, 1, 1, 1]}),
+        ((0, 5, 5, 3), (3, 3, 3, 4), {}),
+        ((1, 5, 5, 0), (3, 3, 0, 4), {}),
+    ]
+    for x, weight, given in cases:
+        attrs = _attrs(weight[: len(x) - 2], **given)
+        yield from _with_packed(floats(*x), floats(*weight), attrs)
+    attrs = _attrs((2, 2), stride=[2, 2])
+    program = {"code": ["ADD", "MUL"], "args": [0, 1, 2, -1], "scalars": [3.0]}
+    yield from _with_packed(floats(1, 3, 4, 5), floats(2, 2, 5, 20), attrs | program, floats(20))
+    wide = [rng.standard_normal((1, 3, 3, 2)), rng.standard_normal((2, 2, 2, 3))]
+    yield Sample(wide, attrs, native=False)
+
+
+SAMPLES = {
+    "CONV": _samples,
+    "CONV_TRANSPOSE": _samples_transpose,
+}

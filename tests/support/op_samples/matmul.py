@@ -1,0 +1,78 @@
+"""Samples of the ops in ``ops/matmul.py``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from op_samples.sample import Sample
+from taper_runtime.formats import family
+from taper_runtime.ops.convert import to_bfloat16
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _samples() -> Iterator[Sample]:
+    rng = np.random.default_rng(1)
+
+    def floats(*shape: int) -> np.ndarray:
+        return np.asarray(rng.standard_normal(shape), np.float32)
+
+    for a, b in (
+        ((5, 7), (7, 9)),
+        ((1, 64), (64, 33)),
+        ((7,), (7,)),
+        ((7,), (7, 3)),
+        ((7,), (2, 7, 3)),
+        ((2, 4, 7), (7,)),
+        ((2, 3, 4, 5), (5, 6)),
+        ((2, 1, 4, 5), (3, 5, 6)),
+        ((4, 5), (3, 2, 5, 6)),
+        ((2, 1, 1, 1, 3, 4), (1, 2, 1, 2, 4, 5)),
+        ((17, 40), (40, 50)),
+        ((3, 0), (0, 4)),
+        ((0, 3), (3, 4)),
+        ((2, 3), (3, 0)),
+        ((0, 2, 3), (1, 3, 2)),
+    ):
+        yield Sample([floats(*a), floats(*b)])
+    yield Sample([floats(5, 7), floats(9, 7)], {"transpose_b": True, "alpha": 0.125})
+    yield Sample([floats(2, 3, 5, 7), floats(2, 3, 9, 7)], {"transpose_b": True})
+    yield Sample([floats(7), floats(3, 9, 7)], {"transpose_b": True})
+    packed, transposed = {1: "panels.1"}, {1: "panels.0"}
+    for m, k, n in ((1, 20, 33), (6, 20, 33), (13, 5, 16), (3, 0, 5), (0, 4, 5), (2, 3, 0)):
+        yield Sample([floats(m, k), floats(k, n)], formats=packed)
+        yield Sample([floats(m, k), floats(n, k)], {"transpose_b": True}, formats=transposed)
+    yield Sample([floats(7), floats(7, 20)], {"alpha": -2}, formats=packed)
+    for m, k, n in ((1, 20, 70), (1, 0, 5), (20, 30, 70)):
+        bytes_ = rng.integers(-2, 3, (k, n), np.int8)
+        for narrow in (floats(k, n).astype(np.float16), to_bfloat16(floats(k, n)), bytes_):
+            yield Sample([floats(m, k), narrow], formats=packed)
+    for format in family("blocks").examples:
+        for m, n in ((1, 70), (3, 5), (20, 70)):
+            levels = np.asarray(rng.integers(0, 16, (96, n)) / 8 - 1, np.float32)
+            yield Sample([floats(m, 96), levels], formats={1: format})
+    # What is cut along the other axis no kernel reads.
+    yield Sample([floats(3, 4), floats(4, 20)], native=False, formats=transposed)
+    bias_gelu = {"code": ["ADD", "GELU"], "args": [0, 1, 2]}
+    yield Sample([floats(2, 5, 7), floats(7, 9), floats(9)], bias_gelu)
+    yield Sample([floats(2, 0), floats(0, 9), floats(9)], bias_gelu)
+    operands = [floats(2, 5, 7), floats(7, 9), floats(9), floats(2, 5, 9)]
+    bias_residual = {"code": ["ADD", "ADD"], "args": [0, 1, 3, 2]}
+    yield Sample(operands, bias_residual, formats=packed)
+    # A residual of the output's shape is no bias; neither is a column.
+    yield Sample([floats(9, 7), floats(7, 9), floats(9, 9)], {"code": ["ADD"], "args": [0, 1]})
+    yield Sample([floats(9, 7), floats(7, 9), floats(9, 1)], {"code": ["ADD"], "args": [0, 1]})
+    clamp = {"code": ["MUL", "MAXIMUM"], "args": [-1, 0, 1, -2], "scalars": [2.0, 0.5]}
+    yield Sample([floats(4, 7), floats(7, 5)], {**clamp, "alpha": 0.5})
+    special = np.array([[1, np.nan], [np.inf, 1], [0, 0]], np.float32)
+    yield Sample([special, floats(2, 3)])
+    yield Sample([rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 5))], native=False)
+    yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1}, native=False)
+
+
+SAMPLES = {
+    "MATMUL": _samples,
+}
