@@ -6,6 +6,8 @@ mutation: whatever comes out is either OpError or a type, and what has a type ca
 
 import itertools
 import math
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -265,6 +267,50 @@ def test_attr_accepts_its_type_only(kind):
 )
 def test_attr_refuses_what_is_near(kind, value):
     assert not Attr(kind).accepts(value)
+
+
+def run_apart(code):
+    """Run code in a process in which no module of ops is imported yet."""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_table_names_every_op_of_every_module():
+    run_apart(
+        "import pkgutil, sys\n"
+        "from importlib import import_module\n"
+        "from taper_runtime import ops\n"
+        "for name, module in [*ops.REGISTRY._pending.items()]:\n"
+        "    assert name in ops.REGISTRY and ops.REGISTRY[name].name == name, name\n"
+        "    assert ops.REGISTRY[name] in sys.modules[f'taper_runtime.ops.{module}'].OPS, name\n"
+        "for found in pkgutil.iter_modules(ops.__path__):\n"
+        "    for op in getattr(import_module(f'taper_runtime.ops.{found.name}'), 'OPS', ()):\n"
+        "        assert op is ops.REGISTRY[op.name], op.name\n"
+        "assert not ops.REGISTRY._pending\n"
+    )
+
+
+def test_op_imports_its_own_module_only():
+    run_apart(
+        "import sys\n"
+        "from taper_runtime.ops import REGISTRY\n"
+        "before = {*sys.modules}\n"
+        "assert 'NMS' in REGISTRY and 'NONE' not in REGISTRY and REGISTRY.get('NONE') is None\n"
+        "assert {*sys.modules} == before\n"
+        "REGISTRY['NMS']\n"
+        "new = {name for name in {*sys.modules} - before if name.startswith('taper_runtime')}\n"
+        "modules = {f'taper_runtime.ops.{name}' for name in REGISTRY._pending.values()}\n"
+        "assert 'taper_runtime.ops.nms' in new and not new & modules, new\n"
+    )
+
+
+def test_op_that_was_removed_is_gone():
+    op = REGISTRY["NMS"]
+    del REGISTRY["NMS"]
+    try:
+        assert "NMS" not in REGISTRY
+        assert REGISTRY.get("NMS") is None
+    finally:
+        REGISTRY["NMS"] = op
 
 
 def test_name_is_registered_once():

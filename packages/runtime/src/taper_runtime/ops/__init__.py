@@ -9,40 +9,53 @@ from taper_runtime.ops.registry import Registry
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import OpDef
 
+#: The modules of ops, and the names of the ops of each.
 REGISTRY = Registry(
-    (
-        "elementwise",
-        "map",
-        "matmul",
-        "shape",
-        "gather",
-        "reduce",
-        "norm",
-        "attention",
-        "convert",
-        "conv",
-        "pool",
-        "pack",
-        "complex_mul",
-        "grouped",
-        "resample",
-        "nonzero",
-        "nms",
-        "creation",
-        "random",
-        "scatter",
-        "sort",
-        "search",
-        "scan",
-        "fft",
-        "special",
-        "linalg",
-        "decompositions",
-        "complex_linalg",
-        "recurrent",
-        "control",
-        "call",
-    )
+    {
+        "elementwise": (
+            "NEG ABS SIGN CEIL FLOOR ROUND TRUNC SQRT RSQRT RECIPROCAL EXP EXPM1 LOG LOG2 LOG10 "
+            "LOG1P SIN COS TAN ASIN ACOS ATAN SINH COSH TANH ASINH ACOSH ATANH ERF ERFC SIGMOID "
+            "RELU GELU GELU_TANH SILU HARDSWISH HARDSIGMOID MISH SOFTPLUS LOGICAL_NOT BITWISE_NOT "
+            "ISNAN ISINF SQUARE ADD SUB MUL DIV FLOOR_DIV TRUNC_DIV REMAINDER FMOD POW MAXIMUM "
+            "MINIMUM ATAN2 LEAKY_RELU ELU EQ NE LT LE GT GE LOGICAL_AND LOGICAL_OR LOGICAL_XOR "
+            "BITWISE_AND BITWISE_OR BITWISE_XOR WHERE"
+        ),
+        "map": "MAP",
+        "matmul": "MATMUL",
+        "shape": "RESHAPE TRANSPOSE PERMUTE SLICE EXPAND FLIP COPY CAT",
+        "gather": "EMBEDDING EMBEDDING_BAG INDEX_SELECT GATHER",
+        "reduce": "SUM MEAN PROD AMAX AMIN ANY ALL VAR ARGMAX ARGMIN",
+        "norm": "SOFTMAX LAYER_NORM RMS_NORM",
+        "attention": "ATTENTION",
+        "convert": "CAST",
+        "conv": "CONV CONV_TRANSPOSE",
+        "pool": "MAX_POOL AVG_POOL ADAPTIVE_MAX_POOL ADAPTIVE_AVG_POOL",
+        "pack": "PACK UNPACK",
+        "complex_mul": "COMPLEX_MUL",
+        "grouped": "GROUPED_MATMUL",
+        "resample": "RESAMPLE",
+        "nonzero": "NONZERO",
+        "nms": "NMS",
+        "creation": "ARANGE",
+        "random": "RANDOM RANDOM_NEXT",
+        "scatter": "SCATTER WRITE",
+        "sort": "ARGSORT",
+        "search": "SEARCHSORTED",
+        "scan": "CUMSUM CUMPROD LOGCUMSUMEXP CUMARGMAX CUMARGMIN",
+        "fft": "FFT RFFT IRFFT",
+        "special": "ERFINV LGAMMA DIGAMMA I0 HYPOT NEXTAFTER LEFT_SHIFT RIGHT_SHIFT GCD",
+        "linalg": ("INVERSE SOLVE SOLVE_TRIANGULAR CHOLESKY DET SLOGDET CHOLESKY_INFO MATRIX_EXP"),
+        "decompositions": "QR SVD EIGH LU",
+        "complex_linalg": (
+            "COMPLEX_INVERSE COMPLEX_SOLVE COMPLEX_SOLVE_TRIANGULAR COMPLEX_CHOLESKY "
+            "COMPLEX_CHOLESKY_INFO COMPLEX_DET COMPLEX_SLOGDET COMPLEX_QR COMPLEX_SVD "
+            "COMPLEX_EIGH COMPLEX_LU COMPLEX_MATRIX_EXP COMPLEX_PROD COMPLEX_CUMPROD "
+            "COMPLEX_LOGCUMSUMEXP EIG COMPLEX_EIG"
+        ),
+        "recurrent": "LSTM GRU RNN",
+        "control": "IF WHILE SCAN",
+        "call": "CALL CALL_DELEGATE",
+    }
 )
 
 

@@ -1,4 +1,4 @@
-"""Look up ops by name, importing their modules on demand."""
+"""Look up ops by name, importing the module of an op when it is first asked for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
+    from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 
     from taper_runtime.ops.opdef import OpDef
-
-#: Characters of a name that are looked at for words.
-_LONGEST = 50
 
 
 class Registry(dict[str, "OpDef"]):
@@ -19,46 +16,40 @@ class Registry(dict[str, "OpDef"]):
 
     Parameters
     ----------
-    modules : sequence of str
-        Names of the modules beside this one whose ``OPS`` it has. For an op that is not there yet
-        they are imported one after the other: first one that a word of the op's name names, as
-        ``pool`` for MAX_POOL, then in order, so that those that most models need come first.
+    modules : mapping of str to str
+        Modules beside this one, and the names of the ops in the ``OPS`` of each, separated by
+        spaces.
     """
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Mapping[str, str]) -> None:
         super().__init__()
-        self._modules = tuple(modules)
+        #: op -> its module, until that is imported
+        self._pending = {op: module for module, ops in modules.items() for op in ops.split()}
 
-    def _grow(self, op: object = "") -> bool:
-        """Import the next module for an op; returns False where all are there.
-
-        Threads that come here at once do the same, or import one of them twice.
-        """
-        if not self._modules:
-            return False
-        words = str(op)[:_LONGEST].lower().split("_")  # a stranger's may have any length
-        name = next((name for name in self._modules if name in words), self._modules[0])
-        module = import_module(f"{__name__.rpartition('.')[0]}.{name}")
-        self.update({op.name: op for op in module.OPS})
-        self._modules = tuple(other for other in self._modules if other != name)
-        return True
+    def _load(self, module: str) -> None:
+        """Import a module and register its ops; threads that do the same at once do no harm."""
+        ops = import_module(f"{__name__.rpartition('.')[0]}.{module}").OPS
+        self.update({op.name: op for op in ops if op.name in self._pending})
+        for op in ops:
+            self._pending.pop(op.name, None)
 
     def _whole(self) -> Registry:
         """Return the registry with all of its ops."""
-        while self._grow():
-            pass
+        for module in dict.fromkeys(self._pending.copy().values()):
+            self._load(module)
         return self
 
     def __missing__(self, name: str) -> OpDef:
-        if name in self:
+        module = self._pending.get(name)
+        if module is not None:
+            self._load(module)
+        if dict.__contains__(self, name):
             return self[name]
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        while not dict.__contains__(self, name):
-            if not self._grow(name):
-                return False
-        return True
+        # in this order: another thread may load the op between the two
+        return name in self._pending or dict.__contains__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the op of this name, or ``default``."""
