@@ -1,7 +1,9 @@
 """Records are named tuples as Python's own are."""
 
 import copy
+import re
 import typing
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,13 @@ def test_a_subclass_has_the_fields():
 
     assert More(2).thrice() == 6
     assert type(More(2)._replace(x=4)) is More
+
+
+def test_packages_have_one_named_tuple():
+    """The product makes its records of this class alone, not of typing's too."""
+    packages = Path(__file__).parents[2] / "packages"
+    modules = [path for path in packages.glob("*/src/**/*.py") if path.name != "records.py"]
+    assert len(modules) > 300
+    texts = {path: path.read_text() for path in modules}
+    theirs = re.compile(r"from typing import [^\n]*\bNamedTuple\b|typing\.NamedTuple\b")
+    assert [str(path) for path, text in texts.items() if theirs.search(text)] == []

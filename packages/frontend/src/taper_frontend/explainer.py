@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -21,6 +21,7 @@ from taper_frontend.request.dims import Axis, Int, of_ranges, settle
 from taper_frontend.request.names import input_names
 from taper_frontend.request.notes import Note, of_plan, stored_bytes
 from taper_frontend.request.request import make_request
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
 from taper_runtime.executor.executor import definition, input_types, output_types
 from taper_runtime.executor.sites import sites

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -28,6 +28,7 @@ from taper_frontend.request.request import Request, make_request
 from taper_frontend.verify import Reference, VerificationError, View, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
 from taper_runtime.plan.weights import without_tiles

@@ -8,7 +8,7 @@ user's own example and ranges: what does not hold for them is tried again withou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.export import Dim
@@ -27,6 +27,7 @@ from taper_frontend.errors import (
 from taper_frontend.request.dims import Axis, plan_inputs, told_range, torch_shapes
 from taper_frontend.request.guards import shape_env
 from taper_frontend.request.refusals import is_about_dims, of_dims
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED, linear
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from functools import reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.layout import channels_first, channels_last
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

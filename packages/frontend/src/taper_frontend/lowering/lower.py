@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -41,6 +41,7 @@ from taper_frontend.lowering.trees import (
 )
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.trees import TENSORS

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.random import dropped
 from taper_frontend.lowering.registry import lowers
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.panels import PANEL
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.opdef import TensorType
 

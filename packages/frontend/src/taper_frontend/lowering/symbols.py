@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from functools import reduce
 from math import lcm
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
@@ -30,6 +30,7 @@ from taper_frontend.lowering.relations import assertions, difference_name, relat
 from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.size_values import size_at
 from taper_runtime.base.sizes import UNBOUNDED, bounds, largest, linear, smallest, variable
 from taper_runtime.ops.opdef import TensorType

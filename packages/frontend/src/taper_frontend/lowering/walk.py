@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -25,6 +25,7 @@ from taper_frontend.lowering.representation import DTYPE_NAMES, represented, sto
 from taper_frontend.lowering.source import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_runtime.base.errors import InternalError, OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UndecidedError, variables
 from taper_runtime.ops.opdef import TensorType
 

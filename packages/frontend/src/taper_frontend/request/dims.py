@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import chain, count, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import AdditionalInputs, Dim, ShapesCollection
@@ -28,6 +28,7 @@ from taper_frontend.request.guards import (
     shape_env,
 )
 from taper_frontend.request.notes import Note
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED, is_name, is_static, linear
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
 from taper_frontend.lowering.source import describe_line
 from taper_frontend.lowering.symbols import holds
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.size_values import size_at
 from taper_runtime.base.sizes import variables
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source import without_module
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
 from taper_runtime.formats.winograd import tile_of
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from taper_frontend.lowering.source import describe_line
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

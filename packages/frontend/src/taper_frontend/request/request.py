@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only, tree_structure
@@ -20,6 +20,7 @@ from taper_frontend.request.dims import (
 )
 from taper_frontend.request.names import argument_names, check_names, leaf_names
 from taper_frontend.request.notes import Note, of_arguments, of_mode
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.convert import from_bfloat16
 
 if TYPE_CHECKING:

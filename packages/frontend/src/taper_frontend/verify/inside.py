@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from taper_frontend.lowering.context import stored
 from taper_frontend.verify.compare import TOLERANCE, describe, difference, power_of_ten, tolerance
 from taper_frontend.verify.judge import TIE, judge
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.executor.staged import StagedExecutor
