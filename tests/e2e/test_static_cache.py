@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -82,12 +83,12 @@ def opened(plan, threads=1):
     return taper_runtime.InferenceSession(plan, options)
 
 
-def step(session, tokens, position):
+def step(session, tokens, position, state=None):
     feed = {
         "input_ids": np.array([tokens]),
         "cache_position": np.arange(position, position + len(tokens)),
     }
-    return session.run(None, feed)[0][0, -1]
+    return session.run(None, feed, state=state)[0][0, -1]
 
 
 def decode(session, prompt, count=TOKENS):
@@ -134,6 +135,41 @@ def test_sessions_and_threads_do_not_meet(exported):
         for i, (session, prompt) in enumerate(zip(sessions, prompts, strict=True)):
             np.testing.assert_array_equal(logits[i], alone[i][at - 1])
             logits[i] = step(session, [int(logits[i].argmax())], len(prompt) + at - 1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_texts_over_one_session_do_not_meet(kind, exported):
+    """In turn, and from two threads at once: the bits are those of a session for each text."""
+    _, plan = exported(kind)
+    prompts = [2, 7, 1, 8], [6, 6, 6]
+    alone = [decode(opened(plan), prompt)[1] for prompt in prompts]
+    session = opened(plan)
+    states = [session.new_state() for _ in prompts]
+    logits = [step(session, p, 0, s) for p, s in zip(prompts, states, strict=True)]
+    for at in range(1, TOKENS):
+        for i, (prompt, state) in enumerate(zip(prompts, states, strict=True)):
+            np.testing.assert_array_equal(logits[i], alone[i][at - 1])
+            token = int(logits[i].argmax())
+            logits[i] = step(session, [token], len(prompt) + at - 1, state)
+    assert not any(session.get_state(name).any() for name in session.state_names)
+
+    def text(i):
+        states[i].reset()
+        found = [step(session, prompts[i], 0, states[i])]
+        for position in range(len(prompts[i]), len(prompts[i]) + TOKENS - 1):
+            found.append(step(session, [int(found[-1].argmax())], position, states[i]))
+        return np.array(found)
+
+    with ThreadPoolExecutor(2) as pool:
+        for got, wanted in zip(pool.map(text, range(2)), alone, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_cache_of_one_row_is_no_batch(exported):
+    _, plan = exported("llama")
+    session = opened(plan)
+    with pytest.raises(InputError, match=r"the state '.*' of shape \(.*\) has no dim that varies"):
+        step(session, [1], 0, [session.new_state(), session.new_state()])
 
 
 def test_a_step_writes_one_row_of_each_cache(exported):

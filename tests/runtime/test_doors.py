@@ -6,6 +6,7 @@ import pytest
 import taper_runtime as t
 from plan_files import small_plan
 from pt2_files import members, pack
+from stateful_plans import accumulating_plan
 from taper_runtime import InferenceSession, IOBinding, OrtValue, RunOptions, SessionOptions
 from weighted_plans import weighted_plan
 from wrong_arguments import undocumented_errors
@@ -33,6 +34,7 @@ def doors(path, plan_path, archive_path):
     weight = next(name for name in stored.weights.names("parameter"))
     value = stored.weights.get(weight).copy()
     array = np.zeros((2, 4), np.float32)
+    state = InferenceSession(accumulating_plan(4, 3)).new_state()
     binding = IOBinding(session)
     archive = t.pt2.open(archive_path)
     ort, plan = OrtValue(array), small_plan()
@@ -52,27 +54,35 @@ def doors(path, plan_path, archive_path):
         "run": (
             session.run,
             {"output_names": None, "input_feed": feed(), "run_options": None, "out": None,
-             "entry": None},
+             "entry": None, "state": None},
         ),
         "run_with_ort_values": (
             session.run_with_ort_values,
-            {"output_names": None, "run_options": None,
+            {"output_names": None, "run_options": None, "state": None,
              "input_dict_ort_values": {n: OrtValue(a) for n, a in feed().items()}},
         ),
         "run_with_iobinding": (
-            session.run_with_iobinding, {"iobinding": binding, "run_options": None},
+            session.run_with_iobinding,
+            {"iobinding": binding, "run_options": None, "state": None},
         ),
         "run_async": (
             session.run_async,
             {"output_names": None, "input_feed": feed(), "callback": lambda *a: None,
-             "user_data": None, "run_options": None},
+             "user_data": None, "run_options": None, "state": None},
         ),
         "get_inputs": (session.get_inputs, {"entry": None}),
         "get_outputs": (session.get_outputs, {"entry": None}),
         "get_state": (session.get_state, {"name": "s"}),
         "set_state": (session.set_state, {"name": "s", "array": array}),
         "reset_state": (session.reset_state, {"name": None}),
-        "call": (session.call, {"args": (), "kwargs": None, "run_options": None, "entry": None}),
+        "call": (
+            session.call,
+            {"args": (), "kwargs": None, "run_options": None, "entry": None, "state": None},
+        ),
+        "State.get": (state.get, {"name": "total"}),
+        "State.set": (state.set, {"name": "total", "array": state.get("total")}),
+        "State.reset": (state.reset, {"name": None}),
+        "State.restore": (state.restore, {"arrays": state.copy()}),
         "load_sample_inputs": (session.load_sample_inputs, {"entry": None}),
         "set_providers": (session.set_providers, {"providers": None, "provider_options": None}),
         "weights.get": (stored.weights.get, {"name": weight}),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity
     from taper_runtime.session.modelmeta import ModelMeta
+    from taper_runtime.session.state import State
     from taper_runtime.session.values import OrtValue
 
 __version__ = "0.1.0"
@@ -68,6 +69,7 @@ __all__ = [
     "Region",
     "RunOptions",
     "SessionOptions",
+    "State",
     "TaperError",
     "UnsupportedOpError",
     "capi",
@@ -99,6 +101,7 @@ _LATER = {
     "IOBinding": "session.iobinding",
     "ModelMeta": "session.modelmeta",
     "OrtValue": "session.values",
+    "State": "session.state",
     "round_to_bfloat16": "session.ends",
     "set_default_logger_severity": "session.logs",
     "set_default_logger_verbosity": "session.logs",

@@ -10,6 +10,7 @@ import numpy as np
 from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import is_static
 from taper_runtime.base.text import is_one_of
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
@@ -343,12 +344,21 @@ class Plan(NamedTuple):
 
         return weights_of(self, constants)
 
-    def first_value(self, state: str) -> np.ndarray:
-        """Return the value of a state before the first run: zeros where the plan has no data."""
+    def first_value(self, state: str, rows: int = 1) -> np.ndarray:
+        """Return the value of a state before the first run: zeros where the plan has no data.
+
+        Parameters
+        ----------
+        state : str
+        rows : int
+            The size of its dim that varies, if it has one.
+        """
         if state in self.constants:
             return self.constants[state]
         dtype, shape, _ = self.tensors[state].storage
-        return np.zeros(shape, DTYPES[dtype].storage)
+        return np.zeros(
+            [size if is_static(size) else rows for size in shape], DTYPES[dtype].storage
+        )
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ the file does (docs/format.md).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.checks import (
@@ -295,9 +296,21 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
 
     Those ``kept`` need none; nothing reads them then.
     """
+    batches: set[int] = set()
     for name, spec in watched(plan.tensors.items()):
-        if spec.role == "state" and name not in plan.states and name not in kept:
+        if spec.role != "state":
+            continue
+        if name not in plan.states and name not in kept:
             raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
+        varying = [size for size in spec.shape if type(size) is Size]
+        batches.update(varying)
+        if len(varying) > 1 or len(batches) > 1 or not all(map(partial(_is_batch, plan), varying)):
+            fail(
+                f"{tensor_field(name)}.shape",
+                "expected at most one dim that varies: the variable, from 1 on, that all states "
+                "have for it",
+                spec.shape,
+            )
     taken = set(plan.outputs)
     for name, after in watched(plan.states.items()):
         field = f"plan.states[{name!r}]"
@@ -310,6 +323,12 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
         ):
             fail(field, f"expected an output of the type of {name!r}", after)
         taken.add(after)
+
+
+def _is_batch(plan: Plan, size: int) -> bool:
+    """Whether a size is a variable that may be 1."""
+    name = str(size)
+    return name in plan.sizes and plan.sizes[name][0] <= 1
 
 
 def _check_block(

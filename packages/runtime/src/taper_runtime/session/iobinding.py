@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.session.options import RunOptions
     from taper_runtime.session.session import InferenceSession
+    from taper_runtime.session.state import State
 
 _LAST_ADDRESS = 2 * sys.maxsize + 1
 
@@ -160,7 +161,12 @@ class IOBinding:
             for name, array in self._results.items()
         ]
 
-    def run(self, session: InferenceSession, run_options: RunOptions | None) -> None:
+    def run(
+        self,
+        session: InferenceSession,
+        run_options: RunOptions | None,
+        state: State | Sequence[State] | None = None,
+    ) -> None:
         """Run what is bound; ``session.run_with_iobinding`` calls this."""
         if session is not self._session:
             raise InputError("run_with_iobinding: expected a binding that this session has made")
@@ -168,7 +174,7 @@ class IOBinding:
             raise InputError("run_with_iobinding: expected a bound output, got none")
         names = list(self._outputs)
         out = {name: array for name, array in self._outputs.items() if array is not None}
-        arrays = self._session.run(names, self._inputs, run_options, out=out)
+        arrays = self._session.run(names, self._inputs, run_options, out=out, state=state)
         self._results = dict(zip(names, arrays, strict=True))
         self._written = set(out)
 

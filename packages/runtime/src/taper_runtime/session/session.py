@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from taper_runtime.session.ends import Ends
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.modelmeta import ModelMeta
-    from taper_runtime.session.state import State
+    from taper_runtime.session.state import EntryStates, State
     from taper_runtime.session.stats import Stats
     from taper_runtime.session.values import OrtValue
     from taper_runtime.session.weights import SessionWeights
@@ -161,13 +161,15 @@ class InferenceSession:
         if options.enable_profiling:
             executor = self._recording = _record(executor, options)
         self._executor = executor
-        self._state: State | None = None
+        self._state: State | None = None if whole is None else whole._state
+        self._entry_states: EntryStates | None = None
         if self.plan.states or any(entry.states for entry in self.plan.entries.values()):
-            from taper_runtime.session.state import (
-                State,  # imports threading, which most plans do not need
-            )
+            from taper_runtime.session.state import EntryStates, State  # most plans need none
 
-            self._state = State(self.plan, options.seed, options.bfloat16)
+            if whole is None:
+                self._state = State(self.plan, options.seed, options.bfloat16)
+            if self.plan.states:
+                self._entry_states = EntryStates(function)
         self._ends: Ends | None = None
         ends = (self.plan.tensors[name] for name in (*self.plan.inputs, *self.plan.outputs))
         if any(map(is_converted, ends)):
@@ -305,8 +307,6 @@ class InferenceSession:
             options.enable_profiling = False
             session = InferenceSession.__new__(InferenceSession)
             session._open(plan, options, self._providers, None, whole=self)
-            if session._state is not None and self._state is not None:
-                session._state = self._state.of(session.plan)
             session = self._entries.setdefault(name, session)
             if self._weights:
                 self.weights.again()  # replaced meanwhile, perhaps
@@ -435,6 +435,25 @@ class InferenceSession:
         if name is not None or self._state is not None:
             self._states().reset(name)
 
+    def new_state(self) -> State:
+        """Return a state of its own for one more sequence, which :meth:`run` takes (``state=``).
+
+        It begins with the values that the plan was exported with. Weights, kernels and arenas are
+        the session's.
+
+        Raises
+        ------
+        InputError
+            If the plan has no state.
+        """
+        return self._states().new()
+
+    def _given_states(self, given: object) -> State | Sequence[State]:
+        """Check what a run is given as its state or states."""
+        from taper_runtime.session.state import check_states
+
+        return check_states(given, self._states())
+
     def _states(self) -> State:
         if self._state is None:
             raise InputError("the plan has no state")
@@ -454,11 +473,12 @@ class InferenceSession:
         *,
         out: Mapping[str, np.ndarray] | None = None,
         entry: str | None = None,
+        state: State | Sequence[State] | None = None,
     ) -> list[np.ndarray]:
         """Run the plan once. Many threads may call this at once; the GIL is released.
 
-        Where the plan has state, a run begins with what the last one left, and runs take turns. A
-        run that raises leaves the state as it was.
+        Where the plan has state, a run begins with what the last one over that state left, and runs
+        over one state take turns. A run that raises leaves its states as they were.
 
         Parameters
         ----------
@@ -477,6 +497,11 @@ class InferenceSession:
         entry : str, optional
             Which of the plan's entries to run; the default one unless given. All share the state.
             What an entry needs is prepared at its first run, which is not profiled.
+        state : State or sequence of State, optional
+            Of :meth:`new_state`: what the run reads and writes in place of the session's own state.
+            Several are a batch: row ``i`` of the inputs reads and writes state ``i``. The plan's
+            states need a dim for that, which varies with the batch. The bits of a row are those of
+            a run of that row alone where :meth:`.Plan.report` calls the batch's items independent.
 
         Returns
         -------
@@ -486,8 +511,9 @@ class InferenceSession:
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input or ``out``, an unknown output name or entry, or an
-            argument of another type.
+            On a missing, unknown or unfit input or ``out``, an unknown output name or entry, states
+            of another session, twice the same, more or fewer than rows or without a dim for them,
+            or an argument of another type.
         StoppedError
             If ``run_options.terminate`` is set, before or during the run, or it takes longer than
             ``run_options.timeout_s``.
@@ -495,7 +521,9 @@ class InferenceSession:
             If the session is closed.
         """
         if entry is not None and not is_one_of(entry, (self.plan.default,)):
-            return self._entry(entry).run(output_names, input_feed, run_options, out=out)
+            return self._entry(entry).run(
+                output_names, input_feed, run_options, out=out, state=state
+            )
         try:
             stop = None
             if run_options is not None or self._severity < 1:
@@ -509,11 +537,14 @@ class InferenceSession:
             if self._ends is not None:
                 mine = None if mine is None else list(mine)
                 self._ends.take(arrays, mine)
-            if not self.plan.states or self._state is None:
+            used = self._state if state is None else self._given_states(state)
+            if used is None or self._entry_states is None:
                 outputs = self._log.run(self._executor.run, arrays, mine, None, stop)
             else:
                 seed = None if run_options is None else run_options.seed
-                outputs = self._log.run(self._state.run, self._executor, arrays, mine, seed, stop)
+                outputs = self._log.run(
+                    self._entry_states.run, self._executor, used, arrays, mine, seed, stop
+                )
             if self._ends is not None:
                 outputs = self._ends.give(outputs, theirs)
             return list(map(outputs.__getitem__, wanted)) if wanted else outputs
@@ -545,6 +576,7 @@ class InferenceSession:
         run_options: RunOptions | None = None,
         *,
         entry: str | None = None,
+        state: State | Sequence[State] | None = None,
     ) -> Any:
         """Run an entry of the plan as its module is called; see :meth:`__call__`.
 
@@ -552,7 +584,7 @@ class InferenceSession:
         ----------
         args : sequence
         kwargs : mapping of str to object, optional
-        run_options, entry
+        run_options, entry, state
             As :meth:`run` takes them.
 
         Raises
@@ -565,7 +597,7 @@ class InferenceSession:
         session = self._session_of(entry)
         call = session._calls()
         feed = call.feed(args, kwargs or {})
-        return call.result(session.run(None, feed, run_options))
+        return call.result(session.run(None, feed, run_options, state=state))
 
     def load_sample_inputs(
         self, *, entry: str | None = None
@@ -639,6 +671,8 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
+        *,
+        state: State | Sequence[State] | None = None,
     ) -> list[OrtValue]:
         """Run as :meth:`run` with OrtValues for arrays.
 
@@ -649,7 +683,8 @@ class InferenceSession:
         """
         from taper_runtime.session.values import OrtValue, arrays_of
 
-        outputs = self.run(output_names, arrays_of(input_dict_ort_values), run_options)
+        arrays = arrays_of(input_dict_ort_values)
+        outputs = self.run(output_names, arrays, run_options, state=state)
         return [OrtValue(array) for array in outputs]
 
     def io_binding(self) -> IOBinding:
@@ -659,9 +694,13 @@ class InferenceSession:
         return IOBinding(self)
 
     def run_with_iobinding(
-        self, iobinding: IOBinding, run_options: RunOptions | None = None
+        self,
+        iobinding: IOBinding,
+        run_options: RunOptions | None = None,
+        *,
+        state: State | Sequence[State] | None = None,
     ) -> None:
-        """Run on what is bound; the outputs are the binding's.
+        """Run on what is bound; the outputs are the binding's. :meth:`run` tells of ``state``.
 
         Raises
         ------
@@ -673,7 +712,7 @@ class InferenceSession:
         if not issubclass(type(iobinding), IOBinding):
             got = type(iobinding).__name__
             raise InputError(f"iobinding: expected an IOBinding, got {got}")
-        iobinding.run(self, run_options)
+        iobinding.run(self, run_options, state)
 
     def run_async(
         self,
@@ -682,6 +721,8 @@ class InferenceSession:
         callback: Callback,
         user_data: Any,
         run_options: RunOptions | None = None,
+        *,
+        state: State | Sequence[State] | None = None,
     ) -> None:
         """Run on another thread, then call ``callback(outputs, user_data, error)`` there.
 
@@ -710,7 +751,9 @@ class InferenceSession:
         if self._background is None or not self._background.usable:
             self._background = Background(self._threads)
         self._background.submit(
-            lambda: self.run(output_names, input_feed, run_options), callback, user_data
+            lambda: self.run(output_names, input_feed, run_options, state=state),
+            callback,
+            user_data,
         )
 
     def get_profiling_start_time_ns(self) -> int:

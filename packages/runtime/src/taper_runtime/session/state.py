@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,11 +13,14 @@ from taper_runtime.base.dtypes import is_converted
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import BFLOAT16
 from taper_runtime.base.random_state import new_state
-from taper_runtime.executor._runs import Turn
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import is_static, linear
+from taper_runtime.base.text import is_one_of
+from taper_runtime.executor._runs import Taken, Turn
 from taper_runtime.executor.inputs import check_input
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from taper_runtime.executor._runs import Stop
     from taper_runtime.executor.executor import Executor
@@ -23,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class State:
-    """The state of one session.
+    """One sequence's state: what the runs that are given it read and leave to the next.
 
-    A state tensor that the plan writes in place has one array. The others have two: a run reads one
-    and writes the other, then they change places. A run that fails leaves the state as it was: what
-    it has overwritten in place it puts back. Runs take turns.
+    Every session has one, which a run takes unless it is given another. ``session.new_state()``
+    makes more. Runs over one state take turns; runs over different states go on at the same time.
+    A run that fails leaves its states as they were.
 
     The generator of random numbers is a state too, though nobody is shown it. Where it has no seed,
     and in a run with a seed of its own, the run has a generator of its own; such runs take turns
@@ -36,66 +41,45 @@ class State:
     Attributes
     ----------
     names : tuple of str
-        The states that users see.
+        The states that users see. A tensor whose first value has no dim that varies is of that
+        shape; along a batch of any size it holds one row.
     """
+
+    # A tensor that all entries write in place has one array. The others have two: a run reads one
+    # and writes the other, then they change places.
 
     def __init__(self, plan: Plan, seed: int | None = None, bfloat16: str = BFLOAT16[0]) -> None:
         self._plan = plan.without_values()
         self._bfloat16 = bfloat16
-        self._turn = Turn()
         self._seed = seed
-        self._generator = plan.generator
         functions = [plan.entry(name) for name in plan.entry_names]
         states = [name for name, spec in plan.tensors.items() if spec.role == "state"]
         generators = {function.generator for function in functions}
         self._generators = [name for name in states if name in generators]
         self.names = tuple(name for name in states if name not in generators)
-        self._arrays = {name: np.array(plan.first_value(name)) for name in states}
         doubled = {name for function in functions for name in _doubled(function)}
-        self._spare = {
-            name: np.empty_like(self._arrays[name]) for name in states if name in doubled
-        }
-        self._doubled = _doubled(plan)
+        self._begin(states, [name for name in states if name in doubled])
+
+    def _begin(self, states: Iterable[str], doubled: Iterable[str]) -> None:
+        self._turn = Turn()
+        self._arrays = {name: np.array(self._plan.first_value(name)) for name in states}
+        self._spare = {name: np.empty_like(self._arrays[name]) for name in doubled}
         self.reset()
 
-    def of(self, plan: Plan) -> State:
-        """Return this state as another entry of the plan sees it: they share all tensors."""
+    def new(self) -> State:
+        """Return a state of the same session that begins with the exported values."""
         other = copy(self)
-        other._plan, other._generator = plan.without_values(), plan.generator
-        other._doubled = _doubled(plan)
+        other._begin(self._arrays, self._spare)
         return other
 
-    def run(
-        self,
-        executor: Executor,
-        inputs: Sequence[np.ndarray],
-        out: Sequence[np.ndarray | None] | None,
-        seed: int | None = None,
-        stop: Stop | None = None,
-    ) -> list[np.ndarray]:
-        """Run once from the present state to the next; return the plan's outputs."""
-        count = len(self._plan.outputs)
-        out = out or [None] * count
-        own = {}
-        if self._generator is not None and (seed is not None or self._seed is None):
-            own = {self._generator: new_state(seed)}
-        if own and not self.names:
-            return executor.run([*inputs, *own.values()], [*out, None], stop=stop)[:count]
-        with self._turn.take(stop):
-            arrays = self._arrays | own
-            outputs = executor.run(
-                [*inputs, *(arrays[name] for name in self._plan.states)],
-                [*out, *(self._spare[name] for name in self._doubled)],
-                stop=stop,
-            )
-            for name in self._doubled:
-                if name not in own:
-                    swapped = self._spare[name], self._arrays[name]
-                    self._arrays[name], self._spare[name] = swapped
-        return outputs[:count]
-
     def get(self, name: str) -> np.ndarray:
-        """Return a copy of one tensor's present value."""
+        """Return a copy of one tensor's present value.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name.
+        """
         self._check(name)
         with self._turn.take():
             value = self._arrays[name].copy()
@@ -107,14 +91,20 @@ class State:
         return to_user(spec, value, self._bfloat16)
 
     def set(self, name: str, array: np.ndarray) -> None:
-        """Give one tensor a value."""
+        """Give one tensor a value, of exactly its dtype and shape; it is copied.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name, or the array does not fit.
+        """
         self._check(name)
         spec = self._plan.tensors[name]
         if is_converted(spec):
             from taper_runtime.session.ends import to_plan
 
             array = to_plan(spec, array, f"state {name!r}")
-        checked = check_input(spec, array)
+        checked = self._fitting(name, array)
         with self._turn.take():
             self._arrays[name][...] = checked
 
@@ -124,25 +114,31 @@ class State:
             return {name: array.copy() for name, array in self._arrays.items()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`copy` returned.
+        """Go on from what :meth:`copy` of this or another state returned.
 
         Raises
         ------
         InputError
-            If the plan has other states by now.
+            If it is not that of a state of such a plan.
         """
+        if not isinstance(arrays, Mapping):
+            raise InputError(f"states: expected a dict, got {type(arrays).__name__}")
         if arrays.keys() != self._arrays.keys():
             raise InputError(f"states: expected {[*self._arrays]}, got {[*arrays]}")
-        checked = {
-            name: check_input(self._plan.tensors[name], array) for name, array in arrays.items()
-        }
+        checked = {name: self._fitting(name, array) for name, array in arrays.items()}
         self._turn.mend()
         with self._turn.take():
             for name, array in checked.items():
                 self._arrays[name][...] = array
 
     def reset(self, name: str | None = None) -> None:
-        """Give one tensor, or all, the value it was exported with; to all belongs the generator."""
+        """Give one tensor, or all, the value it was exported with; to all belongs the generator.
+
+        Raises
+        ------
+        InputError
+            If there is none of this name.
+        """
         if name is None:
             self._turn.mend()
         for each in self.names if name is None else (name,):
@@ -154,10 +150,260 @@ class State:
                     self._arrays[generator][...] = new_state(self._seed)
 
     def _check(self, name: str) -> None:
-        if name not in self.names:
+        if not is_one_of(name, self.names):
             raise InputError(f"unknown state {name!r}; expected one of {[*self.names]}")
+
+    def _fitting(self, name: str, array: object) -> np.ndarray:
+        spec = self._plan.tensors[name]
+        return check_input(spec._replace(shape=self._arrays[name].shape), array)
+
+    # -- a run ------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> int:
+        """The rows of a batch that it holds."""
+        return 1
+
+    def take(self, stop: Stop | None) -> Taken:
+        """Return what has the state's turn for the length of a ``with`` statement."""
+        return self._turn.take(stop)
+
+    def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what a run reads; it writes to those that the plan writes in place."""
+        return self._arrays
+
+    def following(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Return what a run writes, of states that it does not write in place."""
+        return self._spare
+
+    def advance(self, names: Sequence[str]) -> None:
+        """Let what the run has written be the present value."""
+        for name in names:
+            swapped = self._spare[name], self._arrays[name]
+            self._arrays[name], self._spare[name] = swapped
+
+
+class StateRows:
+    """Several states as one, a row each: present values are put together, results taken apart.
+
+    Parameters
+    ----------
+    states : sequence of State
+        Different ones, of one session.
+    axes : mapping of str to int
+        Of the states that a run has: which axis counts rows.
+    """
+
+    def __init__(self, states: Sequence[State], axes: Mapping[str, int]) -> None:
+        self._states = states
+        self._axes = axes
+        self._present: dict[str, np.ndarray] = {}
+        self._following: dict[str, np.ndarray] = {}
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self._states)
+
+    def take(self, stop: Stop | None) -> Taken:
+        """Return what has the turn of all for the length of a ``with`` statement."""
+        turns = [state._turn for state in self._states]
+        return Taken(sorted(turns, key=id), stop)  # in one order: no two wait for each other
+
+    def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """See :meth:`State.present`."""
+        for name in names:
+            parts = [state._arrays[name] for state in self._states]
+            self._present[name] = _joined(parts, self._axes[name])
+        return self._present
+
+    def following(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """See :meth:`State.following`."""
+        self._following = {name: np.empty_like(self._present[name]) for name in names}
+        return self._following
+
+    def advance(self, names: Sequence[str]) -> None:
+        """See :meth:`State.advance`."""
+        found: list[dict[str, np.ndarray]] = [{} for _ in self._states]
+        for name, whole in {**self._present, **self._following}.items():
+            for row, arrays in enumerate(found):
+                part = whole.take([row], self._axes[name]) if self._axes[name] else None
+                arrays[name] = whole[row : row + 1] if part is None else part
+        # in C, which no signal interrupts: all states get their values, or none
+        deque(map(dict.update, [state._arrays for state in self._states], found), maxlen=0)
+
+
+def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Return rows side by side: without a copy where the last run left them so.
+
+    A row that is the first axis is a view of the array that the run has written.
+    """
+    whole = parts[0].base
+    if axis == 0 and whole is not None and len(whole) == len(parts):
+        first, step = _address(whole), whole.strides[0]
+        if all(
+            part.base is whole and _address(part) == first + row * step
+            for row, part in enumerate(parts)
+        ):
+            return whole
+    return np.concatenate(parts, axis)
+
+
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+class _Count(NamedTuple):
+    """Where an input says how many rows there are: ``factor * rows + addend`` along an axis."""
+
+    name: str
+    place: int
+    axis: int
+    factor: int
+    addend: int
+
+
+def check_states(given: object, own: State) -> State | Sequence[State]:
+    """Return what a run is given as its state, if it is of the session whose state is ``own``.
+
+    Raises
+    ------
+    InputError
+        If it is no state, or states, of that session, or one is there twice.
+    """
+    states: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
+    for state in states:
+        if not isinstance(state, State):
+            got = type(state).__name__
+            raise InputError(f"state: expected a State or a list of them, got {got}")
+        if state._plan is not own._plan:
+            raise InputError("state: expected one that new_state() of this session has made")
+    if len({*map(id, states)}) < max(len(states), 1):
+        raise InputError(f"state: expected different states, one at least, got {len(states)}")
+    return given if isinstance(given, State) else states
+
+
+class EntryStates:
+    """How the runs of one entry read and write states.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the entry.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan.without_values()
+        self._generator = plan.generator
+        self._doubled = _doubled(plan)
+        self._others = [name for name in plan.states if name != self._generator]
+        self._axes = {name: _batch_axis(plan, name) for name in self._others}
+        self._counts = _counts(plan, self._axes)
+
+    def run(
+        self,
+        executor: Executor,
+        state: State | Sequence[State],
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None,
+        seed: int | None = None,
+        stop: Stop | None = None,
+    ) -> list[np.ndarray]:
+        """Run once from the present state to the next; return the plan's outputs.
+
+        Parameters
+        ----------
+        executor : Executor
+        state : State or sequence of State
+            Different ones, a row of the batch each.
+        inputs, out, stop
+            As :meth:`.Executor.run` takes them, without states.
+        seed : int, optional
+            Of this run's random numbers alone.
+
+        Raises
+        ------
+        InputError
+            As :meth:`.Executor.run`, or if several states cannot be a batch.
+        """
+        plan = self._plan
+        count = len(plan.outputs)
+        out = out or [None] * count
+        one = state if isinstance(state, State) else state[0]
+        own = {}
+        if self._generator is not None and (seed is not None or one._seed is None):
+            own = {self._generator: new_state(seed)}
+        if own and not self._others:
+            return executor.run([*inputs, *own.values()], [*out, None], stop=stop)[:count]
+        held = state if isinstance(state, State) else StateRows(state, self._batch_axes(own))
+        for at in self._counts:
+            _check_count(at, inputs[at.place], held.rows)
+        kept = [name for name in self._doubled if name not in own]
+        with held.take(stop):
+            arrays = {**held.present([n for n in plan.states if n not in own]), **own}
+            spare = {**held.following(kept), **dict.fromkeys(own)}
+            outputs = executor.run(
+                [*inputs, *(arrays[name] for name in plan.states)],
+                [*out, *(spare[name] for name in self._doubled)],
+                stop=stop,
+            )
+            held.advance(kept)
+        return outputs[:count]
+
+    def _batch_axes(self, own: Mapping[str, object]) -> dict[str, int]:
+        """Return the axis of each state that counts rows, where all have one."""
+        if self._generator is not None and not own:
+            raise InputError(
+                "state: expected one State, as all rows of a batch draw from one generator; "
+                "RunOptions.seed gives a run of several states its own"
+            )
+        axes = {name: axis for name, axis in self._axes.items() if axis is not None}
+        for name in self._others:
+            if name not in axes:
+                raise InputError(
+                    f"state: expected one State, as the state {name!r} of shape "
+                    f"{self._plan.tensors[name].shape} has no dim that varies with the batch; "
+                    "got a list"
+                )
+        return axes
 
 
 def _doubled(plan: Plan) -> list[str]:
     """Return the states that a run writes elsewhere than it reads them."""
     return [name for name in plan.states if not plan.is_in_place(name)]
+
+
+def _batch_axis(plan: Plan, state: str) -> int | None:
+    """Return the axis of a state that counts the rows of a batch: the one that varies."""
+    shape = plan.tensors[state].shape
+    return next((axis for axis, size in enumerate(shape) if not is_static(size)), None)
+
+
+def _counts(plan: Plan, axes: Mapping[str, int | None]) -> list[_Count]:
+    """Return where the inputs say how many rows there are."""
+    varying = [(name, axis) for name, axis in axes.items() if axis is not None]
+    if not varying:
+        return []
+    name, axis = varying[0]
+    batch = str(plan.tensors[name].shape[axis])
+    found = []
+    for place, each in enumerate(plan.inputs):
+        for at, size in enumerate(plan.tensors[each].shape):
+            solution = linear(size)
+            if solution is not None and solution[0] == batch:
+                found.append(_Count(each, place, at, *solution[1:]))
+    return found
+
+
+def _check_count(at: _Count, array: object, rows: int) -> None:
+    """Check that an input has as many rows as there are states."""
+    shape = getattr(array, "shape", ())
+    if len(shape) <= at.axis:
+        return  # the executor says what is wrong
+    got, rest = divmod(shape[at.axis] - at.addend, at.factor)
+    if got != rows and not rest:
+        raise InputError(
+            f"state: expected {got} states, a row of the batch each, as dimension {at.axis} of "
+            f"input {at.name!r} says; got {rows}"
+        )

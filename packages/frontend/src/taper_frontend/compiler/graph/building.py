@@ -44,7 +44,13 @@ class Builder(Structure):
         self.inputs.append(name)
         return name
 
-    def add_state(self, name: str, first: np.ndarray, dtype: str | None = None) -> str:
+    def add_state(
+        self,
+        name: str,
+        first: np.ndarray,
+        dtype: str | None = None,
+        shape: Sequence[int] | None = None,
+    ) -> str:
         """Add a state, whose value stays what it is until :meth:`set_next` says otherwise.
 
         Parameters
@@ -55,6 +61,9 @@ class Builder(Structure):
             The value before the first run.
         dtype : str, optional
             As :meth:`add_constant` takes it.
+        shape : sequence of size, optional
+            That of ``first``, with a size variable in place of a dim of 1. A plan has such states
+            only where they begin as zeros.
 
         Returns
         -------
@@ -62,7 +71,8 @@ class Builder(Structure):
             Its name: ``name``, with a suffix where that was taken.
         """
         stored = _literal(f"state {name!r}", first, dtype)
-        name = self._add_tensor(name, stored.type, "state")
+        type_ = stored.type if shape is None else stored.type._replace(shape=tuple(shape))
+        name = self._add_tensor(name, type_, "state")
         self.states.append(State(name, stored.array, name))
         self._ends_changed()
         return name

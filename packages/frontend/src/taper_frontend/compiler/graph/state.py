@@ -18,7 +18,8 @@ class State:
     name : str
         The tensor, of role state, that holds its value during a run.
     first : numpy.ndarray
-        Its value before the first run: C-contiguous, in the storage type of its dtype.
+        Its value before the first run: C-contiguous, in the storage type of its dtype. A dim that
+        varies is of size 1 there.
     next : str
         The tensor, of the same type, that is its value after a run.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InternalError, OpError
-from taper_runtime.base.sizes import bounds
+from taper_runtime.base.sizes import bounds, is_static
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def _array_problems(graph: Graph, name: str, array: np.ndarray) -> Iterable[str]
         return
     spec = graph.tensors[name]
     dtype, shape, _ = spec.storage
-    if array.shape != shape or array.dtype != DTYPES[dtype].storage:
+    first = tuple(size if is_static(size) else 1 for size in shape)
+    if array.shape != first or array.dtype != DTYPES[dtype].storage:
         yield f"state {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
     if not array.flags.c_contiguous:
         yield f"state {name!r} is not C-contiguous"
