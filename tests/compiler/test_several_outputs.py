@@ -10,7 +10,7 @@ from several_outputs import AFFINE, HALVES, REPEAT, registered
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.graph.constants import literal
-from taper_frontend.compiler.planning.order import memory_order
+from taper_frontend.compiler.planning.order import make_schedule
 from taper_frontend.compiler.stages import STAGES, run_pipeline
 from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
@@ -157,7 +157,7 @@ class TestSeveralOutputs:
         g.rewire_input(g.nodes["y"], 0, late)
         order = [node.output for node in g.order()]
         assert order.index("halves") < order.index("y")
-        assert {node.output for node in memory_order(g)} == set(order)
+        assert {node.output for node in make_schedule(g).order} == set(order)
         g.verify()
 
     def test_cycle_through_a_second_output_is_found(self):
@@ -406,7 +406,7 @@ class TestComputedSizes:
         assert g.kept == ["y", "count"]
         assert g.is_used("count")
         assert not eliminate_dead_code(g)
-        for order in (g.order(), memory_order(g)):
+        for order in (g.order(), make_schedule(g).order):
             names = [node.output for node in order]
             assert names.index("count") < names.index("arange")
         assert "size u0 = count[0]" in str(g)

@@ -1,11 +1,15 @@
 """Orders that keep few bytes live."""
 
+import pytest
+
 from taper_frontend.compiler.graph import Graph
-from taper_frontend.compiler.planning.order import memory_order, memory_roots, peak_bytes
+from taper_frontend.compiler.planning import make_plan, make_schedule
+from taper_frontend.compiler.planning.order import bytes_at_steps, memory_roots
+from taper_runtime.base.errors import InternalError
 
 
 def peak(graph, order):
-    return peak_bytes(graph, order, memory_roots(graph, order))
+    return max(bytes_at_steps(graph, order, memory_roots(graph, order)))
 
 
 def test_big_temporaries_do_not_pile_up():
@@ -19,7 +23,7 @@ def test_big_temporaries_do_not_pile_up():
     for s in small[1:]:
         total = graph.add_node("ADD", [total, s])
     graph.set_outputs([total])
-    order = memory_order(graph)
+    order = make_schedule(graph).order
     assert len(order) == len(graph.nodes)
     assert peak(graph, order) < 2 * 1000 * 8 * 4
     assert peak(graph, graph.order()) >= 4 * 1000 * 8 * 4
@@ -51,7 +55,7 @@ def test_a_concat_buffer_is_filled_before_the_next_is_begun():
         return first, graph.add_node("NEG", [first])
 
     graph = concatenations(parts)
-    assert peak(graph, memory_order(graph)) == (4 + 8) * ROW
+    assert peak(graph, make_schedule(graph).order) == (4 + 8) * ROW
     assert peak(graph, graph.order()) == (4 + 8 + 4) * ROW
 
 
@@ -61,7 +65,7 @@ def test_concat_buffers_are_begun_at_once_where_that_keeps_less():
         return graph.add_node("SUM", [wide], attrs), graph.add_node("AMAX", [wide], attrs)
 
     graph = concatenations(parts)
-    assert peak(graph, memory_order(graph)) == (4 + 8 + 4) * ROW
+    assert peak(graph, make_schedule(graph).order) == (4 + 8 + 4) * ROW
 
 
 def test_order_is_topological():
@@ -72,6 +76,60 @@ def test_order_is_topological():
     c = graph.add_node("ADD", [a, b])
     graph.set_outputs([graph.add_node("MATMUL", [c, b])])
     seen = set(graph.inputs)
-    for node in memory_order(graph):
+    for node in make_schedule(graph).order:
         assert set(node.inputs) <= seen
         seen.add(node.output)
+
+
+def branches(count):
+    """Sums of wide tensors that all read one, and one that reads it after them."""
+    graph = Graph()
+    x = graph.add_input("x", "float32", (8,))
+    wide = graph.add_node("EXP", [graph.add_node("EXPAND", [x], {"shape": (1000, 8)})], name="wide")
+    total = graph.add_node("SUM", [wide], {"axes": (0, 1)})
+    for _ in range(count):
+        other = graph.add_node("EXP", [graph.add_node("EXPAND", [x], {"shape": (2000, 8)})])
+        total = graph.add_node("ADD", [total, graph.add_node("SUM", [other], {"axes": (0, 1)})])
+    late = graph.add_node("MUL", [wide, total], name="late")
+    graph.set_outputs([graph.add_node("SUM", [late], {"axes": (0, 1)}, name="sum")])
+    return graph
+
+
+def test_a_schedule_tells_the_peak_and_where_it_is():
+    graph = branches(2)
+    schedule = make_schedule(graph)
+    live = bytes_at_steps(graph, schedule.order, memory_roots(graph, list(schedule.order)))
+    assert schedule.peak == max(live) == live[schedule.at]
+    assert max(live[: schedule.at]) < schedule.peak
+
+
+def test_a_graph_can_change_while_the_peak_is_known():
+    """As a pass does that computes again what is long kept: then the peak is less."""
+    graph = branches(2)
+    schedule = make_schedule(graph)
+    again = graph.add_node("EXP", [graph.add_node("EXPAND", ["x"], {"shape": (1000, 8)})])
+    graph.rewire_input(graph.nodes["late"], 0, again)
+    with pytest.raises(InternalError, match="has changed since it was scheduled"):
+        make_plan(graph, schedule)
+    less = make_schedule(graph)
+    assert less.peak < schedule.peak
+    plan = make_plan(graph, less)
+    assert [node.output for node in plan.nodes] == [node.output for node in less.order]
+
+
+def test_blocks_are_scheduled_with_their_node():
+    graph = Graph()
+    x = graph.add_input("x", "float32", (4,))
+    predicate = graph.add_input("p", "bool", ())
+    blocks = []
+    for op in ("EXP", "NEG"):
+        block = graph.new_block()
+        y = block.add_input("y", "float32", (4,))
+        block.set_outputs([block.add_node(op, [block.add_node("TANH", [y])])])
+        blocks.append(block)
+    graph.set_outputs(graph.add_multi_output("IF", [predicate, x], blocks=blocks))
+    schedule = make_schedule(graph)
+    ((node, inside),) = schedule.inside.items()
+    assert graph.nodes[node].op == "IF"
+    assert [block.order[-1].op for block in inside] == ["EXP", "NEG"]
+    make_plan(graph, schedule)

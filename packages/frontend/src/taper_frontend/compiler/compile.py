@@ -32,7 +32,8 @@ def compile_graph(
 ) -> list[PassRecord]:
     """Optimize ``graph`` and give each output a node of its own, which the planner needs.
 
-    The graphs inside its nodes are compiled after it, each like it. Then the graph is frozen.
+    The graphs inside its nodes are compiled after it, each like it. The graph can be changed until
+    a plan is made of it (:func:`.make_plan`).
 
     Parameters
     ----------
@@ -81,7 +82,6 @@ def compile_graph(
     if output_names is not None:
         graph.name_outputs(output_names)
         graph.listener.fired("name_outputs", "")
-    graph.freeze()
     return records
 
 

@@ -1,7 +1,6 @@
 """Types of the extension; see _runs.pyx."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np

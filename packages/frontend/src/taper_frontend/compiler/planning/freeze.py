@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.node import ABSENT
-from taper_frontend.compiler.planning.order import memory_order
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.plan import Block, Placement, PlanNode, TensorSpec
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.planning.order import Schedule
 
 
 class Frozen(NamedTuple):
@@ -31,15 +31,15 @@ class Frozen(NamedTuple):
     constants: dict[str, Constant]
 
 
-def freeze(graph: Graph) -> Frozen:
-    """Fix the order of the nodes, share memory, and give every tensor a name of its own.
+def freeze(graph: Graph, schedule: Schedule) -> Frozen:
+    """Take the order of a schedule, share memory, and give every tensor a name of its own.
 
     Tensors of the graph keep their names; those of a graph inside a node begin with the node's, and
     a constant that is one of the graph's as well is that one.
     """
     freezer = _Freezer(graph)
     replaced = {state.next: state.name for state in graph.states}
-    block = freezer.block(graph, {name: name for name in graph.tensors}, replaced)
+    block = freezer.block(graph, schedule, {name: name for name in graph.tensors}, replaced)
     tensors = {**block.tensors, **freezer.tensors}
     placements = {**block.placements, **freezer.placements}
     return Frozen(
@@ -58,9 +58,12 @@ class _Freezer:
         self.tensors: dict[str, TensorSpec] = {}
         self.placements: dict[str, Placement] = {}
 
-    def block(self, graph: Graph, names: dict[str, str], replaced: dict[str, str]) -> Block:
+    def block(
+        self, graph: Graph, schedule: Schedule, names: dict[str, str], replaced: dict[str, str]
+    ) -> Block:
         """Freeze a graph whose tensors are to have these names."""
-        order = memory_order(graph)
+        schedule.check(graph)
+        order = list(schedule.order)
         sharing = Sharing(graph, order, replaced)
         tensors, placements = {}, {}
         for name, spec in graph.tensors.items():
@@ -69,27 +72,28 @@ class _Freezer:
             tensors[names[name]] = spec._replace(name=names[name], role=role)
             placements[names[name]] = Placement(names[root], offset, strides)
         return Block(
-            nodes=tuple([self._node(node, names) for node in order]),
+            nodes=tuple([self._node(node, schedule, names) for node in order]),
             tensors=tensors,
             placements=placements,
             inputs=tuple([names[name] for name in graph.inputs]),
             outputs=tuple([names[name] for name in graph.outputs]),
         )
 
-    def _node(self, node: Node, names: dict[str, str]) -> PlanNode:
+    def _node(self, node: Node, schedule: Schedule, names: dict[str, str]) -> PlanNode:
         complete = node.complete_attrs()
         defaults = {name: attr.default for name, attr in node.definition.attrs.items()}
+        inside = schedule.inside.get(node.output, ())
         return PlanNode(
             node.op,
             tuple([None if name == ABSENT else names[name] for name in node.inputs]),
             tuple([names[name] for name in node.outputs]),
             {k: value for k, value in complete.items() if not _same(value, defaults[k])},
             node.source.line,
-            tuple([self._inner(node, names, index) for index in range(len(node.blocks))]),
+            tuple([self._inner(node, each, names, index) for index, each in enumerate(inside)]),
             node.source.targets,
         )
 
-    def _inner(self, node: Node, names: dict[str, str], index: int) -> Block:
+    def _inner(self, node: Node, schedule: Schedule, names: dict[str, str], index: int) -> Block:
         """Freeze one of a node's graphs; its constants become the plan's."""
         graph = node.blocks[index]
         prefix = f"{names[node.output]}.{index}"
@@ -101,7 +105,7 @@ class _Freezer:
         }
         carries = node.definition.carries(node.complete_attrs(), index)
         replaced = dict(zip(graph.outputs[:carries], graph.inputs, strict=False))
-        block = self.block(graph, inner, replaced)
+        block = self.block(graph, schedule, inner, replaced)
         own = {name: spec for name, spec in block.tensors.items() if spec.role != "constant"}
         for name in block.tensors.keys() - own.keys():
             if name in self.constants:

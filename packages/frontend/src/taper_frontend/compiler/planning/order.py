@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import view_roots
 from taper_frontend.compiler.planning.sharing import find_concat_buffers
+from taper_runtime.base.errors import InternalError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
 
@@ -18,8 +20,46 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
 
 
-def memory_order(graph: Graph) -> list[Node]:
-    """Return an order of the nodes that keeps few bytes live.
+class Schedule(NamedTuple):
+    """In which order the nodes of a graph run, and how much memory that takes.
+
+    A pass that changes the graph makes the schedule anew.
+
+    Attributes
+    ----------
+    order : tuple of Node
+        All nodes of the graph.
+    peak : int
+        The most bytes of intermediates live at once, for the example sizes, where no node computes
+        in place. What kernels need besides, and memory of graphs inside nodes, is not in it.
+    at : int
+        The first step at which that many are: ``len(order)`` is after the last node.
+    inside : mapping of str to tuple of Schedule
+        By the first outputs of nodes that have blocks, those of the blocks.
+    """
+
+    order: tuple[Node, ...]
+    peak: int
+    at: int
+    inside: Mapping[str, tuple[Schedule, ...]]
+
+    def check(self, graph: Graph) -> None:
+        """Check that this is a schedule of the graph as it is.
+
+        Raises
+        ------
+        InternalError
+            If the graph has other nodes by now.
+        """
+        scheduled = {node.output: node for node in self.order}
+        names = scheduled.keys() | graph.nodes.keys()
+        changed = sorted(n for n in names if scheduled.get(n) is not graph.nodes.get(n))
+        if changed:
+            raise InternalError(f"the graph has changed since it was scheduled: {changed}")
+
+
+def make_schedule(graph: Graph) -> Schedule:
+    """Return an order of the nodes that keeps few bytes live, and those of the graphs inside.
 
     Three are tried: the graph's own, one that fills a concat buffer before it begins the next, and
     that of :func:`_greedy`. None is always best: the first whose peak is least is taken.
@@ -27,7 +67,16 @@ def memory_order(graph: Graph) -> list[Node]:
     own = graph.order()
     roots = memory_roots(graph, own)
     orders = own, _by_buffer(graph, own, roots), _greedy(graph, own)
-    return min(orders, key=lambda order: peak_bytes(graph, order, roots))
+    live = [bytes_at_steps(graph, order, roots) for order in orders]
+    peaks = [max(each) for each in live]
+    peak = min(peaks)
+    best = peaks.index(peak)
+    inside = {
+        node.output: tuple([make_schedule(block) for block in node.blocks])
+        for node in own
+        if node.blocks
+    }
+    return Schedule(tuple(orders[best]), peak, live[best].index(peak), inside)
 
 
 def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
@@ -37,12 +86,12 @@ def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
     return {name: slices[root][0] if root in slices else root for name, root in roots.items()}
 
 
-def peak_bytes(graph: Graph, order: list[Node], roots: Mapping[str, str]) -> int:
-    """Return the most bytes of intermediates live at once when nodes run in this order."""
+def bytes_at_steps(graph: Graph, order: list[Node], roots: Mapping[str, str]) -> list[int]:
+    """Return the bytes of intermediates that are live at each node of this order, and after it."""
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
     lives = lifetimes(order, made, outputs=graph.kept)
     blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
-    return max(live_bytes(blocks, len(order) + 1))
+    return live_bytes(blocks, len(order) + 1)
 
 
 def _by_buffer(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Make a plan of a graph: fix the order, share memory, freeze."""
+"""Make a plan of a graph: schedule it, share memory, freeze."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.freeze import freeze
+from taper_frontend.compiler.planning.order import Schedule, make_schedule
 from taper_frontend.compiler.planning.recipes import provenance, replaceable, with_tile_weights
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.base.errors import OpError, PlanFormatError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 def make_plan(
     graph: Graph,
+    schedule: Schedule | None = None,
     *,
     samples: Mapping[str, np.ndarray] | None = None,
     input_tree: Any = None,
@@ -36,13 +38,15 @@ def make_plan(
     weights: Sequence[Parameter] = (),
     tiles_at_open: bool = False,
 ) -> Plan:
-    """Plan a graph's execution.
+    """Plan a graph's execution, and let nothing change the graph from now on.
 
     Parameters
     ----------
     graph : Graph
         Every output, and next value of a state, is produced by a node and stands once in
         ``graph.writes``.
+    schedule : Schedule, optional
+        Of the graph as it is; without it :func:`.make_schedule` makes one.
     samples, input_tree, output_tree, metadata
         Carried into the plan as they are; ``metadata`` gains "fallbacks" (nodes without a native
         kernel at the graph's example sizes).
@@ -57,8 +61,14 @@ def make_plan(
     -------
     Plan
         Valid by :func:`taper_runtime.plan.validate.validate`.
+
+    Raises
+    ------
+    InternalError
+        If the graph has changed since it was scheduled.
     """
-    frozen = freeze(graph)
+    frozen = freeze(graph, schedule or make_schedule(graph))
+    graph.freeze()
     seen = {name: frozen.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
     block = frozen.block._replace(tensors={**frozen.block.tensors, **seen})
     kept = replaceable(frozen.constants, weights)
@@ -111,7 +121,7 @@ def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) ->
     Plan
         Without what only users of a session need. It is not validated.
     """
-    frozen = freeze(graph)
+    frozen = freeze(graph, make_schedule(graph))
     known = {constant.identity: plan.constants[name] for name, constant in constants.items()}
     own = {n: each for n, each in frozen.constants.items() if each.identity not in known}
     shared = {n: known[each.identity] for n, each in frozen.constants.items() if n not in own}
