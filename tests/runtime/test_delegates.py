@@ -15,7 +15,7 @@ from taper_frontend.compiler.partition import Partition, register_backend, unreg
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.delegates import elementwise_regions
 from taper_frontend.errors import CannotDelegate, ExportError
-from taper_runtime.extend.delegates import Region
+from taper_runtime.extend.servers import Region
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.weights import WeightSpec
 from weighted_plans import weight
@@ -34,7 +34,7 @@ class Recorder(taper_runtime.Delegate):
         self.ops = bytes(region.blob).decode().split()
         self.log.append(("init", region.name, self.ops))
 
-    def process_weights(self, weights):
+    def prepare_weights(self, weights):
         self.log.append(("process", {i: array.shape for i, array in weights.items()}))
 
     def commit_weights(self):
@@ -176,8 +176,8 @@ class Keeping(Recorder):
         super().__init__(region)
         self.sets = {}
 
-    def process_weights(self, weights):
-        super().process_weights(weights)
+    def prepare_weights(self, weights):
+        super().prepare_weights(weights)
         if self.ops[-1] in self.refused:
             raise self.refused[self.ops[-1]]
         ((_, array),) = weights.items()
@@ -227,7 +227,7 @@ def test_a_delegate_that_refuses_weights_keeps_the_old_ones(recorder, executor, 
     if executor == "compiled":
         assert isinstance(caught.value, taper_runtime.KernelError)
         words = (
-            r"node \w+ \(CALL_DELEGATE\): delegate 'recorder': process_weights raised ValueError"
+            r"node \w+ \(CALL_DELEGATE\): delegate 'recorder': prepare_weights raised ValueError"
         )
         assert re.match(words, str(caught.value))
         assert ("commit",) not in recorder

@@ -40,7 +40,7 @@ def doors(path, plan_path, archive_path):
     ort, plan = OrtValue(array), small_plan()
     name_in, name_out = session.plan.inputs[0], session.plan.outputs[0]
     at = {"device_type": "cpu", "device_id": 0, "element_type": np.float32, "shape": (2, 4)}
-    kernel = {"target": "RELU", "function": print, "name": "k", "dtypes": None, "provider": "P"}
+    kernel = {"target": "RELU", "kernel": print, "name": "k", "dtypes": None, "provider": "P"}
     return {
         "load": (
             t.load, {"path": plan_path, "model": None, "load_mode": "map", "limits": t.Limits()},

@@ -29,7 +29,7 @@ from taper_runtime.session.session import InferenceSession, NodeArg
 if TYPE_CHECKING:
     from taper_runtime import capi, pt2
     from taper_runtime.extend.c_delegate import CDelegate
-    from taper_runtime.extend.delegates import Delegate, Region
+    from taper_runtime.extend.delegates import Delegate
     from taper_runtime.extend.kernels import (
         get_include,
         load_kernels,
@@ -68,6 +68,7 @@ __all__ = [
     "PlanFormatError",
     "Region",
     "RunOptions",
+    "Server",
     "SessionOptions",
     "State",
     "TaperError",
@@ -93,7 +94,8 @@ __all__ = [
 _LATER = {
     "CDelegate": "extend.c_delegate",
     "Delegate": "extend.delegates",
-    "Region": "extend.delegates",
+    "Region": "extend.servers",
+    "Server": "extend.servers",
     "get_include": "extend.kernels",
     "load_kernels": "extend.kernels",
     "register_kernel": "extend.kernels",

@@ -72,7 +72,7 @@ cdef class Step:
     cdef dict attrs
     cdef bint sized         # whether some attr is an expression
     cdef object kernels     # Kernel, None for those of our library
-    cdef object host        # Host
+    cdef object server      # Server
     cdef list candidates    # empty where no kernel can serve it
     cdef dict kernel_attrs  # the attrs as kernels take them, by Kernel; of a step that is not sized
     cdef list operands      # Operand or None: the inputs, then the outputs
@@ -136,7 +136,7 @@ cdef class Program:
     # What pointers in an image lead into, counted: the external arrays, then these.
     cdef Py_ssize_t arena_base
     cdef Py_ssize_t image_base
-    cdef Py_ssize_t raised_base    # what host calls raised
+    cdef Py_ssize_t raised_base    # what servers raised
     cdef Py_ssize_t constants_base
     cdef Py_ssize_t n_bases
     cdef Py_ssize_t n_pointers  # at most, of an image
@@ -176,7 +176,7 @@ cdef class ArrayView:
     cdef object over(self, void *data)
 
 
-cdef class HostCall:
+cdef class ServerCall:
     cdef object function  # Compute
     cdef dict attrs
     cdef Py_ssize_t n_inputs
@@ -204,7 +204,7 @@ cdef class Instance:
     cdef Buffer state         # of kernels
     cdef list owners          # of what kernels read beside
     cdef list selections      # Selection per step; None for control
-    cdef list host_calls      # HostCall per step that Python computes, else None
+    cdef list server_calls    # ServerCall per step that Python computes, else None
     cdef bint native          # kernels of ours compute every step
     cdef Buffer slices_made   # int64 per step: how many of a scan's slices there are already
     cdef Buffer root_offsets  # int64
@@ -224,7 +224,7 @@ cdef class Instance:
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state) except -1
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept
-    cdef HostCall host_call(self, Step step)
+    cdef ServerCall server_call(self, Step step)
     cdef list _types(self, Step step)
     cdef dict _attrs(self, Step step)
     cdef list blocks(self, Body body)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from taper_runtime.executor.hosts import Host
 from taper_runtime.executor.program import Variables
+from taper_runtime.extend.servers import Server
 from taper_runtime.native._kernels import Kernel
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.liveness import Block
@@ -57,7 +57,7 @@ class Step:
         label: str,
         threads: int,
         kernels: Sequence[Kernel | str | None] = (),
-        host: Host | None = None,
+        server: Server | None = None,
         control: Control | None = None,
     ) -> None: ...
 

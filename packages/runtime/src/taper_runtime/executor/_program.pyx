@@ -10,7 +10,7 @@
 - :class:`Weights`: what constants are, in one version.
 - :func:`assign_offsets`: where blocks of memory lie, some of which may share bytes, and
   :class:`Precedence`: which of them nobody needs any more when another is needed first.
-- ``HostCall``: a step that Python computes, called back from C.
+- ``ServerCall``: a step that Python computes, called back from C.
 - ``Instance``: a program for one set of sizes: the size table evaluated, nodes prepared, memory
   laid out. A static plan has one.
 """
@@ -31,6 +31,7 @@ import numpy as np
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.executor.size_table import SizeTable
+from taper_runtime.extend.servers import bind_server
 from taper_runtime.base.loading import look
 from taper_runtime.base.checks import MAX_ARENA_BYTES, MAX_TENSOR_BYTES
 from taper_runtime.plan.specialize import substitute
@@ -249,18 +250,18 @@ cdef class Step:
     kernels : sequence of Kernel, str or None
         What may serve it, in order of preference; a str or None stands for the kernels of our
         library of that ISA level.
-    host : Host, optional
+    server : Server, optional
         What computes it where they do not.
     control : Control, optional
     """
 
     def __cinit__(
         self, op, dict attrs not None, list inputs not None, list outputs not None, label,
-        threads, kernels=(), host=None, control=None
+        threads, kernels=(), server=None, control=None
     ):
         self.op, self.attrs, self.label = op, attrs, label
         self.threads, self.control = threads, control
-        self.kernels, self.host = kernels, host
+        self.kernels, self.server = kernels, server
         self.operands, self.n_inputs = inputs + outputs, len(inputs)
         self.sized = any([_is_sized(value) for value in attrs.values()])
 
@@ -760,7 +761,7 @@ cdef ArrayView _array(type_, tuple strides):
     return view
 
 
-cdef class HostCall:
+cdef class ServerCall:
     """A step that Python computes, numpy or what a user has given, for one set of sizes."""
 
     cdef list operands(self, const taper_call *call):
@@ -779,27 +780,27 @@ cdef class HostCall:
         return 0
 
 
-cdef taper_status _run_host(
+cdef taper_status _run_server(
     const taper_call *call, int64_t begin, int64_t end, void *scratch
 ) noexcept with gil:
     """The kernel of all of them: the call's state is theirs, its attrs are the frame's Raised."""
     try:
-        (<HostCall>call.state).compute(call)
+        (<ServerCall>call.state).compute(call)
     except BaseException as error:
         (<Raised><void *>call.attrs).error = error
         return TAPER_CALL_FAILED
     return TAPER_OK
 
 
-cdef taper_kernel _HOST
-memset(&_HOST, 0, sizeof(_HOST))
-_HOST.name = b"host"
-_HOST.run = _run_host
+cdef taper_kernel _SERVER
+memset(&_SERVER, 0, sizeof(_SERVER))
+_SERVER.name = b"server"
+_SERVER.run = _run_server
 
 
-cdef void _set_host_step(taper_step *step, HostCall call) noexcept:
+cdef void _set_server_step(taper_step *step, ServerCall call) noexcept:
     """Make Python compute a step; the call has to live as long."""
-    step.call.kernel = &_HOST
+    step.call.kernel = &_SERVER
     step.call.state = <void *>call
     step.work.tasks = step.work.phases = 1
     step.work.scratch_bytes = 0
@@ -808,7 +809,7 @@ cdef void _set_host_step(taper_step *step, HostCall call) noexcept:
 
 cdef bint _is_unserved(Selection selection) noexcept:
     """Whether nothing computes a step that is none of control flow."""
-    return selection is not None and selection.chosen is None and selection.host is None
+    return selection is not None and selection.chosen is None and selection.server is None
 
 
 cdef bint _is_ours(Selection selection) noexcept:
@@ -861,7 +862,7 @@ cdef class Instance:
     # -- kernels -----------------------------------------------------------------------------------
 
     cdef int _prepare(self) except -1:
-        """Prepare every step; those without a kernel go to their hosts."""
+        """Prepare every step; those without a kernel go to their servers."""
         cdef Program program = self.program
         cdef Step step
         cdef taper_step *native
@@ -873,7 +874,7 @@ cdef class Instance:
         self.state = Buffer(len(program.steps) * state_bytes)
         self.owners = []
         self.selections = [None] * len(program.steps)
-        self.host_calls = [None] * len(program.steps)
+        self.server_calls = [None] * len(program.steps)
         native = <taper_step *>self.image.data
         tensor = <taper_tensor *>(self.image.data + program.tensors_at)
         state = self.state.data
@@ -900,7 +901,7 @@ cdef class Instance:
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state
     ) except -1:
-        """Have a kernel serve step ``i``, or its host, if it has one."""
+        """Have a kernel serve step ``i``, or its server, if it has one."""
         cdef Step step = self.program.steps[i]
         cdef Selection selection
         cdef dict attrs = step.attrs, made = step.kernel_attrs
@@ -911,10 +912,10 @@ cdef class Instance:
             if step.op.table is not None:
                 set_table(native, step.op, self._types(step)[:step.n_inputs], attrs, self.owners)
         selection = self.selections[i] = select_kernel(step.candidates, attrs, made, native, state)
-        if selection.chosen is None and step.host is not None:
-            selection.host = step.host
-            self.host_calls[i] = self.host_call(step)
-            _set_host_step(native, self.host_calls[i])
+        if selection.chosen is None and step.server is not None:
+            selection.server = step.server
+            self.server_calls[i] = self.server_call(step)
+            _set_server_step(native, self.server_calls[i])
         return 0
 
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
@@ -956,9 +957,9 @@ cdef class Instance:
             slot += 2 * TAPER_MAX_RANK
             tensor += 1
 
-    cdef HostCall host_call(self, Step step):
-        """A step as its host computes it."""
-        cdef HostCall call = HostCall.__new__(HostCall)
+    cdef ServerCall server_call(self, Step step):
+        """A step as its server computes it."""
+        cdef ServerCall call = ServerCall.__new__(ServerCall)
         cdef Operand operand
         call.attrs, call.n_inputs = self._attrs(step), step.n_inputs
         call.types = self._types(step)
@@ -966,8 +967,8 @@ cdef class Instance:
         for operand, type_ in zip(step.operands, call.types):
             strides = None if operand is None else substitute(operand.strides, self.number)
             call.arrays.append(None if operand is None else _array(type_, strides))
-        if step.host is not None:
-            call.function = step.host.bind(call.attrs, call.types)
+        if step.server is not None:
+            call.function = bind_server(step.server, call.attrs, call.types)
         return call
 
     cdef list _types(self, Step step):
@@ -1093,7 +1094,7 @@ cdef class Instance:
             self._patch(
                 self._at(&native[i].scratch), program.arena_base, <uintptr_t>native[i].scratch
             )
-            if self.host_calls[i] is not None:
+            if self.server_calls[i] is not None:
                 self._patch(self._at(&native[i].call.attrs), program.raised_base, 0)
             for operand in step.operands:
                 if operand is not None:

@@ -25,7 +25,7 @@ from taper_runtime.native._kernels cimport (
     Buffer, has_begun, now, run_steps, schedule_bytes, status_text
 )
 from taper_runtime.executor._program cimport (
-    Body, External, HostCall, Instance, Patch, Program, Raised, Step, Weights
+    Body, External, ServerCall, Instance, Patch, Program, Raised, Step, Weights
 )
 from taper_runtime.native.taper cimport *
 
@@ -782,7 +782,7 @@ cdef class Frame(Slot):
         for i in range(len(program.saved_by) - 1, -1, -1):
             overwriting = program.saved_by[i] + 1
             if overwriting <= reached if args.order == NULL else has_begun(args, overwriting):
-                (<HostCall>self.instance.host_calls[program.n_run + i]).compute(
+                (<ServerCall>self.instance.server_calls[program.n_run + i]).compute(
                     &step[program.n_run + i].call
                 )
         return 0
@@ -790,7 +790,7 @@ cdef class Frame(Slot):
     cdef object failure(self, int64_t index, taper_status status, Stop stop):
         """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
         cdef Step step = self.instance.program.steps[index]
-        cdef HostCall call
+        cdef ServerCall call
         error, self.raised.error = self.raised.error, None
         if error is not None and status in (TAPER_CALL_FAILED, TAPER_STOPPED):
             return error  # else another step's, which counts less
@@ -798,7 +798,7 @@ cdef class Frame(Slot):
             return stop.reason() or StoppedError("the run was ended")  # by a flag no longer set
         reason = status_text(status)
         if status == TAPER_BAD_INDEX and step.op.check is not None:
-            call = self.instance.host_call(step)
+            call = self.instance.server_call(step)
             arrays = call.operands(&(<taper_step *>self.image.data)[index].call)
             try:
                 step.op.check(
@@ -931,14 +931,14 @@ cdef class Runner:
             names.append(step.op.name.lower() if selection is None else selection.kernel_name)
         return names
 
-    def hosts(self):
-        """Return the Host of each step that has one, whether or not a kernel serves the step."""
+    def servers(self):
+        """Return the Server of each step that has one, whether or not a kernel serves the step."""
         cdef Step step
-        hosts = []
+        servers = []
         for step in self.program.steps:
-            if step.host is not None:
-                hosts.append(step.host)
-        return hosts
+            if step.server is not None:
+                servers.append(step.server)
+        return servers
 
     @property
     def weights_version(self):

@@ -9,6 +9,7 @@ from taper_runtime.executor._program import Weights
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.sites import Site, sites
+from taper_runtime.extend.servers import NumpyServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._runs import Runner, Stop
-    from taper_runtime.extend.delegates import BoundDelegate
     from taper_runtime.extend.providers import Dispatch
+    from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
@@ -89,9 +90,9 @@ class CompiledExecutor(Executor):
         return [(site, kernels[site.step] or "numpy") for site in self._sites]
 
     @property
-    def delegates(self) -> list[BoundDelegate]:
-        """See :attr:`Executor.delegates`."""
-        return [host.delegate for host in self._runner.hosts() if host.delegate is not None]
+    def servers(self) -> list[Server]:
+        """See :attr:`Executor.servers`."""
+        return [each for each in self._runner.servers() if not isinstance(each, NumpyServer)]
 
     @property
     def weights_version(self) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._runs import FramePool, Stop
-    from taper_runtime.extend.delegates import BoundDelegate
+    from taper_runtime.extend.servers import Server
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -83,8 +83,11 @@ class Executor(ABC):
         """
 
     @property
-    def delegates(self) -> list[BoundDelegate]:
-        """The delegates that this and what :meth:`with_constants` returns have in common."""
+    def servers(self) -> list[Server]:
+        """The foreign code that computes nodes of this and of what :meth:`with_constants` returns.
+
+        It is to be told of new weights.
+        """
         return []
 
     @abstractmethod

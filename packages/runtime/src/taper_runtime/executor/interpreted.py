@@ -12,6 +12,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor._runs import FramePool, Lease, Stop
+from taper_runtime.executor.dispatching import find_servers
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,
@@ -21,8 +22,15 @@ from taper_runtime.executor.executor import (
     operand,
     refuse,
 )
-from taper_runtime.executor.hosts import find_servers, label_of, naming
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
+from taper_runtime.extend.servers import (
+    Region,
+    Server,
+    bind_server,
+    label_of,
+    make_server,
+    naming,
+)
 from taper_runtime.native import _kernels
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
@@ -30,8 +38,7 @@ from taper_runtime.plan.specialize import specialize
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from taper_runtime.executor.hosts import Compute
-    from taper_runtime.extend.providers import Dispatch
+    from taper_runtime.extend.servers import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
 
     Read = Callable[[str], np.ndarray]
@@ -40,10 +47,41 @@ if TYPE_CHECKING:
 _STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
 
-def block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
+def block_function(
+    plan: Plan, block: Block, settings: Settings, kept: Kept | None = None
+) -> BlockFunction:
     """A block of a plan without size variables as its op's evaluator calls it."""
-    body = InterpretedExecutor.compile(plan.body(block), Settings(dispatch=dispatch))
+    settings = Settings(dispatch=settings.dispatch)
+    body = InterpretedExecutor.compile(plan.body(block), settings, kept)
     return BlockFunction(block.signature, body.run)
+
+
+class Kept(NamedTuple):
+    """Servers that outlive the plan which they were made for: for other sizes, other weights.
+
+    Attributes
+    ----------
+    servers : dict of tuple to Server
+        By the node's first output, behind the outputs and block numbers of the nodes around it.
+    around : tuple
+        Of these nodes.
+    """
+
+    servers: dict[tuple[str | int, ...], Server]
+    around: tuple[str | int, ...] = ()
+
+    def inside(self, node: PlanNode, index: int) -> Kept:
+        """Return those of one of the node's blocks."""
+        return self._replace(around=(*self.around, node.output, index))
+
+    def make(
+        self, make: Callable[[Region], Server], name: str, plan: Plan, node: PlanNode
+    ) -> Server:
+        """Make the server of a node, if there is none; see :func:`make_server`."""
+        key = (*self.around, node.output)
+        if key not in self.servers:
+            self.servers.setdefault(key, make_server(make, name, plan, node))
+        return self.servers[key]
 
 
 class _Step(NamedTuple):
@@ -54,19 +92,30 @@ class _Step(NamedTuple):
     kind: str
 
 
-def _make_step(plan: Plan, node: PlanNode, dispatch: Dispatch) -> _Step | None:
+def _servers(
+    plan: Plan, node: PlanNode, settings: Settings, kept: Kept
+) -> tuple[Sequence[_kernels.Kernel | str | None], Server | None]:
+    """Return what may compute a node; see :func:`find_servers`."""
+
+    def block(index: int) -> BlockFunction:
+        return block_function(plan, node.blocks[index], settings, kept.inside(node, index))
+
+    return find_servers(plan, node, settings.dispatch, block, kept.make)
+
+
+def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _Step | None:
     """Return the step of a node: the first of its servers that takes it; None where none does."""
     op, attrs = definition(node)
-    kernels, host = find_servers(plan, node, dispatch, block_function)
+    kernels, server = _servers(plan, node, settings, kept)
     inputs = [None if name is None else operand(plan, name) for name in node.inputs]
     outputs = [operand(plan, name) for name in node.outputs]
     prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels)
     if prepared is not None:
         return _Step(node, naming(label_of(node), op, prepared.run), prepared.kind)
-    if host is None:
+    if server is None:
         return None
     types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
-    return _Step(node, host.bind(attrs, types), host.kind)
+    return _Step(node, bind_server(server, attrs, types), server.kind)
 
 
 class InterpretedExecutor(Executor):
@@ -77,30 +126,43 @@ class InterpretedExecutor(Executor):
     sizes of each run.
     """
 
-    def __init__(self, plan: Plan, steps: list[_Step], settings: Settings) -> None:
+    def __init__(self, plan: Plan, steps: list[_Step], settings: Settings, kept: Kept) -> None:
         self._plan = plan
+        self._kept = kept
         self._steps = steps
         self._settings = settings
         self._pool = settings.pool or FramePool()
 
     @classmethod
-    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> InterpretedExecutor:
+    def compile(
+        cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS, kept: Kept | None = None
+    ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`.
 
-        Every node runs on the caller's thread, no two roots share memory.
+        Every node runs on the caller's thread, no two roots share memory. ``kept`` are the servers
+        of an executor of the same nodes.
         """
         if settings.nodes_at_once > 1:
             raise InputError(
                 "execution_mode: expected sequential, for the interpreted executor runs one node "
                 "after the other; got parallel"
             )
-        dispatch = settings.dispatch
-        nodes = () if plan.sizes else tuple(filter(plan.is_executed, plan.nodes))
-        made = [_make_step(plan, node, dispatch) for node in nodes]
+        kept = Kept({}) if kept is None else kept
+        nodes = tuple(filter(plan.is_executed, plan.nodes))
+        if plan.sizes:  # a run makes its steps, when it knows the sizes
+            for node in nodes:
+                _servers(plan, node, settings, kept)
+            return cls(plan, [], settings, kept)
+        made = [_make_step(plan, node, settings, kept) for node in nodes]
         unserved = [node for node, step in zip(nodes, made, strict=True) if step is None]
-        refuse([(plan, node) for node in unserved], dispatch)
+        refuse([(plan, node) for node in unserved], settings.dispatch)
         steps = [step for step in made if step is not None]
-        return cls(plan, steps, settings)
+        return cls(plan, steps, settings, kept)
+
+    @property
+    def servers(self) -> list[Server]:
+        """See :attr:`Executor.servers`; those inside of blocks from the first run on."""
+        return list(self._kept.servers.values())
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
@@ -112,7 +174,7 @@ class InterpretedExecutor(Executor):
     ) -> InterpretedExecutor:
         """See :meth:`Executor.with_constants`."""
         own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
-        return self.compile(self._plan._replace(constants=own), self._settings)
+        return self.compile(self._plan._replace(constants=own), self._settings, self._kept)
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
@@ -124,7 +186,7 @@ class InterpretedExecutor(Executor):
             else dict(zip(self._plan.sizes, sizes, strict=True))
         )
         plan = specialize(self._plan, values)
-        return self.compile(plan, self._settings._replace(pool=None))
+        return self.compile(plan, self._settings._replace(pool=None), self._kept)
 
     def run(
         self,

@@ -10,6 +10,7 @@ from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
 from taper_runtime.executor._runs import Runner
+from taper_runtime.executor.dispatching import find_servers, runs_blocks
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Settings,
@@ -17,9 +18,9 @@ from taper_runtime.executor.executor import (
     node_work,
     refuse,
 )
-from taper_runtime.executor.hosts import find_servers, label_of, numpy_host, runs_blocks
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
+from taper_runtime.extend.servers import NumpyServer, label_of
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.liveness import Block as Memory
 from taper_runtime.plan.liveness import lifetimes
@@ -173,8 +174,8 @@ def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
     op, attrs = definition(node)
     inputs = [None if name is None else scope.operand(name) for name in node.inputs]
     outputs = [scope.operand(name) for name in node.outputs]
-    host = numpy_host(op, label_of(node))
-    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), host)
+    server = NumpyServer(op, label_of(node))
+    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), server)
 
 
 class Place(NamedTuple):
@@ -240,12 +241,13 @@ class _Builder:
         op, attrs = definition(node)
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
-        label = f"{node.output} ({node.op})"
+        label = label_of(node)
         if runs_blocks(scope.plan, node, self._settings.dispatch):
             makers = {"IF": self._branch, "WHILE": self._loop, "SCAN": self._loop}
             control = makers.get(node.op, self._call)(scope, node, index)
             return _program.Step(op, attrs, inputs, outputs, label, 1, control=control)
-        servers = find_servers(scope.plan, node, self._settings.dispatch, _block_function)
+        block = partial(_block_function, scope.plan, node, self._settings.dispatch)
+        servers = find_servers(scope.plan, node, self._settings.dispatch, block)
         count = _threads_worth(scope.plan, node) if self._settings.threads > 1 else 1
         return _program.Step(op, attrs, inputs, outputs, label, count, *servers)
 
@@ -334,11 +336,11 @@ class _Scope(NamedTuple):
         return body, places
 
 
-def _block_function(plan: Plan, block: Block, dispatch: Dispatch) -> BlockFunction:
+def _block_function(plan: Plan, node: PlanNode, dispatch: Dispatch, index: int) -> BlockFunction:
     """A block that no step is made of, as its op's evaluator calls it."""
     from taper_runtime.executor.interpreted import block_function
 
-    return block_function(plan, block, dispatch)
+    return block_function(plan, node.blocks[index], Settings(dispatch=dispatch))
 
 
 def _tensors(plan: Plan) -> Iterator[TensorSpec]:

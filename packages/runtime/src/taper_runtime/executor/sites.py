@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.executor.hosts import runs_blocks
+from taper_runtime.executor.dispatching import runs_blocks
 from taper_runtime.extend.providers import CPU_ALONE, Dispatch
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
-    from taper_runtime.extend.delegates import BoundDelegate
+    from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
     from taper_runtime.plan.stages import Stage
 
@@ -68,9 +68,9 @@ class StagedExecutor(Executor):
         return StagedExecutor(self._plan, self._stages, executors, self._planner)
 
     @property
-    def delegates(self) -> list[BoundDelegate]:
-        """See :attr:`Executor.delegates`."""
-        return [each for executor in self._executors for each in executor.delegates]
+    def servers(self) -> list[Server]:
+        """See :attr:`Executor.servers`."""
+        return [each for executor in self._executors for each in executor.servers]
 
     @property
     def steps(self) -> list[tuple[Site, str]]:

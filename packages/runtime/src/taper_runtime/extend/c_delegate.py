@@ -13,7 +13,8 @@ import tempfile
 from typing import TYPE_CHECKING, ClassVar
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.extend.delegates import Delegate, Region
+from taper_runtime.extend.delegates import Delegate
+from taper_runtime.extend.servers import Region
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +60,7 @@ class CDelegate(Delegate):
         self._function.restype = None
 
     def run(self, inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...]) -> None:
-        """See :meth:`Delegate.run`."""
+        """See :meth:`taper_runtime.Server.run`."""
         sizes: list[int] = []
         for array in (*inputs, outputs[0]):
             sizes += [array.ndim, *array.shape]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.extend.servers import Server
     from taper_runtime.native._kernels import Kernel
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import PlanNode
@@ -44,14 +45,14 @@ class UserKernel(NamedTuple):
     provider : str
     dtypes : frozenset of str
         What its inputs and outputs may be; any where it is empty.
-    code : callable or Kernel
+    code : callable, type of Server or Kernel
     """
 
     name: str
     key: str
     provider: str
     dtypes: frozenset[str]
-    code: Function | Kernel
+    code: Function | type[Server] | Kernel
 
 
 _KERNELS: dict[str, UserKernel] = {}  # by name, the one registered last at the end
@@ -59,14 +60,14 @@ _KERNELS: dict[str, UserKernel] = {}  # by name, the one registered last at the 
 
 def register_kernel(
     target: str,
-    function: Function,
+    kernel: Function | type[Server],
     *,
     name: str,
     dtypes: Sequence[str] | None = None,
     provider: str = USER,
     replace: bool = False,
 ) -> None:
-    """Register a Python function that computes nodes, for sessions opened from now on.
+    """Register a kernel in Python that computes nodes, for sessions opened from now on.
 
     It comes before our kernels in a session whose ``providers`` have its provider before
     ``"NativeCPU"``, as they have by default. Of two for one node the one registered last is taken.
@@ -77,12 +78,14 @@ def register_kernel(
         An op of Taper, ``"RELU"``: all its nodes, whatever their attrs are. Or an ATen op,
         ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``: its calls in plans that were
         exported with ``keep=["aten.relu.default"]``.
-    function : callable
-        ``function(inputs, outputs, attrs)`` writes every element of the arrays in ``outputs`` and
-        returns nothing. ``inputs`` are read-only arrays, None for those that are absent; those of a
-        call are its tensors in order. ``attrs`` are the op's, all of them, or the call's arguments
-        that are no tensors, by name. It may be called from several threads at once, and must not
-        keep the arrays. What it writes outside of them is not detected.
+    kernel : callable or type of Server
+        A function ``kernel(inputs, outputs, attrs)`` that writes every element of the arrays in
+        ``outputs`` and returns nothing. ``inputs`` are read-only arrays, None for those that are
+        absent; those of a call are its tensors in order. ``attrs`` are the op's, all of them, or
+        the call's arguments that are no tensors, by name. Several threads may call it at once, and
+        it must not keep the arrays. What it writes outside of them is not detected. A kernel that
+        keeps something made of its weights or sizes is a subclass of :class:`taper_runtime.Server`
+        instead, of which each session makes an object for each node.
     name : str
         What profiles and ``session.kernel_kinds()`` call it.
     dtypes : sequence of str, optional
@@ -101,8 +104,16 @@ def register_kernel(
     for field, text in (("target", target), ("name", name), ("provider", provider)):
         if not isinstance(text, str):
             raise InputError(f"{field}: expected a string, got {type(text).__name__}")
-    if not callable(function):
-        raise InputError(f"kernel {name!r}: expected a function, got {type(function).__name__}")
+    if isinstance(kernel, type):
+        from taper_runtime.extend.servers import Server
+
+        if not issubclass(kernel, Server) or kernel.kind != Server.kind:
+            raise InputError(
+                f"kernel {name!r}: expected a function, or a subclass of Server that is no "
+                f"Delegate, got {kernel.__name__}"
+            )
+    elif not callable(kernel):
+        raise InputError(f"kernel {name!r}: expected a function, got {type(kernel).__name__}")
     names = () if dtypes is None else dtypes
     if isinstance(names, str) or not isinstance(names, (Sequence, Set)):
         got = type(names).__name__
@@ -113,7 +124,7 @@ def register_kernel(
                 f"kernel {name!r}: unknown dtype {dtype!r}; expected some of {list(DTYPES)}"
             )
     replaces = flag("replace", replace)
-    _add(UserKernel(name, _key(name, target), provider, frozenset(names), function), replaces)
+    _add(UserKernel(name, _key(name, target), provider, frozenset(names), kernel), replaces)
 
 
 def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[str]:

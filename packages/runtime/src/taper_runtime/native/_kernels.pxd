@@ -34,7 +34,7 @@ cdef class Selection:
     cdef Kernel chosen      # None where none serves the step
     cdef KernelAttrs attrs  # of the chosen one
     cdef list reasons       # str: why not those before the chosen one
-    cdef object host        # Host: what computes the step where no kernel does
+    cdef object server      # Server: what computes the step where no kernel does
 
 
 cdef class PreparedNode:

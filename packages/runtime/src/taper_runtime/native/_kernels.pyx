@@ -602,14 +602,16 @@ cdef class Selection:
         """The name of what serves the node; None where numpy computes it, or nothing."""
         if self.chosen is not None:
             return self.chosen.kernel.name.decode()
-        return None if self.host is None or self.host.kind == "numpy" else self.host.name
+        if self.server is None or self.server.kind == "numpy":
+            return None
+        return self.server.region.server
 
     @property
     def kind(self):
         """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
         if self.chosen is not None:
             return "native" if self.chosen.library is None else "user"
-        return None if self.host is None else self.host.kind
+        return None if self.server is None else self.server.kind
 
     @property
     def refused(self):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.executor.staged import StagedExecutor
-    from taper_runtime.extend.delegates import BoundDelegate
+    from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Nodes timed before recording stops: some hundred megabytes.
@@ -67,9 +67,9 @@ class RecordingExecutor(Executor):
         return self.executor.served
 
     @property
-    def delegates(self) -> list[BoundDelegate]:
-        """See :attr:`Executor.delegates`."""
-        return self.executor.delegates
+    def servers(self) -> list[Server]:
+        """See :attr:`Executor.servers`."""
+        return self.executor.servers
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int

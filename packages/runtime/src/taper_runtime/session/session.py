@@ -18,6 +18,7 @@ from taper_runtime.executor._runs import FramePool, RunLog, in_order
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.extend.providers import Dispatch, choose_providers, computing
+from taper_runtime.extend.servers import commit, is_told, prepare
 from taper_runtime.file.reader import load, loads
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.plan.features import has_delegates
@@ -326,27 +327,27 @@ class InferenceSession:
             self._weights.setdefault("all", made).again()
         return self._weights["all"]
 
-    def _swap(self, plan: Plan, generation: int) -> None:
+    def _swap(self, plan: Plan, generation: int) -> TaperError | None:
         """Let the runs that begin from now on use the constants of ``plan``.
 
-        Delegates prepare first: one that refuses leaves everything as it was.
+        Servers prepare first: one that refuses leaves everything as it was. Returns what one raised
+        that was told to commit, for it is too late then.
         """
         entries = dict(self._entries)
         sessions = [*entries.values(), self]  # of which the last may record, once nothing can fail
         plans = [*map(plan.entry, entries), plan]
-        delegates = [
+        servers = [
             each
             for session in sessions
-            for each in session._executor.delegates
-            if each.differs(session.plan.constants, plan.constants)
+            for each in session._executor.servers
+            if is_told(each, session.plan.constants, plan.constants)
         ]
-        for each in delegates:
-            each.process(plan.constants)
+        for each in servers:
+            prepare(each, plan.constants)
         made = [each._executor.with_constants(plan.constants, generation) for each in sessions]
         for session, own, executor in zip(sessions, plans, made, strict=True):
             session.plan, session._executor = own, executor
-        for delegate in delegates:
-            delegate.delegate.commit_weights()
+        return commit(servers)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return an empty list: a plan's weights are not inputs."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from taper_runtime.base.buffers import read_only
 from taper_runtime.base.dtypes import COMPLEX, DTYPES, is_converted
-from taper_runtime.base.errors import InputError
+from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.option_values import BFLOAT16, flag
 from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.file.mapping import check_path, open_regular
@@ -56,13 +56,16 @@ class SessionWeights:
         With all its constants.
     swap : callable
         Lets the runs that begin from now on use the constants of another plan, which differs in
-        nothing but values.
+        nothing but values. It raises where these stay; it returns an error that came too late.
     bfloat16 : str
         As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
     """
 
     def __init__(
-        self, plan: Plan, swap: Callable[[Plan, int], None], bfloat16: str = BFLOAT16[0]
+        self,
+        plan: Plan,
+        swap: Callable[[Plan, int], TaperError | None],
+        bfloat16: str = BFLOAT16[0],
     ) -> None:
         self._plan = plan
         self._bfloat16 = bfloat16
@@ -184,13 +187,16 @@ class SessionWeights:
         InputError
             If nothing is loaded, or an op that computes a constant does not allow the values. The
             session goes on with the weights that it had.
+        KernelError
+            If a server does not take them: likewise. Or if one raises when it is told to commit,
+            which it must not: then the session has the new weights.
         """
         with self._lock:
             if self._shadow is None:
                 raise InputError("no weights are loaded: call load first")
-            self._replace(self._shadow)
+            late = self._replace(self._shadow)
             self._shadow = None
-            return self._version
+            return self._ended(late)
 
     def discard(self) -> None:
         """Forget what :meth:`load` has read, if it has."""
@@ -216,6 +222,8 @@ class SessionWeights:
         InputError
             Listing what is unknown, or of another dtype or shape; or if an op that computes a
             constant does not allow the values.
+        KernelError
+            As :meth:`commit` raises it.
         """
         self._check_replaceable()
         if not isinstance(weights, Mapping):
@@ -223,8 +231,7 @@ class SessionWeights:
         checked = self._checked(weights, strict=False, known=True)
         arrays = {name: stored_aligned(array) for name, array in checked.items()}
         with self._lock:
-            self._replace(arrays)
-            return self._version
+            return self._ended(self._replace(arrays))
 
     def replaced(self) -> dict[str, np.ndarray]:
         """Return the present values of weights that have been replaced, as they are stored."""
@@ -235,10 +242,13 @@ class SessionWeights:
     def again(self) -> None:
         """Swap in the present set once more: for what the session has made since."""
         with self._lock:
-            self._swap(self._plan, self._version)
+            self._ended(self._swap(self._plan, self._version))
 
-    def _replace(self, given: Mapping[str, np.ndarray]) -> None:
-        """Compute what follows from new values, then swap; the lock is held."""
+    def _replace(self, given: Mapping[str, np.ndarray]) -> TaperError | None:
+        """Compute what follows from new values, then swap; the lock is held.
+
+        Returns an error that came too late to keep the weights.
+        """
         plan = self._plan
         given = {name: array for name, array in given.items() if name in self._needed}
         values = {**weight_values(plan), **given}
@@ -249,9 +259,16 @@ class SessionWeights:
         originals = {name: values[name] for name in plan.originals}
         new = plan._replace(constants=constants, originals=originals).read_only()
         version = next(_versions)
-        self._swap(new, version)
+        late = self._swap(new, version)
         self._plan, self._version = new, version
         self._replaced |= given.keys()
+        return late
+
+    def _ended(self, late: TaperError | None) -> int:
+        """Return the version of the weights, or raise what came too late to keep others."""
+        if late is not None:
+            raise late
+        return self._version
 
     def _check_replaceable(self) -> None:
         if not self._plan.weights:

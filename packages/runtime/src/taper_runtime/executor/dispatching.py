@@ -1,0 +1,102 @@
+"""Find what may compute a node: kernels in C, and the server where none of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from taper_runtime.executor.executor import input_types
+from taper_runtime.extend.providers import NATIVE, NUMPY, OURS
+from taper_runtime.extend.servers import (
+    FunctionServer,
+    NumpyServer,
+    Region,
+    Server,
+    label_of,
+    make_server,
+)
+from taper_runtime.ops import REGISTRY
+
+if TYPE_CHECKING:
+    from taper_runtime.extend.kernels import Function, UserKernel
+    from taper_runtime.extend.providers import Dispatch
+    from taper_runtime.native._kernels import Kernel
+    from taper_runtime.ops.opdef import BlockFunction
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+#: Makes the server of a node; see :func:`taper_runtime.extend.servers.make_server`.
+Make = Callable[[Callable[[Region], Server], str, "Plan", "PlanNode"], Server]
+
+
+def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
+    """Whether a node is run by way of the nodes in its blocks."""
+    if not node.blocks:
+        return False
+    from taper_runtime.ops.control import CONTROL  # which most plans do not need
+
+    if node.op == "CALL":
+        return not any(_users(plan, node, each) for each in dispatch.providers)
+    if node.op == "CALL_DELEGATE":
+        return node.attrs["backend"] not in dispatch.delegates
+    return node.op in CONTROL
+
+
+def find_servers(
+    plan: Plan,
+    node: PlanNode,
+    dispatch: Dispatch,
+    block_function: Callable[[int], BlockFunction],
+    make: Make = make_server,
+) -> tuple[Sequence[Kernel | str | None], Server | None]:
+    """Return what may compute a node that is not run by way of its blocks.
+
+    Parameters
+    ----------
+    plan : Plan
+    node : PlanNode
+    dispatch : Dispatch
+    block_function : callable
+        Gives a block of the node, by its number, as an evaluator calls it.
+    make : callable
+        Makes the server, if it is foreign code.
+
+    Returns
+    -------
+    kernels : sequence of Kernel, str or None
+        In C, in order of preference; a str or None stands for those of our library of that ISA
+        level.
+    server : Server or None
+        What computes the node where none of them does.
+    """
+    if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
+        return [], make(dispatch.delegates[backend], backend, plan, node)
+    kernels: list[Kernel | str | None] = []
+    for provider in dispatch.providers:
+        if provider == NATIVE:
+            kernels.append(dispatch.isa)
+        elif provider == NUMPY:
+            blocks = [partial(block_function, index) for index in range(len(node.blocks))]
+            return kernels, NumpyServer(REGISTRY[node.op], label_of(node), blocks)
+        for kernel in _users(plan, node, provider):
+            code = kernel.code
+            if isinstance(code, type):
+                return kernels, make(code, kernel.name, plan, node)
+            if callable(code):
+                return kernels, make(partial(_calling, code), kernel.name, plan, node)
+            kernels.append(code)
+    return kernels, None
+
+
+def _calling(function: Function, region: Region) -> Server:
+    return FunctionServer(region, function)
+
+
+def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
+    """Return a provider's kernels for a node; ours are none of a user's."""
+    if provider in OURS:
+        return []
+    from taper_runtime.extend.kernels import find_kernels
+
+    outputs = [plan.tensors[name].type for name in node.outputs]
+    return find_kernels(provider, node, [*input_types(plan, node), *outputs])
