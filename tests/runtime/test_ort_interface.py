@@ -574,14 +574,6 @@ def test_profiling_serves_an_output_that_stands_twice(tmp_path, y):
     np.testing.assert_array_equal(second, y)
 
 
-def test_profiling_needs_the_compiled_executor():
-    options = SessionOptions()
-    options.enable_profiling = True
-    options.executor = "interpreted"
-    with pytest.raises(InputError, match="compiled executor"):
-        taper_runtime.InferenceSession(small_plan(), options)
-
-
 # Under ONNX Runtime's name ----------------------------------------------------------------------
 
 

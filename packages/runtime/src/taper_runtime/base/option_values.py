@@ -15,7 +15,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import is_one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     Check = Callable[[str, object], object]
 
@@ -23,9 +23,6 @@ _Enum = TypeVar("_Enum", bound=IntEnum)
 
 #: Threads that the library can count.
 MAX_THREADS = 2**31 - 1
-
-#: What runs a plan: the second is for debugging, the third leaves everything to delegates.
-EXECUTORS = ("compiled", "interpreted", "delegate")
 
 #: The device that is always there.
 CPU_DEVICE = "cpu"
@@ -135,7 +132,7 @@ def text(name: str, value: object) -> str:
     return value
 
 
-def one_of(choices: tuple[str, ...]) -> Check:
+def one_of(choices: Collection[str]) -> Check:
     """Return the check of a field that takes one of these strings."""
 
     def check(name: str, value: object) -> str:

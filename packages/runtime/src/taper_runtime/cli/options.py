@@ -10,9 +10,9 @@ import numpy as np
 
 from taper_runtime.base.dtypes import DTYPES, is_converted
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.option_values import EXECUTORS
 from taper_runtime.base.size_values import size_at
 from taper_runtime.cli.parser import did_you_mean
+from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.weights import completed
 from taper_runtime.session.options import SessionOptions
@@ -93,16 +93,21 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """Add ``--executor``."""
+    parser.add_argument(
+        "--executor",
+        default=DEFAULT_KIND,
+        choices=[name for name in EXECUTORS if name != "delegate"],  # a command is given none
+        help="the interpreted one is for debugging",
+    )
+
+
 def add_session_options(parser: argparse.ArgumentParser) -> None:
     """Add what a session is opened with; what one run is given belongs to the command."""
     add_threads(parser)
     parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
-    parser.add_argument(
-        "--executor",
-        default=EXECUTORS[0],
-        choices=EXECUTORS[:2],  # a command is given no delegates
-        help="the interpreted one is for debugging",
-    )
+    add_executor(parser)
     parser.add_argument(
         "--seed", type=int, help="of the random numbers that the plan draws (default: the system's)"
     )

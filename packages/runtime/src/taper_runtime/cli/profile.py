@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_runtime.cli.options import (
+    add_executor,
     add_plan,
     add_runs,
     add_sizes,
@@ -40,6 +41,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     add_runs(parser, 20)
     add_sizes(parser)
     add_threads(parser)
+    add_executor(parser)
     parser.add_argument(
         "--machine",
         type=Path,
@@ -64,7 +66,14 @@ def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
         with progress("machine", 1) as advance:
             limits = measure_limits([isa], [threads], advance)[0]
     with progress("profile", args.runs) as advance:
-        profile = profile_plan(plan, feed, runs=args.runs, threads=threads, advance=advance)
+        profile = profile_plan(
+            plan,
+            feed,
+            runs=args.runs,
+            threads=threads,
+            executor=args.executor,
+            advance=advance,
+        )
     return profile, limits
 
 

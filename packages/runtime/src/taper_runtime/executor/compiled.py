@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor._program import Weights
-from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings, Spans
 from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.sites import Site, sites
 from taper_runtime.extend.servers import NumpyServer
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
-
-#: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
-#: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first
-#: time, and all its times one after the other.
-Spans = list[list[tuple[int, int, int]]]
 
 
 class CompiledExecutor(Executor):
@@ -81,11 +76,7 @@ class CompiledExecutor(Executor):
 
     @property
     def steps(self) -> list[tuple[Site, str]]:
-        """Executed nodes in order, each with its kernel's name, "numpy" where there is none.
-
-        Those in blocks come behind the node that has them. Of the sizes of the last run, where they
-        vary.
-        """
+        """See :attr:`Executor.steps`."""
         kernels = self._runner.kernels()
         return [(site, kernels[site.step] or "numpy") for site in self._sites]
 
@@ -134,7 +125,7 @@ class CompiledExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """Run once as :meth:`run`; returns the outputs, and when workers were at :attr:`steps`."""
+        """See :meth:`Executor.profile`."""
         outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes, stop)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]

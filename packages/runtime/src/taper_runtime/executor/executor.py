@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._runs import FramePool, Stop
+    from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
+
+
+#: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
+#: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first
+#: time, and all its times one after the other.
+Spans = list[list[tuple[int, int, int]]]
 
 
 class Settings(NamedTuple):
@@ -131,6 +138,25 @@ class Executor(ABC):
         StoppedError
             If ``stop`` has ended it.
         """
+
+    @property
+    @abstractmethod
+    def steps(self) -> list[tuple[Site, str]]:
+        """The nodes that :meth:`profile` times, in order, each with its kernel's name.
+
+        It is "numpy" where there is none. Nodes in blocks come behind the node that has them. Of
+        the sizes of the last run, where they vary.
+        """
+
+    @abstractmethod
+    def profile(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
+    ) -> tuple[list[np.ndarray], Spans]:
+        """Run once as :meth:`run`; return the outputs, and when workers were at :attr:`steps`."""
 
     @property
     def weights_version(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,13 +18,16 @@ from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,
     Settings,
+    Spans,
     definition,
     input_types,
     operand,
     refuse,
 )
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
+from taper_runtime.executor.sites import Site
 from taper_runtime.extend.servers import (
+    NumpyServer,
     Region,
     Server,
     bind_server,
@@ -85,11 +89,12 @@ class Kept(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A node, what computes it, and what kind that is."""
+    """A node, what computes it, what kind that is, and its name."""
 
     node: PlanNode
     compute: Compute
     kind: str
+    kernel: str
 
 
 def _servers(
@@ -111,11 +116,14 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
     outputs = [operand(plan, name) for name in node.outputs]
     prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels)
     if prepared is not None:
-        return _Step(node, naming(label_of(node), op, prepared.run), prepared.kind)
+        return _Step(
+            node, naming(label_of(node), op, prepared.run), prepared.kind, prepared.kernel_name
+        )
     if server is None:
         return None
     types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
-    return _Step(node, bind_server(server, attrs, types), server.kind)
+    name = server.kind if isinstance(server, NumpyServer) else server.region.server
+    return _Step(node, bind_server(server, attrs, types), server.kind, name)
 
 
 class InterpretedExecutor(Executor):
@@ -132,6 +140,8 @@ class InterpretedExecutor(Executor):
         self._steps = steps
         self._settings = settings
         self._pool = settings.pool or FramePool()
+        self._last = self  # of the sizes of the last run
+        self._generation = 0
 
     @classmethod
     def compile(
@@ -166,15 +176,28 @@ class InterpretedExecutor(Executor):
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
-        """See :attr:`Executor.served`; nodes of blocks and of plans with sizes are left out."""
-        return [(step.node, step.kind) for step in self._steps]
+        """See :attr:`Executor.served`; nodes of blocks are left out."""
+        return [(step.node, step.kind) for step in self._last._steps]
+
+    @property
+    def steps(self) -> list[tuple[Site, str]]:
+        """See :attr:`Executor.steps`; nodes of blocks are left out."""
+        plan, steps = self._last._plan, self._last._steps
+        return [(Site(plan, s.node, i, 0, 0, 1), s.kernel) for i, s in enumerate(steps)]
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return self._generation
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> InterpretedExecutor:
         """See :meth:`Executor.with_constants`."""
         own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
-        return self.compile(self._plan._replace(constants=own), self._settings, self._kept)
+        made = self.compile(self._plan._replace(constants=own), self._settings, self._kept)
+        made._generation = generation
+        return made
 
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
@@ -186,7 +209,8 @@ class InterpretedExecutor(Executor):
             else dict(zip(self._plan.sizes, sizes, strict=True))
         )
         plan = specialize(self._plan, values)
-        return self.compile(plan, self._settings._replace(pool=None), self._kept)
+        self._last = self.compile(plan, self._settings._replace(pool=None), self._kept)
+        return self._last
 
     def run(
         self,
@@ -196,14 +220,36 @@ class InterpretedExecutor(Executor):
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`Executor.run`."""
+        return self._start(inputs, out, sizes, stop, [])
+
+    def profile(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
+    ) -> tuple[list[np.ndarray], Spans]:
+        """See :meth:`Executor.profile`."""
+        spans: Spans = []
+        return self._start(inputs, out, sizes, stop, spans), spans
+
+    def _start(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None,
+        sizes: Sequence[int] | None,
+        stop: Stop | None,
+        spans: Spans,
+    ) -> list[np.ndarray]:
+        """Run with a frame of the pool; the times of the steps join ``spans``."""
         if stop is None:
             stop = _STOP.get()
         token = _STOP.set(stop)
         try:
             with Lease(self._pool, self, stop):
                 if not self._plan.sizes:
-                    return self._run(inputs, out, stop)
-                return self._for_sizes(inputs, sizes)._run(inputs, out, stop)
+                    return self._run(inputs, out, stop, spans)
+                return self._for_sizes(inputs, sizes)._run(inputs, out, stop, spans)
         finally:
             _STOP.reset(token)
 
@@ -212,6 +258,7 @@ class InterpretedExecutor(Executor):
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
         stop: Stop | None,
+        spans: Spans,
     ) -> list[np.ndarray]:
         plan = self._plan
         memory = self._bind(inputs)
@@ -226,7 +273,7 @@ class InterpretedExecutor(Executor):
         try:
             if stop is not None:
                 stop.check()  # for a block without nodes, which may run for ever
-            for _ in self._execute(memory):
+            for _ in self._execute(memory, spans):
                 if stop is not None:
                     stop.check()
         except BaseException:
@@ -247,7 +294,7 @@ class InterpretedExecutor(Executor):
             yield from self._for_sizes(inputs).trace(inputs)
             return
         memory = self._bind([np.array(array) for array in inputs])
-        for node in self._execute(memory):
+        for node in self._execute(memory, []):
             yield node, partial(self._array, memory)
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
@@ -260,8 +307,8 @@ class InterpretedExecutor(Executor):
             memory[name] = _as_bytes(array.copy() if name in written else array)
         return memory
 
-    def _execute(self, memory: dict[str, np.ndarray]) -> Iterator[PlanNode]:
-        """Run, yielding each executed node.
+    def _execute(self, memory: dict[str, np.ndarray], spans: Spans) -> Iterator[PlanNode]:
+        """Run, yielding each executed node, whose times have joined ``spans``.
 
         A root has memory from its first writer on until its last reader has run; what a node
         writes, until the next node runs.
@@ -270,14 +317,15 @@ class InterpretedExecutor(Executor):
         dead: dict[int, list[str]] = {}
         for root, index in self._last_uses().items():
             dead.setdefault(index, []).append(root)
-        for index, (node, compute, _) in enumerate(self._steps):
+        for index, (node, compute, *_) in enumerate(self._steps):
             written = {plan.placements[name].root for name in node.outputs}
             for root in written - memory.keys():
                 memory[root] = np.empty(plan.tensors[root].nbytes, np.uint8)
-            compute(
-                [None if n is None else self._array(memory, n) for n in node.inputs],
-                [self._array(memory, name) for name in node.outputs],
-            )
+            inputs = [None if n is None else self._array(memory, n) for n in node.inputs]
+            outputs = [self._array(memory, name) for name in node.outputs]
+            begin = time.monotonic_ns()
+            compute(inputs, outputs)
+            spans.append([(begin, time.monotonic_ns(), 1)])
             last = set(dead.get(index, ()))
             for root in last - written:
                 del memory[root]

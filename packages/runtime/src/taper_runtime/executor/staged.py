@@ -19,7 +19,7 @@ from taper_runtime.plan.stages import cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.executor import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
@@ -37,7 +37,7 @@ class StagedExecutor(Executor):
         self,
         plan: Plan,
         stages: list[Stage],
-        executors: Sequence[Any],
+        executors: Sequence[Executor],
         planner: MemoryPlanner,
     ) -> None:
         self._plan = plan.without_values()
@@ -74,7 +74,7 @@ class StagedExecutor(Executor):
 
     @property
     def steps(self) -> list[tuple[Site, str]]:
-        """See :attr:`CompiledExecutor.steps`."""
+        """See :attr:`Executor.steps`."""
         return [step for executor in self._executors for step in executor.steps]
 
     @property
@@ -108,7 +108,7 @@ class StagedExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """See :meth:`CompiledExecutor.profile`."""
+        """See :meth:`Executor.profile`."""
         spans: Spans = []
         return self._run(inputs, out, stop, spans)[0], spans
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted, printable
-from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import (
     Settings,
     definition,
@@ -18,6 +17,7 @@ from taper_runtime.executor.executor import (
     node_work,
     output_types,
 )
+from taper_runtime.executor.executor_kinds import DEFAULT_KIND, compile_plan
 from taper_runtime.executor.memory import memory_use
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites, summed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
 
-    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.executor import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.machine.limits import Limits
     from taper_runtime.plan.plan import Plan
@@ -84,26 +84,27 @@ def profile_plan(
     *,
     runs: int,
     threads: int,
+    executor: str = DEFAULT_KIND,
     advance: Callable[[], None] = lambda: None,
 ) -> Profile:
     """Run a plan ``runs`` times, after once to warm up, and note when each worker was where.
 
     Sizes that nodes compute are those of a run before. Each run begins with the states' first
-    values. ``advance`` is called after each run.
+    values. ``executor`` is the kind that runs it; ``advance`` is called after each run.
     """
     sizes = _sizes(plan, feed)
     plan = with_saves(specialize(plan, sizes))
-    executor = CompiledExecutor.compile(plan, Settings(threads=threads))
-    executor.run(_arrays(plan, feed))
+    made = compile_plan(plan, Settings(threads=threads), executor)
+    made.run(_arrays(plan, feed))
     taken = []
     for _ in range(runs):
-        taken.append(executor.profile(_arrays(plan, feed))[1])
+        taken.append(made.profile(_arrays(plan, feed))[1])
         advance()
     durations = [[_duration(workers) for workers in spans] for spans in taken]
     ns = [statistics.median(step) for step in zip(*durations, strict=True)]
     fastest = taken[min(range(runs), key=lambda run: sum(durations[run]))]
     times = [max(often for *_, often in workers) for workers in fastest]
-    return Profile(plan, sizes, threads, executor.steps, times, ns, fastest)
+    return Profile(plan, sizes, threads, made.steps, times, ns, fastest)
 
 
 def _sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:

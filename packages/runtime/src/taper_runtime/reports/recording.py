@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings, Spans
+from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.reports.profile import node_events, write_trace
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._runs import Stop
-    from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
-    from taper_runtime.executor.staged import StagedExecutor
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -41,13 +39,13 @@ class RecordingExecutor(Executor):
 
     Attributes
     ----------
-    executor : CompiledExecutor or StagedExecutor
+    executor : Executor
         The other.
     start_ns : int
         When recording began, in nanoseconds since the epoch.
     """
 
-    def __init__(self, executor: CompiledExecutor | StagedExecutor, isa: str) -> None:
+    def __init__(self, executor: Executor, isa: str) -> None:
         self.executor = executor
         self._isa = isa
         self.start_ns = time.time_ns()
@@ -59,7 +57,7 @@ class RecordingExecutor(Executor):
     @classmethod
     def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> RecordingExecutor:
         """See :meth:`Executor.compile`."""
-        return cls(CompiledExecutor.compile(plan, settings), active_isa(settings.dispatch.isa))
+        return cls(compile_plan(plan, settings), active_isa(settings.dispatch.isa))
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
@@ -78,6 +76,20 @@ class RecordingExecutor(Executor):
         self.executor = self.executor.with_constants(constants, generation)
         return self
 
+    @property
+    def steps(self) -> list[tuple[Site, str]]:
+        """See :attr:`Executor.steps`."""
+        return self.executor.steps
+
+    @property
+    def weights_version(self) -> int:
+        """See :meth:`Executor.weights_version`."""
+        return self.executor.weights_version
+
+    def memory_planning(self) -> dict[str, Any] | None:
+        """See :meth:`Executor.memory_planning`."""
+        return self.executor.memory_planning()
+
     def run(
         self,
         inputs: Sequence[np.ndarray],
@@ -89,14 +101,23 @@ class RecordingExecutor(Executor):
         if self._events >= MAX_EVENTS:
             self._missed += 1
             return self.executor.run(inputs, out, sizes, stop)
+        return self.profile(inputs, out, sizes, stop)[0]
+
+    def profile(
+        self,
+        inputs: Sequence[np.ndarray],
+        out: Sequence[np.ndarray | None] | None = None,
+        sizes: Sequence[int] | None = None,
+        stop: Stop | None = None,
+    ) -> tuple[list[np.ndarray], Spans]:
+        """See :meth:`Executor.profile`; the run is kept."""
         executor = self.executor
         begin = time.monotonic_ns()
         outputs, spans = executor.profile(inputs, out, sizes, stop)
         end = time.monotonic_ns()
         self._events += len(spans)
-        steps = executor.steps
-        self._runs.append(_Run(threading.get_ident(), begin, end, steps, spans))
-        return outputs
+        self._runs.append(_Run(threading.get_ident(), begin, end, executor.steps, spans))
+        return outputs, spans
 
     def save(self, prefix: str) -> str:
         """Write a trace of all runs; returns its path, ``prefix``, the date and the time.

@@ -16,7 +16,6 @@ from taper_runtime.base.loading import load_check
 from taper_runtime.base.option_values import (
     BFLOAT16,
     CPU_DEVICE,
-    EXECUTORS,
     LOAD_MODES,
     ExecutionMode,
     ExecutionOrder,
@@ -24,6 +23,7 @@ from taper_runtime.base.option_values import (
 )
 from taper_runtime.base.text import is_one_of, nearest
 from taper_runtime.executor._runs import Stop, StopFlag
+from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -255,7 +255,7 @@ class SessionOptions(_Options):
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
         "intra_op_num_threads": (0, values.threads),
         "strict_native": (False, values.flag),
-        "executor": (EXECUTORS[0], values.one_of(EXECUTORS)),
+        "executor": (DEFAULT_KIND, values.one_of(EXECUTORS)),
         "device": (CPU_DEVICE, values.device),
         "isa": (None, values.isa),
         "bfloat16": (BFLOAT16[0], values.one_of(BFLOAT16)),

@@ -15,8 +15,8 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size
 from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.executor._runs import FramePool, RunLog, in_order
-from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
+from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.extend.providers import Dispatch, choose_providers, computing
 from taper_runtime.extend.servers import commit, is_told, prepare
 from taper_runtime.file.reader import load, loads
@@ -833,21 +833,10 @@ def _compile(
     if options.strict_native:
         dispatch = dispatch.without_numpy()
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
-    base: type[Executor] = CompiledExecutor
-    if options.executor == "interpreted":
-        from taper_runtime.executor.interpreted import InterpretedExecutor  # for debugging
-
-        base = InterpretedExecutor
-    if not plan.origins:
-        return base.compile(plan, settings)
-    from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
-
-    return StagedExecutor.compile(plan, settings, base)
+    return compile_plan(plan, settings, options.executor)
 
 
-def _record(executor: Any, options: SessionOptions) -> RecordingExecutor:
-    if options.executor == "interpreted":
-        raise InputError("enable_profiling: expected the compiled executor, got another")
+def _record(executor: Executor, options: SessionOptions) -> RecordingExecutor:
     from taper_runtime.reports.recording import RecordingExecutor
 
     return RecordingExecutor(executor, active_isa(options.isa))

@@ -1,0 +1,57 @@
+"""Choose the executor of a plan by the name of its kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from taper_runtime.plan.plan import Plan
+
+
+def _compiled() -> type[Executor]:
+    return CompiledExecutor
+
+
+def _interpreted() -> type[Executor]:
+    from taper_runtime.executor.interpreted import InterpretedExecutor  # for debugging
+
+    return InterpretedExecutor
+
+
+#: The kind that sessions have where nothing else is asked for.
+DEFAULT_KIND = "compiled"
+
+#: What gives the class of each kind. A session refuses to leave less than everything to delegates
+#: where it is asked for the last.
+EXECUTORS: dict[str, Callable[[], type[Executor]]] = {
+    DEFAULT_KIND: _compiled,
+    "interpreted": _interpreted,
+    "delegate": _compiled,
+}
+
+
+def compile_plan(
+    plan: Plan, settings: Settings = DEFAULT_SETTINGS, kind: str = DEFAULT_KIND
+) -> Executor:
+    """Return an executor of a plan; see :meth:`Executor.compile`.
+
+    A plan in which nodes compute sizes is cut into stages, each with an executor of the kind.
+
+    Parameters
+    ----------
+    plan : Plan
+    settings : Settings
+    kind : str
+        A key of :data:`EXECUTORS`.
+    """
+    base = EXECUTORS[kind]()
+    if not plan.origins:
+        return base.compile(plan, settings)
+    from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
+
+    return StagedExecutor.compile(plan, settings, base)
