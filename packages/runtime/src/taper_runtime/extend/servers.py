@@ -130,8 +130,9 @@ class Server:
         An input is a read-only array, None where it is absent. Several threads may call this at
         once. The arrays must not be kept. The weights among the inputs are those of the run: one
         that began before a replacement ends with the old ones, perhaps after
-        :meth:`commit_weights`. A server that keeps something made of them tells the sets apart by
-        their addresses, which are those that :meth:`prepare_weights` saw.
+        :meth:`commit_weights`, and one may begin with the new ones just before it. A server that
+        keeps something made of weights tells the sets apart by the addresses of all of them, which
+        are those that :meth:`prepare_weights` saw.
         """
         raise NotImplementedError(f"{type(self).__name__} overrides neither run nor bind")
 
