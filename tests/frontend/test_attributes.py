@@ -666,6 +666,36 @@ def test_what_calls_change_otherwise_is_told_of(kind, changes):
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+def test_parameters_of_all_kinds_are_looked_at():
+    class Kinds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            kinds = {
+                "scalar": torch.tensor(2.0),
+                "empty": torch.zeros(0, 3),
+                "transposed": torch.ones(3, 2).t(),
+                "coarse": torch.ones(3, dtype=torch.bfloat16),
+                "complex": torch.ones(3, dtype=torch.complex64).conj(),
+                "sparse": torch.eye(3).to_sparse(),
+                "elsewhere": torch.zeros(3, device="meta"),
+            }
+            for name, tensor in kinds.items():
+                self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+            self.late = nn.parameter.UninitializedParameter()
+            self.begun = False
+
+        def forward(self, x):
+            if not self.begun:
+                self.transposed.data.mul_(0.5)
+                self.coarse.data[0] = 2
+                self.begun = True
+            return x * self.transposed * self.scalar
+
+    with attributes_as_buffers(Kinds(), (torch.ones(2, 3),), {}) as notes:
+        (note,) = notes
+    assert "changes transposed, coarse;" in note.text
+
+
 def test_parameters_that_every_call_writes_to_are_refused():
     class Decays(nn.Module):
         def __init__(self):

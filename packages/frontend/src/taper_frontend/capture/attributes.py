@@ -17,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.capture.module_state import ModuleState, Step, attribute_leaves, steps
@@ -397,10 +397,13 @@ def _parameters(module: torch.nn.Module) -> dict[str, tuple[str, int, int]]:
 
 def _checksum(parameter: torch.nn.Parameter) -> int:
     """Return a number that all writes change, almost surely; of what has no memory here, 0."""
-    if is_lazy(parameter) or parameter.device.type != "cpu" or parameter.layout != torch.strided:
+    if isinstance(parameter, UninitializedTensorMixin):
+        return 0
+    is_plain = type(parameter.data) is torch.Tensor and parameter.layout == torch.strided
+    if not is_plain or parameter.device.type != "cpu":
         return 0
     own = parameter.detach().resolve_conj().resolve_neg().contiguous()
-    return crc32(own.reshape(-1).view(torch.uint8).numpy())
+    return crc32(memoryview(own.reshape(-1).view(torch.uint8).numpy()))
 
 
 def _version(value: Any) -> int:
@@ -497,11 +500,12 @@ def _only_prepares(module: torch.nn.Module, state: ModuleState, example: _Exampl
 
     def last(*factors: float) -> list[Any]:
         try:
-            for factor in factors:
-                results = example.run(factor)
+            for factor in factors[:-1]:
+                example.run(factor)
+            results = example.run(factors[-1])
             left = [leaf.value for leaf in _leaves(module).values()]
             every = [*results, *left, *_buffers(module).values()]
-            return tree_map_only(torch.Tensor, torch.clone, every)
+            return [x.clone() if isinstance(x, torch.Tensor) else x for x in every]
         finally:
             state.restore()
 
@@ -559,7 +563,7 @@ def _say(place: Place, leaves: Mapping[Place, Leaf]) -> str:
 
 def _words(array: torch.Tensor | np.ndarray) -> str:
     """Return dtype and shape of an array in words."""
-    if isinstance(array, torch.Tensor) and is_lazy(array):
+    if isinstance(array, UninitializedTensorMixin):
         return "uninitialized"
     return f"{str(array.dtype).removeprefix('torch.')}{list(array.shape)}"
 

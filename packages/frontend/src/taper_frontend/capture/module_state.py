@@ -62,7 +62,7 @@ class ModuleState:
         for parameter in module.parameters():
             tensors.pop(id(parameter), None)
         self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]
-        self._requires_grad = [(p, p.requires_grad) for p in module.parameters()]
+        self._requires_grad = [(p, p.requires_grad) for p in module.parameters() if not is_lazy(p)]
 
     def restore_attributes(self) -> None:
         """Put back all attributes but the buffers."""
