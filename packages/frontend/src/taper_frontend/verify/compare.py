@@ -24,7 +24,7 @@ _COARSE = {"float16": 1e-2, "bfloat16": 8e-2}
 
 
 #: Elements that are compared at a time: results are large, and float64 has twice their bytes.
-_BLOCK = 1 << 18
+_BLOCK = 1 << 15
 
 #: Between these a sum of squares in float32 has lost nothing that matters.
 _SAFE = 1e-20, 1e35
