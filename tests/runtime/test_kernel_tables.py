@@ -1,6 +1,7 @@
 """Tables of other people's kernels: whatever numbers they hold, an error names what is wrong."""
 
 import ctypes
+import platform
 import random
 
 import numpy as np
@@ -16,11 +17,21 @@ class Attr(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("type", ctypes.c_int), ("offset", ctypes.c_size_t))
 
 
+class Variant(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("other_bits", ctypes.c_bool),
+        ("rows", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+    )
+
+
 class Kernel(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("op", ctypes.c_char_p),
         ("needs", ctypes.c_char_p),
+        ("variants", ctypes.POINTER(Variant)),
         ("output", ctypes.c_uint64),
         ("inputs", ctypes.c_uint64 * 4),
         ("n_operands", ctypes.c_int32),
@@ -50,6 +61,9 @@ class Work(ctypes.Structure):
         ("tasks", ctypes.c_int64),
         ("scratch_bytes", ctypes.c_size_t),
         ("phases", ctypes.c_int64),
+        ("variant", ctypes.c_int32),
+        ("extra_flops", ctypes.c_int64),
+        ("scratch_traffic", ctypes.c_int64),
     )
 
 
@@ -58,7 +72,7 @@ RUN = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
 FLOAT32 = 1 | 1 << 32
-TENSOR_BYTES, CALL_BYTES = 160, 56
+TENSOR_BYTES, CALL_BYTES = 160, 64
 #: Kernels in the memory of a table: what counts too many reads the others, which are zeros.
 ROOM = 4100
 
@@ -68,18 +82,20 @@ class Table:
 
     def __init__(self, work=(1, 0, 0)):
         def prepare(call, made):
-            made.contents.tasks, made.contents.scratch_bytes, made.contents.phases = work
+            for (field, _), value in zip(Work._fields_, work, strict=False):
+                setattr(made.contents, field, value)
             return 0
 
         self.functions = [PREPARE(prepare), RUN(lambda *arguments: 0)]
         prepare, run = (ctypes.cast(each, ctypes.c_void_p).value for each in self.functions)
         self.attrs = (Attr * 70)(Attr(b"axis", 0, 0), Attr(b"log", 2, 8))
+        self.variants = (Variant * 70)(Variant(b"fast", True, 2, 8), Variant(b"slow"))
         self.kernels = (Kernel * ROOM)()
         self.kernels[0] = Kernel(
-            b"mine", b"SOFTMAX", None, FLOAT32, (FLOAT32, 0, 0, 0), 1, self.attrs, 2, 16, 64,
-            prepare, run, None,
+            b"mine", b"SOFTMAX", None, self.variants, FLOAT32, (FLOAT32, 0, 0, 0), 1, self.attrs,
+            2, 16, 64, prepare, run, None,
         )  # fmt: skip
-        self.library = Library(2, ctypes.sizeof(Kernel), TENSOR_BYTES, CALL_BYTES, 1, self.kernels)
+        self.library = Library(3, ctypes.sizeof(Kernel), TENSOR_BYTES, CALL_BYTES, 1, self.kernels)
 
     def read(self):
         return _kernels.read_library(ctypes.addressof(self.library), self, "lib.so")
@@ -98,6 +114,8 @@ def test_a_good_table_is_read():
     assert (kernel.name, kernel.op, kernel.attrs) == (
         "mine", "SOFTMAX", {"axis": "int", "log": "bool"},
     )  # fmt: skip
+    assert kernel.variants == [("fast", True, (2, 8)), ("slow", False, None)]
+    assert (kernel.needs, kernel.is_here) == ([], True)
     node = prepared(kernel)
     assert (node.kernel_name, node.tasks) == ("mine", 1)
     x = np.ones((2, 3), np.float32)
@@ -107,7 +125,7 @@ def test_a_good_table_is_read():
 @pytest.mark.parametrize(
     ("part", "field", "value", "words"),
     [
-        ("library", "abi_version", 1, "expected version 2 of the interface of kernels, got 1"),
+        ("library", "abi_version", 2, "expected version 3 of the interface of kernels, got 2"),
         ("library", "kernel_bytes", 0, "expected structs of"),
         ("library", "tensor_bytes", -1, "expected structs of"),
         ("library", "call_bytes", 2**31 - 1, "expected structs of"),
@@ -122,6 +140,10 @@ def test_a_good_table_is_read():
         ("kernel", "op", None, "kernel 0, 'mine': op: expected a name"),
         ("kernel", "op", b"x" * 300, "kernel 0, 'mine': op: .* fewer than 256"),
         ("kernel", "needs", b"x" * 300, "kernel 0, 'mine': needs: .* fewer than 256"),
+        ("kernel", "needs", b"avx512_vni", "needs: unknown feature 'avx512_vni'; did you mean"),
+        ("kernel", "needs", b"baseline ", "needs: unknown feature ''"),
+        ("variant", "name", b"slow", "expected variants of different names, got 'slow' twice"),
+        ("variant", "name", b"\xff", "variant 0: expected printable UTF-8"),
         ("kernel", "n_operands", -1, "expected 0 to 4 operands, got -1"),
         ("kernel", "n_operands", 5, "expected 0 to 4 operands, got 5"),
         ("kernel", "attrs", None, "at most 64 attrs, got none of 2"),
@@ -143,7 +165,12 @@ def test_a_good_table_is_read():
 )
 def test_what_is_wrong_in_a_table_is_named(part, field, value, words):
     table = Table()
-    places = {"library": table.library, "kernel": table.kernels[0], "attr": table.attrs[0]}
+    places = {
+        "library": table.library,
+        "kernel": table.kernels[0],
+        "attr": table.attrs[0],
+        "variant": table.variants[0],
+    }
     setattr(places[part], field, value)
     with pytest.raises(InputError, match=f"lib.so: .*{words}|lib.so: {words}"):
         table.read()
@@ -157,6 +184,29 @@ def test_work_that_makes_no_sense_is_refused(work):
     (kernel,) = Table(work).read()
     with pytest.raises(KernelError, match="kernel 'mine': expected tasks of at least 0"):
         prepared(kernel)
+
+
+@pytest.mark.parametrize("more", [(3, 0, 0), (-1, 0, 0), (0, -1, 0), (1, 0, -1)])
+def test_what_a_kernel_says_of_its_variant_is_checked(more):
+    (kernel,) = Table((1, 0, 0, *more)).read()
+    with pytest.raises(KernelError, match="kernel 'mine': expected one of its 2 variants"):
+        prepared(kernel)
+
+
+def test_a_list_of_variants_without_an_end_is_refused():
+    table = Table()
+    for i in range(70):
+        table.variants[i].name = b"v%d" % i
+    with pytest.raises(InputError, match="expected at most 64 variants"):
+        table.read()
+
+
+def test_a_row_that_needs_what_no_cpu_here_has_is_passed_over():
+    table = Table()
+    table.kernels[0].needs = b"neon" if platform.machine() == "x86_64" else b"avx2 baseline"
+    assert table.read() == []
+    table.kernels[0].needs = b"baseline"
+    assert [kernel.needs for kernel in table.read()] == [["baseline"]]
 
 
 def test_a_kernel_without_operands_takes_none():
@@ -191,7 +241,7 @@ def test_random_tables_are_refused_or_serve():
             name, kind = rng.choice(place._fields_)
             if kind is ctypes.c_char_p:
                 setattr(place, name, rng.choice(NAMES))
-            elif kind in (ctypes.c_void_p, *map(ctypes.POINTER, (Attr, Kernel))):
+            elif kind in (ctypes.c_void_p, *map(ctypes.POINTER, (Attr, Kernel, Variant))):
                 setattr(place, name, None)
             elif name == "inputs":
                 place.inputs[rng.randrange(4)] = rng.choice(NUMBERS)

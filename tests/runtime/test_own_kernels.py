@@ -384,7 +384,7 @@ def test_what_a_kernel_refuses_goes_to_the_next(library):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": "99"}, "expected version 2 of the interface.*got 99"),
+        ({"version": "99"}, "expected version 3 of the interface.*got 99"),
         ({"table": "0"}, "gives no table"),
         ({"run": "0"}, "the functions prepare and run"),
         ({"op": "SOFTMAXX"}, "unknown op 'SOFTMAXX'; did you mean 'SOFTMAX'"),

@@ -254,6 +254,7 @@ int64_t check_numel(const taper_tensor *t) {
 
 int check_n_outputs = 1;
 const taper_tensor *check_table;
+const char *check_variant;
 
 typedef struct node {
     taper_kernel kernel;
@@ -285,6 +286,14 @@ static void check_descriptors(const taper_kernel *k) {
     }
 }
 
+/* The number of the kernel's variant of that name; 0 where it has none. */
+static int32_t variant_named(const taper_kernel *k, const char *name) {
+    for (int32_t i = 0; k->variants && k->variants[i].name; i++)
+        if (strcmp(k->variants[i].name, name) == 0)
+            return i + 1;
+    return 0;
+}
+
 /* n->call points into *n: a node must not move after this. */
 static taper_status node_prepare(node *n, const char *op, const char *kernel_name,
                                  const taper_tensor *inputs, int n_inputs,
@@ -303,8 +312,11 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
     while (taper_kernel_next(check_level, op, &position, &n->kernel)) {
         if (kernel_name && strcmp(n->kernel.name, kernel_name) != 0)
             continue;
+        const int32_t variant = check_variant ? variant_named(&n->kernel, check_variant) : 0;
+        if (check_variant && variant == 0)
+            continue;
         check_descriptors(&n->kernel);
-        n->work = (taper_work){-1, SIZE_MAX, 1};
+        n->work = (taper_work){.tasks = -1, .scratch_bytes = SIZE_MAX, .phases = 1};
         n->call = (taper_call){.kernel = &n->kernel,
                                .inputs = n->inputs,
                                .output = n->outputs,
@@ -312,13 +324,20 @@ static taper_status node_prepare(node *n, const char *op, const char *kernel_nam
                                .attrs = attrs,
                                .state = alloc_aligned(n->kernel.state_bytes, POISON_BYTE),
                                .n_inputs = n_inputs,
-                               .n_outputs = check_n_outputs};
+                               .n_outputs = check_n_outputs,
+                               .variant = variant};
         const taper_status status = taper_kernel_takes(&n->kernel, &n->call)
                                         ? n->kernel.prepare(&n->call, &n->work)
                                         : TAPER_UNSUPPORTED;
         if (status == TAPER_OK) {
             CHECK(n->work.tasks >= 0 && n->work.scratch_bytes != SIZE_MAX,
                   "%s: prepare accepted but did not fill work", n->kernel.name);
+            CHECK(variant ? n->work.variant == variant
+                          : (n->work.variant != 0) == (n->kernel.variants != NULL),
+                  "%s: asked for variant %d, prepared %d", n->kernel.name, variant,
+                  n->work.variant);
+            CHECK(n->work.extra_flops >= 0 && n->work.scratch_traffic >= 0, "%s: less than nothing",
+                  n->kernel.name);
             for (int i = 0; i < n_inputs; i++)
                 n->inputs[i].data = inputs[i].data;
             for (int i = 0; i < check_n_outputs; i++)
@@ -458,6 +477,36 @@ void check_threads(const char *op, const char *kernel_name, const taper_tensor *
     }
     for (int i = 0; i < check_n_outputs; i++)
         check_free(alone[i]);
+}
+
+int check_variants(const char *op, const taper_tensor *inputs, int n_inputs,
+                   const taper_tensor *output, const void *attrs, void (*compare)(void *arg),
+                   void *arg) {
+    const size_t bytes = (size_t)check_numel(output) * taper_dtype_size(output->dtype);
+    void *own = check_alloc(bytes, 0);
+    size_t position = 0;
+    taper_kernel kernel;
+    int served = 0;
+    while (taper_kernel_next(check_level, op, &position, &kernel)) {
+        memset(output->data, 0xff, bytes);
+        if (check_run(op, kernel.name, inputs, n_inputs, output, attrs, 2) != TAPER_OK)
+            continue;
+        compare(arg);
+        memcpy(own, output->data, bytes);
+        for (const taper_variant *v = kernel.variants; v && v->name; v++) {
+            memset(output->data, 0xff, bytes);
+            check_variant = v->name;
+            if (check_run(op, kernel.name, inputs, n_inputs, output, attrs, 2) == TAPER_OK) {
+                served++;
+                compare(arg);
+                CHECK(v->other_bits || memcmp(own, output->data, bytes) == 0,
+                      "%s: %s has other bits, which its row does not say", kernel.name, v->name);
+            }
+            check_variant = NULL;
+        }
+    }
+    check_free(own);
+    return served;
 }
 
 /* ---- timing ---- */

@@ -85,6 +85,10 @@ extern int check_n_outputs;
 /* The table of the calls below; NULL until a test sets it. */
 extern const taper_tensor *check_table;
 
+/* The variant that the nodes below have to be; NULL, until a test sets it: the kernel's own choice.
+ */
+extern const char *check_variant;
+
 /* Selects the first kernel for op that accepts the call, allocates state and scratch, and runs its
  * tasks split over `workers` threads (each with its own scratch), in ranges of random length and a
  * shuffled order, so that a kernel whose tasks depend on each other is found. kernel_name NULL
@@ -97,6 +101,13 @@ taper_status check_run(const char *op, const char *kernel_name, const taper_tens
 /* check_run with 1, 2 and 3 workers: the call must succeed and the outputs hold the same bytes. */
 void check_threads(const char *op, const char *kernel_name, const taper_tensor *inputs,
                    int n_inputs, const taper_tensor *output, const void *attrs);
+
+/* Computes a node as the kernel's own choice and then as each variant of each kernel that serves
+ * it, and calls compare(arg) after each. The bits are those of that kernel's own choice unless its
+ * row says that the variant has others. Returns how many variants have served. */
+int check_variants(const char *op, const taper_tensor *inputs, int n_inputs,
+                   const taper_tensor *output, const void *attrs, void (*compare)(void *arg),
+                   void *arg);
 
 /* The level under test: that of --isa, else the process's default. */
 extern const taper_level *check_level;

@@ -191,6 +191,30 @@ static void check_attention(attention_case c) {
     node_free(&node);
 }
 
+static void compare_node(void *node) { node_check(node); }
+
+/* Each variant computes any number of rows, with masks and without; dot products need keys whose
+ * elements lie side by side. */
+static void every_variant(void) {
+    static const int64_t rows[] = {1, 3, 4, 5, 33, 150};
+    for (int i = 0; i < 6; i++)
+        for (int layouts = 0; layouts < 2; layouts++) {
+            attention_case c = {.batch = 2, .heads = 4, .kv_heads = 2, .lq = rows[i], .lk = 300};
+            c.d = 20;
+            c.dv = 17;
+            c.layout = layouts ? TRANSPOSED : PROJECTED;
+            c.causal = i % 2 == 1;
+            c.diagonal = 200;
+            attention_node node;
+            node_make(&node, &c);
+            const int served = check_variants("ATTENTION", node.inputs, node.n_inputs, &node.output,
+                                              &node.attrs, compare_node, &node);
+            CHECK(served == (node.inputs[1].strides[3] == 1 ? 2 : 1), "%d rows: %d variants",
+                  (int)rows[i], served);
+            node_free(&node);
+        }
+}
+
 static void lengths(void) {
     static const int64_t sizes[] = {1, 2, 3, 5, 8, 15, 16, 17, 29, 33};
     enum { N = sizeof sizes / sizeof sizes[0] };
@@ -591,6 +615,7 @@ static void not_served(void) {
 }
 
 static const check_case cases[] = {
+    {"every_variant", every_variant},
     {"lengths", lengths},
     {"head_sizes", head_sizes},
     {"large_heads", large_heads},

@@ -280,6 +280,50 @@ static layer square(int64_t size, int64_t channels, int64_t outputs, int64_t ker
                    .padding = {padding, padding, padding, padding}};
 }
 
+/* ---- variants ---- */
+
+static void compare_layer(void *t) { compare(t); }
+
+static int variants_of(layer l) {
+    tensors t;
+    make(&t, &l);
+    const int served =
+        check_variants(op_of(&t), t.inputs, n_inputs(&t), &t.output, &t.attrs, compare_layer, &t);
+    release(&t);
+    return served;
+}
+
+/* Convolutions of all sorts with padding: by copying and by leaving taps out, and with groups also
+ * by the kernels for those (check_variants asks every row). */
+static void every_variant(void) {
+    for (int64_t groups = 1; groups <= 16; groups *= 2)
+        for (int64_t dilation = 1; dilation <= 3; dilation++)
+            for (int64_t stride = 1; stride <= 2; stride++)
+                for (int packed = 0; packed < 2; packed++) {
+                    layer l = square(9, 16, 16, 3, stride, 2);
+                    l.groups = groups;
+                    l.dilation[0] = l.dilation[1] = dilation;
+                    l.packed = packed;
+                    l.epilogue = packed ? &bias_relu : NULL;
+                    CHECK(variants_of(l) == 2, "%d groups, dilation %d", (int)groups,
+                          (int)dilation);
+                }
+    for (int repeat = 0; repeat < 60; repeat++) {
+        layer l = square(1 + repeat % 11, 3, 20, 1 + repeat % 5, 1, 1 + repeat % 3);
+        l.dims = 1 + repeat % 3;
+        l.size[2] = 4;
+        l.kernel[2] = 3;
+        l.padding[4] = repeat % 2;
+        l.padding[5] = 2;
+        if (l.size[0] + 2 * l.padding[0] >= l.kernel[0])
+            CHECK(variants_of(l) == 2, "layer %d", repeat);
+        l.transposed = true;
+        l.padding[0] = l.padding[1] = l.padding[2] = l.padding[3] = 0;
+        l.padding[4] = l.padding[5] = 0;
+        CHECK(variants_of(l) == 1, "transposed %d", repeat);
+    }
+}
+
 /* ---- general ---- */
 
 /* Every width a tile can have and more, and as many rows. */
@@ -751,6 +795,7 @@ static void bench_tall(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
+        {"every_variant", every_variant},
         {"every_width", every_width},
         {"every_channel_tail", every_channel_tail},
         {"strides_and_kernels", strides_and_kernels},

@@ -42,6 +42,17 @@ static void kernel_list(void) {
         CHECK(k->name && *k->name && k->op && *k->op && k->prepare && k->run, "row %zu", n);
         CHECK(k->n_operands >= 1 && k->n_operands <= TAPER_KERNEL_OPERANDS, "%s: inputs", k->name);
         CHECK((uint32_t)k->output && k->output >> 32, "%s: output", k->name);
+        int32_t variants = 0;
+        for (const taper_variant *v = k->variants; v && v->name; v++, variants++) {
+            CHECK(*v->name && (v->rows > 0) == (v->columns > 0), "%s: variant %s", k->name,
+                  v->name);
+            for (const taper_variant *w = k->variants; w < v; w++)
+                CHECK(strcmp(v->name, w->name) != 0, "%s: %s is there twice", k->name, v->name);
+            for (size_t i = 0; taper_kernel_at(check_level, i, &other); i++)
+                CHECK(strcmp(v->name, other.name) != 0, "%s: %s is also a kernel", k->name,
+                      v->name);
+        }
+        CHECK(!k->variants || variants > 0, "%s: a list of no variant", k->name);
         CHECK(k->state_bytes <= taper_max_state_bytes(check_level), "%s: state_bytes", k->name);
         CHECK(k->attrs_bytes <= taper_max_attrs_bytes(check_level), "%s: attrs_bytes", k->name);
         for (size_t i = 0; i < n && taper_kernel_at(check_level, i, &other); i++)
@@ -103,17 +114,19 @@ static taper_status some_run(const taper_call *call, int64_t begin, int64_t end,
     (void)scratch;
     return TAPER_OK;
 }
+static const taper_variant some_variants[] = {{.name = "only"}, {0}};
 static const taper_kernel rows[] = {
     TAPER_KERNEL(some, "SOME", needing, int64_t, TENSOR(D_F32), TENSOR(D_F32))
         TAPER_KERNEL_WITH((NEEDS("baseline")), some, "SOME", needing, int64_t, TENSOR(D_F32),
                           TENSOR(D_F32), TENSOR(D_I64))
-            TAPER_KERNEL_WITH((NEEDS("baseline no_such_feature")), some, "SOME", needing, int64_t,
-                              TENSOR(D_F32), TENSOR(D_F32))};
+            TAPER_KERNEL_WITH((NEEDS("baseline no_such_feature"), VARIANTS(some_variants)), some,
+                              "SOME", needing, int64_t, TENSOR(D_F32), TENSOR(D_F32))};
 
 static void macros_say_needs(void) {
     CHECK(rows[0].needs == NULL && taper_kernel_runs(&rows[0]), "a row that needs nothing");
     CHECK(strcmp(rows[1].needs, "baseline") == 0 && taper_kernel_runs(&rows[1]), "what is here");
     CHECK(!taper_kernel_runs(&rows[2]), "one of two is not");
+    CHECK(!rows[1].variants && strcmp(rows[2].variants->name, "only") == 0, "variants");
     CHECK(rows[1].n_attrs == 1 && rows[1].attrs_bytes == sizeof(int64_t) &&
               rows[1].state_bytes == sizeof(int64_t) && rows[1].n_operands == 2 &&
               strcmp(rows[1].op, "SOME") == 0 && rows[1].run == some_run,
@@ -208,7 +221,13 @@ static void prepare_survives(void) {
                                          .n_inputs = n,
                                          .n_outputs = 1};
                 taper_work work;
-                const taper_status status = k->prepare(&call, &work);
+                taper_status status = k->prepare(&call, &work);
+                for (int32_t v = 0; status < TAPER_NO_MEMORY && k->variants && k->variants[v].name;
+                     v++) {
+                    taper_call as = call;
+                    as.variant = v + 1;
+                    status = k->prepare(&as, &work);
+                }
                 CHECK(status == TAPER_OK || status == TAPER_UNSUPPORTED, "%s: %s", k->name,
                       taper_status_string(status));
                 check_free(state);

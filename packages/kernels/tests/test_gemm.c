@@ -258,6 +258,80 @@ static void check_ways(product p) {
     check_product(&p);
 }
 
+/* ---- variants ---- */
+
+typedef struct case_of {
+    const tensors *t;
+    const product *p;
+} case_of;
+
+static void compare_case(void *arg) {
+    const case_of *c = arg;
+    compare(c->t, c->p);
+}
+
+/* How many variants compute a product. */
+static int variants_of(product p) {
+    tensors t = make(&p);
+    case_of c = {&t, &p};
+    const int served =
+        check_variants("MATMUL", t.inputs, 2 + p.n_extras, &t.output, &t.attrs, compare_case, &c);
+    release(&t);
+    return served;
+}
+
+/* Each computes every shape: rows beyond those that dot products are chosen for, and beyond what is
+ * computed before an epilogue; sums of one piece and of several; columns that end a panel or not.
+ */
+static void every_variant(void) {
+    static const int64_t ms[] = {1, 3, 33, 150, 300}, ns[] = {1, 5, 32, 33},
+                         ks[] = {1, 7, 130, 2100};
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 4; j++)
+            for (int l = 0; l < 4; l++) {
+                if (ms[i] >= 150 && (ks[l] == 2100 || ns[j] < 33))
+                    continue;
+                product p = matrices(ms[i], ns[j], ks[l]);
+                p.epilogue = &add;
+                p.n_extras = 1;
+                p.extras[0] = (operand){1, {ns[j]}, ROWS};
+                const int contiguous = ks[l] == 1 || ns[j] == 1 ? 3 : 2;
+                CHECK(variants_of(p) >= 2, "%d x %d x %d: B by rows", (int)ms[i], (int)ns[j],
+                      (int)ks[l]);
+                p.a.layout = COLUMNS;
+                CHECK(variants_of(p) <= 3, "A by columns");
+                p.a.layout = ROWS;
+                transpose(&p);
+                CHECK(variants_of(p) >= 2 && variants_of(p) <= contiguous, "B by columns");
+                p.packed = true;
+                CHECK(variants_of(p) == 1, "panels alone");
+            }
+    product strided = matrices(20, 20, 20);
+    strided.b.layout = STRIDED;
+    CHECK(variants_of(strided) >= 1, "packing at least");
+}
+
+/* The rows say truly that bits may differ. */
+static void variants_differ(void) {
+    static const char *const names[] = {"dot", "in_place"};
+    product p = matrices(33, 48, 1000);
+    for (int way = 0; way < 2; way++) {
+        transpose(&p); /* B by columns, then by rows */
+        p.transpose_b = way == 0;
+        tensors t = make(&p);
+        const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
+        check_variant = "packing";
+        CHECK(run(&t, &p, 1) == TAPER_OK, "packing");
+        float *packed = keep(&t, check_numel(&t.output), 0);
+        memcpy(packed, t.output.data, bytes);
+        check_variant = names[way];
+        CHECK(run(&t, &p, 1) == TAPER_OK, "%s", names[way]);
+        CHECK(memcmp(packed, t.output.data, bytes) != 0, "%s has the bits of packing", names[way]);
+        check_variant = NULL;
+        release(&t);
+    }
+}
+
 /* ---- sizes ---- */
 
 static void every_m_remainder(void) {
@@ -859,6 +933,8 @@ static void bench_epilogues(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
+        {"every_variant", every_variant},
+        {"variants_differ", variants_differ},
         {"every_m_remainder", every_m_remainder},
         {"every_n_tail", every_n_tail},
         {"every_k_tail", every_k_tail},

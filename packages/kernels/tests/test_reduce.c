@@ -225,6 +225,52 @@ static void check_plain(size_t which, int rank, const int64_t *shape, unsigned m
     check_reduction(which, rank, shape, mask, mask & 1, prod ? 0.7f : -2.0f, prod ? 1.4f : 3.0f, 0);
 }
 
+static void compare_reduction(void *r) { reduction_check(r); }
+
+/* Where the innermost dim is reduced, and short, and another is too, both variants serve. */
+static void every_variant(void) {
+    for (size_t which = 0; which < N_REDUCTIONS; which++)
+        for (int way = 0; way < 4; way++) {
+            static const unsigned masks[] = {2 | 8, 2 | 8, 1 | 4, 8};
+            static const int served[] = {2, 1, 1, 1};
+            const int64_t shape[] = {2, 70, 5, way == 1 ? 70 : 12};
+            const bool prod = strcmp(reductions[which].op, "PROD") == 0;
+            reduction r;
+            reduction_make(&r, which, 4, shape, masks[way], false, prod ? 0.7f : -2.0f,
+                           prod ? 1.4f : 3.0f, 0);
+            const int n = check_variants(r.op, &r.x, 1, &r.y, &r.attrs, compare_reduction, &r);
+            CHECK(n == served[way], "%s, way %d: %d variants", r.op, way, n);
+            reduction_free(&r);
+        }
+}
+
+/* The rows of floats say truly that bits may differ: of sums, and of zeros of both signs. */
+static void variants_differ(void) {
+    static const char *const ops[] = {"SUM", "AMAX"};
+    for (int i = 0; i < 2; i++) {
+        int other = 0;
+        for (int repeat = 0; repeat < 40; repeat++) {
+            size_t which = 0;
+            while (strcmp(reductions[which].op, ops[i]) != 0)
+                which++;
+            reduction r;
+            reduction_make(&r, which, 3, (int64_t[]){9, 5, 12}, 1 | 4, false, -1, 1, 0);
+            for (int64_t j = 0; i == 1 && j < check_numel(&r.x); j++)
+                ((float *)r.x.data)[j] = check_int(0, 1) ? 0.0f : -0.0f;
+            float columns[5];
+            check_variant = "columns";
+            CHECK(check_run(r.op, NULL, &r.x, 1, &r.y, &r.attrs, 1) == TAPER_OK, "columns");
+            memcpy(columns, r.y.data, sizeof columns);
+            check_variant = "rows";
+            CHECK(check_run(r.op, NULL, &r.x, 1, &r.y, &r.attrs, 1) == TAPER_OK, "rows");
+            check_variant = NULL;
+            other += memcmp(columns, r.y.data, sizeof columns) != 0;
+            reduction_free(&r);
+        }
+        CHECK(other > 0, "%s has the same bits by rows and by columns", ops[i]);
+    }
+}
+
 static void every_set_of_axes(void) {
     for (size_t which = 0; which < N_REDUCTIONS; which++) {
         for (unsigned mask = 0; mask < 16; mask++) {
@@ -460,6 +506,8 @@ static void not_served(void) {
 }
 
 static const check_case cases[] = {
+    {"every_variant", every_variant},
+    {"variants_differ", variants_differ},
     {"every_set_of_axes", every_set_of_axes},
     {"row_lengths", row_lengths},
     {"column_counts", column_counts},

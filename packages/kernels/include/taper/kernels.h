@@ -155,6 +155,7 @@ typedef struct taper_call {
     void *state;                /* taper_kernel.state_bytes, aligned to TAPER_ALIGNMENT */
     int32_t n_inputs;
     int32_t n_outputs;
+    int32_t variant; /* which of the kernel's variants computes, from 1 on; 0: it chooses itself */
 } taper_call;
 
 typedef struct taper_work {
@@ -163,7 +164,24 @@ typedef struct taper_work {
     /* The tasks come in so many parts of equal length: a part's tasks read what those of the part
      * before have written. 0 is 1: all tasks are independent. */
     int64_t phases;
+    /* Which of the kernel's variants this is, from 1 on; 0 where it has none. */
+    int32_t variant;
+    /* What this variant does beyond what its op has to, on all tasks: operations on lanes of no use
+     * and on sums over lanes, and bytes that it writes to scratch and reads there. They let a
+     * caller weigh one variant against another. */
+    int64_t extra_flops;
+    int64_t scratch_traffic;
 } taper_work;
+
+/* One way in which a kernel computes nodes. */
+typedef struct taper_variant {
+    const char *name; /* "dot" */
+    /* Whether some node gets other bits than from the kernel's own choice: terms are added in
+     * another order. */
+    bool other_bits;
+    /* Rows and columns of the output that registers hold at a time; 0: it has no such tile. */
+    int32_t rows, columns;
+} taper_variant;
 
 /* Which tensors may stand at one place: bits 1 << taper_dtype and 1 << (32 + taper_format). */
 typedef uint64_t taper_operand;
@@ -176,6 +194,9 @@ typedef struct taper_kernel {
     /* The features that the CPU must have beyond the level, by taper_feature_name, with a space
      * between two ("avx512_vnni"); NULL: none. */
     const char *needs;
+    /* Its ways of computing a node, up to one without a name; NULL: it has one way only. A variant
+     * that does not serve the node is TAPER_UNSUPPORTED. */
+    const taper_variant *variants;
     /* The tensors it takes; `output` stands for all outputs, the last of `inputs` for all further
      * ones. prepare() may refuse more. */
     taper_operand output;
@@ -198,7 +219,7 @@ typedef struct taper_kernel {
 /* -- kernels of others ------------------------------------------------------------------------- */
 
 /* Grows by one with every change of what is declared above. */
-enum { TAPER_ABI_VERSION = 2 };
+enum { TAPER_ABI_VERSION = 3 };
 
 /* What a library of kernels tells: it exports
  *

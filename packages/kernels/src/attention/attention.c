@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/overflow.h"
 #include "common/tensor.h"
 #include "gemm/engine.h"
 #include "attention/kernels.inc"

@@ -14,6 +14,15 @@ enum {
     SCORE_PAD = 16, /* floats after a row of scores: rows a power of two apart share sets */
 };
 
+/* Scores by dot products, or by vectors across rows: each adds up a score in an order of its own.
+ */
+enum { ATTENTION_FEW_ROWS = 1, ATTENTION_ROW_TILES };
+static const taper_variant attention_variants[] = {
+    {.name = "few_rows", .other_bits = true}, /* where a key's elements are contiguous */
+    {.name = "row_tiles", .other_bits = true, .rows = ROW_TILE, .columns = GEMM_NR},
+    {0},
+};
+
 /* [batch][head][row][col] of a tensor; 0 for dimensions that are missing or broadcast. Rank 3 is a
  * batch of one, whose heads are the tensor's batch. */
 typedef struct attention_strides {
@@ -100,10 +109,15 @@ static int64_t attention_take(int64_t *floats, int64_t n) {
     return at;
 }
 
-static void attention_cut(struct attention_state *s) {
+/* `variant`: 0, or which is asked for; false where it does not serve such keys. */
+static bool attention_cut(struct attention_state *s, int32_t variant) {
+    s->few_rows = variant ? variant == ATTENTION_FEW_ROWS : s->rows <= FEW_ROWS && s->k.col == 1;
+    if (s->few_rows && s->k.col != 1)
+        return false;
     const int64_t heads = s->batch * s->heads;
     const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv);
-    s->block_rows = attention_block(s->rows, i64_max(ROW_TILE, i64_min(widest, MAX_BLOCK_ROWS)));
+    const int64_t most = s->few_rows ? ROW_TILE : i64_min(widest, MAX_BLOCK_ROWS);
+    s->block_rows = attention_block(s->rows, i64_max(ROW_TILE, most));
     while (heads * i64_ceil_div(s->rows, s->block_rows) < TASK_PARTS &&
            s->block_rows >= 2 * ROW_TILE)
         s->block_rows = attention_block(s->block_rows, s->block_rows / 2);
@@ -114,8 +128,6 @@ static void attention_cut(struct attention_state *s) {
     /* In vectors of multiply-adds; few rows are bound by reading keys and values. */
     s->units_per_task = rows_per_task(s->block_rows * s->keys * (s->d + s->dv) / GEMM_NR);
 
-    s->few_rows = s->rows <= FEW_ROWS && s->k.col == 1;
-
     int64_t floats = 0;
     s->at.q = attention_take(&floats, s->block_rows * s->d);
     s->at.values = attention_take(&floats, GEMM_WIDE_PANELS * s->block_keys * GEMM_NR);
@@ -125,6 +137,19 @@ static void attention_cut(struct attention_state *s) {
     s->at.total = attention_take(&floats, s->block_rows);
     s->at.bias = attention_take(&floats, s->masked ? V_LEN * s->block_keys : 0);
     s->at.floats = floats;
+    return true;
+}
+
+/* What the variant does beyond the products; see taper_work. */
+static void attention_weigh(const struct attention_state *s, taper_work *work) {
+    const int64_t heads = i64_times(s->batch, s->heads), moved = 2 * sizeof(float);
+    if (s->few_rows) { /* sums over lanes */
+        work->extra_flops = i64_times(heads, i64_times(s->rows, i64_times(s->keys, 2 * V_LEN)));
+        return;
+    }
+    const int64_t rows = i64_ceil_div(s->rows, GEMM_NR) * GEMM_NR;
+    work->extra_flops = i64_times(heads, i64_times(rows - s->rows, i64_times(s->keys, 2 * s->d)));
+    work->scratch_traffic = i64_times(heads, i64_times(rows, i64_times(s->d, moved)));
 }
 
 /* With one query a head, the heads that share keys become the rows of one head. */
@@ -196,8 +221,11 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
         attention_heads_as_rows(s);
     }
 
-    attention_cut(s);
+    if (!attention_cut(s, call->variant))
+        return TAPER_UNSUPPORTED;
     work->tasks = i64_ceil_div(s->units, s->units_per_task);
     work->scratch_bytes = (size_t)s->at.floats * sizeof(float);
+    work->variant = s->few_rows ? ATTENTION_FEW_ROWS : ATTENTION_ROW_TILES;
+    attention_weigh(s, work);
     return TAPER_OK;
 }

@@ -13,4 +13,9 @@ TENSOR_INLINE int64_t i64_times(int64_t a, int64_t b) {
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 2 : i64_min(product, INT64_MAX / 2);
 }
 
+/* a + b, or INT64_MAX where that is more; both at least 0. */
+TENSOR_INLINE int64_t i64_plus(int64_t a, int64_t b) {
+    return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
+
 #endif /* TAPER_OVERFLOW_H */

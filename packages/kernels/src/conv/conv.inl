@@ -19,6 +19,18 @@ enum {
     CONV_MAX_COLS = 512,         /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
 
+/* What happens where a tap lies outside of x. Both add the same products in the same order, and the
+ * one zeros among them; but sums of more than CONV_KC terms have their pieces elsewhere, and a zero
+ * times an infinite weight is NaN. */
+enum { CONV_PADDED = 1, CONV_CLIPPED };
+#define CONV_TILE GEMM_MR, GEMM_PANELS *GEMM_NR
+static const taper_variant conv_variants[] = {
+    {"padded", true, CONV_TILE},  /* x is copied, with zeros around it */
+    {"clipped", true, CONV_TILE}, /* the tap is left out */
+    {0},
+};
+static const taper_variant conv_transpose_variants[] = {{"padded", false, CONV_TILE}, {0}};
+
 struct conv_state {
     taper_program epilogue; /* but for what is fused */
     program_fused fused;
@@ -103,6 +115,21 @@ static size_t conv_aligned(int64_t bytes) {
     return (size_t)i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
 }
 
+/* What the variant does beyond the products; see taper_work. */
+static void conv_weigh(const struct conv_state *state, int64_t source_floats, taper_work *work) {
+    const conv_shape *s = &state->shape;
+    const int64_t columns = i64_ceil_div(s->out, GEMM_NR) * GEMM_NR, moved = 2 * sizeof(float);
+    const int64_t pixels = s->batch * s->dims[0].out * s->dims[1].out * s->dims[2].out;
+    const int64_t idle = i64_times(columns - s->out, s->groups);
+    int64_t floats = 0; /* of a unit */
+    if (s->padded)
+        floats = i64_times(source_floats, s->groups == 1 ? 1 : state->groups);
+    if (!s->packed)
+        floats = i64_plus(floats, i64_times(conv_rows(s), i64_times(columns, state->groups)));
+    work->extra_flops = i64_times(pixels, i64_times(idle, 2 * conv_rows(s)));
+    work->scratch_traffic = i64_times(state->units, i64_times(floats, moved));
+}
+
 static taper_status conv_prepare(const taper_call *call, taper_work *work, bool transposed) {
     const struct conv_attrs *attrs = call->attrs;
     struct conv_state *state = call->state;
@@ -115,12 +142,15 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0};
+        *work = (taper_work){.variant = call->variant ? call->variant : CONV_PADDED};
         return TAPER_OK;
     }
-    for (int32_t d = 0; d < WINDOW_DIMS && !transposed; d++)
-        s->clipped = s->clipped || (s->padded && s->dims[d].kernel > 1 && s->dims[d].dilation > 1);
-    s->padded = s->padded && !s->clipped;
+    bool clips = call->variant == CONV_CLIPPED;
+    for (int32_t d = 0; d < WINDOW_DIMS && !transposed && !call->variant; d++)
+        clips = clips || (s->padded && s->dims[d].kernel > 1 && s->dims[d].dilation > 1);
+    const int32_t variant = clips ? CONV_CLIPPED : CONV_PADDED;
+    s->clipped = clips && s->padded;
+    s->padded = s->padded && !clips;
     if (s->in == 0) /* nothing to add up, however many taps */
         for (int32_t d = 0; d < WINDOW_DIMS; d++)
             s->dims[d].kernel = 1;
@@ -137,6 +167,8 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
         (s->packed ? 0 : conv_aligned(conv_rows(s) * panels * (int64_t)sizeof(float)));
     work->tasks = state->units;
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
+    work->variant = variant;
+    conv_weigh(state, floats, work);
     return TAPER_OK;
 }
 

@@ -6,6 +6,7 @@
  */
 #include <assert.h>
 
+#include "common/overflow.h"
 #include "common/tensor.h"
 #include "gemm/kernels.inc"
 #include "isa/isa.h"

@@ -37,7 +37,7 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
     /* B is read in the way that suits the rows an average group has. */
     const int64_t rows = s->m;
     s->m = i64_max(1, rows / i64_max(1, state->groups));
-    matmul_choose(&state->product);
+    matmul_choose(&state->product, matmul_best(&state->product.shape));
     matmul_split(&state->product);
     state->product.dot = false;
     s->m = rows;

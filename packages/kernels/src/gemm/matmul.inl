@@ -20,9 +20,21 @@ enum {
     MATMUL_DOT_ROWS = 32,
     MATMUL_DOT_FEW = 4,
     MATMUL_DOT_LENGTH = 16,
-    MATMUL_IN_PLACE = 4, /* tiles of rows up to which B is read where it lies rather than packed */
+    MATMUL_IN_PLACE_TILES = 4, /* of rows, up to which B is read where it lies rather than packed */
     MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
     MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
+};
+
+/* How B is read. A sum is added up in one order by dot products, and in pieces of other lengths
+ * where B is read in place: the bits depend on the variant, so that they do not depend on it only
+ * where one alone serves. */
+enum { MATMUL_DOT = 1, MATMUL_IN_PLACE, MATMUL_PACKING, MATMUL_PANELS };
+static const taper_variant matmul_variants[] = {
+    {"dot", true, DOT_MR, DOT_NR},                      /* where its columns are contiguous */
+    {"in_place", true, GEMM_MR, GEMM_PANELS * GEMM_NR}, /* where its rows are */
+    {"packing", true, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* into panels, when their turn comes */
+    {"panels", false, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* in which it is stored */
+    {0},
 };
 
 struct matmul_state {
@@ -30,7 +42,7 @@ struct matmul_state {
     program_fused fused;
     matmul_shape shape;
     float alpha;
-    bool dot;                   /* by dot products: few rows, and the columns of B are contiguous */
+    bool dot;                   /* by dot products */
     gemm_b_form b_form;         /* else */
     int64_t k_piece;            /* of the sum, in registers at once */
     int64_t max_rows, max_cols; /* of C, computed before the epilogue */
@@ -56,15 +68,39 @@ static int64_t matmul_step(const matmul_shape *s) {
     return GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
 }
 
-static void matmul_choose(struct matmul_state *state) {
-    const matmul_shape *s = &state->shape;
+/* The variant for a node of whom nobody says which. */
+static int32_t matmul_best(const matmul_shape *s) {
+    if (s->packed)
+        return MATMUL_PANELS;
     /* The sum over lanes costs a few instructions for each element of C, packing some for each
      * vector of B: dot products win for few rows. */
-    state->dot = s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= MATMUL_DOT_ROWS &&
-                 (s->m <= MATMUL_DOT_FEW || s->m * MATMUL_DOT_LENGTH <= s->k);
+    if (s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= MATMUL_DOT_ROWS &&
+        (s->m <= MATMUL_DOT_FEW || s->m * MATMUL_DOT_LENGTH <= s->k))
+        return MATMUL_DOT;
     /* Packing pays when several tiles of rows use it. */
-    const bool in_place = s->b_col_stride == 1 && s->m <= MATMUL_IN_PLACE * GEMM_MAX_MR;
-    state->b_form = s->packed ? GEMM_B_PANELS : in_place ? GEMM_B_ROWS : GEMM_B_ANY;
+    return s->b_col_stride == 1 && s->m <= MATMUL_IN_PLACE_TILES * GEMM_MAX_MR ? MATMUL_IN_PLACE
+                                                                               : MATMUL_PACKING;
+}
+
+static bool matmul_serves(const matmul_shape *s, int32_t variant) {
+    switch (variant) {
+    case MATMUL_DOT:
+        return !s->packed && s->b_k_stride == 1;
+    case MATMUL_IN_PLACE:
+        return !s->packed && s->b_col_stride == 1;
+    case MATMUL_PACKING:
+        return !s->packed;
+    default:
+        return variant == MATMUL_PANELS && s->packed;
+    }
+}
+
+static void matmul_choose(struct matmul_state *state, int32_t variant) {
+    const matmul_shape *s = &state->shape;
+    state->dot = variant == MATMUL_DOT;
+    state->b_form = variant == MATMUL_PANELS     ? GEMM_B_PANELS
+                    : variant == MATMUL_IN_PLACE ? GEMM_B_ROWS
+                                                 : GEMM_B_ANY;
     const int64_t known = taper_cache_bytes(2), l2 = known > 0 ? known : MATMUL_L2;
     state->max_rows = i64_max(1, l2 / MATMUL_L2_PER_ROW / GEMM_MR) * GEMM_MR;
     const int64_t step = matmul_step(s);
@@ -112,7 +148,7 @@ static bool matmul_copies_a(const struct matmul_state *state) {
 static int64_t matmul_a_floats(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     if (state->dot)
-        return s->a_k_stride == 1 ? 0 : s->m * s->k;
+        return s->a_k_stride == 1 ? 0 : i64_min(s->m, MATMUL_DOT_ROWS) * s->k;
     if (!matmul_copies_a(state))
         return 0;
     return i64_min(s->m, state->max_rows) * (state->k_piece + MATMUL_PAD);
@@ -125,12 +161,42 @@ static int64_t matmul_b_floats(const struct matmul_state *state) {
     return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
 }
 
+/* What the variant does beyond m * n * k multiply-adds; see taper_work. */
+static void matmul_weigh(const struct matmul_state *state, taper_work *work) {
+    const matmul_shape *s = &state->shape;
+    const int64_t batches = state->units / (state->col_chunks * state->row_chunks);
+    const int64_t outputs = i64_times(batches, i64_times(s->m, s->n)), moved = 2 * sizeof(float);
+    int64_t flops, floats = 0; /* of one product's: flops for each output, floats */
+    if (state->dot) {
+        /* Two loads for each multiply-add of a tile, or nearly, take half as long again. */
+        flops = 2 * (matmul_round_up(s->k, V_LEN) - s->k + V_LEN) + s->k;
+        if (s->a_k_stride != 1)
+            floats = i64_times(s->m, i64_times(s->k, state->col_chunks));
+    } else {
+        const int64_t panels = matmul_round_up(s->n, GEMM_NR);
+        flops = s->n > 0 ? i64_times(2 * (panels - s->n), s->k) / s->n : 0;
+        if (state->b_form == GEMM_B_ANY)
+            /* Once from where B is, then from cache: a quarter of the time. */
+            floats = i64_times(panels, i64_times(s->k, 3 + state->row_chunks)) / 4;
+        if (matmul_copies_a(state))
+            floats = i64_plus(floats, i64_times(s->m, i64_times(s->k, state->col_chunks)));
+        if (state->k_piece > 0) /* C, for each piece but the last */
+            floats =
+                i64_plus(floats, i64_times(s->m * s->n, i64_ceil_div(s->k, state->k_piece) - 1));
+    }
+    work->extra_flops = i64_times(outputs, flops);
+    work->scratch_traffic = i64_times(batches, i64_times(floats, moved));
+}
+
 static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work) {
     const struct matmul_attrs *attrs = call->attrs;
     struct matmul_state *state = call->state;
     if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs))
         return TAPER_UNSUPPORTED;
-    matmul_choose(state);
+    const int32_t variant = call->variant ? call->variant : matmul_best(&state->shape);
+    if (!matmul_serves(&state->shape, variant))
+        return TAPER_UNSUPPORTED;
+    matmul_choose(state, variant);
     state->fused = program_fuses_nothing;
     /* Tiles alone fuse, and only where C lies as the output does. */
     const bool tiles = !state->dot && !state->shape.swapped;
@@ -140,7 +206,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){0};
+        *work = (taper_work){.variant = variant};
         return TAPER_OK;
     }
     state->alpha = (float)attrs->alpha;
@@ -152,6 +218,8 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
         state->b_scratch + (size_t)matmul_round_up(matmul_b_floats(state) * floats, line);
     work->tasks = i64_ceil_div(state->units, state->units_per_task);
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
+    work->variant = variant;
+    matmul_weigh(state, work);
     return TAPER_OK;
 }
 
@@ -242,21 +310,26 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
                        const float *b, char *scratch) {
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
-    dot_block d = {.a = a,
-                   .a_row_stride = s->a_row_stride,
-                   .b = b + part->col * s->b_col_stride,
-                   .b_col_stride = s->b_col_stride,
-                   .k = s->k,
-                   .c = (float *)call->output->data + part->batch * s->m * s->n + part->col,
-                   .ldc = s->n,
-                   .alpha = state->alpha};
-    if (s->a_k_stride != 1) {
-        gemm_copy((float *)scratch, s->k, a, s->a_row_stride, s->a_k_stride, s->m, s->k);
-        d.a = (const float *)scratch;
-        d.a_row_stride = s->k;
+    const int64_t last = part->row + part->rows;
+    for (int64_t row = part->row, rows; row < last; row += rows) {
+        rows = i64_min(last - row, MATMUL_DOT_ROWS);
+        const int64_t c_row = part->batch * s->m + row;
+        dot_block d = {.a = a + row * s->a_row_stride,
+                       .a_row_stride = s->a_row_stride,
+                       .b = b + part->col * s->b_col_stride,
+                       .b_col_stride = s->b_col_stride,
+                       .k = s->k,
+                       .c = (float *)call->output->data + c_row * s->n + part->col,
+                       .ldc = s->n,
+                       .alpha = state->alpha};
+        if (s->a_k_stride != 1) {
+            gemm_copy((float *)scratch, s->k, d.a, s->a_row_stride, s->a_k_stride, rows, s->k);
+            d.a = (const float *)scratch;
+            d.a_row_stride = s->k;
+        }
+        dot_block_run(&d, rows, part->cols);
+        matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
     }
-    dot_block_run(&d, s->m, part->cols);
-    matmul_epilogue(call, part->batch * s->m, s->m, part->col, part->cols, scratch);
 }
 
 /* The largest part that begins at `unit` and ends before `last`: whole columns of row chunks, or

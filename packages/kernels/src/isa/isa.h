@@ -75,7 +75,7 @@ enum { TAPER_FORMATS(TAPER_FORMAT_BIT) };
  * inputs (the last of which stands for all further ones), and <name>_prepare, <name>_run.
  * TAPER_KERNEL0 is for kernels without attrs. TAPER_KERNEL_WITH says more, in parentheses before
  * the rest:
- *     TAPER_KERNEL_WITH((NEEDS("avx512_vnni")), i8_matmul, "MATMUL", matmul, ...)
+ *     TAPER_KERNEL_WITH((NEEDS("avx512_vnni"), VARIANTS(list)), i8_matmul, "MATMUL", matmul, ...)
  */
 #define TAPER_ATTRS_ROW(id)                                                                        \
     .attrs = id##_attr_list, .n_attrs = sizeof id##_attr_list / sizeof id##_attr_list[0],          \
@@ -94,5 +94,7 @@ enum { TAPER_FORMATS(TAPER_FORMAT_BIT) };
 /* For TAPER_KERNEL_WITH: the features, by the names of taper_feature_name, that the CPU must have
  * beyond the level; one string, with spaces. */
 #define NEEDS(features) .needs = features
+/* The row's array of taper_variant, which ends with {0}. */
+#define VARIANTS(array) .variants = array
 
 #endif /* TAPER_ISA_H */

@@ -307,7 +307,7 @@ static taper_status reduce_prepare(const taper_call *call, const struct reducer 
     const taper_tensor *x = &call->inputs[0];
     struct reduce_state *s = call->state;
     if (call->n_inputs != 1 || !tensor_is(x, reducer->in, tensor_numel(x)) ||
-        !reduce_plan(s, x, &attrs->axes) ||
+        !reduce_plan(s, call, &attrs->axes, work) ||
         !tensor_is(call->output, reducer->out, s->kept.count * reduce_outputs(s, s->spans.inner)) ||
         (s->count == 0 && !reducer->empty && tensor_numel(call->output) > 0))
         return TAPER_UNSUPPORTED;

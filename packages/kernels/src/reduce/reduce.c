@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/axis.h"
+#include "common/overflow.h"
 #include "reduce/kernels.inc"
 #include "isa/isa.h"
 #include "simd/rows.h"

@@ -12,6 +12,14 @@ typedef struct loops {
 
 struct reducer;
 
+/* Along rows of the innermost dimension, or across columns. */
+enum { REDUCE_ROWS = 1, REDUCE_COLUMNS };
+static const taper_variant reduce_variants[] = {{.name = "rows"}, {.name = "columns"}, {0}};
+/* Of floats: sums and products round, and of zeros of both signs, or of several NaN, the largest is
+ * the one that comes first. Where columns serve, they are the kernel's own choice. */
+static const taper_variant reduce_float_variants[] = {
+    {.name = "rows", .other_bits = true}, {.name = "columns"}, {0}};
+
 /* Rows of so few elements, four cache lines, are columns where there is another reduced dimension
  * to be their rows: a sum over the lanes of a vector for each would cost as much as the row. */
 enum { REDUCE_SHORT = 64 };
@@ -61,8 +69,11 @@ static void loops_push(loops *l, int64_t size, int64_t stride) {
     l->count *= size;
 }
 
-/* Fills all of s but reducer and divisor; false for what the op's definition excludes. */
-static bool reduce_plan(struct reduce_state *s, const taper_tensor *x, const taper_ints *axes) {
+/* Fills all of s but reducer and divisor, and what work says of the variant; false for what the
+ * op's definition or the variant that the call asks for excludes. */
+static bool reduce_plan(struct reduce_state *s, const taper_call *call, const taper_ints *axes,
+                        taper_work *work) {
+    const taper_tensor *x = &call->inputs[0];
     bool reduced[TAPER_MAX_RANK] = {false};
     for (int64_t i = 0; i < axes->count; i++) {
         if (axes->data[i] < 0 || axes->data[i] >= x->rank)
@@ -93,12 +104,16 @@ static bool reduce_plan(struct reduce_state *s, const taper_tensor *x, const tap
         *(dims[d].reduced ? &rows : &columns) = dims[d].size;
     s->neighbours = 1;
     s->along_row = n == 0 || dims[0].reduced;
-    if (n > 2 && s->along_row && rows > 0 && rows <= REDUCE_SHORT) { /* dims[2] is reduced too */
+    if (n > 2 && s->along_row && rows > 0 && rows <= REDUCE_SHORT &&
+        call->variant != REDUCE_ROWS) { /* dims[2] is reduced too */
         s->neighbours = rows;
         s->along_row = false;
         columns *= rows;
         rows = dims[next++].size;
     }
+    work->variant = s->along_row ? REDUCE_ROWS : REDUCE_COLUMNS;
+    if (call->variant && call->variant != work->variant)
+        return false;
     for (int64_t d = n - 1; d >= next; d--)
         loops_push(dims[d].reduced ? &s->reduced : &s->kept, dims[d].size, dims[d].stride);
     if (tensor_numel(x) == 0) /* nothing to walk, however large the other dims */
@@ -111,5 +126,9 @@ static bool reduce_plan(struct reduce_state *s, const taper_tensor *x, const tap
         s->spans =
             axis_tiled(s->kept.count, rows, columns, s->spans.tile / s->neighbours * s->neighbours);
     s->spans.per_task = rows_per_task(s->count / s->neighbours * s->spans.tile);
+    /* A row ends with one over lanes; a column's parts go through scratch. */
+    const int64_t folds = i64_times(s->kept.count, i64_times(columns, s->reduced.count));
+    work->extra_flops = s->along_row ? i64_times(folds, 2 * V_LEN) : 0;
+    work->scratch_traffic = s->along_row ? 0 : i64_times(folds, 2 * sizeof(double));
     return true;
 }

@@ -30,7 +30,7 @@ static taper_status f32_var_prepare(const taper_call *call, taper_work *work) {
     const taper_tensor *x = &call->inputs[0];
     struct reduce_state *s = call->state;
     if (call->n_inputs != 1 || !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
-        !reduce_plan(s, x, &attrs->axes) ||
+        !reduce_plan(s, call, &attrs->axes, work) ||
         !tensor_is(call->output, TAPER_FLOAT32, s->kept.count * reduce_outputs(s, s->spans.inner)))
         return TAPER_UNSUPPORTED;
     const double divisor = (double)s->count - attrs->correction;

@@ -34,6 +34,7 @@ cdef class Selection:
     cdef Kernel chosen      # None where none serves the step
     cdef KernelAttrs attrs  # of the chosen one
     cdef list reasons       # str: why not those before the chosen one
+    cdef int32_t number     # which of its variants, from 1 on; 0 where it has none
     cdef object server      # Server: what computes the step where no kernel does
 
 
@@ -54,7 +55,7 @@ cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1
 cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1
 cdef list find_candidates(kernels, op)
 cdef Selection select_kernel(
-    list candidates, dict attrs, dict made, taper_step *step, char *state
+    list candidates, dict attrs, dict made, taper_step *step, char *state, choice=*, node=*
 )
 cdef size_t max_state_bytes() noexcept
 cdef int64_t now() noexcept nogil

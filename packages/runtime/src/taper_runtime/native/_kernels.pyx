@@ -25,6 +25,7 @@ import os
 
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, InternalError, KernelError, TaperError
+from taper_runtime.base.text import unknown
 from taper_runtime.formats import PLAIN, decode
 from taper_runtime.ops.opdef import TensorType
 
@@ -206,6 +207,50 @@ cdef dict _describe(const taper_kernel *kernel):
     return attrs
 
 
+cdef list _variants_of(const taper_kernel *kernel):
+    from taper_runtime.native.variants import Variant  # which few sessions need
+
+    cdef const taper_variant *each = kernel.variants
+    variants = []
+    while each != NULL and each.name != NULL:
+        tile = (each.rows, each.columns) if each.rows else None
+        variants.append(Variant(each.name.decode(), bool(each.other_bits), tile))
+        each += 1
+    return variants
+
+
+def feature_names():
+    """The names of the features that a kernel may need, the same ones on every CPU."""
+    cdef size_t i = 0
+    names = []
+    while taper_feature_name(i) != NULL:
+        names.append(taper_feature_name(i).decode())
+        i += 1
+    return names
+
+
+def all_kernels(isa=None):
+    """The kernels of a level in order of preference, also those that this CPU cannot run.
+
+    Parameters
+    ----------
+    isa : str, optional
+
+    Returns
+    -------
+    list of Kernel
+    """
+    cdef Level level = _level(isa)
+    cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
+    cdef size_t i = 0
+    kernels = []
+    while taper_kernel_at(level.level, i, &kernel.kernel):
+        kernels.append(kernel)
+        kernel = Kernel.__new__(Kernel, _KEY)
+        i += 1
+    return kernels
+
+
 def list_kernels(isa=None):
     """The kernels of a level in order of preference, as (name, op, {attr: type})."""
     cdef Level level = _level(isa)
@@ -245,11 +290,7 @@ def kernel_signatures(op, isa=None):
     list of str
         As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
     """
-    signatures = []
-    for kernel in find_kernels(op, isa):
-        *inputs, output = [_operand_text(types) for types in kernel.operands]
-        signatures.append(f"{kernel.name}: {', '.join(inputs)}... -> {output}")
-    return signatures
+    return [f"{kernel.name}: {kernel.types}" for kernel in find_kernels(op, isa)]
 
 
 def find_kernels(op, isa=None):
@@ -410,6 +451,28 @@ cdef class Kernel:
         inputs = [_operand_types(kernel.inputs[i]) for i in range(kernel.n_operands)]
         return [*inputs, _operand_types(kernel.output)]
 
+    @property
+    def types(self):
+        """What it takes and gives: ``float32, float32 in plain|panels.1, any dtype... -> float32``.
+        """
+        *inputs, output = [_operand_text(types) for types in self.operands]
+        return f"{', '.join(inputs)}... -> {output}"
+
+    @property
+    def needs(self):
+        """The features that the CPU must have beyond the level."""
+        return [] if self.kernel.needs == NULL else self.kernel.needs.decode().split(" ")
+
+    @property
+    def is_here(self):
+        """Whether this CPU has what it needs."""
+        return taper_kernel_runs(&self.kernel)
+
+    @property
+    def variants(self):
+        """Its ways of computing a node, as :class:`Variant`; empty where it has one way only."""
+        return _variants_of(&self.kernel)
+
 
 # Bytes that the state of any external kernel needs.
 cdef size_t _external_state_bytes = 0
@@ -473,6 +536,7 @@ def read_library(uintptr_t table, library, path):
 cdef int32_t MAX_EXTERNAL_KERNELS = 1 << 12
 cdef size_t MAX_EXTERNAL_ATTRS = 64
 cdef size_t MAX_EXTERNAL_NAME = 256
+cdef size_t MAX_EXTERNAL_VARIANTS = 64
 cdef size_t MAX_EXTERNAL_BYTES = 1 << 20  # of a state, and of attrs
 cdef size_t MAX_SCRATCH_BYTES = 1 << 40  # of a worker
 
@@ -497,7 +561,23 @@ cdef int _check_external(const taper_kernel *kernel, what) except -1:
     what = f"{what}, {name!r}"
     _external_text(kernel.op, f"{what}: op")
     if kernel.needs != NULL:
-        _external_text(kernel.needs, f"{what}: needs")
+        known = feature_names()
+        for feature in _external_text(kernel.needs, f"{what}: needs").split(" "):
+            if feature not in known:
+                raise InputError(f"{what}: needs: {unknown('feature', feature, known)}")
+    cdef const taper_variant *variant = kernel.variants
+    names = set()
+    while variant != NULL and variant.name != NULL:
+        if len(names) == MAX_EXTERNAL_VARIANTS:
+            raise InputError(
+                f"{what}: expected at most {MAX_EXTERNAL_VARIANTS} variants before one without a "
+                "name, got more"
+            )
+        name = _external_text(variant.name, f"{what}: variant {len(names)}")
+        if name in names:
+            raise InputError(f"{what}: expected variants of different names, got {name!r} twice")
+        names.add(name)
+        variant += 1
     if kernel.prepare == NULL or kernel.run == NULL:
         raise InputError(f"{what}: expected the functions prepare and run")
     if not 0 <= kernel.n_operands <= TAPER_KERNEL_OPERANDS:
@@ -537,6 +617,13 @@ cdef int _check_work(Kernel kernel, const taper_work *work) except -1:
             f"kernel {kernel.name!r}: expected tasks of at least 0, phases that divide them and "
             f"at most {MAX_SCRATCH_BYTES} bytes of scratch, got {work.tasks} tasks, "
             f"{work.phases} phases and {work.scratch_bytes} bytes"
+        )
+    count = len(_variants_of(&kernel.kernel))
+    if not 0 <= work.variant <= count or min(work.extra_flops, work.scratch_traffic) < 0:
+        raise KernelError(
+            f"kernel {kernel.name!r}: expected one of its {count} variants, and work of at least 0 "
+            f"beyond the op's, got variant {work.variant}, {work.extra_flops} operations and "
+            f"{work.scratch_traffic} bytes"
         )
     return 0
 
@@ -607,6 +694,11 @@ cdef class Selection:
         return self.server.region.server
 
     @property
+    def variant(self):
+        """The name of the chosen kernel's variant; None where it has one way only."""
+        return _variants_of(&self.chosen.kernel)[self.number - 1].name if self.number else None
+
+    @property
     def kind(self):
         """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
         if self.chosen is not None:
@@ -620,16 +712,38 @@ cdef class Selection:
         return list(zip(names, self.reasons))
 
 
+cdef bint _prepare_as(
+    Kernel kernel, KernelAttrs attrs, int32_t variant, taper_step *step, char *state
+) except -1:
+    """Have a kernel prepare a step as one of its variants, from 1 on; 0: it chooses itself."""
+    memset(state, 0, kernel.kernel.state_bytes)
+    memset(&step.work, 0, sizeof(taper_work))
+    step.call.kernel = &kernel.kernel
+    step.call.attrs = attrs.struct.data
+    step.call.state = state
+    step.call.variant = variant
+    step.work.phases = 1
+    if kernel.kernel.prepare(&step.call, &step.work) != TAPER_OK:
+        return False
+    if kernel.library is not None:
+        _check_work(kernel, &step.work)
+    return True
+
+
 cdef Selection select_kernel(
-    list candidates, dict attrs, dict made, taper_step *step, char *state
+    list candidates, dict attrs, dict made, taper_step *step, char *state, choice=None, node=None
 ):
-    """Prepare the first candidate that takes the step's tensors.
+    """Prepare one of the candidates that take the step's tensors: the first, if nobody chooses.
 
     ``made`` has the node's ``attrs`` as kernels take them, by kernel; what is missing joins it.
+    ``choice`` is a Choice, and ``node`` the ChosenNode that it is told of.
     """
     cdef Kernel candidate
     cdef Selection selection = Selection.__new__(Selection)
+    cdef list offers, ways
+    cdef int32_t variant, own
     selection.candidates, selection.reasons = candidates, []
+    offers, ways, refused = [], [], []
     for candidate in candidates:
         if not taper_kernel_takes(&candidate.kernel, &step.call):
             selection.reasons.append("it takes tensors of other dtypes or formats")
@@ -637,18 +751,55 @@ cdef Selection select_kernel(
         selection.attrs = made.get(candidate)
         if selection.attrs is None:
             selection.attrs = made[candidate] = _kernel_attrs(&candidate.kernel, attrs)
-        memset(state, 0, candidate.kernel.state_bytes)
-        step.call.kernel = &candidate.kernel
-        step.call.attrs = selection.attrs.struct.data
-        step.call.state = state
-        step.work.phases = 1
-        if candidate.kernel.prepare(&step.call, &step.work) == TAPER_OK:
-            if candidate.library is not None:
-                _check_work(candidate, &step.work)
-            selection.chosen = candidate
-            break
-        selection.reasons.append("it does not serve these shapes, strides or attrs")
+        if not _prepare_as(candidate, selection.attrs, 0, step, state):
+            selection.reasons.append("it does not serve these shapes, strides or attrs")
+            continue
+        if choice is None:
+            selection.chosen, selection.number = candidate, step.work.variant
+            return selection
+        own = step.work.variant
+        variants = _variants_of(&candidate.kernel)
+        offers.append(_offer(candidate, variants, bool(offers), step))
+        ways.append((candidate, selection.attrs, own))
+        for variant in range(1, len(variants) + 1):
+            if variant == own:
+                continue
+            if _prepare_as(candidate, selection.attrs, variant, step, state):
+                offers.append(_offer(candidate, variants, ways[0][0] is not candidate, step))
+                ways.append((candidate, selection.attrs, variant))
+            else:
+                refused.append((
+                    f"{variants[variant - 1].name} ({candidate.name})",
+                    "it does not serve these shapes, strides or attrs",
+                ))
+        selection.reasons.append("another kernel was chosen")
+    if choice is not None:
+        told = [each for each in selection.refused if each[1] != "another kernel was chosen"]
+        index = choice.choose(node, offers, [*told, *refused])
+        if index is not None:
+            selection.chosen, selection.attrs, variant = ways[index]
+            if not _prepare_as(selection.chosen, selection.attrs, variant, step, state):
+                raise InternalError(f"kernel {selection.chosen.name!r} is not what it was")
+            selection.number = step.work.variant
+            del selection.reasons[candidates.index(selection.chosen):]
     return selection
+
+
+cdef object _offer(Kernel kernel, variants, other, const taper_step *step):
+    """What a prepared step offers; ``other``: another kernel than the first serves it."""
+    from taper_runtime.native.variants import Offer
+
+    cdef const taper_work *work = &step.work
+    variant = variants[work.variant - 1] if work.variant else None
+    return Offer(
+        kernel.name,
+        None if variant is None else variant.name,
+        other or (variant is not None and step.call.variant != 0 and variant.other_bits),
+        work.tasks,
+        work.scratch_bytes,
+        work.extra_flops,
+        work.scratch_traffic,
+    )
 
 
 cdef class PreparedNode:
@@ -657,6 +808,8 @@ cdef class PreparedNode:
     Attributes
     ----------
     kernel_name : str
+    variant : str or None
+        Of the kernel's; None where it has one way only.
     kind : str
         "native", or "user" where it is a user's.
     tasks : int
@@ -672,6 +825,10 @@ cdef class PreparedNode:
     @property
     def kind(self):
         return self.selection.kind
+
+    @property
+    def variant(self):
+        return self.selection.variant
 
     @property
     def tasks(self):
@@ -716,7 +873,7 @@ cdef class PreparedNode:
             raise InputError(f"{what}: {taper_status_string(status).decode()}")
 
 
-def prepare(op, attrs, inputs, outputs, kernels=(None,)):
+def prepare(op, attrs, inputs, outputs, kernels=(None,), choice=None, chosen_node=None):
     """Find the kernel for one node.
 
     Parameters
@@ -730,6 +887,10 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     kernels : sequence of Kernel, str or None
         In order of preference; a str stands for those of our library of that ISA level, None for
         those of the default one.
+    choice : Choice, optional
+        Chooses among those that serve the node; without it the first of them is taken.
+    chosen_node : ChosenNode, optional
+        What the choice is told of the node.
 
     Returns
     -------
@@ -742,6 +903,8 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     storages = [None if type_ is None else storage_of(type_) for type_ in types]
     for type_, storage in zip(types, storages):
         if not is_served(type_, storage):
+            if choice is not None:
+                choice.choose(chosen_node, [], [])
             return None
     node.op, node.attrs, node.types, node.owners = op, attrs, types, []
     node.tensors = Buffer(len(operands) * sizeof(taper_tensor))
@@ -763,7 +926,9 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,)):
     candidates = find_candidates(kernels, op)
     if candidates:
         set_table(&node.step, op, types[:len(inputs)], attrs, node.owners)
-    node.selection = select_kernel(candidates, dict(attrs), {}, &node.step, node.state.data)
+    node.selection = select_kernel(
+        candidates, dict(attrs), {}, &node.step, node.state.data, choice, chosen_node
+    )
     return None if node.selection.chosen is None else node
 
 

@@ -76,16 +76,27 @@ cdef extern from "taper/kernels.h" nogil:
         void *state
         int32_t n_inputs
         int32_t n_outputs
+        int32_t variant
 
     ctypedef struct taper_work:
         int64_t tasks
         size_t scratch_bytes
         int64_t phases
+        int32_t variant
+        int64_t extra_flops
+        int64_t scratch_traffic
+
+    ctypedef struct taper_variant:
+        const char *name
+        c_bool other_bits
+        int32_t rows
+        int32_t columns
 
     ctypedef struct taper_kernel:
         const char *name
         const char *op
         const char *needs
+        const taper_variant *variants
         uint64_t output
         uint64_t *inputs
         int32_t n_operands
@@ -108,6 +119,7 @@ cdef extern from "taper/kernels.h" nogil:
         int32_t n_kernels
         const taper_kernel *kernels
 
+    const char *taper_feature_name(size_t i)
     bint taper_kernel_runs(const taper_kernel *kernel)
 
     ctypedef struct taper_level:
