@@ -26,12 +26,16 @@ from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats import PLAIN, decode, encode
+from taper_runtime.machine.choices import Choice
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import OpDef, TensorType, contiguous_strides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from taper_runtime.machine.choices import ChosenNode
+    from taper_runtime.native.variants import Offer
 
 #: Dims of tensors that hold data; of those whose shapes are only looked at, or that are empty.
 _SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 48, 64, 65, 100, 130, 257)
@@ -377,7 +381,7 @@ def check(row: Row, drawn: Draw, rng: np.random.Generator) -> str:
     storages = [None if t is None else t.storage for t in types]
     total = sum(s.nbytes for s in storages if s is not None)
     if total > _RUN_BYTES:
-        node = _prepare(row, drawn, [s and contiguous_strides(s.shape) for s in storages])
+        node = _prepare(row, drawn, [s and contiguous_strides(s.shape) for s in storages], rng)
         return "refused" if node is None else "prepared"
     memories = [
         None if t is None else _input(op, drawn, index, t, values, rng)
@@ -389,7 +393,7 @@ def check(row: Row, drawn: Draw, rng: np.random.Generator) -> str:
     strides = [
         None if a is None else tuple(s // a.itemsize for s in a.strides) for a in inputs + outputs
     ]
-    node = _prepare(row, drawn, strides)
+    node = _prepare(row, drawn, strides, rng)
     if node is None:
         return "refused"
     kept = [None if a is None else a.copy() for a in inputs]
@@ -428,8 +432,24 @@ def _dtype(storage: TensorType) -> np.dtype:
     return np.dtype(DTYPES[storage.dtype].storage)
 
 
+class _AnyOffer(Choice):
+    """Takes any variant of the kernels that serve a node."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def choose(
+        self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
+    ) -> int | None:
+        """See :meth:`Choice.choose`."""
+        return int(self._rng.integers(len(offers))) if offers else None
+
+
 def _prepare(
-    row: Row, drawn: Draw, strides: Sequence[tuple[int, ...] | None]
+    row: Row,
+    drawn: Draw,
+    strides: Sequence[tuple[int, ...] | None],
+    rng: np.random.Generator,
 ) -> _kernels.PreparedNode | None:
     operands = [
         None if type_ is None else (type_, own)
@@ -437,7 +457,12 @@ def _prepare(
     ]
     count = len(drawn.types)
     node = _kernels.prepare(
-        row.op, drawn.attrs, operands[:count], operands[count:], kernels=(row.kernel,)
+        row.op,
+        drawn.attrs,
+        operands[:count],
+        operands[count:],
+        kernels=(row.kernel,),
+        choice=_AnyOffer(rng),
     )
     empty = all(t.size == 0 for t in drawn.outputs)
     nothing = empty and all(t is None or t.size == 0 for t in drawn.types)  # none to check, either

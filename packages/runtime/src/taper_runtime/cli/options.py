@@ -109,6 +109,13 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
     add_executor(parser)
     parser.add_argument(
+        "--kernel",
+        action="append",
+        default=[],
+        metavar="OP=NAME",
+        help="the kernel or variant that computes an op's nodes, as `taper kernels` lists them",
+    )
+    parser.add_argument(
         "--seed", type=int, help="of the random numbers that the plan draws (default: the system's)"
     )
 
@@ -120,7 +127,20 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
     options.strict_native = args.strict_native
     options.executor = args.executor
     options.seed = args.seed
+    options.kernels = _kernels(args.kernel)
     return InferenceSession(completed(load_plan(args)), options)
+
+
+def _kernels(assignments: Sequence[str]) -> dict[str, str]:
+    """Return the names of options ``--kernel OP=NAME`` by op."""
+    names: dict[str, str] = {}
+    for assignment in assignments:
+        op, separator, name = assignment.partition("=")
+        if not (op and separator and name):
+            raise InputError(f"--kernel {assignment!r}: expected OP=NAME, such as MATMUL=dot")
+        if names.setdefault(op, name) != name:
+            raise InputError(f"--kernel {assignment!r}: {op} has another one, {names[op]!r}")
+    return names
 
 
 def make_feed(

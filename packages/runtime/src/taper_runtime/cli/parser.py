@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 #: The runtime's own commands: modules beside this one, each with a function ``add``.
-_OWN = ("bench", "completion", "inspect", "profile", "report", "run")
+_OWN = ("bench", "completion", "inspect", "kernels", "profile", "report", "run")
 
 
 class Result(NamedTuple):

@@ -73,6 +73,7 @@ cdef class Step:
     cdef bint sized         # whether some attr is an expression
     cdef object kernels     # Kernel, None for those of our library
     cdef object server      # Server
+    cdef object choice      # Choice, None: the first kernel that serves the step
     cdef list candidates    # empty where no kernel can serve it
     cdef dict kernel_attrs  # the attrs as kernels take them, by Kernel; of a step that is not sized
     cdef list operands      # Operand or None: the inputs, then the outputs
@@ -222,6 +223,7 @@ cdef class Instance:
     cdef int _prepare(self) except -1
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state) except -1
+    cdef object _chosen_node(self, Step step)
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept
     cdef ServerCall server_call(self, Step step)

@@ -7,6 +7,7 @@ import numpy as np
 
 from taper_runtime.executor.program import Variables
 from taper_runtime.extend.servers import Server
+from taper_runtime.machine.choices import Choice
 from taper_runtime.native._kernels import Kernel
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.liveness import Block
@@ -59,6 +60,7 @@ class Step:
         kernels: Sequence[Kernel | str | None] = (),
         server: Server | None = None,
         control: Control | None = None,
+        choice: Choice | None = None,
     ) -> None: ...
 
 class Weights:

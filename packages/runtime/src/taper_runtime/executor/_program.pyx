@@ -253,15 +253,17 @@ cdef class Step:
     server : Server, optional
         What computes it where they do not.
     control : Control, optional
+    choice : Choice, optional
+        Chooses among the kernels that serve it; without it the first of them is taken.
     """
 
     def __cinit__(
         self, op, dict attrs not None, list inputs not None, list outputs not None, label,
-        threads, kernels=(), server=None, control=None
+        threads, kernels=(), server=None, control=None, choice=None
     ):
         self.op, self.attrs, self.label = op, attrs, label
         self.threads, self.control = threads, control
-        self.kernels, self.server = kernels, server
+        self.kernels, self.server, self.choice = kernels, server, choice
         self.operands, self.n_inputs = inputs + outputs, len(inputs)
         self.sized = any([_is_sized(value) for value in attrs.values()])
 
@@ -911,12 +913,25 @@ cdef class Instance:
                 attrs, made = self._attrs(step), {}
             if step.op.table is not None:
                 set_table(native, step.op, self._types(step)[:step.n_inputs], attrs, self.owners)
-        selection = self.selections[i] = select_kernel(step.candidates, attrs, made, native, state)
+        selection = select_kernel(
+            step.candidates, attrs, made, native, state, step.choice, self._chosen_node(step)
+        )
+        self.selections[i] = selection
         if selection.chosen is None and step.server is not None:
             selection.server = step.server
             self.server_calls[i] = self.server_call(step)
             _set_server_step(native, self.server_calls[i])
         return 0
+
+    cdef object _chosen_node(self, Step step):
+        """The step as its choice is told of it; None where nobody chooses."""
+        if step.choice is None:
+            return None
+        from taper_runtime.machine.choices import ChosenNode  # which few sessions need
+
+        types, attrs = self._types(step), self._attrs(step)
+        inputs, outputs = types[:step.n_inputs], types[step.n_inputs:]
+        return ChosenNode(step.label, step.op, inputs, outputs, attrs)
 
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
         cdef int64_t workers = 1

@@ -22,6 +22,7 @@ from taper_runtime.executor.executor import (
     definition,
     input_types,
     operand,
+    output_types,
     refuse,
 )
 from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
@@ -114,7 +115,13 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
     kernels, server = _servers(plan, node, settings, kept)
     inputs = [None if name is None else operand(plan, name) for name in node.inputs]
     outputs = [operand(plan, name) for name in node.outputs]
-    prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels)
+    choice, told = settings.dispatch.chooser(node.op), None
+    if choice is not None:
+        from taper_runtime.machine.choices import ChosenNode
+
+        types_in, types_out = input_types(plan, node), output_types(plan, node)
+        told = ChosenNode(label_of(node), op, types_in, types_out, attrs)
+    prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
     if prepared is not None:
         return _Step(
             node, naming(label_of(node), op, prepared.run), prepared.kind, prepared.kernel_name

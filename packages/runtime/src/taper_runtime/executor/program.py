@@ -249,7 +249,8 @@ class _Builder:
         block = partial(_block_function, scope.plan, node, self._settings.dispatch)
         servers = find_servers(scope.plan, node, self._settings.dispatch, block)
         count = _threads_worth(scope.plan, node) if self._settings.threads > 1 else 1
-        return _program.Step(op, attrs, inputs, outputs, label, count, *servers)
+        choice = self._settings.dispatch.chooser(node.op)
+        return _program.Step(op, attrs, inputs, outputs, label, count, *servers, choice=choice)
 
     def _call(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
         """A call that nobody else computes: its block once, on the operands where they lie."""

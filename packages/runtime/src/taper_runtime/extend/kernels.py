@@ -216,6 +216,12 @@ def user_providers() -> list[str]:
     return list(dict.fromkeys(kernel.provider for kernel in reversed(_KERNELS.values())))
 
 
+def library_kernels(op: str) -> list[Kernel]:
+    """Return the kernels for an op that users' libraries have."""
+    codes = [kernel.code for kernel in _KERNELS.values() if kernel.key == op]
+    return [code for code in codes if not callable(code)]
+
+
 def find_kernels(
     provider: str, node: PlanNode, types: Sequence[TensorType | None]
 ) -> list[UserKernel]:

@@ -16,6 +16,8 @@ from taper_runtime.base.text import nearest
 
 if TYPE_CHECKING:
     from taper_runtime.extend.delegates import Delegate
+    from taper_runtime.machine.choices import Choice
+    from taper_runtime.native._kernels import Kernel
 
 CPU = "CPUExecutionProvider"
 NATIVE, NUMPY = "NativeCPU", "Numpy"
@@ -32,6 +34,7 @@ _ABSENT = tuple(
 )  # fmt: skip
 
 _NO_DELEGATES: Mapping[str, type[Delegate]] = {}
+_NO_KERNELS: Mapping[str, str] = {}
 
 
 class Dispatch(NamedTuple):
@@ -45,11 +48,25 @@ class Dispatch(NamedTuple):
         By backend. The regions of a backend that is absent are run as the graphs that they are.
     isa : str or None
         The level of our kernels; None is that of ``TAPER_ISA``, else the best of this CPU.
+    kernels : mapping of str to str
+        By op, the name of the only kernel, or of the only variant of one, that may compute it.
+    choice : Choice or None
+        Chooses among the kernels that serve a node; with None the first of them is taken.
     """
 
     providers: tuple[str, ...] = OURS
     delegates: Mapping[str, type[Delegate]] = _NO_DELEGATES
     isa: str | None = None
+    kernels: Mapping[str, str] = _NO_KERNELS
+    choice: Choice | None = None
+
+    def chooser(self, op: str) -> Choice | None:
+        """Return what chooses among the kernels of an op; None where the first one is taken."""
+        if op not in self.kernels:
+            return self.choice
+        from taper_runtime.machine.choices import FIRST, Forced
+
+        return Forced(self.kernels[op], self.choice or FIRST)
 
     def without_numpy(self) -> Dispatch:
         """Return what remains where numpy is not to compute anything."""
@@ -112,6 +129,40 @@ def choose_providers(
         )
     here = tuple(name for name in dict.fromkeys(names) if name not in _ABSENT)
     return here or ((*_users(), CPU) if not names else (CPU,))
+
+
+def check_kernels(names: Mapping[str, str], isa: str | None) -> None:
+    """Check the names of kernels and variants that a session is asked for, by op.
+
+    Raises
+    ------
+    InputError
+        On an unknown op, or a name that no kernel of the op and no variant has; with those that
+        exist.
+    """
+    if not names:
+        return
+    from taper_runtime.base.text import unknown
+    from taper_runtime.native._kernels import find_kernels
+    from taper_runtime.ops import REGISTRY
+
+    for op, name in names.items():
+        if op not in REGISTRY:
+            raise InputError(f"kernels: {unknown('op', op, REGISTRY)}")
+        found = [*_user_kernels(op), *find_kernels(op, isa)]
+        known = [kernel.name for kernel in found]
+        known += [variant.name for kernel in found for variant in kernel.variants]
+        if name not in known:
+            raise InputError(f"kernels: {unknown(f'kernel of {op}', name, known)}")
+
+
+def _user_kernels(op: str) -> list[Kernel]:
+    """Return the kernels of an op in users' libraries."""
+    if "taper_runtime.extend.kernels" not in sys.modules:
+        return []
+    from taper_runtime.extend.kernels import library_kernels
+
+    return library_kernels(op)
 
 
 def computing(names: Sequence[str]) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ def cost(
     attrs: Attrs,
     place: Place = NEAR,
     limits: Limits | None = None,
+    extra: tuple[int, int] | None = None,
 ) -> float:
     """Estimate the time of one node on one thread, in nanoseconds.
 
@@ -68,9 +69,14 @@ def cost(
     place : Place
     limits : Limits, optional
         :data:`taper_runtime.machine.limits.TYPICAL` unless given.
+    extra : (int, int), optional
+        What a kernel says that it does beyond the op, in place of what the op expects: flops, and
+        bytes of traffic with scratch.
     """
     limits = limits or machine.TYPICAL
     work = op.work(inputs, outputs, attrs)
+    if extra is not None:
+        work = work._replace(padding=extra[0], sums=0, scratch=extra[1])
     flops = work.flops + work.padding + 2 * limits.sum_steps * work.sums
     dtype = (inputs[0] if inputs and inputs[0] is not None else outputs[0]).dtype
     arithmetic = place.share * flops / limits.rate(dtype)

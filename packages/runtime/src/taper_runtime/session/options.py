@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from taper_runtime.extend.delegates import Delegate
+    from taper_runtime.machine.choices import Choice
 
 
 def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
@@ -44,6 +45,31 @@ def _delegates(name: str, value: object) -> Mapping[str, type[Delegate] | None]:
         if not (isinstance(backend, str) and (kind is None or is_delegate)):
             raise InputError(f"{name}: expected subclasses of Delegate by name, got {kind!r}")
     return MappingProxyType(dict(value))
+
+
+def _kernels(name: str, value: object) -> Mapping[str, str]:
+    """Check names of kernels by op; return a mapping that cannot be changed."""
+    from collections.abc import Mapping
+
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name}: expected names of kernels by op, got {value!r}")
+    for op, kernel in value.items():
+        if not (isinstance(op, str) and isinstance(kernel, str)):
+            raise InputError(
+                f"{name}: expected a name by the name of an op, got {op!r}: {kernel!r}"
+            )
+    return MappingProxyType(dict(value))
+
+
+def _kernel_choice(name: str, value: object) -> str | Choice:
+    """Check the name of a choice among kernels, or a choice."""
+    from taper_runtime.machine.choices import NAMES, Choice  # which few sessions need
+
+    if is_one_of(value, NAMES) or isinstance(value, Choice):
+        return value
+    raise InputError(
+        f"{name}: expected one of {', '.join(map(repr, NAMES))}, or a Choice, got {value!r}"
+    )
 
 
 class _Options:
@@ -147,6 +173,18 @@ class SessionOptions(_Options):
         The ISA level whose kernels compute: ``"avx512"``, ``"avx2"``, ``"baseline"`` or ``"neon"``.
         None is that of ``TAPER_ISA``, or where that is not set the best of this CPU. Sessions of
         one process may have different ones. A session whose level is not there is refused.
+    kernels : mapping of str to str
+        By op, the name of the kernel, or of the variant of one, that computes its nodes:
+        ``{"MATMUL": "dot"}``. ``taper kernels`` lists them, and says which give other bits. An op
+        or a name that does not exist is refused with those that do. A node that it does not serve
+        is refused with the reason, and with what serves it: when the session is opened or, where
+        sizes vary, by the run that has them.
+    kernel_choice : str or Choice
+        What chooses among the kernels and variants that serve a node: ``"first"``, the first
+        kernel, which chooses its variant itself; ``"cost"``, what the cost model estimates to be
+        fastest, whose bits may differ; or a :class:`taper_runtime.machine.choices.Choice`, such as
+        ``Measured`` of a function that knows what was measured. ``"measured"`` is refused as long
+        as no measurements are stored.
     bfloat16 : str
         As what outputs, states and weights of bfloat16 come, which numpy has not: ``"float32"``,
         which holds each of them exactly; ``"bits"``, their bits in uint16; or ``"ml_dtypes"``, the
@@ -223,6 +261,8 @@ class SessionOptions(_Options):
     executor: str
     device: str
     isa: str | None
+    kernels: Mapping[str, str]
+    kernel_choice: str | Choice
     bfloat16: str
     load_mode: str
     limits: Limits
@@ -258,6 +298,8 @@ class SessionOptions(_Options):
         "executor": (DEFAULT_KIND, values.one_of(EXECUTORS)),
         "device": (CPU_DEVICE, values.device),
         "isa": (None, values.isa),
+        "kernels": (MappingProxyType({}), _kernels),
+        "kernel_choice": ("first", _kernel_choice),
         "bfloat16": (BFLOAT16[0], values.one_of(BFLOAT16)),
         "load_mode": (LOAD_MODES[0], values.one_of(LOAD_MODES)),
         "limits": (Limits(), values.limits),

@@ -17,7 +17,7 @@ from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.executor._runs import FramePool, RunLog, in_order
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.executor_kinds import compile_plan
-from taper_runtime.extend.providers import Dispatch, choose_providers, computing
+from taper_runtime.extend.providers import Dispatch, check_kernels, choose_providers, computing
 from taper_runtime.extend.servers import commit, is_told, prepare
 from taper_runtime.file.reader import load, loads
 from taper_runtime.native._kernels import active_isa
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._runs import Stop
     from taper_runtime.executor.executor import Executor
+    from taper_runtime.machine.choices import Choice
     from taper_runtime.reports.recording import RecordingExecutor
     from taper_runtime.session.background import Background, Callback
     from taper_runtime.session.calls import Call
@@ -829,11 +830,23 @@ def _compile(
 
         check_whole(plan, options)
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
-    dispatch = Dispatch(computing(providers), delegates, active_isa(options.isa))
+    isa = active_isa(options.isa)
+    check_kernels(options.kernels, isa)
+    choice = _choice(options.kernel_choice)
+    dispatch = Dispatch(computing(providers), delegates, isa, options.kernels, choice)
     if options.strict_native:
         dispatch = dispatch.without_numpy()
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
     return compile_plan(plan, settings, options.executor)
+
+
+def _choice(choice: str | Choice) -> Choice | None:
+    """Return what chooses among the kernels of a node; None where the first one is taken."""
+    if choice == "first":
+        return None
+    from taper_runtime.machine.choices import choice_named  # which few sessions need
+
+    return choice_named(choice) if isinstance(choice, str) else choice
 
 
 def _record(executor: Executor, options: SessionOptions) -> RecordingExecutor:
