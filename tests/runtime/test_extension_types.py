@@ -34,7 +34,7 @@ def touch(kind):
             attempt(f"{kind} {use}", use, new)
 
 count = 0
-for module in ("native._kernels", "executor._program", "executor._runs"):
+for module in ("native._kernels", "executor._program", "executor._stop", "executor._pool", "executor._run"):
     module = importlib.import_module(f"taper_runtime.{module}")
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == module.__name__:
@@ -62,14 +62,14 @@ def test_all_extension_modules_are_touched():
     from importlib.machinery import EXTENSION_SUFFIXES
     from pathlib import Path
 
-    from taper_runtime.executor import _program, _runs
+    from taper_runtime.executor import _program, _run
     from taper_runtime.native import _kernels
 
-    folders = {Path(module.__file__).parent for module in (_kernels, _program, _runs)}
+    folders = {Path(module.__file__).parent for module in (_kernels, _program, _run)}
     found = {
         path.name.split(".")[0]
         for folder in folders
         for path in folder.iterdir()
         if path.name.endswith(tuple(EXTENSION_SUFFIXES))
     }
-    assert found == {"_kernels", "_program", "_runs"}
+    assert found == {"_kernels", "_program", "_stop", "_pool", "_run"}

@@ -16,8 +16,9 @@ import pytest
 from plan_files import chain, small_plan
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
 from taper_runtime.base.errors import InputError, RunTimeoutError, StoppedError, TaperError
-from taper_runtime.executor import _runs
-from taper_runtime.executor._runs import FramePool, Lease, Stop, StopFlag
+from taper_runtime.executor import _pool
+from taper_runtime.executor._pool import FramePool, Lease
+from taper_runtime.executor._stop import Stop, StopFlag
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -241,7 +242,7 @@ def test_a_run_that_no_thread_can_be_had_for_is_computed_by_its_caller(monkeypat
     def start(*work):
         raise error("can't start new thread")
 
-    monkeypatch.setattr(_runs, "start_new_thread", start)
+    monkeypatch.setattr(_pool, "start_new_thread", start)
     results = []
 
     def work(session):

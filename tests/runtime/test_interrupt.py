@@ -30,7 +30,7 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 if sys.argv[4] == "busy":  # the run waits for a frame, and another thread computes it
-    from taper_runtime.executor._runs import Lease
+    from taper_runtime.executor._pool import Lease
 
     leases = [Lease(session._pool, None, None) for _ in range(session._pool.at_once)]
     for lease in leases:

@@ -6,7 +6,7 @@ import pytest
 from plan_files import chain, small_plan
 from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.base.errors import InputError
-from taper_runtime.executor._runs import RunLog
+from taper_runtime.executor._run import RunLog
 from taper_runtime.session.stats import FrameStats, RunTimes, Stats, _times
 
 X = np.zeros((2, 4), np.float32)

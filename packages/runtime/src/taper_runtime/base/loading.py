@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.executor._runs import StopFlag
+    from taper_runtime.executor._stop import StopFlag
 
     Check = Callable[[], None]
 

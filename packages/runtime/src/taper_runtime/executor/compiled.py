@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.executor._runs import Runner, Stop
+    from taper_runtime.executor._run import Runner
+    from taper_runtime.executor._stop import Stop
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode

@@ -12,8 +12,8 @@ import numpy as np
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.executor._runs import FramePool, Lease, Stop
-from taper_runtime.executor.dispatching import find_servers
+from taper_runtime.executor._pool import FramePool, Lease
+from taper_runtime.executor._stop import Stop
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,

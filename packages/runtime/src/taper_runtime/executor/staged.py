@@ -8,7 +8,8 @@ import numpy as np
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import size_at
-from taper_runtime.executor._runs import FramePool, Stop
+from taper_runtime.executor._pool import FramePool
+from taper_runtime.executor._stop import Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.inputs import bind_inputs, check_measured

@@ -14,7 +14,8 @@ from taper_runtime.base.option_values import CPU_DEVICE, ExecutionMode
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size
 from taper_runtime.base.text import counted, is_one_of
-from taper_runtime.executor._runs import FramePool, RunLog, in_order
+from taper_runtime.executor._pool import FramePool
+from taper_runtime.executor._run import RunLog, in_order
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.extend.providers import Dispatch, check_kernels, choose_providers, computing
@@ -30,7 +31,7 @@ from taper_runtime.session.options import RunOptions, SessionOptions
 if TYPE_CHECKING:
     import numpy as np
 
-    from taper_runtime.executor._runs import Stop
+    from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.machine.choices import Choice
     from taper_runtime.reports.recording import RecordingExecutor

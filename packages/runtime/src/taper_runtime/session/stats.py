@@ -9,7 +9,8 @@ from taper_runtime.base.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from taper_runtime.executor._runs import FramePool, RunLog
+    from taper_runtime.executor._pool import FramePool
+    from taper_runtime.executor._run import RunLog
     from taper_runtime.executor.executor import Executor
 
 #: What a percentile is called, and the share of runs that took no longer.

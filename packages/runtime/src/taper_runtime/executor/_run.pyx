@@ -1,62 +1,39 @@
 # cython: language_level=3, auto_pickle=False
-"""Let runs begin and end, give them frames, take their arrays in and out.
+"""Run programs over the arrays of their callers.
 
-- :class:`StopFlag` and :class:`Stop`: what ends a run before its time.
-- :class:`FramePool`: frames for at most so many runs at once; others wait their turn.
-- :class:`Job`: a run that another thread computes where there are more callers than CPUs.
-- :class:`Turn`: for what one run at a time may have.
-- :class:`RunLog`: how many runs there were, and how long the latest took.
-- :func:`in_order`: the arrays of a feed.
+- :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
 - ``Frame``: everything one concurrent run needs: an arena, with the scratch of workers 1 and on
   behind it, and a copy of the instance's image with its own pointers. A pool has it between runs.
-- :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
+- :class:`RunLog`: how many runs there were, and how long the latest took.
+- :func:`in_order`: the arrays of a feed.
 """
 cimport cython
 from cpython.buffer cimport (
     Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_IsContiguous,
     PyBuffer_Release, PyObject_GetBuffer
 )
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_REFCNT
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from taper_runtime.native._kernels cimport (
-    Buffer, has_begun, now, run_steps, schedule_bytes, status_text
-)
+from taper_runtime.executor._pool cimport FramePool, Job, Slot
 from taper_runtime.executor._program cimport (
     Body, External, ServerCall, Instance, Patch, Program, Raised, Step, Weights
 )
+from taper_runtime.executor._stop cimport Poll, Stop, poll
+from taper_runtime.native._kernels cimport (
+    Buffer, has_begun, now, run_steps, schedule_bytes, status_text
+)
 from taper_runtime.native.taper cimport *
-
-from _thread import allocate_lock, start_new_thread
 
 import numpy as np
 
-from taper_runtime.base.errors import (
-    InputError, NodeInputError, RunTimeoutError, StoppedError, TaperError
-)
-from taper_runtime.native._kernels import cpu_count
+from taper_runtime.base.errors import InputError, NodeInputError, StoppedError, TaperError
 from taper_runtime.executor.inputs import check_input, check_output
-from taper_runtime.base.forks import watch
 from taper_runtime.formats import decode
-
-# What a run looks at on a thread without the GIL while others write it.
-cdef extern from *:
-    int __ATOMIC_RELAXED
-    void store_flag "__atomic_store_n" (int32_t *, int32_t, int) noexcept
-    void store_time "__atomic_store_n" (int64_t *, int64_t, int) noexcept
-    int64_t load_time "__atomic_load_n" (const int64_t *, int) noexcept nogil
 
 # Runs whose times are kept.
 cdef int WINDOW = 1024
-
-# Seconds between two looks of a run that waits at whether it is to end.
-cdef double GLANCE_S = 0.02
-
-# Arenas below this are never given back for being larger than what runs need, nor is the memory of
-# results.
-cdef size_t SMALL_BYTES = 1 << 20
 
 # Results of this size and above lie in memory that a frame keeps.
 cdef Py_ssize_t LARGE_RESULT_BYTES = 1 << 16
@@ -69,494 +46,6 @@ cdef int RESULTS_KEPT = 2
 cdef int MAX_INSTANCES = 32
 
 cdef int64_t _NEVER = 0
-
-
-cdef class StopFlag:
-    """Set by any thread, it ends the runs that have it."""
-
-    def __cinit__(self, bint on=False):
-        self.value = on
-
-    def __reduce__(self):
-        return StopFlag, (self.is_set,)
-
-    @property
-    def is_set(self):
-        return self.value != 0
-
-    @is_set.setter
-    def is_set(self, bint on):
-        store_flag(&self.value, on, __ATOMIC_RELAXED)
-
-
-cdef class Stop:
-    """What ends one run before its time.
-
-    Parameters
-    ----------
-    flag : StopFlag
-    timeout_s : float or None
-        Seconds from now on.
-    """
-
-    def __cinit__(self, StopFlag flag, timeout_s=None):
-        self.flag = flag
-        if timeout_s is not None:
-            self.timeout_s = timeout_s
-            self.deadline = now() + <int64_t>(1e9 * self.timeout_s)
-
-    cdef object reason(self):
-        """What to raise where the run is to end; None where it is not."""
-        if self.flag is not None and self.flag.value:
-            return StoppedError("the run was ended: run_options.terminate is set")
-        if self.deadline and now() >= self.deadline:
-            return RunTimeoutError(f"the run did not end within {self.timeout_s:g} s")
-        return None
-
-    cdef void end(self) noexcept:
-        """End the run as soon as it looks."""
-        store_time(&self.deadline, 1, __ATOMIC_RELAXED)
-
-    def check(self):
-        """Raise if the run is to end."""
-        reason = self.reason()
-        if reason is not None:
-            raise reason
-
-    def acquire(self, lock):
-        """Acquire a lock, or raise if the run is to end before."""
-        if self.flag is None and not self.deadline:
-            lock.acquire()
-            return
-        self.check()
-        while not lock.acquire(True, GLANCE_S):
-            self.check()
-
-
-cdef class Slot:
-    """What a pool lends to a run: leave to go on, and the memory for it."""
-
-
-cdef class Waiter:
-    """A run that waits for a slot."""
-
-    cdef int go(self) except -1:
-        """Go on: it has a slot."""
-        self.lock.release()
-
-
-cdef class Job(Waiter):
-    """A run that waits for a slot and for a thread that computes it.
-
-    Where more runs are called for than there are CPUs, as many threads compute them one after the
-    other while the callers sleep. A CPU then goes from run to run without a change of threads,
-    over the same few arenas, and no run loses a CPU and its caches half way.
-
-    Parameters are as :meth:`Runner._compute` takes them.
-    """
-
-    def __cinit__(
-        self, Runner runner not None, Instance instance not None, arrays, out, Stop stop,
-        list spans, list outputs not None
-    ):
-        self.owner, self.runner, self.instance = runner.program, runner, instance
-        self.arrays, self.out, self.spans, self.outputs = arrays, out, spans, outputs
-        self.stop = Stop(None) if stop is None else stop  # for a caller who is interrupted
-
-    cdef int compute(self) except -1:
-        """Run, with the slot that it has, which is a frame from then on."""
-        cdef Frame frame = _as_frame(self.slot)
-        self.slot = frame
-        self.runner._make_ready(frame, self.instance)
-        return self.runner._compute(
-            frame, self.arrays, self.out, self.stop, self.spans, self.outputs
-        )
-
-    cdef int go(self) except -1:
-        try:
-            start_new_thread(self.serve, ())
-        except (RuntimeError, MemoryError):  # no thread to be had: the caller computes it
-            self.lock.release()
-        return 0
-
-    def serve(self):
-        """Run, and then with the same slot the jobs that come next."""
-        cdef Waiter following = self
-        while isinstance(following, Job):
-            following = (<Job>following).finish()
-        if following is not None:
-            following.go()
-
-    cdef Waiter finish(self):
-        """Run, and let the caller go on; returns who has the slot next, if anyone."""
-        try:
-            self.compute()
-        except BaseException as error:
-            self.error = error
-        try:
-            return self.pool._pass_on(self.slot)
-        finally:
-            self.done = True
-            self.lock.release()
-
-    cdef int wait(self) except -1:
-        """Wait until it is done, or has a slot and no thread but this one.
-
-        A wait that is interrupted ends the run first, as that has arrays of the caller's.
-        """
-        try:
-            self.stop.acquire(self.lock)
-        except BaseException:
-            if not self.pool._drop(self):
-                self.stop.end()
-                _acquire_in_any_case(self.lock)
-                if not self.done:
-                    self.pool.give_back(self.slot)
-            raise
-        return 0
-
-
-cdef int _acquire_in_any_case(lock) except -1:
-    """Acquire a lock that is about to be released, whatever signals come."""
-    while True:
-        try:
-            lock.acquire()
-            return 0
-        except BaseException:  # a second Ctrl-C
-            pass
-
-
-cdef class FramePool:
-    """Slots for at most ``max_frames`` runs at once; a run that finds none waits, first come first
-    served.
-
-    Jobs are those runs that any thread may compute, as nothing in them waits or calls Python. At
-    most as many of them go on at once as there are CPUs.
-
-    After a burst a thread sweeps: twice, an interval apart, it looks which slots rest, and those
-    that have rested all the time in between are freed, but for ``min_frames``. It goes when nothing
-    is left to sweep.
-
-    Parameters
-    ----------
-    max_frames, min_frames : int
-    cleanup_interval_s : float
-        0: nothing is ever freed.
-
-    Attributes
-    ----------
-    in_use, peak : int
-        Slots with a run, and the most there were at once.
-    created : int
-        Slots made so far.
-    waits : int
-        Runs that had to wait.
-    arena_bytes : int
-        Of all slots' arenas.
-    """
-
-    def __cinit__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
-        self.max_frames, self.min_frames = max_frames, min_frames
-        self.cleanup_interval_s = cleanup_interval_s
-        self.at_once = min(self.max_frames, cpu_count())
-        self.idle, self.waiting = [], []
-        watch(self)
-
-    @property
-    def waited_s(self):
-        """Seconds that runs have waited."""
-        return 1e-9 * self.waited_ns
-
-    @property
-    def n_idle(self):
-        """Slots without a run."""
-        return len(self.idle)
-
-    cdef Slot take(self, object owner, Stop stop):
-        """A slot for one run, best one that ``owner`` has used.
-
-        A slot that is new has no owner: it is a Slot, and the owner's own kind may stand for it.
-        """
-        cdef Slot slot
-        if stop is not None:
-            stop.check()
-        with cython.critical_section(self):
-            slot = self._first(owner)
-        if slot is None:
-            slot = self._wait(owner, stop)
-        slot.owner = <void *>owner
-        return slot
-
-    cdef Slot _first(self, object owner):
-        """An idle slot, or a new one, from now on in use; None where there are too many."""
-        cdef Slot slot = None
-        cdef Py_ssize_t i
-        for i in range(len(self.idle) - 1, -1, -1):
-            if (<Slot>self.idle[i]).owner == <void *>owner:
-                slot = self.idle.pop(i)
-                break
-        if slot is None:
-            if len(self.idle) + self.in_use < self.max_frames:
-                self.created += 1
-                slot = Slot.__new__(Slot)
-            elif self.idle:
-                slot = self.idle.pop(0)
-            else:
-                return None
-        self.in_use += 1
-        self.peak = max(self.peak, self.in_use)
-        return slot
-
-    cdef Slot _wait(self, object owner, Stop stop):
-        """Wait for a slot, behind those who wait already."""
-        cdef Waiter waiter = Waiter.__new__(Waiter)
-        waiter.owner, waiter.lock, waiter.since = owner, allocate_lock(), now()
-        waiter.lock.acquire()
-        with cython.critical_section(self):  # or one may have become idle in the meantime
-            waiter.slot = self._first(owner)
-            if waiter.slot is not None:
-                return waiter.slot
-            self.waiting.append(waiter)
-            self.waits += 1
-        try:
-            if stop is None:
-                waiter.lock.acquire()
-            else:
-                stop.acquire(waiter.lock)
-            return waiter.slot
-        except BaseException:
-            if not self._drop(waiter):  # a slot has come just then
-                self.give_back(waiter.slot)
-            raise
-
-    cdef bint _drop(self, Waiter waiter):
-        """Have a run wait no longer; False where its turn has come."""
-        cdef Py_ssize_t i
-        with cython.critical_section(self):
-            for i in range(len(self.waiting)):
-                if self.waiting[i] is waiter:
-                    del self.waiting[i]
-                    self.waited_ns += now() - waiter.since
-                    return True
-        return False
-
-    cdef int give_back(self, Slot slot) except -1:
-        """Take a slot back, and give it to the one who has waited the longest."""
-        cdef Waiter waiter = self._pass_on(slot)
-        if waiter is not None:
-            waiter.go()
-        return 0
-
-    cdef Waiter _pass_on(self, Slot slot):
-        """Take a slot back; returns the one who has it from now on and is to go on, if any."""
-        cdef Waiter waiter = None
-        cdef bint sweep = False
-        slot.rested = False
-        with cython.critical_section(self):
-            if self.waiting:
-                waiter = self.waiting.pop(0)
-                waiter.slot = slot
-                slot.owner = <void *>waiter.owner
-                self.waited_ns += now() - waiter.since
-            else:
-                self.in_use = max(0, self.in_use - 1)  # a fork during the run has made it 0
-                if self.closed:
-                    self._forget(slot)
-                else:
-                    self.idle.append(slot)
-                    if self.cleanup_interval_s and not self.sweeping:
-                        sweep = self.sweeping = self._is_litter()
-        if sweep:
-            from taper_runtime.executor.interval import start  # which few sessions need
-
-            try:
-                start(self, FramePool.sweep, self.cleanup_interval_s, "taper_runtime frame cleanup")
-            except RuntimeError:  # no thread to be had now: the next run tries again
-                self.sweeping = False
-        return waiter
-
-    cdef bint is_busy(self) noexcept:
-        """Whether a job has to wait."""
-        return self.in_use >= self.at_once
-
-    cdef int do(self, Job job) except -1:
-        """Have a job done: on this thread, or in its turn on another.
-
-        Raises what the job raises.
-        """
-        cdef bint queued
-        job.pool, job.lock, job.since = self, allocate_lock(), now()
-        job.lock.acquire()
-        with cython.critical_section(self):
-            queued = self.is_busy()
-            if queued:
-                self.waiting.append(job)
-                self.waits += 1
-            else:
-                job.slot = self._first(job.owner)
-                job.slot.owner = <void *>job.owner
-        if queued:
-            job.wait()
-        if not job.done:
-            try:
-                return job.compute()
-            finally:
-                self.give_back(job.slot)
-        if job.error is not None:
-            error, job.error = job.error, None
-            raise error
-        return 0
-
-    cdef void count(self, Slot slot) noexcept:
-        """Note how large a slot's arena is by now."""
-        cdef size_t size = 0 if slot.arena is None else slot.arena.size
-        with cython.critical_section(self):
-            self.arena_bytes += <int64_t>size - <int64_t>slot.counted
-            slot.counted = size
-
-    cdef void _forget(self, Slot slot) noexcept:
-        """Note that a slot's arena goes."""
-        self.arena_bytes -= slot.counted
-        slot.counted = 0
-
-    cdef bint _is_litter(self) noexcept:
-        """Whether sweeps would ever free something."""
-        cdef Slot slot
-        if self.idle and len(self.idle) + self.in_use > self.min_frames:
-            return True
-        for slot in self.idle:
-            if _is_wasteful(slot, slot.need) or slot.result_bytes >= SMALL_BYTES:
-                return True
-        return False
-
-    def sweep(self):
-        """Free what has rested since the last sweep; returns whether there is more to come.
-
-        That is slots above ``min_frames``, arenas more than twice as large as what runs needed, and
-        the memory of results.
-        """
-        cdef Slot slot
-        cdef list kept = []
-        cdef list freed = []  # behind the critical section
-        with cython.critical_section(self):
-            count = len(self.idle) + self.in_use
-            for slot in self.idle:
-                if slot.rested and count > self.min_frames:
-                    count -= 1
-                    freed.append(slot)
-                    self._forget(slot)
-                    continue
-                if slot.rested:
-                    freed.append(slot.results)
-                    slot.results, slot.result_bytes = None, 0
-                if _is_wasteful(slot, slot.most):
-                    freed.append(slot.arena)
-                    self._forget(slot)
-                    slot.arena = None
-                slot.rested, slot.most = True, 0
-                kept.append(slot)
-            self.idle = kept
-            self.sweeping = self._is_litter()
-            return self.sweeping
-
-    def close(self):
-        """Keep no slots from now on: those of runs under way, and of runs that wait, go when these
-        end."""
-        with cython.critical_section(self):
-            self.closed = True
-            for slot in self.idle:
-                self._forget(slot)
-            self.idle = []
-
-    def after_fork(self):
-        """In the child of a fork: the parent's other runs and threads are gone."""
-        self.in_use, self.sweeping = 0, False
-        self.waiting = []
-
-
-cdef bint _is_wasteful(Slot slot, size_t need) noexcept:
-    """Whether a slot's arena is much larger than so many bytes."""
-    return slot.arena is not None and slot.arena.size > max(SMALL_BYTES, 2 * need)
-
-
-class Lease:
-    """A slot of a pool for the length of a ``with`` statement."""
-
-    def __init__(self, FramePool pool not None, owner, Stop stop):
-        self._pool, self._owner, self._stop = pool, owner, stop
-
-    def __enter__(self):
-        self._slot = (<FramePool>self._pool).take(self._owner, self._stop)
-        return self
-
-    def __exit__(self, *error):
-        (<FramePool>self._pool).give_back(self._slot)
-
-
-cdef class Turn:
-    """A lock for what runs take turns with, such as a state.
-
-    Where the process was forked while a thread of the parent had its turn, the child is told, as
-    what the lock guards stays halfway there.
-    """
-
-    def __cinit__(self):
-        self.lock = allocate_lock()
-        watch(self)
-
-    def take(self, stop=None):
-        """Return what has the turn for the length of a ``with`` statement."""
-        return Taken((self,), stop)
-
-    def mend(self):
-        """Note that what the lock guards is about to be written anew."""
-        self.torn = False
-
-    def after_fork(self):
-        """In the child of a fork: no other thread is there to end its turn."""
-        if self.lock.locked():
-            self.lock, self.torn = allocate_lock(), True
-
-
-cdef class Taken:
-    """Turns in a ``with`` statement; in C, so that no signal comes between lock and statement.
-
-    Who needs several takes them in one order, which is the same for all.
-    """
-
-    cdef tuple turns
-    cdef Stop stop
-
-    def __cinit__(self, turns, Stop stop):
-        self.turns, self.stop = tuple(turns), stop
-
-    def __enter__(self):
-        cdef Turn turn
-        cdef Py_ssize_t taken = 0
-        try:
-            for turn in self.turns:
-                if turn.torn:
-                    raise TaperError(
-                        "this process was forked while a run of its parent changed the state, "
-                        "which is halfway since: reset_state() gives it its first value"
-                    )
-                if self.stop is None:
-                    turn.lock.acquire()
-                else:
-                    self.stop.acquire(turn.lock)
-                taken += 1
-        except BaseException:
-            self.end(taken)
-            raise
-
-    def __exit__(self, *error):
-        self.end(len(self.turns))
-
-    cdef int end(self, Py_ssize_t taken) except -1:
-        cdef Turn turn
-        for turn in self.turns[:taken]:
-            turn.lock.release()
-        return 0
 
 
 cdef class RunLog:
@@ -633,12 +122,6 @@ def in_order(names, feed):
         unknown = sorted(map(str, feed.keys() - set(names)))
         raise InputError(f"unknown inputs {unknown}; expected {list(names)}")
     return arrays
-
-
-cdef struct Poll:
-    void *raised    # the frame's
-    bint elsewhere  # than on the main thread, which alone handles signals
-    const int64_t *deadline  # by now(); to 0: none
 
 
 cdef class Frame(Slot):
@@ -749,7 +232,7 @@ cdef class Frame(Slot):
         cdef taper_run_args args
         cdef taper_status status
         cdef int64_t failed = 0
-        cdef Poll poll
+        cdef Poll state
         memset(&args, 0, sizeof(args))
         args.steps = <taper_step *>self.image.data
         args.count = (<Body>program.bodies[0]).count
@@ -757,12 +240,12 @@ cdef class Frame(Slot):
         args.worker_scratch = self.arena.data + self.instance.scratch_at
         args.worker_scratch_bytes = self.instance.worker_scratch_bytes
         args.spans = spans
-        poll.raised, poll.elsewhere = <void *>self.raised, False
-        poll.deadline = &_NEVER if stop is None else &stop.deadline
+        state.raised, state.elsewhere = <void *>self.raised, False
+        state.deadline = &_NEVER if stop is None else &stop.deadline
         if stop is not None and stop.flag is not None:
             args.stop = &stop.flag.value
-        args.poll = _poll
-        args.poll_context = &poll
+        args.poll = poll
+        args.poll_context = &state
         if program.order is not None:
             args.order, args.leaders = &program.order.native, program.order.leaders
             args.schedule = self.schedule.data
@@ -813,28 +296,6 @@ cdef class Frame(Slot):
         return NodeInputError(step.label, reason)
 
 
-cdef c_bool _poll(void *context) noexcept nogil:
-    """What a run does now and then: look at the clock, and on Python's main thread at signals."""
-    cdef Poll *poll = <Poll *>context
-    cdef int64_t deadline = load_time(poll.deadline, __ATOMIC_RELAXED)
-    if deadline and now() >= deadline:
-        return False
-    return poll.elsewhere or _check_signals(poll)
-
-
-cdef c_bool _check_signals(Poll *poll) noexcept with gil:
-    """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
-    import threading
-
-    try:  # a handler may raise in any of these
-        poll.elsewhere = threading.get_ident() != threading.main_thread().ident
-        PyErr_CheckSignals()
-    except BaseException as error:
-        (<Raised>poll.raised).error = error
-        return False
-    return True
-
-
 cdef void *_address(array) except NULL:
     """Address of a fresh contiguous array. Never NULL: numpy allocates at least one byte."""
     cdef Py_buffer view
@@ -869,6 +330,37 @@ cdef void *_input_address(External external, array, list held) except NULL:
     array = check_input(external.spec, array)  # says what is wrong, or copies
     held.append(array)
     return <void *><uintptr_t>array.__array_interface__["data"][0]
+
+
+cdef class RunJob(Job):
+    """A run of a program that any thread may compute.
+
+    Parameters are as :meth:`Runner._compute` takes them.
+    """
+
+    cdef Runner runner
+    cdef Instance instance
+    cdef object arrays
+    cdef object out
+    cdef list spans
+    cdef list outputs
+
+    def __cinit__(
+        self, Runner runner not None, Instance instance not None, arrays, out, Stop stop,
+        list spans, list outputs not None
+    ):
+        self.owner, self.runner, self.instance = runner.program, runner, instance
+        self.arrays, self.out, self.spans, self.outputs = arrays, out, spans, outputs
+        self.stop = Stop(None) if stop is None else stop  # for a caller who is interrupted
+
+    cdef int compute(self) except -1:
+        """Run, with the slot that it has, which is a frame from then on."""
+        cdef Frame frame = _as_frame(self.slot)
+        self.slot = frame
+        self.runner._make_ready(frame, self.instance)
+        return self.runner._compute(
+            frame, self.arrays, self.out, self.stop, self.spans, self.outputs
+        )
 
 
 cdef class Runner:
@@ -1059,7 +551,7 @@ cdef class Runner:
             raise InputError(f"out: expected {len(program.outputs)} arrays, got {len(out)}")
         cdef Instance instance = self._instance(arrays, sizes) if program.dynamic else self.last
         if instance.native and self.pool.is_busy():
-            self.pool.do(Job(self, instance, arrays, out, stop, spans, outputs))
+            self.pool.do(RunJob(self, instance, arrays, out, stop, spans, outputs))
             return outputs
         cdef Frame frame = self._take(instance, stop)
         try:

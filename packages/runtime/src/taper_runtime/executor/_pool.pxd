@@ -1,0 +1,72 @@
+"""Slots for runs; see _pool.pyx."""
+from libc.stdint cimport int64_t
+
+from taper_runtime.executor._stop cimport Stop
+from taper_runtime.native._kernels cimport Buffer
+
+
+cdef class Slot:
+    cdef void *owner     # whose it was last: only compared, so that it may be gone
+    cdef Buffer arena
+    cdef size_t need     # bytes of the arena that the last run needed
+    cdef size_t most     # that any run has needed since the last sweep
+    cdef size_t counted  # bytes of the arena that the pool's sum has
+    cdef list results    # per output a list of arrays of bytes: what the last large ones lay in
+    cdef size_t result_bytes
+    cdef bint rested     # not used since the last sweep
+
+
+cdef class Waiter:
+    cdef object lock    # released when its turn has come
+    cdef object owner
+    cdef Slot slot      # None before
+    cdef int64_t since  # by now()
+
+    cdef int go(self) except -1
+
+
+cdef class Job(Waiter):
+    cdef FramePool pool
+    cdef Stop stop
+    cdef object error   # what the run has raised
+    cdef bint done      # on another thread
+
+    cdef int compute(self) except -1
+    cdef Waiter finish(self)
+    cdef int wait(self) except -1
+
+
+cdef class FramePool:
+    cdef object __weakref__
+    cdef readonly int max_frames
+    cdef readonly int min_frames
+    cdef readonly int at_once   # runs that compute, where others may compute them
+    cdef readonly double cleanup_interval_s  # 0: never
+    cdef list idle          # Slot, the one used last at the end
+    cdef list waiting       # Waiter, the one who came first at the begin
+    cdef readonly int in_use
+    cdef readonly int peak
+    cdef readonly int64_t created
+    cdef readonly int64_t waits
+    cdef readonly int64_t arena_bytes
+    cdef int64_t waited_ns
+    cdef bint sweeping      # there is a thread that does
+    cdef readonly bint closed
+
+    cdef Slot take(self, object owner, Stop stop)
+    cdef Slot _first(self, object owner)
+    cdef Slot _wait(self, object owner, Stop stop)
+    cdef int give_back(self, Slot slot) except -1
+    cdef Waiter _pass_on(self, Slot slot)
+    cdef bint _drop(self, Waiter waiter)
+    cdef bint is_busy(self) noexcept
+    cdef int do(self, Job job) except -1
+    cdef void count(self, Slot slot) noexcept
+    cdef void _forget(self, Slot slot) noexcept
+    cdef bint _is_litter(self) noexcept
+
+
+cdef class Turn:
+    cdef object __weakref__
+    cdef object lock
+    cdef bint torn

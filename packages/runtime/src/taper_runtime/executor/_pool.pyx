@@ -1,0 +1,419 @@
+# cython: language_level=3, auto_pickle=False
+"""Let runs begin, and lend each a slot: at most so many at once, first come first served.
+
+- :class:`FramePool`: slots for at most so many runs at once; others wait their turn.
+- ``Job``: a run that another thread computes where there are more callers than CPUs.
+- :class:`Lease`: a slot for the length of a ``with`` statement.
+- :class:`Turn`: for what one run at a time may have.
+"""
+cimport cython
+from libc.stdint cimport int64_t
+
+from taper_runtime.executor._stop cimport Stop
+from taper_runtime.native._kernels cimport Buffer, now
+
+from _thread import allocate_lock, start_new_thread
+
+from taper_runtime.base.errors import TaperError
+from taper_runtime.base.forks import watch
+from taper_runtime.native._kernels import cpu_count
+
+# Arenas below this are never given back for being larger than what runs need, nor is the memory of
+# results.
+cdef size_t SMALL_BYTES = 1 << 20
+
+
+cdef class Slot:
+    """What a pool lends to a run: leave to go on, and the memory for it."""
+
+
+cdef class Waiter:
+    """A run that waits for a slot."""
+
+    cdef int go(self) except -1:
+        """Go on: it has a slot."""
+        self.lock.release()
+
+
+cdef class Job(Waiter):
+    """A run that waits for a slot and for a thread that computes it.
+
+    Where more runs are called for than there are CPUs, as many threads compute them one after the
+    other while the callers sleep. A CPU then goes from run to run without a change of threads,
+    over the same few arenas, and no run loses a CPU and its caches half way.
+
+    A subclass says how it is computed.
+    """
+
+    cdef int compute(self) except -1:
+        """Run, with the slot that it has."""
+        raise NotImplementedError
+
+    cdef int go(self) except -1:
+        try:
+            start_new_thread(self.serve, ())
+        except (RuntimeError, MemoryError):  # no thread to be had: the caller computes it
+            self.lock.release()
+        return 0
+
+    def serve(self):
+        """Run, and then with the same slot the jobs that come next."""
+        cdef Waiter following = self
+        while isinstance(following, Job):
+            following = (<Job>following).finish()
+        if following is not None:
+            following.go()
+
+    cdef Waiter finish(self):
+        """Run, and let the caller go on; returns who has the slot next, if anyone."""
+        try:
+            self.compute()
+        except BaseException as error:
+            self.error = error
+        try:
+            return self.pool._pass_on(self.slot)
+        finally:
+            self.done = True
+            self.lock.release()
+
+    cdef int wait(self) except -1:
+        """Wait until it is done, or has a slot and no thread but this one.
+
+        A wait that is interrupted ends the run first, as that has arrays of the caller's.
+        """
+        try:
+            self.stop.acquire(self.lock)
+        except BaseException:
+            if not self.pool._drop(self):
+                self.stop.end()
+                _acquire_in_any_case(self.lock)
+                if not self.done:
+                    self.pool.give_back(self.slot)
+            raise
+        return 0
+
+
+cdef int _acquire_in_any_case(lock) except -1:
+    """Acquire a lock that is about to be released, whatever signals come."""
+    while True:
+        try:
+            lock.acquire()
+            return 0
+        except BaseException:  # a second Ctrl-C
+            pass
+
+
+cdef class FramePool:
+    """Slots for at most ``max_frames`` runs at once; a run that finds none waits, first come first
+    served.
+
+    Jobs are those runs that any thread may compute, as nothing in them waits or calls Python. At
+    most as many of them go on at once as there are CPUs.
+
+    After a burst a thread sweeps: twice, an interval apart, it looks which slots rest, and those
+    that have rested all the time in between are freed, but for ``min_frames``. It goes when nothing
+    is left to sweep.
+
+    Parameters
+    ----------
+    max_frames, min_frames : int
+    cleanup_interval_s : float
+        0: nothing is ever freed.
+
+    Attributes
+    ----------
+    in_use, peak : int
+        Slots with a run, and the most there were at once.
+    created : int
+        Slots made so far.
+    waits : int
+        Runs that had to wait.
+    arena_bytes : int
+        Of all slots' arenas.
+    """
+
+    def __cinit__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
+        self.max_frames, self.min_frames = max_frames, min_frames
+        self.cleanup_interval_s = cleanup_interval_s
+        self.at_once = min(self.max_frames, cpu_count())
+        self.idle, self.waiting = [], []
+        watch(self)
+
+    @property
+    def waited_s(self):
+        """Seconds that runs have waited."""
+        return 1e-9 * self.waited_ns
+
+    @property
+    def n_idle(self):
+        """Slots without a run."""
+        return len(self.idle)
+
+    cdef Slot take(self, object owner, Stop stop):
+        """A slot for one run, best one that ``owner`` has used.
+
+        A slot that is new has no owner: it is a Slot, and the owner's own kind may stand for it.
+        """
+        cdef Slot slot
+        if stop is not None:
+            stop.check()
+        with cython.critical_section(self):
+            slot = self._first(owner)
+        if slot is None:
+            slot = self._wait(owner, stop)
+        slot.owner = <void *>owner
+        return slot
+
+    cdef Slot _first(self, object owner):
+        """An idle slot, or a new one, from now on in use; None where there are too many."""
+        cdef Slot slot = None
+        cdef Py_ssize_t i
+        for i in range(len(self.idle) - 1, -1, -1):
+            if (<Slot>self.idle[i]).owner == <void *>owner:
+                slot = self.idle.pop(i)
+                break
+        if slot is None:
+            if len(self.idle) + self.in_use < self.max_frames:
+                self.created += 1
+                slot = Slot.__new__(Slot)
+            elif self.idle:
+                slot = self.idle.pop(0)
+            else:
+                return None
+        self.in_use += 1
+        self.peak = max(self.peak, self.in_use)
+        return slot
+
+    cdef Slot _wait(self, object owner, Stop stop):
+        """Wait for a slot, behind those who wait already."""
+        cdef Waiter waiter = Waiter.__new__(Waiter)
+        waiter.owner, waiter.lock, waiter.since = owner, allocate_lock(), now()
+        waiter.lock.acquire()
+        with cython.critical_section(self):  # or one may have become idle in the meantime
+            waiter.slot = self._first(owner)
+            if waiter.slot is not None:
+                return waiter.slot
+            self.waiting.append(waiter)
+            self.waits += 1
+        try:
+            if stop is None:
+                waiter.lock.acquire()
+            else:
+                stop.acquire(waiter.lock)
+            return waiter.slot
+        except BaseException:
+            if not self._drop(waiter):  # a slot has come just then
+                self.give_back(waiter.slot)
+            raise
+
+    cdef bint _drop(self, Waiter waiter):
+        """Have a run wait no longer; False where its turn has come."""
+        cdef Py_ssize_t i
+        with cython.critical_section(self):
+            for i in range(len(self.waiting)):
+                if self.waiting[i] is waiter:
+                    del self.waiting[i]
+                    self.waited_ns += now() - waiter.since
+                    return True
+        return False
+
+    cdef int give_back(self, Slot slot) except -1:
+        """Take a slot back, and give it to the one who has waited the longest."""
+        cdef Waiter waiter = self._pass_on(slot)
+        if waiter is not None:
+            waiter.go()
+        return 0
+
+    cdef Waiter _pass_on(self, Slot slot):
+        """Take a slot back; returns the one who has it from now on and is to go on, if any."""
+        cdef Waiter waiter = None
+        cdef bint sweep = False
+        slot.rested = False
+        with cython.critical_section(self):
+            if self.waiting:
+                waiter = self.waiting.pop(0)
+                waiter.slot = slot
+                slot.owner = <void *>waiter.owner
+                self.waited_ns += now() - waiter.since
+            else:
+                self.in_use = max(0, self.in_use - 1)  # a fork during the run has made it 0
+                if self.closed:
+                    self._forget(slot)
+                else:
+                    self.idle.append(slot)
+                    if self.cleanup_interval_s and not self.sweeping:
+                        sweep = self.sweeping = self._is_litter()
+        if sweep:
+            from taper_runtime.executor.interval import start  # which few sessions need
+
+            try:
+                start(self, FramePool.sweep, self.cleanup_interval_s, "taper_runtime frame cleanup")
+            except RuntimeError:  # no thread to be had now: the next run tries again
+                self.sweeping = False
+        return waiter
+
+    cdef bint is_busy(self) noexcept:
+        """Whether a job has to wait."""
+        return self.in_use >= self.at_once
+
+    cdef int do(self, Job job) except -1:
+        """Have a job done: on this thread, or in its turn on another.
+
+        Raises what the job raises.
+        """
+        cdef bint queued
+        job.pool, job.lock, job.since = self, allocate_lock(), now()
+        job.lock.acquire()
+        with cython.critical_section(self):
+            queued = self.is_busy()
+            if queued:
+                self.waiting.append(job)
+                self.waits += 1
+            else:
+                job.slot = self._first(job.owner)
+                job.slot.owner = <void *>job.owner
+        if queued:
+            job.wait()
+        if not job.done:
+            try:
+                return job.compute()
+            finally:
+                self.give_back(job.slot)
+        if job.error is not None:
+            error, job.error = job.error, None
+            raise error
+        return 0
+
+    cdef void count(self, Slot slot) noexcept:
+        """Note how large a slot's arena is by now."""
+        cdef size_t size = 0 if slot.arena is None else slot.arena.size
+        with cython.critical_section(self):
+            self.arena_bytes += <int64_t>size - <int64_t>slot.counted
+            slot.counted = size
+
+    cdef void _forget(self, Slot slot) noexcept:
+        """Note that a slot's arena goes."""
+        self.arena_bytes -= slot.counted
+        slot.counted = 0
+
+    cdef bint _is_litter(self) noexcept:
+        """Whether sweeps would ever free something."""
+        cdef Slot slot
+        if self.idle and len(self.idle) + self.in_use > self.min_frames:
+            return True
+        for slot in self.idle:
+            if _is_wasteful(slot, slot.need) or slot.result_bytes >= SMALL_BYTES:
+                return True
+        return False
+
+    def sweep(self):
+        """Free what has rested since the last sweep; returns whether there is more to come.
+
+        That is slots above ``min_frames``, arenas more than twice as large as what runs needed, and
+        the memory of results.
+        """
+        cdef Slot slot
+        cdef list kept = []
+        cdef list freed = []  # behind the critical section
+        with cython.critical_section(self):
+            count = len(self.idle) + self.in_use
+            for slot in self.idle:
+                if slot.rested and count > self.min_frames:
+                    count -= 1
+                    freed.append(slot)
+                    self._forget(slot)
+                    continue
+                if slot.rested:
+                    freed.append(slot.results)
+                    slot.results, slot.result_bytes = None, 0
+                if _is_wasteful(slot, slot.most):
+                    freed.append(slot.arena)
+                    self._forget(slot)
+                    slot.arena = None
+                slot.rested, slot.most = True, 0
+                kept.append(slot)
+            self.idle = kept
+            self.sweeping = self._is_litter()
+            return self.sweeping
+
+    def close(self):
+        """Keep no slots from now on: those of runs under way, and of runs that wait, go when these
+        end."""
+        with cython.critical_section(self):
+            self.closed = True
+            for slot in self.idle:
+                self._forget(slot)
+            self.idle = []
+
+    def after_fork(self):
+        """In the child of a fork: the parent's other runs and threads are gone."""
+        self.in_use, self.sweeping = 0, False
+        self.waiting = []
+
+
+cdef bint _is_wasteful(Slot slot, size_t need) noexcept:
+    """Whether a slot's arena is much larger than so many bytes."""
+    return slot.arena is not None and slot.arena.size > max(SMALL_BYTES, 2 * need)
+
+
+class Lease:
+    """A slot of a pool for the length of a ``with`` statement."""
+
+    def __init__(self, FramePool pool not None, owner, Stop stop):
+        self._pool, self._owner, self._stop = pool, owner, stop
+
+    def __enter__(self):
+        self._slot = (<FramePool>self._pool).take(self._owner, self._stop)
+        return self
+
+    def __exit__(self, *error):
+        (<FramePool>self._pool).give_back(self._slot)
+
+
+cdef class Turn:
+    """A lock for what runs take turns with, such as a state.
+
+    Where the process was forked while a thread of the parent had its turn, the child is told, as
+    what the lock guards stays halfway there.
+    """
+
+    def __cinit__(self):
+        self.lock = allocate_lock()
+        watch(self)
+
+    def take(self, stop=None):
+        """Return what has the turn for the length of a ``with`` statement."""
+        return Taken(self, stop)
+
+    def mend(self):
+        """Note that what the lock guards is about to be written anew."""
+        self.torn = False
+
+    def after_fork(self):
+        """In the child of a fork: no other thread is there to end its turn."""
+        if self.lock.locked():
+            self.lock, self.torn = allocate_lock(), True
+
+
+cdef class Taken:
+    """A turn in a ``with`` statement; in C, so that no signal comes between lock and statement."""
+
+    cdef Turn turn
+    cdef Stop stop
+
+    def __cinit__(self, Turn turn not None, Stop stop):
+        self.turn, self.stop = turn, stop
+
+    def __enter__(self):
+        if self.turn.torn:
+            raise TaperError(
+                "this process was forked while a run of its parent changed the state, which is "
+                "halfway since: reset_state() gives it its first value"
+            )
+        if self.stop is None:
+            self.turn.lock.acquire()
+        else:
+            self.stop.acquire(self.turn.lock)
+
+    def __exit__(self, *error):
+        self.turn.lock.release()

@@ -1,0 +1,109 @@
+# cython: language_level=3, auto_pickle=False
+"""End a run before its time: by a flag, at a deadline, by a signal.
+
+- :class:`StopFlag`: any thread sets it, and the runs that have it end.
+- :class:`Stop`: what ends one run.
+- ``poll``: what a run asks now and then, as ``Poll`` says.
+"""
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int32_t, int64_t
+
+from taper_runtime.executor._program cimport Raised
+from taper_runtime.native._kernels cimport now
+from taper_runtime.native.taper cimport *
+
+from taper_runtime.base.errors import RunTimeoutError, StoppedError
+
+# What a run looks at on a thread without the GIL while others write it.
+cdef extern from *:
+    int __ATOMIC_RELAXED
+    void store_flag "__atomic_store_n" (int32_t *, int32_t, int) noexcept
+    void store_time "__atomic_store_n" (int64_t *, int64_t, int) noexcept
+    int64_t load_time "__atomic_load_n" (const int64_t *, int) noexcept nogil
+
+# Seconds between two looks of a run that waits at whether it is to end.
+cdef double GLANCE_S = 0.02
+
+
+cdef class StopFlag:
+    """Set by any thread, it ends the runs that have it."""
+
+    def __cinit__(self, bint on=False):
+        self.value = on
+
+    def __reduce__(self):
+        return StopFlag, (self.is_set,)
+
+    @property
+    def is_set(self):
+        return self.value != 0
+
+    @is_set.setter
+    def is_set(self, bint on):
+        store_flag(&self.value, on, __ATOMIC_RELAXED)
+
+
+cdef class Stop:
+    """What ends one run before its time.
+
+    Parameters
+    ----------
+    flag : StopFlag
+    timeout_s : float or None
+        Seconds from now on.
+    """
+
+    def __cinit__(self, StopFlag flag, timeout_s=None):
+        self.flag = flag
+        if timeout_s is not None:
+            self.timeout_s = timeout_s
+            self.deadline = now() + <int64_t>(1e9 * self.timeout_s)
+
+    cdef object reason(self):
+        """What to raise where the run is to end; None where it is not."""
+        if self.flag is not None and self.flag.value:
+            return StoppedError("the run was ended: run_options.terminate is set")
+        if self.deadline and now() >= self.deadline:
+            return RunTimeoutError(f"the run did not end within {self.timeout_s:g} s")
+        return None
+
+    cdef void end(self) noexcept:
+        """End the run as soon as it looks."""
+        store_time(&self.deadline, 1, __ATOMIC_RELAXED)
+
+    def check(self):
+        """Raise if the run is to end."""
+        reason = self.reason()
+        if reason is not None:
+            raise reason
+
+    def acquire(self, lock):
+        """Acquire a lock, or raise if the run is to end before."""
+        if self.flag is None and not self.deadline:
+            lock.acquire()
+            return
+        self.check()
+        while not lock.acquire(True, GLANCE_S):
+            self.check()
+
+
+cdef c_bool poll(void *context) noexcept nogil:
+    """What a run does now and then: look at the clock, and on Python's main thread at signals."""
+    cdef Poll *state = <Poll *>context
+    cdef int64_t deadline = load_time(state.deadline, __ATOMIC_RELAXED)
+    if deadline and now() >= deadline:
+        return False
+    return state.elsewhere or _check_signals(state)
+
+
+cdef c_bool _check_signals(Poll *poll) noexcept with gil:
+    """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
+    import threading
+
+    try:  # a handler may raise in any of these
+        poll.elsewhere = threading.get_ident() != threading.main_thread().ident
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<Raised>poll.raised).error = error
+        return False
+    return True
