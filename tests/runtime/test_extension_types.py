@@ -34,7 +34,7 @@ def touch(kind):
             attempt(f"{kind} {use}", use, new)
 
 count = 0
-for module in ("native._kernels", "executor._program", "executor._stop", "executor._pool", "executor._run"):
+for module in ("native._kernels", *(f"executor._{n}" for n in ("program", "stop", "pool", "run"))):
     module = importlib.import_module(f"taper_runtime.{module}")
     for kind in list(vars(module).values()):
         if isinstance(kind, type) and kind.__module__ == module.__name__:

@@ -10,7 +10,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from taper_runtime.executor._stop cimport Stop
-from taper_runtime.native._kernels cimport Buffer, now
+from taper_runtime.native._kernels cimport now
 
 from _thread import allocate_lock, start_new_thread
 
@@ -59,6 +59,8 @@ cdef class Job(Waiter):
     def serve(self):
         """Run, and then with the same slot the jobs that come next."""
         cdef Waiter following = self
+        if self.slot is None:
+            raise TypeError("expected a job that a pool has given a slot")
         while isinstance(following, Job):
             following = (<Job>following).finish()
         if following is not None:

@@ -9,7 +9,6 @@ import numpy as np
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import size_at
 from taper_runtime.executor._pool import FramePool
-from taper_runtime.executor._stop import Stop
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.inputs import bind_inputs, check_measured
@@ -20,7 +19,8 @@ from taper_runtime.plan.stages import cut
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_runtime.executor.executor import Spans
+    from taper_runtime.executor._stop import Stop
+    from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
