@@ -13,8 +13,8 @@ from plan_files import small_plan
 from plan_strategies import plain, plans
 from sized_plans import sized_plan
 from taper_runtime.base.text import printable, printable_lines
+from taper_runtime.file.fields import features
 from taper_runtime.file.reader import load
-from taper_runtime.plan.features import features
 from taper_runtime.plan.plan import PlanNode
 from taper_runtime.reports.report import describe_plan, plan_data
 

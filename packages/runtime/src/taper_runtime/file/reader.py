@@ -13,7 +13,6 @@ from taper_runtime.base.checks import (
     METADATA_NAME,
     SAMPLE_PREFIX,
     WEIGHT_PREFIX,
-    check_attr_items,
     check_name,
     check_variable,
     describe,
@@ -29,8 +28,17 @@ from taper_runtime.base.sizes import variable
 from taper_runtime.base.steps import ask, limited
 from taper_runtime.base.text import is_one_of
 from taper_runtime.file import FORMAT, FORMAT_VERSION
+from taper_runtime.file.checks import check_object, items_of, items_or_none, object_of
 from taper_runtime.file.container import Container, parse_header, parse_json
 from taper_runtime.file.container import Entry as StoredArray
+from taper_runtime.file.fields import (
+    ENTRY_FIELDS,
+    FEATURES,
+    PLAN_FIELDS,
+    features,
+    keys,
+    read_fields,
+)
 from taper_runtime.file.mapping import mapped
 from taper_runtime.file.models import choose_model, member, model_names
 from taper_runtime.file.plain import from_json
@@ -38,7 +46,6 @@ from taper_runtime.file.recipes import PROVENANCE, StoredRecipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import NO_ATTRS
-from taper_runtime.plan.features import FEATURES, features
 from taper_runtime.plan.plan import (
     Block,
     Entry,
@@ -55,18 +62,20 @@ if TYPE_CHECKING:
     from mmap import mmap
 
     from taper_runtime.file.writer import FilePath
-    from taper_runtime.plan.weights import WeightSpec
 
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
-_ENTRY_KEYS = _BLOCK_KEYS | {"input_tree", "output_tree", "sizes", "origins", "states"}
-_PLAN_KEYS = _ENTRY_KEYS | {"format_version", "features", "default", "metadata", "entries"}
-_WEIGHT_KEYS = frozenset({"kind", "dtype", "shape"})
+_ENTRY_KEYS = _BLOCK_KEYS | keys(ENTRY_FIELDS, optional=False)
+_ENTRY_OPTIONS = keys(ENTRY_FIELDS, optional=True)
+_PLAN_KEYS = (
+    _ENTRY_KEYS
+    | {"format_version", "features", "default", "metadata", "entries"}
+    | keys(PLAN_FIELDS, optional=False)
+)
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 #: Types of values in JSON that have others inside.
 _NESTED = frozenset({dict, list})
 #: Keys that are left out where they say nothing.
-_PLAN_OPTIONS = frozenset({"weights", "derived"})
-_WEIGHT_OPTIONS = frozenset({"complex", "aliases"})
+_PLAN_OPTIONS = _ENTRY_OPTIONS | keys(PLAN_FIELDS, optional=True)
 _NODE_OPTIONS = frozenset({"blocks", "targets"})
 _TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
@@ -250,16 +259,17 @@ def _from_document(
 ) -> Plan:
     """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
     _check_version(document)
-    for index, feature in enumerate(_tuple(document, "features") if "features" in document else ()):
+    listed = items_of(document, "features") if "features" in document else ()
+    for index, feature in enumerate(listed):
         if feature not in FEATURES:
             known = ", ".join(FEATURES)
             fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
-    _check_object(document, _PLAN_KEYS, "plan", _PLAN_OPTIONS)
+    check_object(document, _PLAN_KEYS, "plan", _PLAN_OPTIONS)
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:
         fail("plan.metadata", "expected an object", metadata)
     check_name(document["default"], "plan.default")
-    entries = _object(document, "entries")
+    entries = object_of(document, "entries")
     by_entry = _samples_by_entry(samples, [document["default"], *entries] if entries else [])
     default = _entry(document, by_entry.get(document["default"], samples), chars)
     return Plan(
@@ -269,44 +279,14 @@ def _from_document(
         metadata=metadata,
         default=document["default"],
         entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
-        **_weights(document),
+        **dict(read_fields(document, PLAN_FIELDS)),
     )
-
-
-def _weights(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what the plan says of weights, if it does."""
-    if not _PLAN_OPTIONS & document.keys():
-        return {}
-    for key in sorted(_PLAN_OPTIONS - document.keys()):
-        raise PlanFormatError(f"plan.{key}", "is missing")
-    from taper_runtime.file.recipes import read_recipes  # which most plans do not need
-
-    if not _object(document, "weights"):
-        fail("plan.weights", "expected no weights where there are none", document["weights"])
-    return {
-        "weights": {name: _weight(name, item) for name, item in document["weights"].items()},
-        "derived": read_recipes(document["derived"], "plan.derived"),
-    }
-
-
-def _weight(name: str, item: Any) -> WeightSpec:
-    from taper_runtime.plan.weights import WeightSpec
-
-    try:
-        _check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)
-        if "complex" in item and item["complex"] is not True:
-            fail("plan.complex", "expected true, or nothing", item["complex"])
-        aliases = _some(item, "aliases") if "aliases" in item else ()
-        shape = _tuple(item, "shape")
-    except PlanFormatError as error:
-        raise error.within(f"plan.weights[{name!r}]") from error
-    return WeightSpec(name, item["kind"], item["dtype"], shape, "complex" in item, aliases)
 
 
 def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:
     """Return an entry that is not the default one."""
     try:
-        return _entry(_check_object(item, _ENTRY_KEYS, "plan"), samples, chars)
+        return _entry(check_object(item, _ENTRY_KEYS, "plan", _ENTRY_OPTIONS), samples, chars)
     except PlanFormatError as error:
         raise error.within(f"plan.entries[{name!r}]") from error
 
@@ -325,27 +305,14 @@ def _samples_by_entry(
 
 
 def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) -> Entry:
-    origins = _object(item, "origins")
+    origins = object_of(item, "origins")
     sizes, expressions = _sizes(item["sizes"], origins, chars)
     return Entry(
         *_block(item, expressions, 0),
         samples=samples,
-        input_tree=from_json(item["input_tree"], "plan.input_tree"),
-        output_tree=from_json(item["output_tree"], "plan.output_tree"),
         sizes=sizes,
-        origins={
-            name: tuple(origin) if type(origin) is list else origin
-            for name, origin in origins.items()
-        },
-        states=_object(item, "states"),
+        **dict(read_fields(item, ENTRY_FIELDS)),
     )
-
-
-def _object(item: dict[str, Any], key: str) -> dict[str, Any]:
-    if type(item[key]) is not dict:
-        fail(f"plan.{key}", "expected an object", item[key])
-    value: dict[str, Any] = item[key]
-    return value
 
 
 def _sizes(
@@ -413,7 +380,7 @@ def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block
     """
     tensors: dict[str, TensorSpec] = {}
     placements: dict[str, Placement] = {}
-    described = _object(item, "tensors")
+    described = object_of(item, "tensors")
     for name, tensor in watched(described.items()):
         try:
             tensors[name], placements[name] = _tensor(name, tensor, expressions)
@@ -421,21 +388,21 @@ def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block
             raise error.within(f"plan.tensors[{name!r}]") from error
         described[name] = None
     nodes: list[PlanNode] = []
-    _tuple(item, "nodes")
+    items_of(item, "nodes")
     for step, node in enumerate(watched(item["nodes"])):
         try:
             nodes.append(_node(node, expressions, depth))
         except PlanFormatError as error:
             raise error.within(f"plan.nodes[{step}]") from error
         item["nodes"][step] = None
-    ends = _tuple(item, "inputs"), _tuple(item, "outputs")
+    ends = items_of(item, "inputs"), items_of(item, "outputs")
     return Block(tuple(nodes), tensors, placements, *ends)
 
 
 def _tensor(name: str, item: Any, expressions: _Expressions) -> tuple[TensorSpec, Placement]:
-    _check_object(item, _TENSOR_KEYS, "plan", _TENSOR_OPTIONS)
-    shape = _parse_sizes(_tuple(item, "shape"), expressions, "plan.shape")
-    strides = _parse_sizes(_tuple(item, "strides"), expressions, "plan.strides")
+    check_object(item, _TENSOR_KEYS, "plan", _TENSOR_OPTIONS)
+    shape = _parse_sizes(items_of(item, "shape"), expressions, "plan.shape")
+    strides = _parse_sizes(items_of(item, "strides"), expressions, "plan.strides")
     offset = _parse_size(item["offset"], expressions, "plan.offset")
     format = item.get("format", PLAIN)
     if format == PLAIN and "format" in item:
@@ -448,15 +415,15 @@ def _tensor(name: str, item: Any, expressions: _Expressions) -> tuple[TensorSpec
 
 
 def _node(item: Any, expressions: _Expressions, depth: int) -> PlanNode:
-    _check_object(item, _NODE_KEYS, "plan", _NODE_OPTIONS)
+    check_object(item, _NODE_KEYS, "plan", _NODE_OPTIONS)
     return PlanNode(
         item["op"],
-        _tuple(item, "inputs"),
-        _tuple(item, "outputs"),
+        items_of(item, "inputs"),
+        items_of(item, "outputs"),
         _attrs(item, expressions),
         item["source"],
         _blocks(item, expressions, depth) if "blocks" in item else (),
-        _some(item, "targets") if "targets" in item else (),
+        items_or_none(item, "targets") if "targets" in item else (),
     )
 
 
@@ -468,8 +435,7 @@ def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
     op = item["op"]
     declared = REGISTRY[op].attrs if type(op) is str and op in REGISTRY else NO_ATTRS
     attrs = {}
-    for name, value in _object(item, "attrs").items():
-        check_attr_items(value, f"plan.attrs.{name}")
+    for name, value in object_of(item, "attrs").items():
         if type(value) is dict or (
             type(value) is list and not _NESTED.isdisjoint(map(type, value))
         ):
@@ -488,37 +454,9 @@ def _blocks(item: dict[str, Any], expressions: _Expressions, depth: int) -> tupl
     if depth >= MAX_BLOCK_DEPTH:
         fail("plan.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
     blocks: list[Block] = []
-    for block in _some(item, "blocks"):
+    for block in items_or_none(item, "blocks"):
         try:
-            blocks.append(_block(_check_object(block, _BLOCK_KEYS, "plan"), expressions, depth + 1))
+            blocks.append(_block(check_object(block, _BLOCK_KEYS, "plan"), expressions, depth + 1))
         except PlanFormatError as error:
             raise error.within(f"plan.blocks[{len(blocks)}]") from error
     return tuple(blocks)
-
-
-def _check_object(
-    value: Any, keys: frozenset[str], field: str, options: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Return ``value`` if it is an object with exactly these keys, and any of ``options``."""
-    if type(value) is not dict:
-        fail(field, "expected an object", value)
-    if value.keys() != keys and (wrong := (value.keys() - options) ^ keys):
-        key = min(wrong)
-        problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
-        raise PlanFormatError(f"{field}.{key}", problem)
-    return value
-
-
-def _tuple(item: dict[str, Any], key: str) -> tuple[Any, ...]:
-    value = item[key]
-    if type(value) is not list:
-        fail(f"plan.{key}", "expected an array", value)
-    return tuple(value)
-
-
-def _some(item: dict[str, Any], key: str) -> tuple[Any, ...]:
-    """Return an array that is left out where it has no items."""
-    value = _tuple(item, key)
-    if not value:
-        fail(f"plan.{key}", f"expected no {key} where there are none", item[key])
-    return value

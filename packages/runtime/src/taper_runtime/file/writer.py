@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.checks import SAMPLE_PREFIX, WEIGHT_PREFIX, check_name
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import flag
-from taper_runtime.base.sizes import Size, variables
 from taper_runtime.file import FORMAT, FORMAT_VERSION
 from taper_runtime.file.container import dump_json, make_header
+from taper_runtime.file.fields import (
+    ENTRY_FIELDS,
+    PLAN_FIELDS,
+    features,
+    size_text,
+    write_fields,
+)
 from taper_runtime.file.mapping import check_path
 from taper_runtime.file.models import DEFAULT_MODEL, Joined, member
 from taper_runtime.file.plain import to_json
@@ -19,7 +25,6 @@ from taper_runtime.file.recipes import PROVENANCE, write_recipes
 from taper_runtime.file.replacing import replace_file
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.features import features
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode
-    from taper_runtime.plan.weights import WeightSpec
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -120,15 +124,11 @@ def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
 
 def to_document(plan: Plan) -> dict[str, Any]:
     """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
-    weights: dict[str, Any] = {}
-    if plan.weights:
-        weights["weights"] = {name: _weight(plan.weights[name]) for name in sorted(plan.weights)}
-        weights["derived"] = write_recipes(plan.derived, "plan.derived")
     return {
         "format_version": FORMAT_VERSION,
         "features": features(plan),
         "default": plan.default,
-        **weights,
+        **dict(write_fields(plan, PLAN_FIELDS, "plan")),
         **_function(plan, "plan"),
         "metadata": to_json(dict(plan.metadata), "plan.metadata"),
         "entries": {
@@ -138,29 +138,9 @@ def to_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _weight(spec: WeightSpec) -> dict[str, Any]:
-    written: dict[str, Any] = {"kind": spec.kind, "dtype": spec.dtype, "shape": spec.shape}
-    if spec.is_complex:
-        written["complex"] = True
-    if spec.aliases:
-        written["aliases"] = spec.aliases
-    return written
-
-
 def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
     """What entries have."""
-    depths = _depths(entry)
-    return {
-        **_block(entry.as_block(), field),
-        "input_tree": to_json(entry.input_tree, f"{field}.input_tree"),
-        "output_tree": to_json(entry.output_tree, f"{field}.output_tree"),
-        "states": {name: entry.states[name] for name in sorted(entry.states)},
-        "sizes": {
-            name: [_size(limit) for limit in entry.sizes[name]]
-            for name in sorted(entry.sizes, key=lambda name: (depths[name], name))
-        },
-        "origins": {name: list(entry.origins[name]) for name in sorted(entry.origins)},
-    }
+    return {**_block(entry.as_block(), field), **dict(write_fields(entry, ENTRY_FIELDS, field))}
 
 
 def _block(block: Block, field: str) -> dict[str, Any]:
@@ -170,11 +150,11 @@ def _block(block: Block, field: str) -> dict[str, Any]:
         spec, placement = block.tensors[name], block.placements[name]
         tensors[name] = {
             "dtype": spec.dtype,
-            "shape": [_size(size) for size in spec.shape],
+            "shape": [size_text(size) for size in spec.shape],
             "role": spec.role,
             "root": placement.root,
-            "offset": _size(placement.offset),
-            "strides": [_size(stride) for stride in placement.strides],
+            "offset": size_text(placement.offset),
+            "strides": [size_text(stride) for stride in placement.strides],
         }
         if spec.format != PLAIN:
             tensors[name]["format"] = spec.format
@@ -186,17 +166,6 @@ def _block(block: Block, field: str) -> dict[str, Any]:
         "nodes": [_node(node, f"{field}.nodes[{i}]") for i, node in enumerate(block.nodes)],
         "tensors": tensors,
     }
-
-
-def _depths(entry: Plan | Entry) -> dict[str, int]:
-    """Return how many variables, each limited by the one before, lead to each.
-
-    The sizes of a plan are in such an order already.
-    """
-    depths: dict[str, int] = {}
-    for name, (_, limit) in entry.sizes.items():
-        depths[name] = 1 + max((depths[atom.text] for atom in variables(limit)), default=0)
-    return depths
 
 
 def _node(node: PlanNode, field: str) -> dict[str, Any]:
@@ -217,10 +186,5 @@ def _node(node: PlanNode, field: str) -> dict[str, Any]:
     return written
 
 
-def _size(value: Any) -> Any:
-    """A size as the file has it: an expression is its text."""
-    return str(value) if isinstance(value, Size) else value
-
-
 def _sizes(value: Any) -> Any:
-    return tuple(map(_size, value)) if type(value) in (tuple, list) else _size(value)
+    return tuple(map(size_text, value)) if type(value) in (tuple, list) else size_text(value)

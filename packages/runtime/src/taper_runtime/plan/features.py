@@ -1,4 +1,4 @@
-"""Name what a plan makes use of, so that a reader can refuse what it does not know."""
+"""Tell what a plan's nodes and tensors make use of, which a reader may not know."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING
 from taper_runtime.base.loading import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from taper_runtime.plan.plan import Entry, Plan, PlanNode
 
-#: All that plans of this version may make use of.
-FEATURES = (
-    "blocks",
-    "complex",
-    "delegates",
-    "entries",
-    "origins",
-    "weights",
-    "zero_states",
-)
+
+def _has_blocks(plan: Plan) -> bool:
+    return any(node.blocks for entry in _entries(plan) for node in watched(entry.nodes))
 
 
-def features(plan: Plan) -> list[str]:
-    """Return the features that a plan makes use of, in alphabetical order."""
-    entries: list[Plan | Entry] = [plan, *plan.entries.values()]
-    specs = [spec for entry in entries for spec in watched(entry.tensors.values())]
+def _has_complex(plan: Plan) -> bool:
+    return any(spec.is_complex for e in _entries(plan) for spec in watched(e.tensors.values()))
+
+
+def _has_zero_states(plan: Plan) -> bool:
     states = {spec.name for spec in watched(plan.tensors.values()) if spec.role == "state"}
-    used = {
-        "blocks": any(node.blocks for entry in entries for node in watched(entry.nodes)),
-        "complex": any(spec.is_complex for spec in watched(specs)),
-        "delegates": any(has_delegates(entry.nodes) for entry in entries),
-        "entries": bool(plan.entries),
-        "origins": any(entry.origins for entry in entries),
-        "weights": bool(plan.weights),
-        "zero_states": not states <= plan.constants.keys(),
-    }
-    return [name for name in FEATURES if used[name]]
+    return not states <= plan.constants.keys()
+
+
+def _entries(plan: Plan) -> list[Plan | Entry]:
+    return [plan, *plan.entries.values()]
+
+
+#: Features that nodes, tensors and entries show, and whether a plan makes use of each. Those of
+#: fields that are not empty are in :mod:`taper_runtime.file.fields`.
+SHOWN: Mapping[str, Callable[[Plan], bool]] = {
+    "blocks": _has_blocks,
+    "complex": _has_complex,
+    "delegates": lambda plan: any(has_delegates(entry.nodes) for entry in _entries(plan)),
+    "entries": lambda plan: bool(plan.entries),
+    "zero_states": _has_zero_states,
+}
 
 
 def has_delegates(nodes: Iterable[PlanNode]) -> bool:

@@ -317,22 +317,15 @@ class Plan(NamedTuple):
             **{n: self.placements[n] for n in shared},
             **{n: place for n, place in entry.placements.items() if n not in stored},
         }
-        return Plan(
-            nodes=entry.nodes,
-            tensors={**shared, **own},
-            placements=placements,
-            inputs=entry.inputs,
-            outputs=entry.outputs,
+        return self._replace(
+            **{
+                **{field: getattr(entry, field) for field in Entry._fields},
+                "tensors": {**shared, **own},
+                "placements": placements,
+            },
             constants={n: self.constants[n] for n in shared if n in self.constants},
-            samples=entry.samples,
-            input_tree=entry.input_tree,
-            output_tree=entry.output_tree,
-            metadata=self.metadata,
-            provenance=self.provenance,
-            sizes=entry.sizes,
-            states=entry.states,
-            origins=entry.origins,
             default=name,
+            entries=_NOTHING,
             **self._weights_of(shared),
         )
 

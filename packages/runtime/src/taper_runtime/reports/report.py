@@ -14,9 +14,10 @@ from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.sizes import UNBOUNDED, Size
 from taper_runtime.base.text import counted, printable
 from taper_runtime.executor.memory import memory_use, parallel_arena
+from taper_runtime.file.fields import features
 from taper_runtime.file.plain import to_json
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.features import features, with_inner
+from taper_runtime.plan.features import with_inner
 from taper_runtime.plan.readers import unread_inputs
 from taper_runtime.plan.recipes import parameter_names, recipe_text
 from taper_runtime.plan.spelling import call_text, range_text, size_text, type_text

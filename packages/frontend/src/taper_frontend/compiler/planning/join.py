@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.planning.join_weights import WeightJoiner, digest
 from taper_frontend.errors import ExportError
 from taper_runtime.base.checks import check_name
+from taper_runtime.file.fields import PLAN_FIELDS
 from taper_runtime.plan.plan import STORED, Block, Entry, Placement, Plan
 from taper_runtime.plan.validate import validate
 
@@ -39,9 +40,9 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
     Raises
     ------
     ExportError
-        If there is none, one has several entries, states or replaceable weights of one name
-        differ, or what is a state in one plan is a constant in another: nothing that it computes
-        from that would change.
+        If there is none, one has several entries, what is a state in one plan is a constant in
+        another (nothing that this computes from it would change), or what all entries share
+        differs: states, weights or items of another field of one name.
     PlanFormatError
         If an entry's name is no identifier.
     """
@@ -66,7 +67,7 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
         provenance=plans[default].provenance,
         default=default,
         entries=dict(others),
-        **joiner.weights(),
+        **{**_shared_fields(plans), **joiner.weights()},
     )
     validate(plan)
     return plan.read_only()
@@ -91,6 +92,28 @@ def _check_states(plans: Mapping[str, Plan]) -> None:
                     f"state {name!r} of {owners[name]!r}: expected one of {entry!r} too, whose "
                     "module does not write to it, so that it would keep its first value there"
                 )
+
+
+def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
+    """Return the items of the fields that the joined plan has once, but for those of weights.
+
+    Raises
+    ------
+    ExportError
+        If an item differs between two plans.
+    """
+    joined: dict[str, Any] = {}
+    for field in PLAN_FIELDS:
+        if field.feature == "weights":  # the joiner's: they name constants, which it renames
+            continue
+        items = joined[field.name] = {}
+        for name, plan in plans.items():
+            for key, value in getattr(plan, field.name).items():
+                if items.setdefault(key, value) != value:
+                    raise ExportError(
+                        f"{field.name}[{key!r}] of {name!r}: expected that of the plans before"
+                    )
+    return joined
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -127,18 +150,14 @@ class _Joiner:
                     self.constants[name] = plan.constants[name]
         block = _renamed(plan.as_block(), names)
         own = {n: spec for n, spec in block.tensors.items() if spec.role not in STORED}
+        fields = {field: getattr(plan, field) for field in Entry._fields}
         return Entry(
-            nodes=block.nodes,
-            tensors=own,
-            placements={name: block.placements[name] for name in own},
-            inputs=plan.inputs,
-            outputs=plan.outputs,
-            samples=plan.samples,
-            input_tree=plan.input_tree,
-            output_tree=plan.output_tree,
-            sizes=plan.sizes,
-            states=plan.states,
-            origins=plan.origins,
+            **{
+                **fields,
+                "nodes": block.nodes,
+                "tensors": own,
+                "placements": {name: block.placements[name] for name in own},
+            }
         )
 
     def _constant(self, plan: Plan, name: str) -> str:

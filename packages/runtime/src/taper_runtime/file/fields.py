@@ -1,0 +1,194 @@
+"""Describe each field of a plan once: its key in the file, how it is written and read, its feature.
+
+Writer, reader and the list of features follow from :data:`PLAN_FIELDS` and :data:`ENTRY_FIELDS`;
+docs/adding-a-format-feature.md adds a field. What gives the others their names (tensors, nodes,
+arrays, entries) is not in the tables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import fail
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import Size, variables
+from taper_runtime.file.checks import check_object, items_of, items_or_none
+from taper_runtime.file.plain import from_json, to_json
+from taper_runtime.file.recipes import read_recipes, write_recipes
+from taper_runtime.plan.features import SHOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from taper_runtime.plan.plan import Entry, Plan
+    from taper_runtime.plan.weights import WeightSpec
+
+
+class FileField(NamedTuple):
+    """One field of a plan or an entry, and how the file has it.
+
+    Attributes
+    ----------
+    name : str
+        Of the attribute of :class:`.Plan`, and of the key in the file.
+    write : callable
+        ``(value, path) -> JSON``, in one order for equal values; ``path`` is what errors name.
+    read : callable or None
+        ``(JSON, path) -> value``; PlanFormatError for what is no such value. Values inside are for
+        :func:`~taper_runtime.plan.validate.validate` to check. None where the reader needs the
+        field before the nodes, and reads it with them.
+    feature : str
+        What a plan lists under ``features`` where the field is not empty; "" where every reader
+        knows the field.
+    optional : bool
+        Whether the key is left out where all fields of the feature are empty.
+    """
+
+    name: str
+    write: Callable[[Any, str], Any]
+    read: Callable[[Any, str], Any] | None
+    feature: str = ""
+    optional: bool = False
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+_WEIGHT_KEYS = frozenset({"kind", "dtype", "shape"})
+_WEIGHT_OPTIONS = frozenset({"complex", "aliases"})
+
+
+def _write_weights(weights: Mapping[str, WeightSpec], path: str) -> dict[str, Any]:
+    return {name: _write_weight(weights[name]) for name in sorted(weights)}
+
+
+def _write_weight(spec: WeightSpec) -> dict[str, Any]:
+    written: dict[str, Any] = {"kind": spec.kind, "dtype": spec.dtype, "shape": spec.shape}
+    if spec.is_complex:
+        written["complex"] = True
+    if spec.aliases:
+        written["aliases"] = spec.aliases
+    return written
+
+
+def _read_weights(item: Any, path: str) -> dict[str, WeightSpec]:
+    if not _read_object(item, path):
+        fail(path, "expected no weights where there are none", item)
+    return {name: _read_weight(name, weight) for name, weight in item.items()}
+
+
+def _read_weight(name: str, item: Any) -> WeightSpec:
+    from taper_runtime.plan.weights import WeightSpec  # which most plans do not need
+
+    try:
+        check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)
+        if "complex" in item and item["complex"] is not True:
+            fail("plan.complex", "expected true, or nothing", item["complex"])
+        aliases = items_or_none(item, "aliases") if "aliases" in item else ()
+        shape = items_of(item, "shape")
+    except PlanFormatError as error:
+        raise error.within(f"plan.weights[{name!r}]") from error
+    return WeightSpec(name, item["kind"], item["dtype"], shape, "complex" in item, aliases)
+
+
+# -- sizes and states ------------------------------------------------------------------------------
+
+
+def size_text(value: Any) -> Any:
+    """Return a size as the file has it: an expression is its text."""
+    return str(value) if isinstance(value, Size) else value
+
+
+def _write_sizes(sizes: Mapping[str, tuple[int, int]], path: str) -> dict[str, Any]:
+    """Write the variables, each behind those that limit it."""
+    depths: dict[str, int] = {}
+    for name, (_, limit) in sizes.items():  # of a plan, in such an order already
+        depths[name] = 1 + max((depths[atom.text] for atom in variables(limit)), default=0)
+    return {
+        name: [size_text(limit) for limit in sizes[name]]
+        for name in sorted(sizes, key=lambda name: (depths[name], name))
+    }
+
+
+def _write_origins(origins: Mapping[str, tuple[str, int]], path: str) -> dict[str, Any]:
+    return {name: list(origins[name]) for name in sorted(origins)}
+
+
+def _read_origins(item: Any, path: str) -> dict[str, Any]:
+    return {
+        name: tuple(origin) if type(origin) is list else origin
+        for name, origin in _read_object(item, path).items()
+    }
+
+
+def _write_states(states: Mapping[str, str], path: str) -> dict[str, str]:
+    return {name: states[name] for name in sorted(states)}
+
+
+def _read_object(item: Any, path: str) -> dict[str, Any]:
+    if type(item) is not dict:
+        fail(path, "expected an object", item)
+    value: dict[str, Any] = item
+    return value
+
+
+# -- the tables ------------------------------------------------------------------------------------
+
+#: What a plan has once, in the order of the file; behind ``default``.
+PLAN_FIELDS = (
+    FileField("weights", _write_weights, _read_weights, "weights", optional=True),
+    FileField("derived", write_recipes, read_recipes, "weights", optional=True),
+)
+
+#: What each entry has, in the order of the file; behind its tensors.
+ENTRY_FIELDS = (
+    FileField("input_tree", to_json, from_json),
+    FileField("output_tree", to_json, from_json),
+    FileField("states", _write_states, _read_object),
+    FileField("sizes", _write_sizes, None),
+    FileField("origins", _write_origins, _read_origins, "origins"),
+)
+
+#: All that plans of this version may make use of, in alphabetical order.
+FEATURES = tuple(sorted({*SHOWN, *(f.feature for f in (*PLAN_FIELDS, *ENTRY_FIELDS))} - {""}))
+
+
+def features(plan: Plan) -> list[str]:
+    """Return the features that a plan makes use of, in alphabetical order."""
+    used = {name for name, is_used in SHOWN.items() if is_used(plan)}
+    used |= {field.feature for field in PLAN_FIELDS if getattr(plan, field.name)}
+    for entry in (plan, *plan.entries.values()):
+        used |= {field.feature for field in ENTRY_FIELDS if getattr(entry, field.name)}
+    return [name for name in FEATURES if name in used]
+
+
+def keys(fields: tuple[FileField, ...], *, optional: bool) -> frozenset[str]:
+    """Return the keys that are always there, or those that may be left out."""
+    return frozenset(field.name for field in fields if field.optional == optional)
+
+
+def write_fields(
+    item: Plan | Entry, fields: tuple[FileField, ...], path: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and JSON of the fields that the file has of a plan or an entry."""
+    used = {field.feature for field in fields if field.optional and getattr(item, field.name)}
+    for field in fields:
+        if not field.optional or field.feature in used:
+            yield field.name, field.write(getattr(item, field.name), f"{path}.{field.name}")
+
+
+def read_fields(item: dict[str, Any], fields: tuple[FileField, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of the fields that are there, but for those read with the nodes.
+
+    Raises
+    ------
+    PlanFormatError
+        If a value is wrong, or only some fields of an optional feature are there.
+    """
+    used = {field.feature for field in fields if field.optional and field.name in item}
+    for field in fields:
+        if field.name not in item:
+            if field.feature in used:
+                raise PlanFormatError(f"plan.{field.name}", "is missing")
+        elif field.read is not None:
+            yield field.name, field.read(item[field.name], f"plan.{field.name}")
