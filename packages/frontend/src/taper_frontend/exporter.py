@@ -13,18 +13,19 @@ from taper_frontend.capture.attempts import Attempt, attempt, check_range
 from taper_frontend.capture.capture import Model, capture, opened
 from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.partition import Partition, Regions, find_backend
-from taper_frontend.compiler.planning import make_plan, plan_unfused
+from taper_frontend.compiler.partition import Partition, Regions
+from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
 from taper_frontend.compiler.trace import trace_path, tracing
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.trees import argument_placeholders
-from taper_frontend.request.dims import Axis, Int, check_axes, of_ranges, plan_inputs, settle
+from taper_frontend.request.dims import Axis, Dims, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.request.names import check_names, input_names, output_names
 from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request.request import Request, make_request
+from taper_frontend.request.request.options import DEFAULTS, Options
 from taper_frontend.verify import Reference, VerificationError, View, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
@@ -36,7 +37,6 @@ from taper_runtime.plan.weights import without_tiles
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from torch.export import ExportedProgram
 
@@ -45,15 +45,6 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.lower import Lowered
     from taper_runtime.plan.plan import Plan
 
-
-#: What ``weights`` of an export may be.
-WEIGHTS = ("fixed", "replaceable")
-
-#: What ``winograd`` of an export may be.
-WINOGRAD = ("stored", "at_open")
-
-#: What ``verify`` may be, and the depth that it is to :func:`.verify_plan`.
-DEPTHS = {True: "example", "outputs": "outputs", "deep": "deep", False: ""}
 
 #: What an export does, in order. Some come again where the first capture is of no use.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
@@ -180,40 +171,33 @@ def export(
         What a user should know of a plan that is otherwise right; see
         :data:`taper_frontend.request.notes.KINDS`.
     """
-    if not all(isinstance(text, str) for pair in (metadata or {}).items() for text in pair):
-        raise ExportError(f"metadata: expected texts by name, got {metadata!r}")
-    if (partition is None) != (delegate is None):
-        raise ExportError("partition, delegate: expected both or none")
-    if delegate is not None:
-        find_backend(delegate)
-    if type(verify) not in (bool, str) or verify not in DEPTHS:
-        raise ExportError(f"verify: expected one of {', '.join(map(repr, DEPTHS))}, got {verify!r}")
-    depth = DEPTHS[verify]
-    if weights not in WEIGHTS:
-        raise ExportError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
-    if winograd not in WINOGRAD:
-        raise ExportError(f"winograd: expected one of {', '.join(WINOGRAD)}, got {winograd!r}")
     options = Options(
-        input_names,
-        output_names,
-        passes,
+        input_names=input_names,
+        output_names=output_names,
+        dynamic_shapes=dynamic_shapes,
+        dynamic_axes=dynamic_axes,
+        passes=passes,
+        keep=keep,
+        partition=partition,
+        delegate=delegate,
+        verify=verify,
+        progress=progress,
+        metadata=metadata,
+        checkpoint=checkpoint,
         trace=trace_path(trace),
-        keep=Keep(keep),
-        regions=partition,
-        delegate=delegate or "",
-        replaceable=weights == "replaceable",
-        tiles_at_open=winograd == "at_open",
+        weights=weights,
+        winograd=winograd,
     )
+    options.check()
     with _steps(progress) as step:
         step("capture")
         model = opened(module)
-        options = options._replace(title=type(model).__name__)
         if isinstance(model, torch.nn.Module):
             request = make_request(model, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
             with filled(model, checkpoint):
                 plan = attempt(
                     request,
-                    lambda tried: _compile(tried, request, options, step, depth),
+                    lambda tried: _compile(tried, request, options, step),
                 )
         elif checkpoint is not None:
             raise ExportError("checkpoint: expected None, for an exported program has its tensors")
@@ -221,53 +205,20 @@ def export(
             raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
         else:
             program = capture(model, dynamic_shapes=dynamic_shapes)
-            compiled = compile_program(program, options=options, step=step)
+            compiled = compile_program(
+                program, options=options, title=type(model).__name__, step=step
+            )
             plan = compiled.plan
-            if depth:
+            if options.depth:
                 step("verify")
-                plan = verify_plan(plan, Reference(model, program), compiled.views, depth)
+                plan = verify_plan(plan, Reference(model, program), compiled.views, options.depth)
         check_axes(dynamic_axes or {}, plan)
-    if winograd == "at_open":
+    if options.tiles_at_open:
         plan = without_tiles(plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     if metadata:
         plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
     return plan.read_only()
-
-
-class Options(NamedTuple):
-    """What is asked of a plan.
-
-    Attributes
-    ----------
-    input_names, output_names, passes, delegate
-        As :func:`export` takes them.
-    keep : Keep
-    regions : callable, optional
-        What it calls ``partition``.
-    trusting : bool
-        Whether sizes start where torch says, and not below.
-    trace : Path, optional
-        Where the trace goes.
-    title : str
-        What the trace calls the model.
-    replaceable : bool
-        Whether a session may replace weights.
-    tiles_at_open : bool
-        Whether the plan is to have what Winograd's tiles are made of.
-    """
-
-    input_names: Sequence[str] | None = None
-    output_names: Sequence[str] | None = None
-    passes: Sequence[Pass | str] | None = None
-    trusting: bool = False
-    trace: Path | None = None
-    title: str = "model"
-    keep: Keep = Keep()
-    regions: Regions | None = None
-    delegate: str = ""
-    replaceable: bool = False
-    tiles_at_open: bool = False
 
 
 class Compiled(NamedTuple):
@@ -298,16 +249,42 @@ class Compiled(NamedTuple):
         return views
 
 
-def compile_program(
+class LoweredProgram(NamedTuple):
+    """What has been lowered of a program, and can be compiled.
+
+    Its graph has a name before it is compiled (:func:`.fingerprint`), and so have options
+    (:meth:`.Options.fingerprint`): what is compiled of equal ones is equal.
+
+    Attributes
+    ----------
+    source : ExportedProgram
+    lowered : Lowered
+    dims : Dims
+        What became of the dimensions that were to vary.
+    axes : sequence of Axis
+        Those.
+    notes : sequence of Note
+        What is known already that a user should know.
+    """
+
+    source: ExportedProgram
+    lowered: Lowered
+    dims: Dims
+    axes: Sequence[Axis]
+    notes: Sequence[Note]
+
+
+def lower_program(
     program: ExportedProgram,
     axes: Sequence[Axis] = (),
     notes: Sequence[Note] = (),
     ints: Sequence[Int] = (),
     *,
-    options: Options | None = None,
+    options: Options = DEFAULTS,
+    trusting: bool = False,
     step: Callable[[str], None] = lambda name: None,
-) -> Compiled:
-    """Make a plan of a program that :func:`taper_frontend.capture.capture` gave.
+) -> LoweredProgram:
+    """Lower a program that :func:`taper_frontend.capture.capture` gave.
 
     Parameters
     ----------
@@ -318,11 +295,12 @@ def compile_program(
         What is known already that a user should know.
     ints : sequence of Int
         The ints among the arguments that were to vary, in order.
-    options : Options, optional
+    options : Options
+    trusting : bool
+        Whether sizes start where torch says, and not below.
     step : callable
         Gets the name of each step before it runs.
     """
-    options = options or Options()
     inputs = _input_names(program, options.input_names)
     dims = settle(program, inputs, axes, ints)
     step("lower")
@@ -330,19 +308,43 @@ def compile_program(
         program,
         dims.names,
         ranged=dims.ranged,
-        trusting=options.trusting,
+        trusting=trusting,
         inputs=inputs,
-        keep=options.keep,
+        keep=Keep(options.keep),
         replaceable=options.replaceable,
     )
+    return LoweredProgram(program, lowered, dims, axes, notes)
+
+
+def compile_lowered(
+    program: LoweredProgram,
+    *,
+    options: Options = DEFAULTS,
+    title: str = "model",
+    step: Callable[[str], None] = lambda name: None,
+) -> Compiled:
+    """Make a plan of what has been lowered, whose graph is changed.
+
+    Parameters
+    ----------
+    program : LoweredProgram
+    options : Options
+        Those that it was lowered with.
+    title : str
+        What a trace calls the model.
+    step : callable
+        Gets the name of each step before it runs.
+    """
+    source, lowered, dims, axes, notes = program
     graph = lowered.graph
     weights = stored_bytes(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
-    partition = Partition(options.regions, options.delegate) if options.regions else None
+    delegate = options.delegate or ""
+    partition = Partition(options.partition, delegate) if options.partition else None
     unfused: list[Graph] = []
-    with tracing(graph, options.trace, options.title):
-        named = _output_names(program, lowered, options.output_names)
+    with tracing(graph, options.trace, title):
+        named = _output_names(source, lowered, options.output_names)
         records = compile_graph(
             graph,
             options.passes,
@@ -352,6 +354,7 @@ def compile_program(
             step=lambda name: step(f"optimize: {name}"),
         )
     step("plan")
+    schedule = make_schedule(graph)
     report = {
         "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
         "nodes_lowered": nodes_lowered,
@@ -362,7 +365,8 @@ def compile_program(
     try:
         plan = make_plan(
             graph,
-            samples=_samples(program, graph),
+            schedule,
+            samples=_samples(source, graph),
             input_tree=lowered.input_tree,
             output_tree=_renamed(lowered.output_tree, iter(graph.outputs)),
             metadata=report,
@@ -381,12 +385,30 @@ def compile_program(
     found = [
         *notes,
         *dims.notes,
-        *of_ranges(lowered, program, axes, dims.names),
+        *of_ranges(lowered, source, axes, dims.names),
         *of_plan(without_tiles(plan) if options.tiles_at_open else plan, weights),
-        *of_partition(options.delegate, [] if partition is None else partition.left),
+        *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
     return Compiled(plan, graph, unfused[0] if unfused else None)
+
+
+def compile_program(
+    program: ExportedProgram,
+    axes: Sequence[Axis] = (),
+    notes: Sequence[Note] = (),
+    ints: Sequence[Int] = (),
+    *,
+    options: Options = DEFAULTS,
+    trusting: bool = False,
+    title: str = "model",
+    step: Callable[[str], None] = lambda name: None,
+) -> Compiled:
+    """Make a plan of a program: :func:`lower_program`, then :func:`compile_lowered`."""
+    lowered = lower_program(
+        program, axes, notes, ints, options=options, trusting=trusting, step=step
+    )
+    return compile_lowered(lowered, options=options, title=title, step=step)
 
 
 def _compile(
@@ -394,31 +416,36 @@ def _compile(
     request: Request,
     options: Options,
     step: Callable[[str], None],
-    depth: str,
 ) -> Plan:
     """Make a plan of what has been captured of a module, and check that it is about its request."""
 
-    def make(options: Options) -> Plan:
+    def make(*, trusting: bool) -> Plan:
         program = tried.program
-        ints = [*request.ints.values()]
         compiled = compile_program(
-            program, tried.axes, tried.notes, ints, options=options, step=step
+            program,
+            tried.axes,
+            tried.notes,
+            [*request.ints.values()],
+            options=options,
+            trusting=trusting,
+            title=type(request.module).__name__,
+            step=step,
         )
         plan = compiled.plan
         _check_example(plan)
-        checked = depth or ("outputs" if tried.doubled else "")
+        checked = options.depth or ("outputs" if tried.doubled else "")
         if not checked:
             return plan
         step("verify")
         return verify_plan(plan, Reference(request.module, program), compiled.views, checked)
 
     try:
-        plan = make(options)
+        plan = make(trusting=False)
     except VerificationError:
         if not tried.axes:
             raise
         # the program may be another for sizes of 1, which torch takes for a case of its own
-        plan = make(options._replace(trusting=True))
+        plan = make(trusting=True)
     if tried.hinted:
         check_range(plan, request.axes, tried.program)
     return plan

@@ -99,6 +99,13 @@ def default_pipeline() -> tuple[Pass, ...]:
     return passes
 
 
+def registered_among(passes: Sequence[Pass | str] | None) -> list[str]:
+    """Return the names of users' passes in what :func:`find_passes` takes."""
+    if passes is None:
+        return [name for name, each in _REGISTERED.items() if each.before or each.after]
+    return [each for each in passes if isinstance(each, str) and each in _REGISTERED]
+
+
 def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
     """Return passes for names among ``passes``; the default pipeline for None.
 

@@ -72,7 +72,7 @@ class Constant(ABC):
     @cached_property
     def digest(self) -> bytes:
         """A digest of the value: equal for constants of one type with the same elements."""
-        return hashlib.sha256(self.value().tobytes()).digest()
+        return hashlib.sha256(self.value().reshape(-1).view("u1").data).digest()
 
     @property
     @abstractmethod

@@ -1,0 +1,92 @@
+"""Name a graph by what it is: one name for equal graphs, in every process."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.graph.constants import Derived, Parameter, steps
+from taper_runtime.ops import REGISTRY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from taper_frontend.compiler.graph.constants import Constant
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.plan.plan import TensorSpec
+
+
+def fingerprint(graph: Graph) -> str:
+    """Return a SHA-256, in hexadecimal, of all that decides what a graph becomes.
+
+    That is its inputs, states, nodes with their attrs and blocks, names, types, sizes with their
+    ranges and examples, and constants: which parameters each is made of and how, and the values of
+    those. Source lines and the ATen ops that nodes come from have no part in it.
+
+    It reads all weights, each at a time, and computes nothing.
+
+    Raises
+    ------
+    ExportError
+        If a parameter cannot be read.
+    """
+    digest = sha256()
+    values: dict[int, str] = {}
+    for line in _graph_lines(graph, values):
+        digest.update(f"{line!r}\n".encode())
+    return digest.hexdigest()
+
+
+def _graph_lines(graph: Graph, values: dict[int, str]) -> Iterator[tuple[object, ...]]:
+    """Yield plain data that tells all of a graph, and of those inside its nodes.
+
+    Text and size expressions differ in it, as numbers of different types do. ``values`` are the
+    digests of constants that are known, by the objects' numbers.
+    """
+    for name, limits in graph.sizes.items():
+        yield "size", name, limits, graph.examples[name], graph.origins.get(name)
+    for name in graph.inputs:
+        yield "input", *_type(graph.tensors[name])
+    for state in graph.states:
+        first = sha256(state.first.tobytes()).hexdigest()
+        yield "state", *_type(graph.tensors[state.name]), first, state.next
+    for name, constant in graph.constants.items():
+        yield "constant", *_type(graph.tensors[name]), _value(constant, values)
+    for node in graph.order():
+        yield "node", *_node(graph, node)
+        for block in node.blocks:
+            yield ("block",)
+            yield from _graph_lines(block, values)
+            yield ("end",)
+    yield "outputs", *graph.outputs
+
+
+def _node(graph: Graph, node: Node) -> tuple[object, ...]:
+    outputs = [_type(graph.tensors[name]) for name in node.outputs]
+    return *node.operation, tuple(node.inputs), tuple(outputs)
+
+
+def _type(spec: TensorSpec) -> tuple[object, ...]:
+    return spec.name, spec.dtype, tuple(spec.shape), spec.format
+
+
+def _value(constant: Constant, values: dict[int, str]) -> str:
+    """Return a digest that constants share which are made alike of equal leaves."""
+    for step in steps(constant):
+        if id(step) not in values:
+            values[id(step)] = sha256(repr(_made(step, values)).encode()).hexdigest()
+    return values[id(constant)]
+
+
+def _made(step: Constant, values: dict[int, str]) -> tuple[object, ...]:
+    """Return plain data that tells how one step of a constant is made of those before."""
+    kind = step.dtype, tuple(step.shape), step.type.format
+    if isinstance(step, Derived):
+        attrs = sorted(REGISTRY[step.op].complete(step.attrs).items())
+        inputs = [None if x is None else values[id(x)] for x in step.inputs]
+        return "derived", kind, step.op, attrs, inputs, step.index
+    if isinstance(step, Parameter):
+        flags = step.kind, step.is_replaceable, step.is_complex
+        return "parameter", kind, step.names, *flags, step.digest.hex()
+    return "literal", kind, step.digest.hex()
