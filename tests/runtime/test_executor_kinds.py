@@ -11,6 +11,7 @@ import taper_runtime
 from control_plans import counting
 from measured_plans import measured_arrays, measured_plan
 from plan_files import small_plan
+from stateful_plans import accumulating_plan
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,
@@ -81,6 +82,8 @@ class Evaluating(Executor):
             if plan.is_executed(node):
                 spans.append([(begin, time.monotonic_ns(), 1)])
             arrays.update(zip(node.outputs, outputs, strict=True))
+        for name in filter(plan.is_in_place, plan.states):
+            inputs[plan.reads.index(name)][...] = arrays[plan.states[name]]
         results = [arrays[name] for name in plan.writes]
         for i, array in enumerate(out or ()):
             if array is not None:
@@ -96,7 +99,7 @@ def kind(request, monkeypatch):
 
 def options_of(kind, **more):
     options = taper_runtime.SessionOptions()
-    options.executor = kind
+    options.executor = kind or options.executor
     for name, value in more.items():
         setattr(options, name, value)
     return options
@@ -118,6 +121,16 @@ def test_a_session_runs_a_kind_by_its_name(kind):
     session = taper_runtime.InferenceSession(small_plan(), options_of(kind))
     for got, want in zip(session.run(None, {"x": X}), plain(small_plan(), {"x": X}), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_kind_keeps_states(kind):
+    """One state of the plan is written in place."""
+    plan = accumulating_plan(5, 3)
+    sessions = [taper_runtime.InferenceSession(plan, options_of(each)) for each in (kind, None)]
+    for i in range(3):
+        feed = {"x": np.full((2, 3), i, np.float32), "at": np.array([i, i + 1])}
+        got, want = (session.run(None, feed)[0] for session in sessions)
+        np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_a_kind_is_profiled_by_its_name(kind):

@@ -118,6 +118,9 @@ class Executor(ABC):
     ) -> list[np.ndarray]:
         """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
 
+        A state that the plan writes in place is written in its array among the inputs; a run that
+        fails leaves it as it was.
+
         Parameters
         ----------
         inputs : sequence of numpy.ndarray
