@@ -327,3 +327,34 @@ def test_a_server_that_computes_nothing_says_so(register):
 def test_what_is_no_kernel_is_refused(wrong):
     with pytest.raises(taper_runtime.InputError, match="kernel 'wrong': expected a function"):
         taper_runtime.register_kernel("MUL", wrong, name="wrong")
+
+
+def test_an_entry_whose_server_refuses_weights_that_came_meanwhile_is_not_kept(register):
+    """They are replaced while the entry's session is opened: with those before it must not run."""
+    plan = scaling_plan()
+    own = {name: each for name, each in plan.tensors.items() if name not in plan.constants}
+    places = {name: plan.placements[name] for name in own}
+    again = Entry(plan.nodes, own, places, plan.inputs, plan.outputs)
+    meanwhile, refuses = [], [False]
+
+    class Late(Scales):
+        def __init__(self, region):
+            super().__init__(region)
+            if meanwhile:
+                meanwhile.pop()()
+                refuses[0] = True
+
+        def prepare_weights(self, weights):
+            if refuses[0] and self.sets:
+                raise ValueError("not now")
+            super().prepare_weights(weights)
+
+    register(Late)
+    session = opened(plan._replace(entries={"again": again}))
+    session.weights.version  # noqa: B018 - makes the session's weights
+    meanwhile.append(lambda: session.weights.update("w", SETS[1]))
+    with pytest.raises(taper_runtime.KernelError, match="not now"):
+        session.run(None, {"x": X}, entry="again")
+    refuses[0] = False
+    (y,) = session.run(None, {"x": X}, entry="again")
+    np.testing.assert_allclose(y, expected(SETS[1], SETS[0]), rtol=1e-6)

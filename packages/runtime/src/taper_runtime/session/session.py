@@ -312,7 +312,11 @@ class InferenceSession:
             session._open(plan, options, self._providers, None, whole=self)
             session = self._entries.setdefault(name, session)
             if self._weights:
-                self.weights.again()  # replaced meanwhile, perhaps
+                try:
+                    self.weights.again()  # replaced meanwhile, perhaps
+                except BaseException:  # its own are not those of the session
+                    self._entries.pop(name, None)
+                    raise
         return self._entries[name]
 
     @property
