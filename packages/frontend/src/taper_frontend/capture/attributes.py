@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.capture.module_state import ModuleState, Step, attribute_leaves, steps
 from taper_frontend.capture.turns import TORCH
-from taper_frontend.request.notes import Note, of_attributes
+from taper_frontend.request.notes import Note, of_attributes, of_first_call
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

@@ -385,7 +385,7 @@ cdef class Turn:
 
     def take(self, stop=None):
         """Return what has the turn for the length of a ``with`` statement."""
-        return Taken(self, stop)
+        return Taken((self,), stop)
 
     def mend(self):
         """Note that what the lock guards is about to be written anew."""
@@ -398,24 +398,41 @@ cdef class Turn:
 
 
 cdef class Taken:
-    """A turn in a ``with`` statement; in C, so that no signal comes between lock and statement."""
+    """Turns in a ``with`` statement; in C, so that no signal comes between lock and statement.
 
-    cdef Turn turn
+    Who needs several takes them in one order, which is the same for all.
+    """
+
+    cdef tuple turns
     cdef Stop stop
 
-    def __cinit__(self, Turn turn not None, Stop stop):
-        self.turn, self.stop = turn, stop
+    def __cinit__(self, turns, Stop stop):
+        self.turns, self.stop = tuple(turns), stop
 
     def __enter__(self):
-        if self.turn.torn:
-            raise TaperError(
-                "this process was forked while a run of its parent changed the state, which is "
-                "halfway since: reset_state() gives it its first value"
-            )
-        if self.stop is None:
-            self.turn.lock.acquire()
-        else:
-            self.stop.acquire(self.turn.lock)
+        cdef Turn turn
+        cdef Py_ssize_t taken = 0
+        try:
+            for turn in self.turns:
+                if turn.torn:
+                    raise TaperError(
+                        "this process was forked while a run of its parent changed the state, "
+                        "which is halfway since: reset_state() gives it its first value"
+                    )
+                if self.stop is None:
+                    turn.lock.acquire()
+                else:
+                    self.stop.acquire(turn.lock)
+                taken += 1
+        except BaseException:
+            self.end(taken)
+            raise
 
     def __exit__(self, *error):
-        self.turn.lock.release()
+        self.end(len(self.turns))
+
+    cdef int end(self, Py_ssize_t taken) except -1:
+        cdef Turn turn
+        for turn in self.turns[:taken]:
+            turn.lock.release()
+        return 0

@@ -8,6 +8,7 @@ import numpy as np
 from taper_runtime.executor._pool import FramePool
 from taper_runtime.executor._program import Program, Weights
 from taper_runtime.executor._stop import Stop
+from taper_runtime.extend.servers import Server
 from taper_runtime.native._kernels import Selection
 
 _Result = TypeVar("_Result")

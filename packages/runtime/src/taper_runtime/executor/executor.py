@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor._stop import Stop
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.extend.servers import Server
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 

@@ -13,6 +13,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor._pool import FramePool, Lease
+from taper_runtime.executor.dispatching import find_servers
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from taper_runtime.executor._stop import Stop
-    from taper_runtime.executor.hosts import Compute
+    from taper_runtime.extend.servers import Compute
     from taper_runtime.plan.plan import Block, Plan, PlanNode
 
     Read = Callable[[str], np.ndarray]

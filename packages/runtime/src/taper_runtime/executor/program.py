@@ -10,6 +10,7 @@ from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
 from taper_runtime.executor._run import Runner
+from taper_runtime.executor.dispatching import find_servers, runs_blocks
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Settings,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from taper_runtime.executor._stop import Stop
-    from taper_runtime.executor.compiled import Spans
+    from taper_runtime.executor.executor import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._stop import Stop
-    from taper_runtime.executor.compiled import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode

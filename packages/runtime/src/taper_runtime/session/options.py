@@ -23,6 +23,7 @@ from taper_runtime.base.option_values import (
 )
 from taper_runtime.base.text import is_one_of, nearest
 from taper_runtime.executor._stop import Stop, StopFlag
+from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,10 @@ from taper_runtime.base.dtypes import is_converted
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import BFLOAT16
 from taper_runtime.base.random_state import new_state
-from taper_runtime.executor._pool import Turn
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import is_static, linear
+from taper_runtime.base.text import is_one_of
+from taper_runtime.executor._pool import Taken, Turn
 from taper_runtime.executor.inputs import check_input
 
 if TYPE_CHECKING:
