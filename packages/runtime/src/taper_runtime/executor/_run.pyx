@@ -18,7 +18,7 @@ from libc.string cimport memcpy, memset
 
 from taper_runtime.executor._pool cimport FramePool, Job, Slot
 from taper_runtime.executor._program cimport (
-    Body, External, ServerCall, Instance, Patch, Program, Raised, Step, Weights
+    Body, External, Instance, Patch, Program, Raised, ServerCall, Step, Weights
 )
 from taper_runtime.executor._stop cimport Poll, Stop, poll
 from taper_runtime.native._kernels cimport (

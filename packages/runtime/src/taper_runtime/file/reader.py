@@ -13,6 +13,7 @@ from taper_runtime.base.checks import (
     METADATA_NAME,
     SAMPLE_PREFIX,
     WEIGHT_PREFIX,
+    check_attr_items,
     check_name,
     check_variable,
     describe,
@@ -436,6 +437,7 @@ def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
     declared = REGISTRY[op].attrs if type(op) is str and op in REGISTRY else NO_ATTRS
     attrs = {}
     for name, value in object_of(item, "attrs").items():
+        check_attr_items(value, f"plan.attrs.{name}")
         if type(value) is dict or (
             type(value) is list and not _NESTED.isdisjoint(map(type, value))
         ):
