@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 #: Pages whose blocks have tests of their own.
-TESTED_ELSEWHERE = {"docs/adding-an-op.md", "docs/format.md"}
+TESTED_ELSEWHERE = {"docs/adding-a-format-feature.md", "docs/adding-an-op.md", "docs/format.md"}
 
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
