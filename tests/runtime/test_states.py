@@ -14,6 +14,7 @@ from taper_runtime import InferenceSession, InputError, OrtValue, RunOptions, Se
 from taper_runtime.base.errors import PlanFormatError, RunTimeoutError
 from taper_runtime.file.reader import loads
 from taper_runtime.plan.specialize import with_ranges
+from taper_runtime.reports.profile import profile_plan
 
 
 def session_of(plan, executor="compiled", **options):
@@ -206,6 +207,12 @@ def test_states_are_recorded_and_profiled(tmp_path):
     session.run(None, feed([0, 1], 0), state=states)
     assert states[1].get("cache").any()
     assert "WRITE" in Path(session.end_profiling()).read_text()
+
+
+def test_a_profile_begins_with_as_many_rows_as_the_inputs_have():
+    profile = profile_plan(sequence_plan(), feed([0, 1, 2], 0), runs=1, threads=1)
+    assert profile.plan.tensors["means"].shape == (2, 3)
+    assert profile.total > 0
 
 
 def test_copy_restore_reset():
