@@ -24,8 +24,8 @@ from taper_frontend.lowering.trees import argument_placeholders
 from taper_frontend.request.dims import Axis, Dims, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.request.names import check_names, input_names, output_names
 from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
+from taper_frontend.request.options import DEFAULTS, Options
 from taper_frontend.request.request import Request, make_request
-from taper_frontend.request.request.options import DEFAULTS, Options
 from taper_frontend.verify import Reference, VerificationError, View, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
