@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from taper_frontend.request.request.options import Options
 
 import taper_frontend
 from taper_frontend import ExportError
@@ -16,6 +15,7 @@ from taper_frontend.capture.capture import capture
 from taper_frontend.compiler.graph.fingerprint import fingerprint
 from taper_frontend.exporter import compile_lowered, compile_program, lower_program
 from taper_frontend.passes import register_pass, unregister_pass
+from taper_frontend.request.options import Options
 
 DIM = torch.export.Dim
 
@@ -73,7 +73,7 @@ def test_different_options_have_different_names():
 def test_every_process_gives_the_same_names():
     code = """
 import torch
-from taper_frontend.request.request.options import Options
+from taper_frontend.request.options import Options
 shapes = {"x": {0: torch.export.Dim("n")}}
 print(Options(metadata={"a": "1", "b": "2"}, dynamic_shapes=shapes).fingerprint())
 """
