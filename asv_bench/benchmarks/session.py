@@ -8,7 +8,7 @@ import taper_frontend
 import taper_runtime
 from callers import call_from
 from models import BLOCK_SIZES, MINILM_SIZES, MLP_SIZES, block, encoder, mlp, towers
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 
 
 class Plans:

@@ -4,7 +4,7 @@ import pytest
 
 from graph_checks import assert_same_values
 from op_samples import SAMPLED, samples_of
-from taper_frontend.compiler.analysis.batch import Batch
+from taper_frontend.compiler.analysis.batch import BatchAxes
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_nodes
 from taper_runtime.base.dtypes import DTYPES
@@ -51,7 +51,7 @@ def graphs(op):
 def test_items_apart_are_those_of_all(op):
     split = 0
     for graph, feed in graphs(op):
-        batch = Batch(graph)
+        batch = BatchAxes(graph)
         (node,) = graph.order()
         if batch.items and batch.keeps_apart(node):
             want = evaluate(graph, feed)

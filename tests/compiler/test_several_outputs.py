@@ -17,7 +17,7 @@ from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions im
 )
 from taper_frontend.compiler.stages.canonical.eliminate_dead_code import eliminate_dead_code
 from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
-from taper_frontend.compiler.trace.recorder import Recorder
+from taper_frontend.compiler.trace.recorder import TraceRecorder
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.sizes import variable
 from taper_runtime.ops.opdef import TensorType
@@ -196,7 +196,7 @@ class TestSeveralOutputs:
 
     def test_recording_has_a_part_for_each_output(self):
         g = halves()
-        recorder = Recorder(g)
+        recorder = TraceRecorder(g)
         g.replace_node(g.nodes["above"], "HALVES", ["x"], {"bound": 1.0})
         data = recorder.data()
         first, second = (
@@ -349,7 +349,7 @@ class TestBlocks:
 
     def test_change_inside_is_recorded(self):
         g = repeating(block := body())
-        recorder = Recorder(g)
+        recorder = TraceRecorder(g)
         block.replace_node(block.nodes["add"], "EXP", ["a"])
         block.listener.fired("some rule", "add")
         (step,) = recorder.data()["steps"]
@@ -373,7 +373,7 @@ class TestBlocks:
         g = Graph()
         x, y = g.add_input("x", "float32", (4, 20)), g.add_input("y", "float32", (4, 20))
         g.set_outputs(g.add_multi_output("REPEAT", [x, y], {"times": 3}, blocks=[block]))
-        recorder = Recorder(g)
+        recorder = TraceRecorder(g)
         inputs = random_inputs(g)
         before = evaluate(g, inputs)
         records = compile_graph(g, verify=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from graph_checks import Builder, floats, only
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.graph import Source
+from taper_frontend.compiler.graph import SourceLine
 from taper_frontend.compiler.stages import fuse_elementwise
 
 
 def add(b, op, *inputs, **attrs):
     """Add a node that comes from the ATen op of its name."""
-    source = Source(f"m.py:{len(b.graph.nodes)}", (f"aten.{op.lower()}.default",))
+    source = SourceLine(f"m.py:{len(b.graph.nodes)}", (f"aten.{op.lower()}.default",))
     return b.graph.add_node(op, inputs, attrs, source=source)
 
 
@@ -41,5 +41,5 @@ def test_product_has_those_of_its_epilogue():
 
 
 def test_each_target_once():
-    first, second = Source("a", ("x", "y")), Source("b", ("y", "z"))
-    assert second.joined([first, first]) == Source("b", ("x", "y", "z"))
+    first, second = SourceLine("a", ("x", "y")), SourceLine("b", ("y", "z"))
+    assert second.joined([first, first]) == SourceLine("b", ("x", "y", "z"))

@@ -15,7 +15,7 @@ from taper_frontend.compiler.graph.constants import Parameter, transposed
 from taper_frontend.compiler.pipeline import Group, run_pipeline
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages import PIPELINE
-from taper_frontend.compiler.trace import Recorder, trace_path, tracing, writing
+from taper_frontend.compiler.trace import TraceRecorder, trace_path, tracing, writing
 from taper_frontend.errors import ExportError
 from taper_runtime.base.errors import InternalError
 from taper_runtime.ops.opdef import TensorType
@@ -65,7 +65,7 @@ def replayed(data):
 
 
 def recorded(graph, passes):
-    recorder = Recorder(graph)
+    recorder = TraceRecorder(graph)
     run_pipeline(graph, passes)
     return json.loads(json.dumps(recorder.data()))
 
@@ -74,7 +74,7 @@ def recorded(graph, passes):
 def test_the_steps_lead_from_the_lowered_graph_to_the_last(seed):
     graph = random_graph(seed)
     lowered = listed(graph)
-    recorder = Recorder(graph)
+    recorder = TraceRecorder(graph)
     run_pipeline(graph, PIPELINE)
     graph.name_outputs([f"result{i}" for i in range(len(set(graph.outputs)))])
     data = json.loads(json.dumps(recorder.data()))
@@ -155,7 +155,7 @@ class TestSteps:
 
     def test_changes_outside_of_a_pass_are_steps_too(self):
         graph = small()
-        recorder = Recorder(graph)
+        recorder = TraceRecorder(graph)
         graph.rename({"y": "better", "x": "image"})
         graph.listener.fired("naming", "y")
         data = recorder.data()
@@ -199,7 +199,7 @@ class TestSteps:
             left[0] -= 1
             return left[0] >= 0
 
-        recorder = Recorder(graph)
+        recorder = TraceRecorder(graph)
         assert rewrite(graph, idle)
         assert recorder.data()["steps"] == []
 
@@ -210,7 +210,7 @@ class TestRecords:
         graph.add_constant("few", np.arange(8))
         graph.add_constant("many", np.arange(9))
         graph.add_constant("odd", np.array([np.nan, -np.inf], np.float32))
-        data = Recorder(graph).data()
+        data = TraceRecorder(graph).data()
         records = {n: data["records"][place] for n, place in data["lowered"]["tensors"].items()}
         assert records["few"] == {"type": "int64[8]", "role": "constant", "value": list(range(8))}
         assert records["many"] == {"type": "int64[9]", "role": "constant"}
@@ -225,7 +225,7 @@ class TestRecords:
         parameter = Parameter(TensorType("float32", (2, 3)), ("body.weight",), read)
         graph.add_constant("w", parameter)
         graph.add_constant("w.turned", transposed(parameter))
-        data = Recorder(graph).data()
+        data = TraceRecorder(graph).data()
         records = {n: data["records"][place] for n, place in data["lowered"]["tensors"].items()}
         assert records["w"]["parameters"] == ["body.weight"]
         assert records["w"]["ops"] == []
@@ -235,13 +235,13 @@ class TestRecords:
     def test_long_attrs_are_cut(self):
         b = Builder()
         b.done(b.op("EXPAND", b.input("x", 1), shape=(2,) * 100))
-        data = Recorder(b.graph).data()
+        data = TraceRecorder(b.graph).data()
         (attrs,) = [r["attrs"] for r in data["records"] if r.get("op")]
         assert attrs["shape"] == [2] * 64 + ["... 100 in all"]
 
     def test_a_graph_that_nobody_records_is_the_same(self):
         graphs = [random_graph(3), random_graph(3)]
-        Recorder(graphs[0])
+        TraceRecorder(graphs[0])
         for graph in graphs:
             run_pipeline(graph, PIPELINE)
         assert str(graphs[0]) == str(graphs[1])

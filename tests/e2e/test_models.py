@@ -9,7 +9,7 @@ import taper_runtime
 from marks import NUMPY
 from models import BLOCK_SIZES, MLP, MLP_SIZES, Block, Embedder, seeded
 from taper_frontend.compiler.stages import PIPELINE
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 
 torch.set_num_threads(1)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from taper_frontend import export
-from taper_openinfer.oinf.convert import plan_tensors
+from taper_openinfer.oinf.exchange import plan_tensors
 from taper_openinfer.oinf.reader import Model
 
 

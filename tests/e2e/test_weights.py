@@ -270,7 +270,7 @@ def test_state_is_no_weight():
 
 
 class Picks(nn.Module):
-    """A size that the run computes, between two weights: several stages."""
+    """A size that the run computes, between two weights: several segments."""
 
     def __init__(self):
         super().__init__()
@@ -282,7 +282,7 @@ class Picks(nn.Module):
 
 
 @pytest.mark.parametrize("executor", ["compiled", "interpreted"])
-def test_stages_see_one_set(executor):
+def test_segments_see_one_set(executor):
     x = torch.randn(6, 4)
     module = Picks().eval()
     options = SessionOptions()

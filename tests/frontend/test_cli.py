@@ -18,7 +18,7 @@ import taper_runtime.cli
 from cli_page import PAGE, check_json, schema, section, taper_command
 from plan_files import small_plan
 from taper_runtime.base.errors import PlanFormatError
-from taper_runtime.cli.parser import command_parser
+from taper_runtime.cli.command_line import command_parser
 
 MODULE = """
 import torch

@@ -12,7 +12,7 @@ from function_module import Function
 from lowering import lower_model, ops_of
 from marks import NUMPY
 from taper_frontend.lowering.context import to_numpy
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 
 pytestmark = NUMPY
 FLOATS_16_BIT = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

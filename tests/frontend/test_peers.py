@@ -11,7 +11,7 @@ import torch
 
 import taper_frontend
 from models import linear
-from taper_runtime.machine.limits import Limits, Memory
+from taper_runtime.machine.limits import MachineLimits, Memory
 from tools.peers import ablation, compare, memory, scaling, turns
 from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
@@ -19,7 +19,7 @@ from tools.peers.page import cpu_name, write_section
 from tools.zoo.architecture import Architecture
 from tools.zoo.newcomers import NEWCOMERS
 
-LIMITS = Limits("any", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 10.0),))
+LIMITS = MachineLimits("any", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 10.0),))
 
 
 @pytest.fixture

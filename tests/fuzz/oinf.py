@@ -11,9 +11,9 @@ import numpy as np
 from oinf_files import TENSOR_TYPES, fields, plain_source, read_all, rich_source
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import OinfError
+from taper_openinfer.oinf.contents import ArrayValue, ScalarValue, TensorSpec
 from taper_openinfer.oinf.reader import Model
 from taper_openinfer.oinf.summary import describe_model
-from taper_openinfer.oinf.values import ArrayValue, ScalarValue, TensorSpec
 from taper_openinfer.oinf.writer import dump_model
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from taper_openinfer.errors import OpenInferError
 from taper_openinfer.language import parse
 from taper_openinfer.language.graph_json import graph_from_json, graph_to_json
 from taper_openinfer.link import link
+from taper_openinfer.oinf.contents import SizeVar
 from taper_openinfer.oinf.reader import Model
-from taper_openinfer.oinf.values import SizeVar
 
 if TYPE_CHECKING:
     import random

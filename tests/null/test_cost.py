@@ -10,7 +10,7 @@ from taper_runtime.base.sizes import variable
 from taper_runtime.machine import limits
 from taper_runtime.machine.cost import (
     NEAR,
-    Place,
+    Locality,
     beyond_cache,
     cache_bytes,
     cost,
@@ -18,14 +18,14 @@ from taper_runtime.machine.cost import (
     shared_ns,
     threads_worth,
 )
-from taper_runtime.machine.limits import TYPICAL, Limits, Memory
+from taper_runtime.machine.limits import TYPICAL, MachineLimits, Memory
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Cost, TensorType
 
 OPS = pytest.mark.parametrize("op", SAMPLED, ids=name_of)
 
 MEMORY = (Memory("L2", 1000, 40.0, 40.0), Memory("L3", 8000, 5.0, 5.0), Memory("DRAM", 0, 2.0, 2.0))
-BARE = Limits("avx2", 1, 100.0, 0.0, MEMORY)
+BARE = MachineLimits("avx2", 1, 100.0, 0.0, MEMORY)
 MATMUL = REGISTRY["MATMUL"]
 
 
@@ -46,14 +46,14 @@ def test_arithmetic_at_the_rate_of_the_dtype():
 
 def test_streams_overlap_with_arithmetic_and_waiting_does_not():
     arithmetic = product(5, 50, 8)
-    assert product(5, 50, 8, Place(streamed=arithmetic / 2)) == arithmetic
-    assert product(5, 50, 8, Place(streamed=3 * arithmetic)) == 3 * arithmetic
-    assert product(5, 50, 8, Place(waited=7.0)) == arithmetic + 7
+    assert product(5, 50, 8, Locality(streamed=arithmetic / 2)) == arithmetic
+    assert product(5, 50, 8, Locality(streamed=3 * arithmetic)) == 3 * arithmetic
+    assert product(5, 50, 8, Locality(waited=7.0)) == arithmetic + 7
 
 
 def test_a_part_of_a_node_costs_its_part_and_a_node():
     machine = BARE._replace(node_ns=11.0)
-    whole, part = product(5, 50, 8, machine=machine), product(5, 50, 8, Place(0.25), machine)
+    whole, part = product(5, 50, 8, machine=machine), product(5, 50, 8, Locality(0.25), machine)
     assert part - 11 == (whole - 11) / 4
 
 

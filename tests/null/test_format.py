@@ -25,7 +25,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.file import container, expression
 from taper_runtime.file.container import MAX_HEADER_BYTES, make_header, parse_header
-from taper_runtime.file.plain import from_json, to_json
+from taper_runtime.file.plain_data import from_json, to_json
 from taper_runtime.file.reader import load, loads
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec

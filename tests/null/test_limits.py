@@ -8,7 +8,7 @@ import pytest
 from control_plans import B, F, block, plan_of
 from plan_files import pack, small_file, small_plan
 from taper_runtime import InferenceSession, InputError, Limits, PlanFormatError, SessionOptions
-from taper_runtime.base.limits import UNLIMITED
+from taper_runtime.base.file_limits import UNLIMITED
 from taper_runtime.base.sizes import largest, smallest, variable
 from taper_runtime.file import FORMAT_VERSION, container
 from taper_runtime.file.reader import load, loads

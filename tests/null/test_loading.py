@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import taper_runtime.plan.weights as weights_of_plans
+import taper_runtime.plan.replaceable as weights_of_plans
 from plan_files import chain, small_file, small_plan
 from taper_runtime import InferenceSession, InputError, SessionOptions
 from taper_runtime.base import loading

@@ -9,7 +9,7 @@ from taper_runtime.base.sizes import variable
 from taper_runtime.file.reader import load
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
-from taper_runtime.plan.stages import cut
+from taper_runtime.plan.segments import cut
 from taper_runtime.plan.validate import validate
 
 
@@ -22,7 +22,7 @@ def test_a_file_gives_the_plan_back(tmp_path):
     assert back.nodes == plan.nodes
 
 
-def test_stages():
+def test_segments():
     """Each begins where a size is first needed, and knows those that its own nodes need."""
     first, second, third = cut(measured_plan())
     assert [node.output for node in first.plan.nodes] == ["places", "end", "count"]
@@ -119,8 +119,8 @@ def given_plan():
 def test_a_size_may_be_an_input():
     plan = given_plan()
     validate(plan)
-    (stage,) = cut(plan)
-    assert stage.measured == {"n": ("count", 0)}
+    (segment,) = cut(plan)
+    assert segment.measured == {"n": ("count", 0)}
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from plan_strategies import plans
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.plan.extents import extent_of
-from taper_runtime.plan.order import Order, memory_before, order_of, users_of
+from taper_runtime.plan.node_order import Order, memory_before, order_of, users_of
 
 
 def executed(plan):

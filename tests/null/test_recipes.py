@@ -5,7 +5,7 @@ import pytest
 from plan_files import PlanFile, small_file, small_plan
 from taper_runtime import InferenceSession, PlanFormatError, load
 from taper_runtime.file.reader import loads
-from taper_runtime.plan.recipes import Step, parameter_names, parse_recipes, recipe_text
+from taper_runtime.plan.recipes import RecipeStep, parameter_names, parse_recipes, recipe_text
 
 W = ["PARAMETER", [], {"names": ["fc.weight", "head.weight"]}]
 ONE = ["LITERAL", [], {"dtype": "float32", "shape": [], "values": 1.0}]
@@ -26,7 +26,7 @@ def test_a_file_keeps_recipes(tmp_path):
     plan.save(tmp_path / "m.taper")
     again = load(tmp_path / "m.taper")
     assert again.recipes == plan.recipes
-    assert again.recipes["w"][1] == Step("TRANSPOSE", (0,), {"axis0": 0, "axis1": 1})
+    assert again.recipes["w"][1] == RecipeStep("TRANSPOSE", (0,), {"axis0": 0, "axis1": 1})
     assert again.made_from("head.weight") == ("w",)
     assert again.made_from("other") == ()
 
@@ -114,7 +114,7 @@ def test_text_that_is_no_json_is_refused(text):
 
 
 def test_a_plan_with_recipes_of_another_form_is_not_saved(tmp_path):
-    plan = small_plan()._replace(provenance={"w": [Step("ADD", (0,), {})]})
+    plan = small_plan()._replace(provenance={"w": [RecipeStep("ADD", (0,), {})]})
     with pytest.raises(PlanFormatError) as caught:
         plan.save(tmp_path / "m.taper")
     assert caught.value.field == "plan.provenance['w'][0][1]"
@@ -123,7 +123,9 @@ def test_a_plan_with_recipes_of_another_form_is_not_saved(tmp_path):
 
 def test_each_model_of_a_file_has_its_own(tmp_path):
     for name in ("one", "two"):
-        plan = small_plan()._replace(provenance={"w": [Step("PARAMETER", (), {"names": [name]})]})
+        plan = small_plan()._replace(
+            provenance={"w": [RecipeStep("PARAMETER", (), {"names": [name]})]}
+        )
         plan.save(tmp_path / "m.taper", name=name, append=True)
     for name in ("one", "two"):
         assert load(tmp_path / "m.taper", name).made_from(name) == ("w",)

@@ -13,7 +13,7 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.region import (
     BROADCAST,
     WHOLE,
-    Block,
+    Grouped,
     Same,
     Window,
     elementwise,
@@ -84,7 +84,7 @@ LIES = {
     "TRANSPOSE": lambda i, o, a: [tuple(map(Same, range(len(o.shape))))],
     "SLICE": lambda i, o, a: moved(REGISTRY["SLICE"].region, first=lambda v: v + 1)(i, o, a),
     "CAT": lambda i, o, a: moved(REGISTRY["CAT"].region, first=lambda v: v - 1)(i, o, a),
-    "RESHAPE": lambda i, o, a: [tuple(Block((k,), (0,)) for k in range(len(i[0].shape)))],
+    "RESHAPE": lambda i, o, a: [tuple(Grouped((k,), (0,)) for k in range(len(i[0].shape)))],
     "EXPAND": lambda i, o, a: [tuple(map(Same, range(len(i[0].shape))))],
     "GROUPED_MATMUL": instead(REGISTRY["GROUPED_MATMUL"].region, is_window, lambda _: Same(0)),
     "ATTENTION": instead(REGISTRY["ATTENTION"].region, is_window, lambda axis: Same(axis)),
@@ -136,7 +136,7 @@ def test_region_of_sizes_that_inputs_decide(op):
         exact = op.needs(fixed, op.infer_types(fixed, sample.attrs)[0], sample.attrs)
         for region, known in zip(op.needs(types, output, sample.attrs), exact, strict=True):
             for relation, want in zip(region, known, strict=True):
-                if isinstance(relation, Block):
+                if isinstance(relation, Grouped):
                     assert set(output_axes(want)) <= set(relation.outputs)
                 elif isinstance(relation, Window):
                     sizes = [size_at(s, values) for s in relation[1:4]]
@@ -161,20 +161,20 @@ N, M = (variable(name, 1, 64) for name in "nm")
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ((2, 3, 4), (6, 4), (Block((0, 1), (0,)), Block((0, 1), (0,)), Same(1))),
-        ((6, 4), (2, 3, 4), (Block((0,), (0, 1)), Same(2))),
-        ((4, 6), (2, 12), (Block((0, 1), (0, 1)),) * 2),
+        ((2, 3, 4), (6, 4), (Grouped((0, 1), (0,)), Grouped((0, 1), (0,)), Same(1))),
+        ((6, 4), (2, 3, 4), (Grouped((0,), (0, 1)), Same(2))),
+        ((4, 6), (2, 12), (Grouped((0, 1), (0, 1)),) * 2),
         ((2, 3), (2, 1, 3), (Same(0), Same(2))),
         ((2, 1, 3), (2, 3), (Same(0), BROADCAST, Same(1))),
-        ((2, 1, 3), (6,), (Block((0, 2), (0,)), BROADCAST, Block((0, 2), (0,)))),
+        ((2, 1, 3), (6,), (Grouped((0, 2), (0,)), BROADCAST, Grouped((0, 2), (0,)))),
         ((1, 2), (1, 2, 1), (Same(0), Same(1))),
         ((), (1, 1), ()),
         ((0, 3), (3, 0, 2), (WHOLE, WHOLE)),
-        ((N, 3, 4), (N, 12), (Same(0), *[Block((1, 2), (1,))] * 2)),
-        ((N, 3, 4), (3 * N, 4), (*[Block((0, 1), (0,))] * 2, Same(1))),
-        ((N, M, 4), (N * M, 4), (*[Block((0, 1), (0,))] * 2, Same(1))),
-        ((M * N, 2, 4), (N, M, 8), (Block((0,), (0, 1)), *[Block((1, 2), (2,))] * 2)),
-        ((N, 2 * M, 4), (2 * N, M, 4), (*[Block((0, 1), (0, 1))] * 2, Same(2))),
+        ((N, 3, 4), (N, 12), (Same(0), *[Grouped((1, 2), (1,))] * 2)),
+        ((N, 3, 4), (3 * N, 4), (*[Grouped((0, 1), (0,))] * 2, Same(1))),
+        ((N, M, 4), (N * M, 4), (*[Grouped((0, 1), (0,))] * 2, Same(1))),
+        ((M * N, 2, 4), (N, M, 8), (Grouped((0,), (0, 1)), *[Grouped((1, 2), (2,))] * 2)),
+        ((N, 2 * M, 4), (2 * N, M, 4), (*[Grouped((0, 1), (0, 1))] * 2, Same(2))),
     ],
 )
 def test_reshape_pairs_axes(old, new, expected):

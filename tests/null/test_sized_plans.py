@@ -16,7 +16,7 @@ from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
-from taper_runtime.plan.varying import varying_dims
+from taper_runtime.plan.varying_dims import varying_dims
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import pytest
 
 from plan_files import PlanFile, assert_same_plan, small_plan
 from taper_runtime import InputError, PlanFormatError, load
-from taper_runtime.base.limits import Limits
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.base.file_limits import Limits
+from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.file.reader import loads
 from taper_runtime.file.writer import to_document
-from taper_runtime.plan.recipes import Step, parse_recipes
+from taper_runtime.plan.recipes import RecipeStep, parse_recipes
+from taper_runtime.plan.replaceable import WeightSpec, folded, unfolded, weight_values
 from taper_runtime.plan.validate import validate
-from taper_runtime.plan.weights import WeightSpec, folded, unfolded, weight_values
 from weighted_plans import K, Q, weight, weighted_plan
 
 
@@ -93,7 +93,12 @@ def test_a_fingerprint_covers_the_weights():
 
 def test_what_cannot_be_computed_is_named():
     plan = weighted_plan()
-    recipe = (weight("q"), Step("INVERSE", (0,), {}), weight("k"), Step("CAT", (1, 2), {"axis": 1}))
+    recipe = (
+        weight("q"),
+        RecipeStep("INVERSE", (0,), {}),
+        weight("k"),
+        RecipeStep("CAT", (1, 2), {"axis": 1}),
+    )
     plan = plan._replace(
         derived={**plan.derived, "w": recipe},
         originals={"q": np.zeros((4, 4), np.float32), "k": K},

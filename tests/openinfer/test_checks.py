@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taper_openinfer.errors import Place, ProgramError
+from taper_openinfer.errors import ProgramError, TextPosition
 from taper_openinfer.language import parse
 from taper_openinfer.language.graph import (
     Branch,
@@ -19,8 +19,8 @@ from taper_openinfer.language.graph import (
     Return,
 )
 from taper_openinfer.link import link
+from taper_openinfer.oinf.contents import SizeVar, UninitializedTensor
 from taper_openinfer.oinf.reader import Model
-from taper_openinfer.oinf.values import SizeVar, UninitializedTensor
 
 MODEL = Model.of(
     {
@@ -100,7 +100,7 @@ def test_declarations(text, messages):
     with pytest.raises(ProgramError) as raised:
         link(parse(f"{text} block entry {{}}"), MODEL)
     name = "w" if " w:" in text else "x"
-    place = Place(1, text.index("{") + 3)
+    place = TextPosition(1, text.index("{") + 3)
     assert [problem.message for problem in raised.value.problems] == [
         f"'{name}': {message}" for message in messages
     ]

@@ -25,10 +25,10 @@ from taper_openinfer import (
     write_model,
 )
 from taper_openinfer.compiler import compile_program
-from taper_openinfer.compiler.lower import lower
+from taper_openinfer.compiler.lower_program import lower
 from taper_openinfer.link import link
 from taper_runtime import InferenceSession, InputError
-from taper_runtime.cli.parser import command_parser
+from taper_runtime.cli.command_line import command_parser
 
 #: Programs here add to variables that nothing gives a value.
 pytestmark = pytest.mark.filterwarnings("ignore:a step reads .* before it writes")

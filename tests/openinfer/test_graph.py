@@ -2,7 +2,7 @@
 
 import pytest
 
-from taper_openinfer.errors import OpenInferError, Place, Problem, ProgramError, shown
+from taper_openinfer.errors import OpenInferError, Problem, ProgramError, TextPosition, shown
 from taper_openinfer.language.graph import (
     Access,
     Assign,
@@ -55,7 +55,7 @@ def test_graphs_are_compared_without_uuids_and_places():
         graph.add_node("entry", kind, place)
         return graph
 
-    assert make(None, Return()) == make(Place(3, 4), Return())
+    assert make(None, Return()) == make(TextPosition(3, 4), Return())
     assert make(None, Return()) != make(None, Barrier())
 
 
@@ -113,7 +113,7 @@ def test_descriptions(kind, text):
 
 
 def test_errors_of_programs_are_short_lines_that_steer_no_terminal():
-    problems = [Problem("bad \x1b[2J\n" + "x" * 1000, Place(3, 7), "x")] * 60
+    problems = [Problem("bad \x1b[2J\n" + "x" * 1000, TextPosition(3, 7), "x")] * 60
     text = str(ProgramError(problems, "a\nb.oi"))
     assert text.splitlines()[0].startswith(r"a\nb.oi:3:7: bad \x1b[2J\nxxx")
     assert text.splitlines()[-1] == "and 10 more problems"

@@ -9,13 +9,13 @@ from taper_openinfer.errors import ProgramError, StepError
 from taper_openinfer.language import load_program, parse
 from taper_openinfer.language.graph import Name, Op, access
 from taper_openinfer.link import link
-from taper_openinfer.oinf.reader import Model, open_model
-from taper_openinfer.oinf.values import (
+from taper_openinfer.oinf.contents import (
     ScalarValue,
     SizeVar,
     TensorSpec,
     UninitializedTensor,
 )
+from taper_openinfer.oinf.reader import Model, open_model
 from taper_openinfer.oinf.writer import write_model
 from taper_openinfer.simulator.simulator import Simulator
 

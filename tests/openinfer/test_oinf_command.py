@@ -10,15 +10,15 @@ from safetensors.numpy import load_file, save_file
 from cli_page import check_json, schema, taper_command
 from oinf_files import plain_source, read_all, rich_source
 from plan_files import small_plan
-from taper_openinfer.oinf.convert import plan_tensors
+from taper_openinfer.oinf.contents import Quantization, SizeVar, TensorSpec
+from taper_openinfer.oinf.exchange import plan_tensors
 from taper_openinfer.oinf.reader import Model, open_model
-from taper_openinfer.oinf.values import Quantization, SizeVar, TensorSpec
 from taper_openinfer.oinf.writer import write_model
 from taper_runtime.base.dtypes import FILE_DTYPES
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.file.weights_file import read_safetensors
 from taper_runtime.plan.recipes import parse_recipes
-from taper_runtime.plan.weights import unfolded
+from taper_runtime.plan.replaceable import unfolded
 from weighted_plans import weighted_plan
 
 
@@ -170,7 +170,7 @@ def module(tmp_path):
     (tmp_path / "oinf_sources.py").write_text(
         "from dataclasses import dataclass\n"
         "import numpy as np\n"
-        "from taper_openinfer.oinf.values import SizeVar\n"
+        "from taper_openinfer.oinf.contents import SizeVar\n"
         "@dataclass\nclass Config:\n    B: SizeVar = 2\n    layers: int = 3\n"
         "def make():\n    return {'w': np.ones(3, np.float32)}\n"
     )

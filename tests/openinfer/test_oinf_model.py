@@ -7,8 +7,8 @@ import pytest
 
 from oinf_files import rich_source
 from taper_openinfer.errors import OpenInferError
+from taper_openinfer.oinf.contents import Bitset, SizeVar, UninitializedTensor
 from taper_openinfer.oinf.reader import Model, open_model
-from taper_openinfer.oinf.values import Bitset, SizeVar, UninitializedTensor
 from taper_openinfer.oinf.writer import write_model
 
 

@@ -7,12 +7,12 @@ from oinf_files import fields, patched, plain_source, read_all, rich_source
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import OinfError, OpenInferError
 from taper_openinfer.oinf import writer
+from taper_openinfer.oinf.contents import ArrayValue, ScalarValue, TensorSpec
 from taper_openinfer.oinf.layout import CODES
 from taper_openinfer.oinf.reader import Model, open_model
-from taper_openinfer.oinf.values import ArrayValue, ScalarValue, TensorSpec
 from taper_openinfer.oinf.writer import dump_model, write_model
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.limits import Limits
+from taper_runtime.base.file_limits import Limits
 
 V1, V2 = dump_model(plain_source()), dump_model(rich_source())
 

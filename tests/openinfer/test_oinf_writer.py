@@ -12,8 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from oinf_files import TENSOR_TYPES, plain_source, read_all, rich_source
 from taper_openinfer.dtypes import DTYPES, to_float32
 from taper_openinfer.errors import OinfError, OpenInferError
-from taper_openinfer.oinf.reader import Model, open_model
-from taper_openinfer.oinf.values import (
+from taper_openinfer.oinf.contents import (
     ArrayValue,
     Bitset,
     Quantization,
@@ -22,6 +21,7 @@ from taper_openinfer.oinf.values import (
     TensorSpec,
     UninitializedTensor,
 )
+from taper_openinfer.oinf.reader import Model, open_model
 from taper_openinfer.oinf.writer import dump_model, write_model
 
 #: A size D = 16 and sixteen zeros, as OpenInfer's own exporter writes them.

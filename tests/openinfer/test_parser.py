@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taper_openinfer.errors import OpenInferError, Place, ProgramError
+from taper_openinfer.errors import OpenInferError, ProgramError, TextPosition
 from taper_openinfer.language import load_program, parse, parse_access
 from taper_openinfer.language.graph import (
     Access,
@@ -177,13 +177,13 @@ def test_sections_blocks_comments_and_places():
         "p.oi",
     )
     assert [(v.name, v.kind, v.place) for v in graph.vars.values()] == [
-        ("x", "volatile", Place(2, 11)),
-        ("dynamic", "dynamic", Place(5, 2)),
-        ("op", "dynamic", Place(5, 21)),
+        ("x", "volatile", TextPosition(2, 11)),
+        ("dynamic", "dynamic", TextPosition(5, 2)),
+        ("op", "dynamic", TextPosition(5, 21)),
     ]
-    assert graph.blocks["entry"].nodes[0].place == Place(7, 5)
-    assert graph.blocks["b"].place == Place(9, 1)
-    assert [node.place for node in graph.nodes()][1:] == [Place(9, 11), Place(9, 32)]
+    assert graph.blocks["entry"].nodes[0].place == TextPosition(7, 5)
+    assert graph.blocks["b"].place == TextPosition(9, 1)
+    assert [node.place for node in graph.nodes()][1:] == [TextPosition(9, 11), TextPosition(9, 32)]
     assert parse("") == Graph()
 
 

@@ -9,12 +9,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from browser import HOSTILE, errors, open_browser, violations
-from taper_runtime.machine.limits import Limits, Memory
+from taper_runtime.machine.limits import MachineLimits, Memory
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
-from taper_runtime.reports.pages.report import report_page
+from taper_runtime.reports.pages.report_page import report_page
 from taper_runtime.reports.profile import profile_plan
 
-LIMITS = Limits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
+LIMITS = MachineLimits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
 LAYERS, DEPTH = 12, 6
 
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from taper_runtime.base.checks import ALIGNMENT, aligned
 from taper_runtime.executor._program import assign_offsets
-from taper_runtime.plan.liveness import Block, live_bytes
+from taper_runtime.plan.liveness import LiveRange, live_bytes
 
 BLOCKS = st.lists(
     st.builds(
-        lambda birth, span, nbytes: Block(birth, birth + span, nbytes),
+        lambda birth, span, nbytes: LiveRange(birth, birth + span, nbytes),
         st.integers(0, 20),
         st.integers(0, 8),
         st.integers(0, 500),
@@ -53,14 +53,14 @@ def test_live_bytes_count_every_block_at_its_steps(blocks):
 
 
 def test_reuses_memory_of_the_dead():
-    chain = [Block(i, i + 1, 100) for i in range(10)]
+    chain = [LiveRange(i, i + 1, 100) for i in range(10)]
     _, arena = assign_offsets(chain)
     assert arena == lower_bound(chain) == 256
 
 
 def test_keeps_the_smaller_of_two_layouts():
     """By birth alone the late large block would go above the early small ones."""
-    blocks = [Block(0, 3, 64), Block(0, 1, 64), Block(2, 3, 192), Block(1, 2, 64)]
+    blocks = [LiveRange(0, 3, 64), LiveRange(0, 1, 64), LiveRange(2, 3, 192), LiveRange(1, 2, 64)]
     _, arena = assign_offsets(blocks)
     assert arena <= 64 + 64 + 192
 
@@ -68,7 +68,7 @@ def test_keeps_the_smaller_of_two_layouts():
 def test_blocks_that_all_live_at_once_are_placed_in_steps_that_end():
     """Placing each among all others looked at billions of pairs, for a file of some megabytes."""
     count = 60_000
-    blocks = [Block(i, count, 64 + i % 7) for i in range(count)]
+    blocks = [LiveRange(i, count, 64 + i % 7) for i in range(count)]
     offsets, arena = assign_offsets(blocks)
     assert arena == sum(aligned(block.nbytes) for block in blocks)
     spans = sorted((at, at + b.nbytes) for at, b in zip(offsets, blocks, strict=True))
@@ -77,7 +77,12 @@ def test_blocks_that_all_live_at_once_are_placed_in_steps_that_end():
 
 def test_packs_the_fullest_step_first():
     """By birth 448 bytes are needed, largest first 448, where 384 are live at most."""
-    blocks = [Block(4, 6, 128), Block(2, 4, 128), Block(3, 4, 128), Block(1, 2, 192)]
+    blocks = [
+        LiveRange(4, 6, 128),
+        LiveRange(2, 4, 128),
+        LiveRange(3, 4, 128),
+        LiveRange(1, 2, 192),
+    ]
     _, arena = assign_offsets(blocks)
     assert arena == lower_bound(blocks) == 384
 

@@ -12,8 +12,8 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, OrtValue, SessionOptions, round_to_bfloat16
-from taper_runtime.plan.recipes import Step
-from taper_runtime.plan.weights import WeightSpec
+from taper_runtime.plan.recipes import RecipeStep
+from taper_runtime.plan.replaceable import WeightSpec
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -48,7 +48,7 @@ def kept_plan(length=LENGTH):
         input_tree=["tuple", [["tuple", [["tensor", "x"]]], ["dict", []]]],
         output_tree=["tuple", [["tensor", name] for name in plan.outputs]],
         weights={"w": WeightSpec("w", "parameter", "bfloat16", (length,))},
-        derived={name: (Step("WEIGHT", (), {"name": "w"}),)},
+        derived={name: (RecipeStep("WEIGHT", (), {"name": "w"}),)},
     )
 
 

@@ -17,7 +17,7 @@ from cli_page import OWN, PAGE, check_json, schema, section, taper_command, with
 from measured_plans import measured_plan
 from plan_files import chain, renamed, small_plan
 from sized_plans import sized_arrays, sized_plan
-from taper_runtime.cli import parser
+from taper_runtime.cli import command_line
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.convert import to_bfloat16
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
@@ -265,7 +265,7 @@ def test_report_writes_a_page(taper, model, tmp_path):
 
 @pytest.mark.parametrize("name", OWN)
 def test_page_has_every_option(name):
-    options = [a for a in parser.command_parser(name)._actions if a.option_strings]
+    options = [a for a in command_line.command_parser(name)._actions if a.option_strings]
     flags = {flag for action in options for flag in action.option_strings}
     assert flags > {"--help", "--json"}
     assert all(f"`{flag}`" in PAGE for flag in ("--help", "--json"))
@@ -280,7 +280,7 @@ def test_page_has_every_option(name):
 def test_page_lists_the_commands():
     rows = re.findall(r"^\| \[`taper (\w+)`\].* \| (.*) \|", PAGE, re.M)
     for name in OWN:
-        assert (name, parser.command_parser(name).description) in rows
+        assert (name, command_line.command_parser(name).description) in rows
 
 
 @pytest.mark.parametrize("command", ["run", "bench", "profile"])

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from cli_page import OWN
-from taper_runtime.cli import parser
+from taper_runtime.cli import command_line
 
 
 def complete(*words):
@@ -26,7 +26,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 def taper_script(shell):
-    args = parser.command_parser("completion").parse_args([shell])
+    args = command_line.command_parser("completion").parse_args([shell])
     result = args.command(args)
     return shell, result.text, result.data
 
@@ -45,7 +45,7 @@ def test_scripts_have_every_option(shell):
     _, script, _ = taper_script(shell)
     for name in OWN:
         lines = [line for line in script.splitlines() if name in line]
-        for action in parser.command_parser(name)._actions:
+        for action in command_line.command_parser(name)._actions:
             for flag in action.option_strings:
                 spelled = flag
                 if shell == "fish":

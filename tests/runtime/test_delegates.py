@@ -17,7 +17,7 @@ from taper_frontend.delegates import elementwise_regions
 from taper_frontend.errors import CannotDelegate, ExportError
 from taper_runtime.extend.servers import Region
 from taper_runtime.plan.plan import Plan
-from taper_runtime.plan.weights import WeightSpec
+from taper_runtime.plan.replaceable import WeightSpec
 from weighted_plans import weight
 
 EXECUTORS = pytest.mark.parametrize("executor", ["compiled", "interpreted"])

@@ -13,8 +13,8 @@ from taper_runtime.base.checks import aligned
 from taper_runtime.base.errors import InputError
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
 from taper_runtime.executor.memory_planner import Slab
-from taper_runtime.executor.staged import _at
-from taper_runtime.plan.liveness import Block
+from taper_runtime.executor.segmented import _at
+from taper_runtime.plan.liveness import LiveRange
 from taper_runtime.plan.validate import validate
 
 Planning = taper_runtime.SessionOptions.MemoryPlanning
@@ -209,7 +209,7 @@ def test_layouts(algorithm):
     rng = np.random.default_rng(6)
     for count in (0, 1, 5, 40):
         births = rng.integers(0, 20, count)
-        blocks = [Block(b, b + rng.integers(0, 6), int(rng.integers(0, 5000))) for b in births]
+        blocks = [LiveRange(b, b + rng.integers(0, 6), int(rng.integers(0, 5000))) for b in births]
         offsets, total = lay_out(blocks, algorithm)
         for i, (a, at) in enumerate(zip(blocks, offsets, strict=True)):
             assert at % 64 == 0

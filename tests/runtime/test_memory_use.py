@@ -14,7 +14,7 @@ from sized_plans import sized_plan
 from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.base.option_values import MemoryPlanning
 from taper_runtime.executor.executor import Settings
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.executor.program import arena_blocks, make_runner
 from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.reports.notebook import plan_html
@@ -60,7 +60,7 @@ def test_showing_a_plan_prepares_no_kernel_unless_asked(monkeypatch):
         show(small_plan())
         return {each.kind for runner in made for each in runner.selections()}
 
-    monkeypatch.setattr("taper_runtime.executor.memory.make_runner", make)
+    monkeypatch.setattr("taper_runtime.executor.memory_use.make_runner", make)
     for show in (str, repr, plan_html, describe_plan, plan_data):
         assert kinds(show) == {"numpy"}
     assert "native" in kinds(lambda plan: describe_plan(plan, kernels=True))

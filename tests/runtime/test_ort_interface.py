@@ -20,7 +20,7 @@ import taper_runtime
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime import InputError, OptionError, OrtValue, RunOptions, SessionOptions
-from taper_runtime.reports import recording
+from taper_runtime.reports import node_times
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -558,7 +558,7 @@ def test_profiling_runs_of_any_size(tmp_path):
 
 
 def test_profiling_stops_at_its_limit(tmp_path, monkeypatch, y):
-    monkeypatch.setattr(recording, "MAX_EVENTS", 5)
+    monkeypatch.setattr(node_times, "MAX_EVENTS", 5)
     session = profiled(small_plan(), tmp_path)
     for _ in range(4):
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], y)
@@ -584,7 +584,7 @@ import os
 import sys
 sys.path[:0] = {sys.path!r}
 import taper_runtime
-seldom = {{"logging", "concurrent.futures", "taper_runtime.session.values", "taper_runtime.capi"}}
+seldom = {{"logging", "concurrent.futures", "taper_runtime.session.session.ortvalue", "taper_runtime.capi"}}
 assert not seldom & set(sys.modules), seldom & set(sys.modules)
 # the path of an installed package, which an editable one has not
 taper_runtime.__path__.append(os.path.dirname(taper_runtime.__file__))

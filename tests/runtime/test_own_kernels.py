@@ -10,7 +10,7 @@ import pytest
 import taper_runtime
 from graph_checks import Builder, floats
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.graph.node import Source
+from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.compiler.outline import outline
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -41,7 +41,7 @@ def kept_plan():
     """``softmax(relu(x) @ w)`` whose relu is kept."""
     b = Builder()
     x = b.input("x", 3, 4)
-    relu = b.graph.add_node("RELU", [x], name="relu", source=Source("", (RELU,)))
+    relu = b.graph.add_node("RELU", [x], name="relu", source=SourceLine("", (RELU,)))
     y = b.op("SOFTMAX", b.op("MATMUL", relu, b.weight(4, 5)), axis=1)
     graph = b.done(y)
     outline(graph, {"relu"}, "CALL", {"arguments": '{"inplace": false}'}, inputs=["x"])
@@ -247,7 +247,7 @@ def test_sizes_that_vary_reach_the_kernel(register, make):
     b.graph.sizes["n"] = (1, 9)
     b.graph.examples["n"] = 3
     x = b.graph.add_input("x", "float32", (n, 2))
-    graph = b.done(b.graph.add_node("RELU", [x], name="relu", source=Source("", (RELU,))))
+    graph = b.done(b.graph.add_node("RELU", [x], name="relu", source=SourceLine("", (RELU,))))
     outline(graph, {"relu"}, "CALL", {}, inputs=["x"])
     compile_graph(graph, output_names=["y"])
     plan = make_plan(graph)

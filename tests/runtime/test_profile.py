@@ -15,7 +15,7 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.sites import sites
 from taper_runtime.machine.cost import traffic_ns
-from taper_runtime.machine.limits import TYPICAL, Limits, Memory
+from taper_runtime.machine.limits import TYPICAL, MachineLimits, Memory
 from taper_runtime.machine.measure import (
     describe_limits,
     limits_data,
@@ -34,7 +34,7 @@ from taper_runtime.reports.profile import (
     save_trace,
 )
 
-LIMITS = Limits(
+LIMITS = MachineLimits(
     "avx2", 1, 100.0, 0.0, (Memory("L1", 1000, 50.0, 40.0), Memory("DRAM", 0, 10.0, 8.0))
 )
 
@@ -88,7 +88,7 @@ def test_least_traffic(moved, ns):
 
 def test_only_what_is_measured_is_written():
     data = limits_data(TYPICAL)
-    assert Limits(**{**data, "memory": TYPICAL.memory}) == TYPICAL._replace(
+    assert MachineLimits(**{**data, "memory": TYPICAL.memory}) == TYPICAL._replace(
         sum_steps=0, scratch_ns=0.0, node_ns=0.0, worker_ns=0
     )
 
@@ -236,7 +236,7 @@ def test_sizes_that_nodes_compute_are_those_of_the_run():
     assert by_name(profile)["double"]["flops"] == 3 * feed["first"].sum()
 
 
-def test_a_session_records_plans_of_stages(tmp_path):
+def test_a_session_records_plans_of_segments(tmp_path):
     options = SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "p")
     session = InferenceSession(measured_plan(), options)

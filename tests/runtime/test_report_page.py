@@ -12,13 +12,13 @@ from control_plans import counting
 from measured_plans import measured_arrays, measured_plan
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
-from taper_runtime.executor.memory import memory_use
-from taper_runtime.machine.limits import Limits, Memory
-from taper_runtime.reports.pages.report import report_page
+from taper_runtime.executor.memory_use import memory_use
+from taper_runtime.machine.limits import MachineLimits, Memory
+from taper_runtime.reports.pages.report_page import report_page
 from taper_runtime.reports.pages.viewer import make_page
 from taper_runtime.reports.profile import profile_plan
 
-LIMITS = Limits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
+LIMITS = MachineLimits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
 HOSTILE = '</script><img src=x onerror="alert(1)">&lt;\u2028\x1b[31m'
 
 

@@ -11,7 +11,7 @@ from graph_checks import Builder, floats
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime.base.sizes import variable
 from taper_runtime.plan.plan import Entry
-from taper_runtime.plan.weights import WeightSpec
+from taper_runtime.plan.replaceable import WeightSpec
 from weight_swaps import seen_during_swaps
 from weighted_plans import weight
 

@@ -11,8 +11,8 @@ from plan_files import small_plan
 from taper_runtime import InferenceSession, InputError, PlanFormatError, SessionOptions
 from taper_runtime.file.container import make_header
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.recipes import Step
-from taper_runtime.plan.weights import WeightSpec
+from taper_runtime.plan.recipes import RecipeStep
+from taper_runtime.plan.replaceable import WeightSpec
 from weight_swaps import seen_during_swaps
 from weighted_plans import K, Q, expected, weight, weighted_plan
 
@@ -264,7 +264,12 @@ def test_an_update_of_what_is_unknown_changes_nothing():
 
 def test_a_failure_leaves_the_old_set():
     plan = weighted_plan()
-    recipe = (weight("q"), Step("INVERSE", (0,), {}), weight("k"), Step("CAT", (1, 2), {"axis": 1}))
+    recipe = (
+        weight("q"),
+        RecipeStep("INVERSE", (0,), {}),
+        weight("k"),
+        RecipeStep("CAT", (1, 2), {"axis": 1}),
+    )
     regular = (np.eye(4) * 2).astype(np.float32)
     plan = plan._replace(derived={**plan.derived, "w": recipe}, originals={"q": regular, "k": K})
     session = opened(plan, runtime_const_folding=True)
@@ -349,8 +354,8 @@ def test_nobody_gets_a_window_on_weights_that_can_be_written(tmp_path):
 def test_complex_weights_are_complex_numbers():
     plan = weighted_plan()
     spec = WeightSpec("q", "parameter", "float32", (4, 2, 2), is_complex=True)
-    recipe = (weight("q"), Step("RESHAPE", (0,), {"shape": (4, 4)}), weight("k"))
-    recipe += (Step("CAT", (1, 2), {"axis": 1}),)
+    recipe = (weight("q"), RecipeStep("RESHAPE", (0,), {"shape": (4, 4)}), weight("k"))
+    recipe += (RecipeStep("CAT", (1, 2), {"axis": 1}),)
     plan = plan._replace(
         weights={**plan.weights, "q": spec},
         derived={**plan.derived, "w": recipe},

@@ -19,7 +19,7 @@ from taper_frontend.compiler.planning import make_plan
 from taper_runtime import Delegate, InferenceSession, InputError, RunOptions, SessionOptions
 from taper_runtime.base.errors import RunTimeoutError, StoppedError
 from taper_runtime.base.random_state import new_state
-from taper_runtime.plan.weights import WeightSpec
+from taper_runtime.plan.replaceable import WeightSpec
 from weighted_plans import K, Q, weight, weighted_plan
 
 if TYPE_CHECKING:

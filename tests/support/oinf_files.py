@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taper_openinfer.dtypes import DTYPES
-from taper_openinfer.oinf.values import (
+from taper_openinfer.oinf.contents import (
     ArrayValue,
     Bitset,
     Quantization,

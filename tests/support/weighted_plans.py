@@ -4,15 +4,15 @@ import numpy as np
 
 from plan_files import small_plan
 from taper_runtime.plan.plan import Plan
-from taper_runtime.plan.recipes import Step
-from taper_runtime.plan.weights import WeightSpec
+from taper_runtime.plan.recipes import RecipeStep
+from taper_runtime.plan.replaceable import WeightSpec
 
 Q, K = (np.arange(16, dtype=np.float32).reshape(4, 4) + i for i in (0, 100))
 
 
-def weight(name: str) -> Step:
+def weight(name: str) -> RecipeStep:
     """A leaf of a recipe."""
-    return Step("WEIGHT", (), {"name": name})
+    return RecipeStep("WEIGHT", (), {"name": name})
 
 
 def weighted_plan() -> Plan:
@@ -21,10 +21,10 @@ def weighted_plan() -> Plan:
     recipe = (
         weight("q"),
         weight("k"),
-        Step("TRANSPOSE", (1,), {"axis0": 0, "axis1": 1}),
-        Step("CAT", (0, 2), {"axis": 1}),
+        RecipeStep("TRANSPOSE", (1,), {"axis0": 0, "axis1": 1}),
+        RecipeStep("CAT", (0, 2), {"axis": 1}),
         weight("scale"),
-        Step("MUL", (3, 4), {}),
+        RecipeStep("MUL", (3, 4), {}),
     )
     return plan._replace(
         weights={

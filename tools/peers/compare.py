@@ -31,7 +31,7 @@ from tools.peers.page import command_line, describe_setting, write_section
 from tools.peers.turns import Apart, Here, Refused, paired_ratios, take_turns
 
 if TYPE_CHECKING:
-    from taper_runtime.machine.limits import Limits
+    from taper_runtime.machine.limits import MachineLimits
 
 TOLERANCE = 1e-4  # of the relative L2 difference to torch eager
 REFERENCE = "torch eager"
@@ -45,7 +45,9 @@ def engines_of(family: str) -> list[str]:
     return [name for name in ENGINES if name not in LEFT_OUT.get(family, ())]
 
 
-def compare(family: str, model: str, limits: Limits, seconds: float) -> tuple[str, list[str]]:
+def compare(
+    family: str, model: str, limits: MachineLimits, seconds: float
+) -> tuple[str, list[str]]:
     """A row of the table, and a line for each engine without a time or a model that is behind."""
     threads = limits.threads
     module, args = SETS[family][model]()

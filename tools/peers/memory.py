@@ -23,7 +23,7 @@ import torch
 
 import taper_frontend
 from taper_runtime import load
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 from tools.peers.cases import SETS
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.start import ENGINES

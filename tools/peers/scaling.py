@@ -19,7 +19,7 @@ import torch
 import taper_frontend
 from models import encoder
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.reports.profile import profile_plan
 from tools.peers.page import PAGE, command_line, cpu_name, describe_setting, write_section
 from tools.peers.turns import Timed, take_turns

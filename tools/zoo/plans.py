@@ -23,7 +23,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from taper_runtime.cli.progress import progress
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 from tools.zoo import GROUPS
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from taper_runtime import InferenceSession, InputError, SessionOptions
 from taper_runtime.base.random_state import new_state
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
-from taper_runtime.executor.memory import memory_use, parallel_arena
+from taper_runtime.executor.memory_use import memory_use, parallel_arena
 from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef
-from taper_runtime.plan.order import order_of
+from taper_runtime.plan.node_order import order_of
 
 F = "float32"
 

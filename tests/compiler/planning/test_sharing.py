@@ -6,7 +6,7 @@ import pytest
 from taper_frontend.compiler.graph import Graph, evaluate
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 
 
 def graph_of(build, *shapes):

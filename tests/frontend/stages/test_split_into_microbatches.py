@@ -16,7 +16,7 @@ from taper_frontend.compiler.stages import (
 )
 from taper_runtime import InferenceSession
 from taper_runtime.base.sizes import variable
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 
 
 @pytest.fixture(autouse=True)

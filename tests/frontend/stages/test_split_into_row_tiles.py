@@ -9,7 +9,7 @@ from graph_checks import Builder, check_fires, check_keeps, floats, op_counts, s
 from taper_frontend.compiler.stages import PIPELINE, fold_packing, split_into_row_tiles
 from taper_runtime import InferenceSession
 from taper_runtime.base.sizes import variable
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 
 
 @pytest.fixture(autouse=True)

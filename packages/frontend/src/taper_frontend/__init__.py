@@ -45,7 +45,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first asked for.
+    """Import a name that needs torch on first use.
 
     Raises
     ------

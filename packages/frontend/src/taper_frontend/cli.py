@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
 from taper_runtime.base.text import printable, printable_lines
+from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.objects import named_object
-from taper_runtime.cli.options import is_number
-from taper_runtime.cli.parser import Result
+from taper_runtime.cli.shared_options import is_number
 from taper_runtime.plan.spelling import size_text
 from taper_runtime.reports.report import describe_plan, plan_data
 

@@ -49,7 +49,7 @@ class NarrowSizeError(ExportError):
 
 
 class ExportWarning(UserWarning):
-    """The plan is as the module is, but perhaps not as its user wants it.
+    """The plan matches the module, but perhaps not the user's intention.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
-from taper_frontend.lowering.source import without_module
+from taper_frontend.lowering.source_line import without_module
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.dims import Axis, Int, of_ranges, settle
 from taper_frontend.request.names import input_names
@@ -25,7 +25,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
 from taper_runtime.executor.executor import definition, input_types, output_types
 from taper_runtime.executor.sites import sites
-from taper_runtime.machine.cost import Place, cost, shared_ns
+from taper_runtime.machine.cost import Locality, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Fallback(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What stands between a model and a fast plan. ``str`` of it is a report.
+    """The reasons why a model cannot be exported or runs slowly; ``str`` gives a report.
 
     Attributes
     ----------
@@ -278,4 +278,4 @@ def _estimate(site: Site) -> float:
     op, attrs = definition(site.node)
     inputs, outputs = input_types(site.plan, site.node), output_types(site.plan, site.node)
     streamed = shared_ns(op.work(inputs, outputs, attrs).bytes)
-    return site.trips * cost(op, inputs, outputs, attrs, Place(streamed=streamed))
+    return site.trips * cost(op, inputs, outputs, attrs, Locality(streamed=streamed))

@@ -20,19 +20,19 @@ from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.trees import argument_placeholders
+from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.request.dims import Axis, Dims, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.request.names import check_names, input_names, output_names
 from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
-from taper_frontend.request.options import DEFAULTS, Options
 from taper_frontend.request.request import Request, make_request
+from taper_frontend.request.request.options import DEFAULTS, Options
 from taper_frontend.verify import Reference, VerificationError, View, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.replaceable import without_tiles
 from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
-from taper_runtime.plan.weights import without_tiles
 
 if TYPE_CHECKING:
     import os

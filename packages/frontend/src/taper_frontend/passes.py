@@ -9,7 +9,7 @@ anything and the difference in nodes, at level DEBUG the graph before all, and a
 
 from __future__ import annotations
 
-from taper_frontend.compiler.registry import (
+from taper_frontend.compiler.pass_registry import (
     default_pipeline,
     pass_names,
     register_pass,

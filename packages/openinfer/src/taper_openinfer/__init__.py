@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from taper_openinfer.language.graph import Graph
     from taper_openinfer.language.graph_json import graph_from_json, graph_to_json
     from taper_openinfer.language.parser import parse
-    from taper_openinfer.oinf.reader import Model, open_model
-    from taper_openinfer.oinf.values import (
+    from taper_openinfer.oinf.contents import (
         ArrayValue,
         Bitset,
         Quantization,
@@ -39,17 +38,18 @@ if TYPE_CHECKING:
         TensorSpec,
         UninitializedTensor,
     )
+    from taper_openinfer.oinf.reader import Model, open_model
     from taper_openinfer.oinf.writer import write_model
     from taper_openinfer.simulator.executor import Executor
     from taper_openinfer.simulator.simulator import Simulator
-    from taper_openinfer.simulator.values import Random, format_truncated
+    from taper_openinfer.simulator.variables import Random, format_truncated
 
 __version__ = "0.1.0"
 
 #: Where each public name comes from, when it is first used.
 _LATER = {
-    "ArrayValue": "oinf.values",
-    "Bitset": "oinf.values",
+    "ArrayValue": "oinf.contents",
+    "Bitset": "oinf.contents",
     "Executor": "simulator.executor",
     "Graph": "language.graph",
     "Model": "oinf.reader",
@@ -58,16 +58,16 @@ _LATER = {
     "OinfError": "errors",
     "OpenInferError": "errors",
     "ProgramError": "errors",
-    "Quantization": "oinf.values",
-    "Random": "simulator.values",
-    "ScalarValue": "oinf.values",
+    "Quantization": "oinf.contents",
+    "Random": "simulator.variables",
+    "ScalarValue": "oinf.contents",
     "Simulator": "simulator.simulator",
-    "SizeVar": "oinf.values",
+    "SizeVar": "oinf.contents",
     "StepError": "errors",
-    "TensorSpec": "oinf.values",
-    "UninitializedTensor": "oinf.values",
+    "TensorSpec": "oinf.contents",
+    "UninitializedTensor": "oinf.contents",
     "compile_program": "compiler",
-    "format_truncated": "simulator.values",
+    "format_truncated": "simulator.variables",
     "graph_from_json": "language.graph_json",
     "graph_to_json": "language.graph_json",
     "load_program": "language.files",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class DType(NamedTuple):
+class ElementType(NamedTuple):
     """One element type.
 
     Attributes
@@ -58,19 +58,21 @@ class DType(NamedTuple):
         return self.bits < 8
 
 
-def _integer(name: str, code: int) -> DType:
+def _integer(name: str, code: int) -> ElementType:
     """A row of an integer type, told by its name: i8 to i64, u8 to u64, and narrower ones."""
     bits, signed = int(name[1:]), name[0] == "i"
     storage = np.dtype(f"{name[0]}{max(bits, 8) // 8}")
     kind = "signed" if signed else "unsigned"
     low = -(1 << bits - 1) if signed else 0
     high = low + (1 << bits) - 1
-    return DType(name, code, storage, bits, kind if bits >= 8 else f"packed_{kind}", low, high)
+    return ElementType(
+        name, code, storage, bits, kind if bits >= 8 else f"packed_{kind}", low, high
+    )
 
 
-def _float(name: str, code: int, storage: str, high: float) -> DType:
+def _float(name: str, code: int, storage: str, high: float) -> ElementType:
     dtype = np.dtype(storage)
-    return DType(name, code, dtype, dtype.itemsize * 8, "float", -high, high)
+    return ElementType(name, code, dtype, dtype.itemsize * 8, "float", -high, high)
 
 
 _BF16_HIGH = float.fromhex("0x1.fep127")
@@ -82,22 +84,22 @@ _ROWS = (
     _float("f16", 9, "f2", float(np.finfo("f2").max)),
     _float("f32", 10, "f4", float(np.finfo("f4").max)),
     _float("f64", 11, "f8", float(np.finfo("f8").max)),
-    DType("bool", 12, np.dtype("?"), 8, "bool", 0, 1),
-    DType("bitset", 13, np.dtype("u1"), 8, "bitset", 0, 255),
+    ElementType("bool", 12, np.dtype("?"), 8, "bool", 0, 1),
+    ElementType("bitset", 13, np.dtype("u1"), 8, "bitset", 0, 255),
     _float("bf16", 16, "u2", _BF16_HIGH),
     _float("f8", 17, "u1", _F8_HIGH),
     *(_integer(name, code) for code, name in enumerate(("i4", "i2", "i1"), 18)),
     *(_integer(name, code) for code, name in enumerate(("u4", "u2", "u1"), 21)),
-    DType("t2", 24, np.dtype("i1"), 2, "packed_signed", -1, 1),
-    DType("t1", 25, np.dtype("i1"), 1, "packed_signed", -1, 1),
+    ElementType("t2", 24, np.dtype("i1"), 2, "packed_signed", -1, 1),
+    ElementType("t1", 25, np.dtype("i1"), 1, "packed_signed", -1, 1),
 )
 
 #: Element types by name. A file knows two more types, of metadata alone: :data:`STRING` and
 #: :data:`NDARRAY`.
-DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
+DTYPES: dict[str, ElementType] = {row.name: row for row in _ROWS}
 
-BY_CODE: dict[int, DType] = {row.code: row for row in _ROWS}
-BY_JSON_NAME: dict[str, DType] = {row.json_name: row for row in _ROWS}
+BY_CODE: dict[int, ElementType] = {row.code: row for row in _ROWS}
+BY_JSON_NAME: dict[str, ElementType] = {row.json_name: row for row in _ROWS}
 
 #: Types of metadata that are no element types, by their numbers.
 STRING, NDARRAY = 14, 15
@@ -271,7 +273,7 @@ def _to_f8(array: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(array), 0x7D, signed).astype(np.uint8)
 
 
-def _table(row: DType) -> np.ndarray:
+def _table(row: ElementType) -> np.ndarray:
     """Return the elements that each byte stands for, shape (256, 8 // bits)."""
     shifts = np.arange(8 // row.bits) * row.bits
     fields = np.arange(256)[:, None] >> shifts & ((1 << row.bits) - 1)

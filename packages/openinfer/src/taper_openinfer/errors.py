@@ -30,7 +30,7 @@ def shown(value: object) -> str:
     return f"'{text}'" if isinstance(value, str) else text
 
 
-class Place(NamedTuple):
+class TextPosition(NamedTuple):
     """Where something stands in the text of a program. Both count from 1."""
 
     line: int
@@ -47,14 +47,14 @@ class Problem(NamedTuple):
     ----------
     message : str
         What it is about, what was expected and what was got.
-    place : Place or None
+    place : TextPosition or None
         None where the graph was not made from a text.
     variable : str or None
         The variable that the problem is about.
     """
 
     message: str
-    place: Place | None = None
+    place: TextPosition | None = None
     variable: str | None = None
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class StepError(OpenInferError):
         What was expected and what was got.
     node : str
         The description of the node, see :func:`taper_openinfer.language.graph.describe`.
-    place : Place, optional
+    place : TextPosition, optional
         Of the node in the program's text.
     variable, index, limit
         What a cache refused: the variable, the index, and the limit that it passes.
@@ -126,7 +126,7 @@ class StepError(OpenInferError):
         self,
         message: str,
         node: str = "",
-        place: Place | None = None,
+        place: TextPosition | None = None,
         *,
         variable: str | None = None,
         index: int | str | None = None,

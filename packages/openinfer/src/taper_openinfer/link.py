@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taper_openinfer.check.context import (
+from taper_openinfer.check.check_context import (
     TEMPORARY,
     Context,
     LinkedVariable,
@@ -17,7 +17,7 @@ from taper_openinfer.check.nodes import check_nodes
 from taper_openinfer.check.ops import check_ops
 from taper_openinfer.check.settings import settings_of
 from taper_openinfer.check.tables import entry_name, entry_problem
-from taper_openinfer.check.walk import walk
+from taper_openinfer.check.visits import walk
 from taper_openinfer.errors import ProgramError, StepError, shown
 from taper_openinfer.language.graph import ENTRY, VOLATILE, Single, describe
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from taper_openinfer.language.graph import Access, Block, Graph, Op
     from taper_openinfer.oinf.reader import Model
 
-__all__ = ["TEMPORARY", "LinkedVariable", "Program", "link"]
+__all__ = ["TEMPORARY", "LinkedProgram", "LinkedVariable", "link"]
 
 
-class Program:
+class LinkedProgram:
     """A program that has been linked: it can run.
 
     Attributes
@@ -103,7 +103,7 @@ class Program:
         return values[value] if value in values else self.model.size_of(value)
 
 
-def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu") -> Program:
+def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu") -> LinkedProgram:
     """Check a program and link it to a model file, of which only header and tables are needed.
 
     Variables are linked to the file's tensors by name, or the name that @ref gives, and dims.
@@ -114,7 +114,7 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
     model : Model
     strict : bool
         Whether it is an error that a volatile variable which a step may read before it writes it
-        begins as zeros: see :attr:`Program.zeros`.
+        begins as zeros: see :attr:`LinkedProgram.zeros`.
     device : str
         What is to run it; named where it has no kernel.
 
@@ -137,7 +137,7 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
             zeros += _zeros(context, flow)
     if context.problems or flow is None:
         raise ProgramError(sorted(context.problems, key=_place), graph.name)
-    return Program(graph, model, context.variables, zeros, flow)
+    return LinkedProgram(graph, model, context.variables, zeros, flow)
 
 
 def _zeros(context: Context, flow: Flow) -> list[str]:

@@ -16,7 +16,7 @@ from taper_runtime.base.errors import (
     TaperError,
     UnsupportedOpError,
 )
-from taper_runtime.base.limits import Limits
+from taper_runtime.base.file_limits import Limits
 from taper_runtime.base.option_values import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from taper_runtime.extend.providers import get_all_providers, get_available_providers, get_device
 from taper_runtime.file.reader import list_models, load
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity
     from taper_runtime.session.modelmeta import ModelMeta
+    from taper_runtime.session.session.ortvalue import OrtValue
     from taper_runtime.session.state import State
-    from taper_runtime.session.values import OrtValue
 
 __version__ = "0.1.0"
 
@@ -102,7 +102,7 @@ _LATER = {
     "unregister_kernel": "extend.kernels",
     "IOBinding": "session.iobinding",
     "ModelMeta": "session.modelmeta",
-    "OrtValue": "session.values",
+    "OrtValue": "session.ortvalue",
     "State": "session.state",
     "round_to_bfloat16": "session.ends",
     "set_default_logger_severity": "session.logs",
@@ -111,7 +111,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what is seldom used."""
+    """Import a seldom used name on first use."""
     from importlib import import_module
 
     if name in ("capi", "pt2"):

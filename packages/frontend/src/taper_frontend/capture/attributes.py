@@ -20,7 +20,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from taper_frontend.capture.module_state import ModuleState, Step, attribute_leaves, steps
+from taper_frontend.capture.module_state import ModuleState, PathStep, attribute_leaves, steps
 from taper_frontend.capture.turns import TORCH
 from taper_frontend.request.notes import Note, of_attributes, of_first_call
 from taper_runtime.base.records import NamedTuple
@@ -39,21 +39,21 @@ _NOTHING = object()
 _NUMBERS = bool | int | float | complex | str | None
 
 
-class Place(NamedTuple):
-    """Where something stands in a module's plain attributes.
+class AttributePlace(NamedTuple):
+    """The path of a value in a module's plain attributes.
 
     Attributes
     ----------
     part : torch.nn.Module
         The module whose attribute it is.
     attribute : str
-    path : tuple of Step
+    path : tuple of PathStep
         Where in the attribute's value; empty if it is the value.
     """
 
     part: torch.nn.Module
     attribute: str
-    path: tuple[Step, ...]
+    path: tuple[PathStep, ...]
 
     @property
     def tail(self) -> str:
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """What stands in a place at some time.
+    """The content of an attribute at some time.
 
     Attributes
     ----------
@@ -125,7 +125,7 @@ def attributes_as_buffers(
     try:
         if call.matters():
             told = told | _told(module, call.others, call.before, call.after)
-        registered = _Registered(module, call.kept, call.assigned)
+        registered = _TensorAttributes(module, call.kept, call.assigned)
         yield [*notes, *of_attributes(told)]
     finally:
         if registered is not None:
@@ -134,7 +134,7 @@ def attributes_as_buffers(
 
 
 def drop_unread(module: torch.nn.Module, program: ExportedProgram) -> None:
-    """Take the writes to attributes that the program never reads out of it.
+    """Remove writes to attributes that the program never reads.
 
     What a module leaves in an attribute for others to see is not state.
     """
@@ -197,13 +197,13 @@ class _Call:
 
     Attributes
     ----------
-    before, after : dict of Place to Leaf
+    before, after : dict of AttributePlace to Leaf
         What stands in attributes.
-    kept : dict of Place to torch.Tensor
+    kept : dict of AttributePlace to torch.Tensor
         What can be a buffer of the attributes that it changes, as it was before.
-    others : list of Place
+    others : list of AttributePlace
         The rest of those.
-    assigned : list of Place
+    assigned : list of AttributePlace
         The buffers that it assigns to.
     parameters : dict of str to tuple
         The parameters that it makes, replaces or writes to, by name: what each was, in words, and
@@ -213,7 +213,7 @@ class _Call:
     def __init__(self, module: torch.nn.Module, example: _Example) -> None:
         self._module, self._example = module, example
         self.before = self.after = _leaves(module)
-        self.assigned: list[Place] = []
+        self.assigned: list[AttributePlace] = []
         buffers, parameters = _buffers(module), _parameters(module)
         try:
             with TORCH:
@@ -248,7 +248,7 @@ class _Call:
         return bool(self.others) and _matters(self._module, self._example, self)
 
 
-class _Registered:
+class _TensorAttributes:
     """Tensors of a module that lie in buffers: those in attributes, and buffers it assigns to.
 
     When the module is called it finds them where they were, as plain attributes and in the lists,
@@ -259,8 +259,8 @@ class _Registered:
     def __init__(
         self,
         module: torch.nn.Module,
-        tensors: Mapping[Place, torch.Tensor],
-        assigned: Sequence[Place],
+        tensors: Mapping[AttributePlace, torch.Tensor],
+        assigned: Sequence[AttributePlace],
     ) -> None:
         self._module = module
         self._groups: dict[tuple[int, str], _Attribute] = {}
@@ -289,7 +289,7 @@ class _Registered:
         for group in self._groups.values():
             group.remove()
 
-    def _group(self, place: Place) -> _Attribute:
+    def _group(self, place: AttributePlace) -> _Attribute:
         key = id(place.part), place.attribute
         if key not in self._groups:
             self._groups[key] = _Attribute(place.part, place.attribute)
@@ -309,7 +309,7 @@ class _Attribute:
 
     Attributes
     ----------
-    buffers : dict of tuple of Step to str
+    buffers : dict of tuple of PathStep to str
         The names of the buffers, by where their tensors stand in the attribute's value.
     made : list of str
         Those that the module did not have before.
@@ -317,13 +317,13 @@ class _Attribute:
 
     def __init__(self, part: torch.nn.Module, attribute: str) -> None:
         self.part = part
-        self.buffers: dict[tuple[Step, ...], str] = {}
+        self.buffers: dict[tuple[PathStep, ...], str] = {}
         self.made: list[str] = []
         self._attribute = attribute
         self._value = vars(part).pop(attribute, None)  # None where it is a buffer already
         self._own: dict[str, torch.Tensor | None] = {}  # all buffers of the part, during a call
 
-    def add(self, path: tuple[Step, ...], tensor: torch.Tensor) -> None:
+    def add(self, path: tuple[PathStep, ...], tensor: torch.Tensor) -> None:
         """Make a buffer for a tensor in the value."""
         name = _identifier(self._attribute + "".join(text for _, text in path))
         while hasattr(self.part, name):
@@ -333,7 +333,7 @@ class _Attribute:
         self.made.append(name)
 
     def remove(self) -> None:
-        """Put the value back."""
+        """Restore the value."""
         for name in self.made:
             del self.part._buffers[name]
             self.part._non_persistent_buffers_set.discard(name)
@@ -364,19 +364,19 @@ class _Attribute:
                 buffer.copy_(value)
 
 
-def _leaves(module: torch.nn.Module) -> dict[Place, Leaf]:
+def _leaves(module: torch.nn.Module) -> dict[AttributePlace, Leaf]:
     """Return what stands in the plain attributes of a module, but for parameters and buffers."""
     own = {id(x) for x in (*module.parameters(), *module.buffers())}
     return {
-        Place(part, attribute, path): Leaf(value, _version(value))
+        AttributePlace(part, attribute, path): Leaf(value, _version(value))
         for part, attribute, path, value in attribute_leaves(module)
         if id(value) not in own
     }
 
 
-def _buffers(module: torch.nn.Module) -> dict[Place, torch.Tensor]:
+def _buffers(module: torch.nn.Module) -> dict[AttributePlace, torch.Tensor]:
     return {
-        Place(part, name, ()): tensor
+        AttributePlace(part, name, ()): tensor
         for part in module.modules()
         for name, tensor in part._buffers.items()
         if tensor is not None
@@ -413,7 +413,11 @@ def _version(value: Any) -> int:
     return value._version
 
 
-def _differs(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, Leaf]) -> bool:
+def _differs(
+    place: AttributePlace,
+    before: Mapping[AttributePlace, Leaf],
+    after: Mapping[AttributePlace, Leaf],
+) -> bool:
     """Whether a run has left something else in a place; objects that are no values stay apart."""
     old, new = (leaves.get(place, Leaf(_NOTHING, 0)) for leaves in (before, after))
     if old.value is new.value:
@@ -429,7 +433,11 @@ def _same_value(old: Any, new: Any) -> bool:
     return type(old) is type(new) and bool(old == new or (old != old and new != new))
 
 
-def _can_be_state(place: Place, before: Mapping[Place, Leaf], after: Mapping[Place, Leaf]) -> bool:
+def _can_be_state(
+    place: AttributePlace,
+    before: Mapping[AttributePlace, Leaf],
+    after: Mapping[AttributePlace, Leaf],
+) -> bool:
     """Whether a tensor stands in a place before and after a run, of one shape and dtype."""
     if place not in before or place not in after:
         return False
@@ -540,9 +548,9 @@ def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 def _told(
     module: torch.nn.Module,
-    places: Sequence[Place],
-    before: Mapping[Place, Leaf],
-    after: Mapping[Place, Leaf],
+    places: Sequence[AttributePlace],
+    before: Mapping[AttributePlace, Leaf],
+    after: Mapping[AttributePlace, Leaf],
 ) -> dict[str, tuple[str, str]]:
     """Return what stands in places before and after a run, in words, by where they are."""
     names = {id(part): f"{name}." if name else "" for name, part in module.named_modules()}
@@ -552,7 +560,7 @@ def _told(
     }
 
 
-def _say(place: Place, leaves: Mapping[Place, Leaf]) -> str:
+def _say(place: AttributePlace, leaves: Mapping[AttributePlace, Leaf]) -> str:
     value = leaves.get(place, Leaf(_NOTHING, 0)).value
     if value is _NOTHING:
         return "nothing"
@@ -572,7 +580,7 @@ def _is_object(value: Any) -> bool:
     return not isinstance(value, dict | list | tuple)
 
 
-def _put(value: Any, path: tuple[Step, ...], tensor: torch.Tensor | None) -> Any:
+def _put(value: Any, path: tuple[PathStep, ...], tensor: torch.Tensor | None) -> Any:
     """Put a tensor in its place; what holds it stays the same object, which others may have too."""
     if not path:
         return tensor

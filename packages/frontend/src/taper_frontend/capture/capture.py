@@ -22,8 +22,8 @@ from taper_frontend.capture.quiet import quiet
 from taper_frontend.capture.shape_rules import shape_rules
 from taper_frontend.errors import CaptureError, ExportError
 from taper_frontend.lowering.fx_nodes import CAPTURED, draws
+from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.lower import TRAINING
-from taper_frontend.lowering.registry import HANDLERS
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.guards import user_lines
 from taper_frontend.request.refusals import read
@@ -228,7 +228,7 @@ def _torch_decompositions() -> dict[OperatorBase, Callable[..., Any]]:
 
 
 def _own(arguments: _T) -> _T:
-    """Copy the tensors: the sizes of one that another is a view of would count as varying."""
+    """Copy the tensors: torch would treat sizes of a viewed tensor as varying."""
     copied: _T = tree_map_only(torch.Tensor, torch.Tensor.clone, arguments)
     return copied
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _ends_transforms() -> Iterator[None]:
-    """End what a program is in where it stops: a node begins a ``torch.vmap``, another ends it."""
+    """Close transforms left open where a program stops, such as a ``torch.vmap``."""
     depth = get_dynamic_layer_stack_depth()
     try:
         yield

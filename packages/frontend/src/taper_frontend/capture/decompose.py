@@ -183,7 +183,7 @@ class _Calls:
         return self._respell(node) or ((self._tracing or was_write) and self._trace(node))
 
     def _make_functional(self, node: Node) -> bool:
-        """Put the result of a write in the place of what it writes to, if nobody else sees that.
+        """Replace a write by its functional form if nothing else sees the written tensor.
 
         What is read later of the tensor, through a view of it that was taken before or through the
         write's own result, is read of the new tensor.

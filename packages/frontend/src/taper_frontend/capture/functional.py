@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from taper_frontend.capture.decompose import is_fresh, writes
 from taper_frontend.errors import CaptureError
-from taper_frontend.lowering.source import source_line
+from taper_frontend.lowering.source_line import source_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def _part_operands(call: Node) -> None:
 
 
 def _respell_expansion(node: Node) -> None:
-    """Say an expansion that repeats nothing in the words of views that can be written through."""
+    """Rewrite an expansion that repeats nothing as views that can be written through."""
     source: Any = node.args[0]
     before, after = source.meta["val"].shape, node.meta["val"].shape
     added = len(after) - len(before)

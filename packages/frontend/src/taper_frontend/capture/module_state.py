@@ -20,7 +20,7 @@ _FOREIGN = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"__main__"
 
 #: A key of a dict, a place in a list or a tuple, or the name of a field: each with how it is
 #: written.
-Step = tuple[Any, str]
+PathStep = tuple[Any, str]
 
 
 class ModuleAttributes:
@@ -82,14 +82,14 @@ class ModuleState:
 
 def attribute_leaves(
     module: torch.nn.Module,
-) -> Iterator[tuple[torch.nn.Module, str, tuple[Step, ...], Any]]:
+) -> Iterator[tuple[torch.nn.Module, str, tuple[PathStep, ...], Any]]:
     """Yield what stands in the plain attributes of a module and its parts.
 
     Yields
     ------
     part : torch.nn.Module
     attribute : str
-    path : tuple of Step
+    path : tuple of PathStep
         Where in the attribute's value.
     leaf : object
         Anything but a list, tuple, dict or object of the user's.
@@ -102,7 +102,7 @@ def attribute_leaves(
                     yield part, name, path, leaf
 
 
-def steps(value: Any) -> list[tuple[Step, Any]] | None:
+def steps(value: Any) -> list[tuple[PathStep, Any]] | None:
     """Return what a value is made of, each with the step to it; None of a leaf."""
     if isinstance(value, dict):
         return [((key, f"[{key!r}]"), item) for key, item in value.items()]
@@ -127,8 +127,8 @@ def _is_users(value: Any) -> bool:
 
 
 def _leaves(
-    value: Any, path: tuple[Step, ...], seen: set[int]
-) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    value: Any, path: tuple[PathStep, ...], seen: set[int]
+) -> Iterator[tuple[tuple[PathStep, ...], Any]]:
     inside = steps(value)
     if inside is None:
         yield path, value

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 
-class Call(NamedTuple):
+class AtenCall(NamedTuple):
     """An op and what it is called with.
 
     Attributes
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     results: tuple[torch.Tensor, ...] = ()
 
 
-def respell(node: Node) -> Call | Node | None:
+def respell(node: Node) -> AtenCall | Node | None:
     """Return the call that gives what a call gives, or the node that is it already."""
     rule = _RULES.get(str(node.target))
     return None if rule is None else rule(node, arguments(node))
@@ -55,8 +55,8 @@ def arguments(node: Node) -> dict[str, Any]:
     return given | dict(zip(given, node.args, strict=False)) | node.kwargs
 
 
-def _same_arguments(target: Any) -> Callable[[Node, Given], Call]:
-    return lambda node, given: Call(target, node.args, node.kwargs)
+def _same_arguments(target: Any) -> Callable[[Node, Given], AtenCall]:
+    return lambda node, given: AtenCall(target, node.args, node.kwargs)
 
 
 def _value(node: Any) -> torch.Tensor | None:
@@ -67,7 +67,7 @@ def _value(node: Any) -> torch.Tensor | None:
     return None if any(isinstance(size, torch.SymInt) for size in value.shape) else value
 
 
-def _cast(node: Node, given: Given) -> Call | Node | None:
+def _cast(node: Node, given: Given) -> AtenCall | Node | None:
     source, value = node.args[0], node.meta["val"]
     if not isinstance(source, Node) or given.get("copy"):
         return None
@@ -78,10 +78,10 @@ def _cast(node: Node, given: Given) -> Call | Node | None:
         return source
     if str(node.target) not in _CONVERSIONS or value.device != before.device:
         return None
-    return Call(aten._to_copy.default, (source,), {"dtype": value.dtype})
+    return AtenCall(aten._to_copy.default, (source,), {"dtype": value.dtype})
 
 
-def _contiguous(node: Node, given: Given) -> Call | Node | None:
+def _contiguous(node: Node, given: Given) -> AtenCall | Node | None:
     before = _value(given["self"])
     wanted = node.kwargs.get("memory_format", torch.contiguous_format)
     if before is None or wanted != torch.contiguous_format:
@@ -90,26 +90,26 @@ def _contiguous(node: Node, given: Given) -> Call | Node | None:
         source: Node = given["self"]
         return source
     kwargs = {"memory_format": torch.contiguous_format}
-    return Call(aten.clone.default, (given["self"],), kwargs)
+    return AtenCall(aten.clone.default, (given["self"],), kwargs)
 
 
-def _shape(node: Node, given: Given) -> Call | None:
+def _shape(node: Node, given: Given) -> AtenCall | None:
     before, value = _value(node.args[0]), _value(node)
     if before is None or value is None or not before.is_contiguous():
         return None
-    return Call(aten.view.default, (node.args[0], [*value.shape]), {})
+    return AtenCall(aten.view.default, (node.args[0], [*value.shape]), {})
 
 
-def _transpose(node: Node, given: Given) -> Call | None:
+def _transpose(node: Node, given: Given) -> AtenCall | None:
     axes: list[Any] = list(range(node.meta["val"].dim()))
     if not axes:
         return None
     first, second = (int(axis) for axis in node.args[1:])  # type: ignore[arg-type]
     axes[first], axes[second] = axes[second], axes[first]
-    return Call(aten.permute.default, (node.args[0], axes), {})
+    return AtenCall(aten.permute.default, (node.args[0], axes), {})
 
 
-def _convolution(node: Node, given: Given) -> Call | None:
+def _convolution(node: Node, given: Given) -> AtenCall | None:
     x, weight = (given[name].meta["val"] for name in ("input", "weight"))
     steps = [given[name] for name in ("stride", "padding", "dilation")]
     spatial = weight.dim() - 2
@@ -119,37 +119,37 @@ def _convolution(node: Node, given: Given) -> Call | None:
         return None
     tensors = (given[name] for name in ("input", "weight", "bias"))
     args = (*tensors, *steps, False, [0] * spatial, given["groups"])
-    return Call(aten.convolution.default, args, {})
+    return AtenCall(aten.convolution.default, args, {})
 
 
-def _arange(node: Node, given: Given) -> Call:
-    return Call(aten.arange.start_step, (given.get("start", 0), given["end"]), node.kwargs)
+def _arange(node: Node, given: Given) -> AtenCall:
+    return AtenCall(aten.arange.start_step, (given.get("start", 0), given["end"]), node.kwargs)
 
 
-def _filled(number: int) -> Callable[[Node, Given], Call]:
-    def rule(node: Node, given: Given) -> Call:
+def _filled(number: int) -> Callable[[Node, Given], AtenCall]:
+    def rule(node: Node, given: Given) -> AtenCall:
         dtype = node.meta["val"].dtype
         filling = bool(number) if dtype == torch.bool else number
-        return Call(aten.full.default, (given["size"], filling), {"dtype": dtype})
+        return AtenCall(aten.full.default, (given["size"], filling), {"dtype": dtype})
 
     return rule
 
 
-def _softmax(target: Any) -> Callable[[Node, Given], Call | None]:
-    def rule(node: Node, given: Given) -> Call | None:
+def _softmax(target: Any) -> Callable[[Node, Given], AtenCall | None]:
+    def rule(node: Node, given: Given) -> AtenCall | None:
         if given["self"].meta["val"].dtype != node.meta["val"].dtype:
             return None
-        return Call(target, (given["self"], given["dim"], False), {})
+        return AtenCall(target, (given["self"], given["dim"], False), {})
 
     return rule
 
 
-def _batch_norm(node: Node, given: Given) -> Call | None:
+def _batch_norm(node: Node, given: Given) -> AtenCall | None:
     if given["training"] or given["running_mean"] is None:
         return None
     names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
     value = node.meta["val"]
-    return Call(
+    return AtenCall(
         aten._native_batch_norm_legit_no_training.default,  # which writes to nothing
         tuple(given[name] for name in names),
         {},
@@ -157,7 +157,7 @@ def _batch_norm(node: Node, given: Given) -> Call | None:
     )
 
 
-def _group_norm(node: Node, given: Given) -> Call | None:
+def _group_norm(node: Node, given: Given) -> AtenCall | None:
     x = _value(given["input"])
     if x is None or not x.is_contiguous() or not x.numel():
         return None
@@ -166,7 +166,7 @@ def _group_norm(node: Node, given: Given) -> Call | None:
     groups, value = given["num_groups"], node.meta["val"]
     statistics = value.new_empty(batch, groups)
     sizes = (batch, channels, math.prod(positions), groups)
-    return Call(
+    return AtenCall(
         aten.native_group_norm.default,
         (*tensors, *sizes, given["eps"]),
         {},
@@ -189,7 +189,7 @@ CASTS = _CONVERSIONS | {
     "aten.dropout_.default",
 }
 
-_RULES: dict[str, Callable[[Node, Given], Call | Node | None]] = {
+_RULES: dict[str, Callable[[Node, Given], AtenCall | Node | None]] = {
     **dict.fromkeys(CASTS, _cast),
     **dict.fromkeys(
         (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.pass_registry import find_passes
 from taper_frontend.compiler.pipeline import name_of, run_pipeline
-from taper_frontend.compiler.registry import find_passes
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 
 if TYPE_CHECKING:

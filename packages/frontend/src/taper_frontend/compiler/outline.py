@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.analysis.control_flow import copy_node
-from taper_frontend.compiler.graph.node import Source
+from taper_frontend.compiler.analysis.block_operands import copy_node
+from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.errors import ExportError
 from taper_runtime.formats import PLAIN
 
@@ -26,7 +26,7 @@ def outline(
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> list[str]:
-    """Put a node in the place of several, which become its block.
+    """Replace several nodes by one node that has them as its block.
 
     Parameters
     ----------
@@ -78,7 +78,9 @@ def outline(
         attrs,
         blocks=[block],
         name=f"{outputs[0]}.{op.lower()}",
-        source=Source(region[-1].source.line if region else "").joined(n.source for n in region),
+        source=SourceLine(region[-1].source.line if region else "").joined(
+            n.source for n in region
+        ),
     )
     replaced = {old: new for old, new in zip(outputs, results, strict=True) if old in made}
     for old, new in replaced.items():

@@ -26,7 +26,7 @@ Compile = Callable[["Graph"], bytes]
 
 
 class Backend(NamedTuple):
-    """What makes bytes of a region, and what computes it from them; None: its graph is run."""
+    """How a delegate compiles a region to bytes and runs them; None: run the region's graph."""
 
     compile: Compile
     delegate: type[Delegate] | None
@@ -36,7 +36,7 @@ _BACKENDS: dict[str, Backend] = {"c": Backend(compile_region, CDelegate)}
 
 
 def register_backend(name: str, compile: Compile, delegate: type[Delegate] | None = None) -> None:
-    """Register what makes bytes of a region: what ``delegate`` of an export may name.
+    """Register a backend that compiles regions, for ``export(delegate=...)``.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def find_backend(name: str) -> Backend:
 
 
 class Partition:
-    """A pass that gives regions to a delegate.
+    """A pass that moves regions of the graph to a delegate.
 
     Parameters
     ----------

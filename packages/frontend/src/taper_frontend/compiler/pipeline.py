@@ -21,7 +21,7 @@ _LOGGER = logging.getLogger("taper_frontend.passes")
 
 
 class Group:
-    """Passes that make work for each other: a pass that runs them until none changes anything."""
+    """A pass that repeats several passes until none of them changes the graph."""
 
     def __init__(self, *passes: Pass) -> None:
         self.passes = passes
@@ -48,7 +48,7 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the pipeline, which is a pass itself, and the form that it leaves a graph in.
+    """A part of the pipeline: passes, and the form that the graph has after them.
 
     Attributes
     ----------

@@ -31,8 +31,8 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     special,
 )
 from taper_frontend.lowering.context import Lowering
+from taper_frontend.lowering.handlers import HANDLERS, lowers
 from taper_frontend.lowering.lower import Lowered, lower
-from taper_frontend.lowering.registry import HANDLERS, lowers
 
 __all__ = ["HANDLERS", "Lowered", "Lowering", "lower", "lowers"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.random import dropped
-from taper_frontend.lowering.registry import lowers
 from taper_runtime.ops.rules import broadcast
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.complex_parts import conjugate, imag, joined, real
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.representation import Pairs
 
 if TYPE_CHECKING:

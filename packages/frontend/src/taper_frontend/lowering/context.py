@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch._ops import OpOverload
 
-from taper_frontend.compiler.graph.node import Source
+from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.lowering import complex_ops
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
@@ -96,7 +96,7 @@ class Lowering:
         self.generator_state: str | None = None
         self.measured: dict[sympy.Symbol, str] = {}
         self._name = ""
-        self._source = Source()
+        self._source = SourceLine()
         self._outputs: tuple[TensorType | None, ...] = ()
         # what the node has added to the graph: nodes and constants, in order
         self._emitted: dict[str, None] = {}
@@ -470,7 +470,7 @@ class Lowering:
         """Start on a node."""
         self.node = node
         self._name = self._prefix + node.name
-        self._source = Source(source, (str(node.target),))
+        self._source = SourceLine(source, (str(node.target),))
         self._outputs = tuple(outputs)
         self._emitted = {}
         self._wide = False

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.numbers import as_tensor
-from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.representation import represented
 from taper_runtime.base.random_state import STATE_SIZE
 from taper_runtime.ops.opdef import TensorType

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.lowering.layout import channels_first, channels_last
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.channels import channels_first, channels_last
+from taper_frontend.lowering.handlers import lowers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_frontend.lowering.elementwise import is_float
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.representation import computed, is_complex
 from taper_runtime.base.sizes import Size
 

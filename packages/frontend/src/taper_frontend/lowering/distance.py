@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.reduce import norm_over
-from taper_frontend.lowering.registry import lowers
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering

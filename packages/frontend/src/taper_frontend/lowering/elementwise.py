@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.complex_parts import real
-from taper_frontend.lowering.registry import HANDLERS, lowers
+from taper_frontend.lowering.handlers import HANDLERS, lowers
 from taper_frontend.lowering.representation import is_complex
 from taper_runtime.ops.elementwise import MICROOPS
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
-    from taper_frontend.lowering.registry import Handler
+    from taper_frontend.lowering.handlers import Handler
 
 #: Unary ops that leave integers as they are.
 _ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND", "trunc": "TRUNC"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.complex_parts import conjugate
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.representation import Pairs
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from torch.export.graph_signature import CustomObjArgument
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taper_frontend.lowering.context import Refusal
+from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.numbers import NUMBERS
-from taper_frontend.lowering.registry import HANDLERS
+from taper_frontend.lowering.pytrees import tensor_leaves
 from taper_frontend.lowering.representation import refused_type
-from taper_frontend.lowering.trees import tensor_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch.fx import Node
 
-    from taper_frontend.lowering.registry import Handler
+    from taper_frontend.lowering.handlers import Handler
 
 #: Key in the metadata of a decomposed program's graph module: the program as torch captured it.
 CAPTURED = "captured"

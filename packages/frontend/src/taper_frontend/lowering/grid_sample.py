@@ -7,8 +7,8 @@ import math
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.layout import channels_first, channels_last
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.channels import channels_first, channels_last
+from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

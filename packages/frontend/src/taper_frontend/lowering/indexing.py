@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.measured import places_of
-from taper_frontend.lowering.registry import lowers
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -100,12 +100,12 @@ def embedding_bag(
 
 
 def as_index(ctx: Lowering, index: str) -> str:
-    """Widen the small integers that torch takes as indices too."""
+    """Convert small integer indices to int64."""
     return index if ctx.dtype(index) in _INDEX_DTYPES else ctx.cast(index, "int64")
 
 
 class Located(NamedTuple):
-    """Several index tensors turned into one.
+    """Several index tensors merged into one.
 
     Attributes
     ----------

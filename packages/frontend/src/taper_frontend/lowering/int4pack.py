@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.lowering.complex_parts import conjugate
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.representation import Pairs
 from taper_runtime.base.sizes import smallest
 
@@ -98,7 +98,7 @@ def triangular_solve(
 
 @lowers("aten.cholesky_solve.default")
 def cholesky_solve(ctx: Lowering, b: str, factor: str, upper: bool = False) -> str:
-    """Solve forwards, then backwards."""
+    """Solve with a Cholesky factor: forward, then backward substitution."""
     lower = _adjoint(ctx, factor) if upper else factor
     x = ctx.emit("SOLVE_TRIANGULAR", [lower, b])
     return ctx.emit("SOLVE_TRIANGULAR", [_adjoint(ctx, lower), x], upper=True)
@@ -106,7 +106,7 @@ def cholesky_solve(ctx: Lowering, b: str, factor: str, upper: bool = False) -> s
 
 @lowers("aten.cholesky_inverse.default")
 def cholesky_inverse(ctx: Lowering, factor: str, upper: bool = False) -> str:
-    """Solve for the unit vectors."""
+    """Invert a matrix from its Cholesky factor."""
     size = ctx.shape(factor)[-1]
     identity = _identity(ctx, size, ctx.dtype(factor))
     return cholesky_solve(ctx, identity, factor, upper)

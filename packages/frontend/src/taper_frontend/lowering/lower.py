@@ -24,6 +24,12 @@ from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.fx_nodes import CAPTURED, is_only_computed_with
 from taper_frontend.lowering.keep import Keep
+from taper_frontend.lowering.pytrees import (
+    Tree,
+    argument_placeholders,
+    describe_tree,
+    value_leaf,
+)
 from taper_frontend.lowering.representation import (
     DTYPE_NAMES,
     Pairs,
@@ -33,12 +39,6 @@ from taper_frontend.lowering.representation import (
     stored_type,
 )
 from taper_frontend.lowering.symbols import Sizes
-from taper_frontend.lowering.trees import (
-    Tree,
-    argument_placeholders,
-    describe_tree,
-    value_leaf,
-)
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.records import NamedTuple
@@ -69,7 +69,7 @@ _MUTATIONS = {
 
 
 class Lowered(NamedTuple):
-    """What lowering gives.
+    """The result of lowering a program.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ _Ends = tuple[list[Tree], list[Tree]]
 
 
 class Survey(NamedTuple):
-    """What of a program can be lowered.
+    """Which nodes of a program can be lowered.
 
     Attributes
     ----------

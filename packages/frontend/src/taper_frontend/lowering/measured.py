@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.elementwise import is_float
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.sizes import Size, linear
 from taper_runtime.ops.rules import broadcast
 from taper_runtime.plan.trees import NUMBERS
@@ -31,7 +31,7 @@ def nonzero(ctx: Lowering, x: str) -> str:
 
 @lowers("aten.nonzero_numpy.default", "aten.where.default")
 def nonzero_numpy(ctx: Lowering, x: str) -> list[str]:
-    """List these indices axis by axis."""
+    """List the indices of the nonzero elements, one tensor per axis."""
     x = ctx.at_least_1d(x)
     return indices_of(ctx, x, ctx.output.shape[0])
 
@@ -87,7 +87,7 @@ def unique_consecutive(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> tuple[str, str, str]:
-    """Leave out what equals the element before; tell of which each was, and how many of each."""
+    """Drop consecutive duplicates; also return inverse indices and counts."""
     if dim is not None:
         ctx.unsupported("expected unique_consecutive of all elements, got one along an axis")
     values = ctx.flat(x)
@@ -184,7 +184,7 @@ class _Runs:
 
 @lowers("aten.repeat_interleave.Tensor")
 def repeat_interleave(ctx: Lowering, repeats: str, *, output_size: int | None = None) -> str:
-    """List each place as often as its number says."""
+    """Repeat each index as often as its count says."""
     return _repeated(ctx, repeats, ctx.output.shape[0])
 
 
@@ -197,7 +197,7 @@ def repeat_interleave_of(
     *,
     output_size: int | None = None,
 ) -> str:
-    """Repeat each slice along an axis as often as its number says."""
+    """Repeat each slice along an axis as often as its count says."""
     if dim is None:
         x, dim = ctx.flat(x), 0
     axis = ctx.axis(x, dim)
@@ -255,7 +255,7 @@ def bincount(ctx: Lowering, x: str, weights: str | None = None, minlength: int =
 
 @lowers("torchvision.nms.default")
 def nms(ctx: Lowering, boxes: str, scores: str, iou_threshold: float) -> str:
-    """List the boxes that are kept, best first, of those that overlap more than the threshold."""
+    """Non-maximum suppression: return the indices of the kept boxes, best first."""
     order = ctx.emit("ARGSORT", [scores], axis=0, descending=True)
     ordered = ctx.emit("INDEX_SELECT", [boxes, order], axis=0)
     kept = ctx.emit("NMS", [ordered], iou_threshold=iou_threshold)

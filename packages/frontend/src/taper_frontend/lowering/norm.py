@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from taper_frontend.lowering.layout import per_channel
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.channels import per_channel
+from taper_frontend.lowering.handlers import lowers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -218,7 +218,7 @@ def _statistics_of_groups(
 
 
 def _towards(ctx: Lowering, start: str, end: str, step: float) -> str:
-    """Go from one tensor a part of the way to another."""
+    """Interpolate linearly between two tensors."""
     dtype = ctx.dtype(start)
     kept = ctx.apply("MUL", start, 1 - step, dtype=dtype)
     return ctx.apply("ADD", kept, ctx.apply("MUL", end, step, dtype=dtype), dtype=dtype)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.sizes import Size, bounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.lowering.context import Lowering
-    from taper_frontend.lowering.registry import Handler
+    from taper_frontend.lowering.handlers import Handler
 
 #: Widest border whose width the sizes decide: what aligns a size to a power of two, or a window.
 _MAX_WIDTH = 4096

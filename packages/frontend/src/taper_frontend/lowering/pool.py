@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_frontend.lowering.channels import channels_first, channels_last
 from taper_frontend.lowering.conv import pairs, per_dim
 from taper_frontend.lowering.elementwise import is_float
-from taper_frontend.lowering.layout import channels_first, channels_last
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.sizes import is_static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.lowering.context import Lowering
-    from taper_frontend.lowering.registry import Handler
+    from taper_frontend.lowering.handlers import Handler
 
 Sizes = int | list[int]
 
@@ -62,7 +62,7 @@ def _avg_pool(n: int) -> Handler:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> str:
-        """Average each window; what ceil_mode adds beyond the padding does not count.
+        """Average each window; elements that ceil_mode adds beyond the padding do not count.
 
         Integers are divided as such: rounded towards zero.
         """
@@ -122,7 +122,7 @@ def _over_all(ctx: Lowering, op: str, x: str, n: int) -> str:
 
 def _adaptive_avg_pool(n: int) -> Handler:
     def adaptive_avg_pool(ctx: Lowering, x: str, output_size: Sizes) -> str:
-        """Average windows that share out the input."""
+        """Average over adaptive windows."""
         return _adaptive(ctx, x, n, "AVG", "MEAN", counted=(0,) * (2 * n))
 
     return adaptive_avg_pool
@@ -141,7 +141,7 @@ def _adaptive_max_pool(n: int) -> Handler:
 
 
 def _adaptive(ctx: Lowering, x: str, n: int, kind: str, whole: str, **attrs: Any) -> str:
-    """Emit what windows that share out the input are: one, equal ones, or of several sizes."""
+    """Emit adaptive pooling: one window, equal windows, or windows of several sizes."""
     sizes = _sizes(ctx, x, n)
     if all(size == out for size, out in sizes):
         return x

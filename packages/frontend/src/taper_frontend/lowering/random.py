@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.lowering.elementwise import is_float
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.representation import Pairs
 from taper_runtime.ops.convert import FLOATS_16_BIT
 

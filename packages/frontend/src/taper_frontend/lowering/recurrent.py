@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.random import dropped
-from taper_frontend.lowering.registry import lowers
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.panels import PANEL
 

@@ -24,7 +24,7 @@ _ORDERS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt)
 
 
 class Relation(NamedTuple):
-    """What one symbol is to others that have their values before it.
+    """How one symbol depends on symbols that are known before it.
 
     Attributes
     ----------

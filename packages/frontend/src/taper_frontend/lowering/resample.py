@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.lowering.context import Lowering
-    from taper_frontend.lowering.registry import Handler
+    from taper_frontend.lowering.handlers import Handler
 
 #: ATen name without ``upsample_`` -> mode of RESAMPLE.
 _NEAREST = {
@@ -39,14 +39,14 @@ def _smooth(mode: str) -> Handler:
     def smooth(
         ctx: Lowering, x: str, output_size: object, align_corners: bool, *scales: Any
     ) -> str:
-        """Weigh the elements around."""
+        """Interpolate between neighbouring elements."""
         return _resample(ctx, x, mode, scales, align_corners=align_corners)
 
     return smooth
 
 
 def _resample(ctx: Lowering, x: str, mode: str, scales: Sequence[Any], **attrs: bool) -> str:
-    """Change one axis after the other.
+    """Resample one axis at a time.
 
     ``scales`` holds one factor per axis (overload ``default``) or one list of them (``vec``); each
     may be missing or None, and then the sizes decide.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.lowering.elementwise import is_float
+from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.indexing import as_index, locate
-from taper_frontend.lowering.registry import lowers
 from taper_frontend.lowering.shape import diagonal_places
 from taper_runtime.base.sizes import bounds
 from taper_runtime.ops.rules import replace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.sizes import Size, largest, smallest
 
 if TYPE_CHECKING:

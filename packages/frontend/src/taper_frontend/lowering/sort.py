@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.elementwise import is_float
-from taper_frontend.lowering.registry import lowers
+from taper_frontend.lowering.handlers import lowers
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand

@@ -26,9 +26,9 @@ from torch.utils._sympy.functions import (
 )
 from torch.utils._sympy.numbers import int_oo
 
+from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.lowering.relations import assertions, difference_name, related
 from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
-from taper_frontend.lowering.trees import argument_placeholders
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.size_values import size_at
@@ -74,7 +74,7 @@ class Measured(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """A symbol of torch's that has no value yet, and the variables that its value gives theirs.
+    """A torch symbol without a value yet, and the size variables that depend on it.
 
     Attributes
     ----------
@@ -97,11 +97,11 @@ class Unmeasured(NamedTuple):
 
 
 class SizeError(OpError):
-    """A size of the model is none that a plan could compute."""
+    """A size of the model cannot be expressed in a plan."""
 
 
 class Sizes:
-    """The size variables of a program, and what its symbolic sizes are in them.
+    """The size variables of a program, and its symbolic sizes as expressions of them.
 
     Parameters
     ----------
@@ -444,7 +444,7 @@ def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
 
 
 class _Demand(NamedTuple):
-    """Which sizes a program takes: the multiples of ``step`` from ``least`` to ``most``."""
+    """The sizes that a program accepts: multiples of ``step`` from ``least`` to ``most``."""
 
     step: int = 1
     least: int = 0

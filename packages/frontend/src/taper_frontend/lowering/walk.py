@@ -22,7 +22,7 @@ from taper_frontend.lowering.fx_nodes import (
 from taper_frontend.lowering.keep import Keep, keep_call
 from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
-from taper_frontend.lowering.source import source_line
+from taper_frontend.lowering.source_line import source_line
 from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.records import NamedTuple
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Operand
-    from taper_frontend.lowering.registry import Handler
+    from taper_frontend.lowering.handlers import Handler
 
 #: Where a result lies is no matter of a plan.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
@@ -49,18 +49,18 @@ _Arguments = tuple[list[Any], dict[str, Any]]
 
 
 class Poison:
-    """The value of what depends on something refused and has no type to go on with."""
+    """A placeholder for a value that depends on a refused node and has no known type."""
 
 
 POISON = Poison()
 
 
 class RefusedBody(Exception):
-    """Something in a body of control flow has been refused, and noted."""
+    """A node in a body of control flow has been refused and recorded."""
 
 
 class Findings(NamedTuple):
-    """What a program does not let be lowered.
+    """The refusals collected while a program is lowered.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ from torch.utils._pytree import (
 )
 
 from taper_frontend.errors import ExportError, FixedSizeError
-from taper_frontend.lowering.trees import argument_placeholders
+from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.request.guards import (
     Decision,
     decisions,
@@ -99,7 +99,7 @@ class Int(NamedTuple):
 
 
 class Dims(NamedTuple):
-    """What became of the dimensions of a program's inputs.
+    """The outcome for each dimension of a program's inputs: fixed, or varying in a range.
 
     Attributes
     ----------
@@ -297,7 +297,7 @@ def settle(
     axes: Sequence[Axis],
     ints: Sequence[Int] = (),
 ) -> Dims:
-    """Name the sizes that vary, and tell what became of those that were to.
+    """Name the sizes that vary, and report the outcome for each requested one.
 
     Parameters
     ----------

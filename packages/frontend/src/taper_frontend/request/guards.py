@@ -14,7 +14,7 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
-from taper_frontend.lowering.source import describe_line
+from taper_frontend.lowering.source_line import describe_line
 from taper_frontend.lowering.symbols import holds
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.size_values import size_at
@@ -38,7 +38,7 @@ _DECISIONS: WeakKeyDictionary[ShapeEnv, set[tuple[str, int]]] = WeakKeyDictionar
 
 
 class Decision(NamedTuple):
-    """A way that the module took for the example's sizes, and would not take for others in range.
+    """A branch that the module took for the example's sizes but not for all sizes in range.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Decision(NamedTuple):
 
 @contextmanager
 def user_lines() -> Iterator[None]:
-    """Let torch note the user's line for every guard, where it would note one of its own."""
+    """Make torch record the user's source line for each guard instead of its own."""
     if not hasattr(ShapeEnv, "_get_user_frame"):  # a torch whose lines are not the user's
         yield
         return

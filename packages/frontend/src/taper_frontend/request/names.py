@@ -14,7 +14,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.trees import argument_placeholders, leaf_paths
+from taper_frontend.lowering.pytrees import argument_placeholders, leaf_paths
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Warn of what is right in a plan but perhaps not meant."""
+"""Warn of plan properties that are correct but perhaps unintended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from taper_frontend.errors import ExportWarning
-from taper_frontend.lowering.source import without_module
+from taper_frontend.lowering.source_line import without_module
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
 from taper_runtime.formats.winograd import tile_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.compiler.partition import Regions, find_backend
-from taper_frontend.compiler.registry import registered_among
+from taper_frontend.compiler.pass_registry import registered_among
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.keep import Keep
 from taper_runtime.base.records import NamedTuple

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from taper_frontend.lowering.source import describe_line
+from taper_frontend.lowering.source_line import describe_line
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ _WORDS = (
 _REASONS = 4
 
 
-class Refusal(NamedTuple):
+class CaptureRefusal(NamedTuple):
     """Why torch could not capture a model.
 
     Attributes
@@ -97,11 +97,11 @@ class Refusal(NamedTuple):
     category: str
 
 
-def read(error: Exception) -> Refusal:
+def read(error: Exception) -> CaptureRefusal:
     """Return what one of torch's errors says."""
     text = _ABOUT_TORCH.sub("", str(error)).strip()
     if isinstance(error, GuardOnDataDependentSymNode):
-        return Refusal(
+        return CaptureRefusal(
             "the model takes a number out of a tensor and decides by it, and a plan is one "
             "straight line; compute both ways and choose with torch.where, or give the number as "
             "an argument",
@@ -109,7 +109,7 @@ def read(error: Exception) -> Refusal:
             "data-dependent",
         )
     hints = [hint for pattern, hint in _HINTS if pattern.search(text)]
-    return Refusal(
+    return CaptureRefusal(
         "\n".join([text or type(error).__name__, *hints]), _source(error), _category(text)
     )
 

@@ -16,7 +16,7 @@ from taper_frontend.verify.judge import TIE, judge
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
-from taper_runtime.executor.staged import StagedExecutor
+from taper_runtime.executor.segmented import SegmentedExecutor
 from taper_runtime.extend.providers import Dispatch
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import specialize
@@ -66,8 +66,8 @@ class Wrong(NamedTuple):
         return f"node {node.output!r} ({node.op}{targets}{line}), {self.value!r}: {self.how}"
 
 
-class View(NamedTuple):
-    """A plan as its values are looked at.
+class InspectedPlan(NamedTuple):
+    """A plan, and which of its tensors can be compared with the captured program.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Inside:
 
     def __init__(
         self,
-        views: Callable[[], Sequence[View]],
+        views: Callable[[], Sequence[InspectedPlan]],
         reference: Reference,
         delegates: Mapping[str, type[Delegate] | None],
     ) -> None:
@@ -115,7 +115,7 @@ class Inside:
 
     @cached_property
     def sides(self) -> list[Side]:
-        """What is compared of each view."""
+        """The values to compare of each plan."""
         return [Side(view, self._reference.captured, self._settings) for view in self._views()]
 
     def report(self) -> dict[str, Any]:
@@ -195,11 +195,11 @@ class Inside:
 
 
 class Side:
-    """What of one view can be compared.
+    """The values of one plan that can be compared.
 
     Parameters
     ----------
-    view : View
+    view : InspectedPlan
     captured : Captured
     settings : Settings
 
@@ -213,7 +213,7 @@ class Side:
         How many nodes a run computes.
     """
 
-    def __init__(self, view: View, captured: Captured, settings: Settings) -> None:
+    def __init__(self, view: InspectedPlan, captured: Captured, settings: Settings) -> None:
         plan = self._plan = view.plan
         self._settings = settings
         self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
@@ -303,7 +303,7 @@ class Side:
         plan = self._plan
         if plan.origins:
             own = [np.array(array) for array in inputs]
-            return StagedExecutor.compile(plan, self._settings).sizes(own)
+            return SegmentedExecutor.compile(plan, self._settings).sizes(own)
         return bind_sizes(plan, dict(zip(plan.inputs, map(np.shape, inputs), strict=False)))
 
 

@@ -41,7 +41,7 @@ class Runs(Protocol[K]):
 
 
 class Verdict(NamedTuple, Generic[K]):
-    """What became of results that differ.
+    """The verdict on results that differ.
 
     Attributes
     ----------

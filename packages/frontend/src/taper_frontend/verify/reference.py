@@ -22,7 +22,7 @@ from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.fx_nodes import CAPTURED
-from taper_frontend.lowering.trees import argument_placeholders
+from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.request.dims import plan_inputs
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from taper_frontend.capture.captured import Change
-    from taper_frontend.verify.inside import View, Wrong
+    from taper_frontend.verify.inside import InspectedPlan, Wrong
     from taper_frontend.verify.reference import Reference, Tensors
     from taper_runtime.plan.plan import Plan
 
@@ -52,7 +52,10 @@ class VerificationError(ExportError):
 
 
 def verify_plan(
-    plan: Plan, reference: Reference, views: Callable[[], Sequence[View]], depth: str = "example"
+    plan: Plan,
+    reference: Reference,
+    views: Callable[[], Sequence[InspectedPlan]],
+    depth: str = "example",
 ) -> Plan:
     """Run plan and module side by side on the example inputs and on random ones.
 
@@ -119,7 +122,11 @@ class _Trials:
     """Runs of both sides, and what they gave."""
 
     def __init__(
-        self, plan: Plan, reference: Reference, views: Callable[[], Sequence[View]], depth: str
+        self,
+        plan: Plan,
+        reference: Reference,
+        views: Callable[[], Sequence[InspectedPlan]],
+        depth: str,
     ) -> None:
         self.plan = plan
         self.reference = reference

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_openinfer.check.context import describe_variable
+from taper_openinfer.check.check_context import describe_variable
 from taper_openinfer.check.tables import check_entries
 from taper_openinfer.language.graph import CONSTANT, PERSISTENT, Access, Op, Single, Slice, describe
 from taper_runtime.base.text import counted
 
 if TYPE_CHECKING:
-    from taper_openinfer.check.context import Context, LinkedVariable
-    from taper_openinfer.check.walk import Step
+    from taper_openinfer.check.check_context import Context, LinkedVariable
+    from taper_openinfer.check.visits import Visit
 
 
-def check_operand(context: Context, step: Step, access: Access) -> LinkedVariable | None:
+def check_operand(context: Context, step: Visit, access: Access) -> LinkedVariable | None:
     """Check what an op or a transfer reads; return its variable if it can be read."""
     name, place = access.base, step.node.place
     if name not in context.variables and name in context.made:
@@ -39,7 +39,7 @@ def check_operand(context: Context, step: Step, access: Access) -> LinkedVariabl
     return linked
 
 
-def _check_order(context: Context, step: Step, name: str) -> None:
+def _check_order(context: Context, step: Visit, name: str) -> None:
     """Note, once, that a temporary which no node declares is read before a node writes it."""
     node, block, *_ = context.made[name]
     if name in context.missing or not isinstance(node.kind, Op):
@@ -56,7 +56,7 @@ def _check_order(context: Context, step: Step, name: str) -> None:
     )
 
 
-def _check_entry(context: Context, step: Step, linked: LinkedVariable, access: Access) -> bool:
+def _check_entry(context: Context, step: Visit, linked: LinkedVariable, access: Access) -> bool:
     """Check an entry of a prefix table."""
     declared = linked.declaration.table_indices
     is_entry = len(access.indices) == len(declared) and all(
@@ -76,7 +76,7 @@ def _check_entry(context: Context, step: Step, linked: LinkedVariable, access: A
     return True
 
 
-def check_target(context: Context, step: Step, access: Access) -> LinkedVariable | None:
+def check_target(context: Context, step: Visit, access: Access) -> LinkedVariable | None:
     """Check what an op, a cache.read or a transfer writes; return its variable if it can."""
     name, place = access.base, step.node.place
     linked = context.find(name, place, "a variable to write, which an assign would declare")
@@ -96,7 +96,7 @@ def check_target(context: Context, step: Step, access: Access) -> LinkedVariable
     return None
 
 
-def check_cache(context: Context, step: Step, access: Access) -> LinkedVariable | None:
+def check_cache(context: Context, step: Visit, access: Access) -> LinkedVariable | None:
     """Check an access to a cache; return its variable if it is one."""
     linked = context.find(access.base, step.node.place, "a persistent variable")
     if linked is None:
@@ -124,7 +124,7 @@ def check_cache(context: Context, step: Step, access: Access) -> LinkedVariable 
     return linked
 
 
-def _check_indices(context: Context, step: Step, access: Access, linked: LinkedVariable) -> None:
+def _check_indices(context: Context, step: Visit, access: Access, linked: LinkedVariable) -> None:
     place, loops = step.node.place, tuple(step.loops)
     for index in access.indices:
         values = (index.value,) if isinstance(index, Single) else (index.start, index.end)

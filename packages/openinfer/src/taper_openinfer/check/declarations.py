@@ -6,16 +6,16 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from taper_openinfer.check.context import TEMPORARY, hint
+from taper_openinfer.check.check_context import TEMPORARY, hint
 from taper_openinfer.check.tables import check_table, type_problem
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import OinfError, shown
 from taper_openinfer.language.graph import CONSTANT, DYNAMIC, ENTRY, PERSISTENT, Assign, Variable
-from taper_openinfer.oinf.values import ScalarValue
+from taper_openinfer.oinf.contents import ScalarValue
 
 if TYPE_CHECKING:
-    from taper_openinfer.check.context import Context, LinkedVariable
-    from taper_openinfer.check.walk import Step
+    from taper_openinfer.check.check_context import Context, LinkedVariable
+    from taper_openinfer.check.visits import Visit
     from taper_openinfer.oinf.payloads import Value
 
 
@@ -37,7 +37,7 @@ def check_declarations(context: Context) -> None:
     context.unsound |= {problem.variable for problem in context.problems if problem.variable}
 
 
-def check_temporaries(context: Context, steps: list[Step]) -> None:
+def check_temporaries(context: Context, steps: list[Visit]) -> None:
     """Check what ``assign`` declares."""
     for step in steps:
         kind = step.node.kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from taper_openinfer.check.walk import loop_range
+from taper_openinfer.check.visits import loop_range
 from taper_openinfer.language.graph import ENTRY, Await, Branch, Graph, Loop, Node, Return, Yield
 from taper_openinfer.language.kinds import accesses, returns
 from taper_runtime.base.records import NamedTuple

@@ -10,7 +10,7 @@ from taper_openinfer.check.accesses import (
     check_target,
     entry_shape,
 )
-from taper_openinfer.check.context import describe_variable
+from taper_openinfer.check.check_context import describe_variable
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import shown
 from taper_openinfer.language.graph import (
@@ -35,8 +35,8 @@ from taper_openinfer.language.graph import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_openinfer.check.context import Context, LinkedVariable
-    from taper_openinfer.check.walk import Step
+    from taper_openinfer.check.check_context import Context, LinkedVariable
+    from taper_openinfer.check.visits import Visit
 
 _MAX_AMOUNT = (1 << 63) - 1
 
@@ -44,7 +44,7 @@ _MAX_AMOUNT = (1 << 63) - 1
 _COUNTED = ("float", "signed", "unsigned")
 
 
-def check_nodes(context: Context, steps: Sequence[Step]) -> None:
+def check_nodes(context: Context, steps: Sequence[Visit]) -> None:
     """Check every node that is no op."""
     for step in steps:
         kind = step.node.kind
@@ -73,14 +73,14 @@ def check_nodes(context: Context, steps: Sequence[Step]) -> None:
     _check_awaited(context, steps)
 
 
-def _check_read(context: Context, step: Step, kind: CacheRead) -> None:
+def _check_read(context: Context, step: Visit, kind: CacheRead) -> None:
     src, dst = check_cache(context, step, kind.src), check_target(context, step, kind.dst)
     if src is not None and dst is not None:
         shape = entry_shape(context, src, kind.src)
         _check_same(context, step, (str(kind.src), src, shape), (kind.dst.base, dst, dst.shape))
 
 
-def _check_write(context: Context, step: Step, kind: CacheWrite) -> None:
+def _check_write(context: Context, step: Visit, kind: CacheWrite) -> None:
     src, dst = check_operand(context, step, kind.src), check_cache(context, step, kind.dst)
     if dst is None:
         return
@@ -99,7 +99,7 @@ def _check_write(context: Context, step: Step, kind: CacheWrite) -> None:
 
 def _check_same(
     context: Context,
-    step: Step,
+    step: Visit,
     src: tuple[str, LinkedVariable, tuple[int, ...] | None],
     dst: tuple[str, LinkedVariable, tuple[int, ...] | None],
 ) -> None:
@@ -125,7 +125,7 @@ def _check_same(
         )
 
 
-def _check_count(context: Context, step: Step, kind: CacheIncrement | CacheDecrement) -> None:
+def _check_count(context: Context, step: Visit, kind: CacheIncrement | CacheDecrement) -> None:
     linked = check_cache(context, step, Access(kind.target))
     if linked is None:
         return
@@ -143,7 +143,7 @@ def _check_count(context: Context, step: Step, kind: CacheIncrement | CacheDecre
         )
 
 
-def _check_reset(context: Context, step: Step, kind: CacheReset) -> None:
+def _check_reset(context: Context, step: Visit, kind: CacheReset) -> None:
     linked = check_cache(context, step, kind.target)
     if linked is None:
         return
@@ -162,7 +162,7 @@ def _check_reset(context: Context, step: Step, kind: CacheReset) -> None:
         )
 
 
-def _check_loop(context: Context, step: Step, kind: Loop) -> None:
+def _check_loop(context: Context, step: Visit, kind: Loop) -> None:
     context.check_name(kind.name, step.node.place)
     context.check_name(kind.index, step.node.place)
     if kind.index in context.model.sizevars:
@@ -188,7 +188,7 @@ def _check_loop(context: Context, step: Step, kind: Loop) -> None:
                 )
 
 
-def _check_branch(context: Context, step: Step, kind: Branch) -> None:
+def _check_branch(context: Context, step: Visit, kind: Branch) -> None:
     place = step.node.place
     for target in (kind.then, kind.otherwise):
         if target is not None and target not in context.graph.blocks:
@@ -209,13 +209,13 @@ def _check_branch(context: Context, step: Step, kind: Branch) -> None:
         )
 
 
-def _check_transfer(context: Context, step: Step, kind: Transfer) -> None:
+def _check_transfer(context: Context, step: Visit, kind: Transfer) -> None:
     src, dst = check_operand(context, step, kind.src), check_target(context, step, kind.dst)
     if src is not None and dst is not None:
         _check_same(context, step, (str(kind.src), src, src.shape), (kind.dst.base, dst, dst.shape))
 
 
-def _check_handed(context: Context, step: Step, name: str) -> None:
+def _check_handed(context: Context, step: Visit, name: str) -> None:
     """Check a variable that is yielded or awaited."""
     linked = context.find(name, step.node.place)
     if linked is not None and (
@@ -226,7 +226,7 @@ def _check_handed(context: Context, step: Step, name: str) -> None:
         )
 
 
-def _check_awaited(context: Context, steps: Sequence[Step]) -> None:
+def _check_awaited(context: Context, steps: Sequence[Visit]) -> None:
     """Check that ``entry`` yields what any block awaits."""
     kinds = [(step, step.node.kind) for step in steps]
     yielded = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_openinfer.check.accesses import check_operand, check_target, entry_shape
-from taper_openinfer.check.context import TEMPORARY, LinkedVariable, hint
+from taper_openinfer.check.check_context import TEMPORARY, LinkedVariable, hint
 from taper_openinfer.check.settings import settings_of
 from taper_openinfer.errors import NoKernelError, OpenInferError, shown
 from taper_openinfer.language.graph import (
@@ -21,15 +21,15 @@ from taper_openinfer.language.graph import (
     describe,
 )
 from taper_openinfer.language.kinds import accesses
-from taper_openinfer.ops import output_type, rules, taper
+from taper_openinfer.ops import call_rules, output_type, taper
 from taper_openinfer.ops.taper import is_taper
 from taper_runtime.base.errors import OpError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_openinfer.check.context import Context
-    from taper_openinfer.check.walk import Step
+    from taper_openinfer.check.check_context import Context
+    from taper_openinfer.check.visits import Visit
     from taper_openinfer.language.graph import Node
 
 #: How many names one message lists.
@@ -38,7 +38,7 @@ _MAX_NAMED = 5
 _Type = tuple[str, tuple[int, ...]]
 
 
-def check_ops(context: Context, steps: Sequence[Step]) -> None:
+def check_ops(context: Context, steps: Sequence[Visit]) -> None:
     """Check every op, and declare the temporaries that ops alone write.
 
     An output that nothing declares gets the element type and shape that the op gives.
@@ -49,7 +49,7 @@ def check_ops(context: Context, steps: Sequence[Step]) -> None:
                 context.made.setdefault(access.base, step)
     context.varying |= _varying(context, steps)
     read = _read(steps)
-    undeclared: dict[int, list[Step]] = {}  # by the cache.read that makes their shapes vary
+    undeclared: dict[int, list[Visit]] = {}  # by the cache.read that makes their shapes vary
     for step in steps:
         if isinstance(step.node.kind, Op):
             _check_op(context, step, step.node.kind, read, undeclared)
@@ -57,7 +57,7 @@ def check_ops(context: Context, steps: Sequence[Step]) -> None:
         _report_undeclared(context, found)
 
 
-def _varying(context: Context, steps: Sequence[Step]) -> dict[str, Node]:
+def _varying(context: Context, steps: Sequence[Visit]) -> dict[str, Node]:
     """Variables that take the shape of what a cache gives, and what is computed from them."""
     readers: dict[str, set[str]] = {}
     waiting: list[tuple[str, Node]] = []
@@ -89,7 +89,7 @@ def _varies(context: Context, access: Access) -> bool:
 
 
 def _check_op(
-    context: Context, step: Step, kind: Op, read: set[str], undeclared: dict[int, list[Step]]
+    context: Context, step: Visit, kind: Op, read: set[str], undeclared: dict[int, list[Visit]]
 ) -> None:
     name, place = kind.output.base, step.node.place
     inputs = [check_operand(context, step, access) for access in kind.inputs]
@@ -104,7 +104,7 @@ def _check_op(
         if is_taper(kind.op):
             taper.definition(kind.op)
         else:
-            rules.find(kind.op)
+            call_rules.find(kind.op)
         settings = settings_of(kind, context.model, context.variables, step.loops)
         if is_right and not context.valueless.intersection(map(str, kind.settings.values())):
             result = _result(context, kind, known, settings, output)
@@ -138,7 +138,7 @@ def _check_op(
         context.lose(name)
 
 
-def _report_undeclared(context: Context, steps: Sequence[Step]) -> None:
+def _report_undeclared(context: Context, steps: Sequence[Visit]) -> None:
     """Note that temporaries whose shapes vary for one reason need an assign each."""
     first, *others = dict.fromkeys(
         step.node.kind.output.base for step in steps if isinstance(step.node.kind, Op)
@@ -173,16 +173,16 @@ def _result(
     if is_taper(kind.op):
         taper.attrs_of(kind.op, settings)
         return None
-    spec = rules.find(kind.op)
+    spec = call_rules.find(kind.op)
     if len(inputs) != spec.arity:
         output_type(kind.op, [(linked.dtype, linked.shape) for linked in inputs], settings)
     dtypes = [linked.dtype for linked in inputs]
-    settings = rules.complete(kind.op, dtypes, settings)
-    rules.checked_dtype(kind.op, dtypes, settings, declared, context.device)
+    settings = call_rules.complete(kind.op, dtypes, settings)
+    call_rules.checked_dtype(kind.op, dtypes, settings, declared, context.device)
     return None
 
 
-def _declare(context: Context, step: Step, kind: Op, result: _Type | None, read: set[str]) -> None:
+def _declare(context: Context, step: Visit, kind: Op, result: _Type | None, read: set[str]) -> None:
     """Know a temporary that no ``assign`` declares."""
     name, place = kind.output.base, step.node.place
     if kind.output.bracketed:
@@ -203,7 +203,7 @@ def _declare(context: Context, step: Step, kind: Op, result: _Type | None, read:
     context.variables[name] = LinkedVariable(declaration, dtype, shape)
 
 
-def _read(steps: Sequence[Step]) -> set[str]:
+def _read(steps: Sequence[Visit]) -> set[str]:
     """The names that nodes read."""
     found: set[str] = set()
     for step in steps:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_openinfer.check.context import describe_variable
+from taper_openinfer.check.check_context import describe_variable
 from taper_openinfer.dtypes import DTYPES, to_float32
 from taper_openinfer.errors import OpenInferError, shown
 from taper_openinfer.language.graph import CONSTANT, Name, Op
-from taper_openinfer.ops import rules, taper
+from taper_openinfer.ops import call_rules, taper
 from taper_openinfer.ops.taper import is_taper
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
-    from taper_openinfer.check.context import LinkedVariable
+    from taper_openinfer.check.check_context import LinkedVariable
     from taper_openinfer.oinf.reader import Model
 
 #: Types of settings of OpenInfer's ops, and of attrs of Taper's, that are texts or words.
@@ -57,7 +57,7 @@ def _word(op: str, setting: str, value: Name, model: Model) -> str:
     """Return a word: itself where the setting has it, else the string of metadata it names."""
     words: Container[str] = ()
     if not is_taper(op):
-        found = rules.find(op).settings[rules.setting_name(op, setting)]
+        found = call_rules.find(op).settings[call_rules.setting_name(op, setting)]
         words = DTYPES if found.type == "dtype" else found.words
     if value in words or value not in model.metadata:
         return value
@@ -68,7 +68,7 @@ def _word(op: str, setting: str, value: Name, model: Model) -> str:
 def _type(op: str, name: str) -> tuple[str, bool]:
     """Return the type of a setting, and whether it takes sizes."""
     if not is_taper(op):
-        return rules.find(op).settings[rules.setting_name(op, name)].type, False
+        return call_rules.find(op).settings[call_rules.setting_name(op, name)].type, False
     definition = taper.definition(op)
     attr = definition.attrs.get(name)
     if attr is None:

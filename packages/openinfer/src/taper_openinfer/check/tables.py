@@ -7,13 +7,13 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from taper_openinfer.errors import Place, shown
+from taper_openinfer.errors import TextPosition, shown
 from taper_openinfer.language.graph import CONSTANT, VOLATILE, Access, Single
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from taper_openinfer.check.context import Context, LinkedVariable
+    from taper_openinfer.check.check_context import Context, LinkedVariable
     from taper_openinfer.language.graph import Variable
     from taper_openinfer.oinf.reader import Model
 
@@ -79,7 +79,7 @@ def check_entries(
     context: Context,
     linked: LinkedVariable,
     access: Access,
-    place: Place | None,
+    place: TextPosition | None,
     loops: Mapping[str, range | None],
 ) -> None:
     """Check the entries of a prefix table that an op reads, where loops say which these are."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-    from taper_runtime.cli.parser import Result
+    from taper_runtime.cli.command_line import Result
 
 
 def add(parser: argparse.ArgumentParser) -> None:

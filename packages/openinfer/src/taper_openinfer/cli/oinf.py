@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import counted, printable
-from taper_runtime.cli.parser import Result
+from taper_runtime.cli.command_line import Result
 
 if TYPE_CHECKING:
     import argparse
 
-    from taper_openinfer.oinf.convert import PlanTensors
+    from taper_openinfer.oinf.exchange import PlanTensors
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -89,14 +89,14 @@ def _convert(args: argparse.Namespace) -> Result:
             return _written(args, model, {})
     if path.suffix == ".taper":
         return _from_plan(args)
-    from taper_openinfer.oinf.convert import safetensors_source
+    from taper_openinfer.oinf.exchange import safetensors_source
 
     source = safetensors_source(path)
     return _written(args, source.tensors, {"widened": [*source.widened]})
 
 
 def _from_plan(args: argparse.Namespace) -> Result:
-    from taper_openinfer.oinf.convert import plan_tensors
+    from taper_openinfer.oinf.exchange import plan_tensors
     from taper_runtime.file.reader import load
 
     found: PlanTensors = plan_tensors(load(args.source, args.model))
@@ -117,7 +117,7 @@ def _written(args: argparse.Namespace, source: object, lists: dict[str, list[str
 
 
 def _to_safetensors(path: Path, output: Path) -> Result:
-    from taper_openinfer.oinf.convert import write_safetensors
+    from taper_openinfer.oinf.exchange import write_safetensors
     from taper_openinfer.oinf.reader import open_model
 
     with open_model(path) as model:

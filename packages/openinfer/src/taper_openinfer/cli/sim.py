@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import printable
-from taper_runtime.cli.options import positive
-from taper_runtime.cli.parser import Result
+from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.run import read_inputs
+from taper_runtime.cli.shared_options import positive
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from taper_openinfer.compiler.touched import touched
 from taper_openinfer.language import graph as g
 
 if TYPE_CHECKING:
-    from taper_openinfer.compiler.lower import Lowering
+    from taper_openinfer.compiler.lower_program import ProgramLowering
     from taper_openinfer.compiler.scope import Scope
 
 
@@ -31,7 +31,7 @@ class Beside:
         self._before: dict[str, str] = {}
         self._scopes: dict[str, Scope] = {}
 
-    def start(self, lowering: Lowering, scope: Scope) -> None:
+    def start(self, lowering: ProgramLowering, scope: Scope) -> None:
         """Run every block with the variables as they are now."""
         if self._scopes:
             raise CannotLower("expected an await before the second yield")
@@ -55,7 +55,7 @@ class Beside:
         for name, inner in self._scopes.items():
             lowering.block(inner, name)
 
-    def join(self, lowering: Lowering, scope: Scope) -> None:
+    def join(self, lowering: ProgramLowering, scope: Scope) -> None:
         """Take on what the blocks wrote since the `yield`: of each variable, one at most."""
         if not self._scopes:
             return

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from taper_openinfer.language.graph import Node
-    from taper_openinfer.link import Program
+    from taper_openinfer.link import LinkedProgram
 
 
 class Uses:
@@ -37,7 +37,7 @@ class Uses:
         return last or written
 
 
-def find_outputs(program: Program, wanted: Sequence[str] | None, uses: Uses) -> list[str]:
+def find_outputs(program: LinkedProgram, wanted: Sequence[str] | None, uses: Uses) -> list[str]:
     """Return the names of the outputs, in order.
 
     Where none are wanted they are the volatile and dynamic variables that the program writes and
@@ -57,7 +57,7 @@ def find_outputs(program: Program, wanted: Sequence[str] | None, uses: Uses) -> 
     return list(dict.fromkeys(wanted))
 
 
-def _check(program: Program, name: str) -> None:
+def _check(program: LinkedProgram, name: str) -> None:
     if name not in program.variables:
         near = nearest(name, program.variables)
         hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(program.variables)}"

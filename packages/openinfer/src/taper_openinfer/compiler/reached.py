@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from taper_openinfer.language.graph import Access, Node
-    from taper_openinfer.link import Program
+    from taper_openinfer.link import LinkedProgram
 
 #: The largest size or count of each index of a cache; None where a run decides.
 Reached = dict[str, list[int | None]]
 
 
-def find_reached(program: Program) -> Reached:
+def find_reached(program: LinkedProgram) -> Reached:
     """Return, for each cache, how far its accesses make each of its indices go."""
     graph = program.graph
     reached: Reached = {
@@ -31,7 +31,7 @@ def find_reached(program: Program) -> Reached:
 
 
 def _walk(
-    program: Program, nodes: Sequence[Node], loops: Mapping[str, int | None], reached: Reached
+    program: LinkedProgram, nodes: Sequence[Node], loops: Mapping[str, int | None], reached: Reached
 ) -> None:
     sizes = program.model.sizevars
     for node in nodes:

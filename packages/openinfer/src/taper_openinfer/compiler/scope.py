@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.compiler.graph.constants import Constant
-    from taper_openinfer.compiler.caches import Extent
+    from taper_openinfer.compiler.compiled_caches import KnownBox
     from taper_runtime.ops.opdef import Shape, TensorType
 
 #: Stands for a value that cannot be lowered. What needs it is passed over: one cause, one problem.
@@ -33,7 +33,7 @@ class Scope:
         The line of the program that nodes come from.
     values : dict of str to str
         The tensor that each variable is now; :data:`POISON` if there is none.
-    extents : dict of str to Extent
+    extents : dict of str to KnownBox
         What is known of each cache's size.
     indices : dict of str to int or str
         The loops around: the value of each one's index, or the tensor that has it.
@@ -42,7 +42,7 @@ class Scope:
     graph: Graph
     source: str = ""
     values: dict[str, str] = field(default_factory=dict)
-    extents: dict[str, Extent] = field(default_factory=dict)
+    extents: dict[str, KnownBox] = field(default_factory=dict)
     indices: dict[str, int | str] = field(default_factory=dict)
 
     def type(self, tensor: str) -> TensorType:

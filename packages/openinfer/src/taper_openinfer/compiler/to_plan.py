@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import ExportWarning
-from taper_openinfer.compiler.lower import lower
+from taper_openinfer.compiler.lower_program import lower
 from taper_openinfer.language import load_program
 from taper_openinfer.language.graph import Graph
 from taper_openinfer.link import link
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.compiler.pipeline import Pass
-    from taper_openinfer.link import Program
+    from taper_openinfer.link import LinkedProgram
     from taper_runtime.plan.plan import Plan
 
 
@@ -89,7 +89,7 @@ def compile_program(
     return plan
 
 
-def _of_zeros(program: Program) -> list[str]:
+def _of_zeros(program: LinkedProgram) -> list[str]:
     """Tell of the variables that begin as zeros though a step reads them first."""
     if not program.zeros:
         return []

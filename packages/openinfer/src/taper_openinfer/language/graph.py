@@ -20,7 +20,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from taper_openinfer.errors import OpenInferError, Place, shown
+from taper_openinfer.errors import OpenInferError, TextPosition, shown
 from taper_openinfer.language.kinds import (
     Access,
     Assign,
@@ -114,14 +114,14 @@ class Node:
     kind : NodeKind
     uuid : str
         Names this node alone. Graphs are compared without it, and without ``place``.
-    place : Place or None
+    place : TextPosition or None
         In the text that it comes from.
     """
 
     index: int
     kind: NodeKind
     uuid: str = field(default_factory=_uuid, compare=False)
-    place: Place | None = field(default=None, compare=False)
+    place: TextPosition | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Variable:
     table: bool = False
     auto_dim: tuple[str, ...] = ()
     fixed: dict[str, int] = field(default_factory=dict)
-    place: Place | None = field(default=None, compare=False)
+    place: TextPosition | None = field(default=None, compare=False)
 
     @property
     def is_prefix_table(self) -> bool:
@@ -183,7 +183,7 @@ class Block:
 
     name: str
     nodes: list[Node] = field(default_factory=list)
-    place: Place | None = field(default=None, compare=False)
+    place: TextPosition | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Graph:
         table: bool = False,
         auto_dim: Sequence[str] = (),
         fixed: Mapping[str, int] | None = None,
-        place: Place | None = None,
+        place: TextPosition | None = None,
     ) -> Variable:
         """Declare a variable; see :class:`Variable`.
 
@@ -252,7 +252,7 @@ class Graph:
         )
         return self.vars[name]
 
-    def add_block(self, name: str, place: Place | None = None) -> Block:
+    def add_block(self, name: str, place: TextPosition | None = None) -> Block:
         """Add an empty block.
 
         Raises
@@ -265,7 +265,7 @@ class Graph:
         self.blocks[name] = Block(name, place=place)
         return self.blocks[name]
 
-    def add_node(self, block: str, kind: NodeKind, place: Place | None = None) -> Node:
+    def add_node(self, block: str, kind: NodeKind, place: TextPosition | None = None) -> Node:
         """Make a node and put it at the end of a block.
 
         Raises
@@ -287,7 +287,7 @@ class Graph:
         self._block(block).nodes.append(node)
         return node
 
-    def make_node(self, kind: NodeKind, place: Place | None = None) -> Node:
+    def make_node(self, kind: NodeKind, place: TextPosition | None = None) -> Node:
         """Make a node that stands in no block yet."""
         node = Node(self.next_index, kind, place=place)
         self.next_index += 1
@@ -300,7 +300,7 @@ class Graph:
         start: Value,
         end: Value,
         body: Sequence[Node],
-        place: Place | None = None,
+        place: TextPosition | None = None,
     ) -> Node:
         """Make a loop of nodes that were made before it."""
         return self.make_node(Loop(name, index, start, end, list(body)), place)

@@ -8,9 +8,9 @@ from typing import NoReturn
 from taper_openinfer.dtypes import DTYPES
 from taper_openinfer.errors import (
     OpenInferError,
-    Place,
     Problem,
     ProgramError,
+    TextPosition,
     shown,
 )
 from taper_runtime.base.records import NamedTuple
@@ -44,12 +44,12 @@ class Token(NamedTuple):
     kind : str
         ``"name"``, ``"number"``, ``"string"``, ``"mark"`` or ``"end"``.
     text : str
-    place : Place
+    place : TextPosition
     """
 
     kind: str
     text: str
-    place: Place
+    place: TextPosition
 
     def __str__(self) -> str:
         return "the end of the text" if self.kind == "end" else shown(self.text)
@@ -83,7 +83,7 @@ def tokens(text: str, name: str) -> list[Token]:
     found, at, line, line_start = [], 0, 1, 0
     while at < len(text):
         match = _TOKEN.match(text, at)
-        place = Place(line, at - line_start + 1)
+        place = TextPosition(line, at - line_start + 1)
         if match is None:
             _refuse(text, at, place, name)
         if match.lastgroup == "space":
@@ -93,11 +93,11 @@ def tokens(text: str, name: str) -> list[Token]:
         else:
             found.append(Token(match.lastgroup or "", match[0], place))
         at = match.end()
-    found.append(Token("end", "", Place(line, at - line_start + 1)))
+    found.append(Token("end", "", TextPosition(line, at - line_start + 1)))
     return found
 
 
-def _refuse(text: str, at: int, place: Place, name: str) -> NoReturn:
+def _refuse(text: str, at: int, place: TextPosition, name: str) -> NoReturn:
     """Say what cannot be read."""
     if text.startswith("/*", at):
         message = "expected */ at the end of the comment, got the end of the text"

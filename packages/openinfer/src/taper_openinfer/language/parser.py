@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from taper_openinfer.dtypes import DTYPES
-from taper_openinfer.errors import Place, Problem, ProgramError, shown
+from taper_openinfer.errors import Problem, ProgramError, TextPosition, shown
 from taper_openinfer.language.graph import (
     MAX_DEPTH,
     MEMORY,
@@ -66,7 +66,7 @@ def parse(text: str, name: str = "<program>") -> Graph:
     ProgramError
         With line and column, what was expected and what was got.
     """
-    return _Parser(text, name).program()
+    return _ProgramParser(text, name).program()
 
 
 def parse_access(text: str) -> Access:
@@ -77,13 +77,13 @@ def parse_access(text: str) -> Access:
     ProgramError
         If it stands for none.
     """
-    parser = _Parser(text, "")
+    parser = _ProgramParser(text, "")
     found = parser.access()
     parser.end()
     return found
 
 
-class _Parser:
+class _ProgramParser:
     """Tokens, the next one of which is looked at, and the graph so far."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -263,7 +263,7 @@ class _Parser:
 
     # Blocks
 
-    def _block(self, place: Place) -> None:
+    def _block(self, place: TextPosition) -> None:
         token = self._take("name", "the name of a block")
         nodes = self._nodes(0)
         if token.text in self._graph.blocks:
@@ -288,7 +288,7 @@ class _Parser:
                 found.append(self._graph.make_node(kind, place))
         return found
 
-    def _loop(self, place: Place, depth: int) -> Node:
+    def _loop(self, place: TextPosition, depth: int) -> Node:
         if depth > MAX_DEPTH:
             message = f"expected at most {MAX_DEPTH} loops in one another, got {depth}"
             raise ProgramError([*self._problems, Problem(message, place)], self._name)

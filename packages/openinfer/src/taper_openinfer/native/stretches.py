@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from taper_openinfer.native.segments import (
+from taper_openinfer.native.stretch_parts import (
     NumberedCall,
     cut,
     infer,
-    infer_segment,
+    infer_part,
     make_plan,
     needed,
     tensor_type,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_openinfer.native.segments import Call, Packed, Segment, Shape, Typed
-    from taper_openinfer.native.varying import Pattern
+    from taper_openinfer.native.stretch_parts import OpCall, Packed, Shape, StretchPart, Typed
+    from taper_openinfer.native.varying import ShapePattern
     from taper_runtime.ops.opdef import TensorType
 
     #: Arrays in, arrays out.
@@ -84,7 +84,7 @@ class Stretches:
 
     def make(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[OpCall],
         shapes: Sequence[Shape],
         dtypes: Sequence[str],
         constants: Mapping[int, np.ndarray],
@@ -97,7 +97,7 @@ class Stretches:
 
         Parameters
         ----------
-        calls : sequence of Call
+        calls : sequence of OpCall
             Each may read the inputs and what calls before it give.
         shapes : sequence of tuple of int
             Of the inputs.
@@ -140,66 +140,66 @@ class Stretches:
         found = family.compiled.get(shapes) or family.general(shapes, types)
         if found is not None:
             return found
-        segments = cut(needed(stretch.calls, stretch.outputs), types)
-        is_one = len(segments) == 1 and segments[0].nodes is not None
+        parts = cut(needed(stretch.calls, stretch.outputs), types)
+        is_one = len(parts) == 1 and parts[0].nodes is not None
         if is_one and family.compiled and len(family.generals) < MAX_GENERALS:
             pattern = find_pattern(next(reversed(family.compiled)), shapes)
-            general = pattern and self._generalize(family, stretch, segments[0], types, pattern)
+            general = pattern and self._generalize(family, stretch, parts[0], types, pattern)
             if general is not None:
                 family.generals.append(general)
                 return general.compiled
         if len(family.compiled) >= MAX_SHAPES:
             del family.compiled[next(iter(family.compiled))]
-        family.compiled[shapes] = self._compile(stretch, segments, types)
+        family.compiled[shapes] = self._compile(stretch, parts, types)
         return family.compiled[shapes]
 
     def _generalize(
         self,
         family: _Family,
         stretch: _Stretch,
-        segment: Segment,
+        part: StretchPart,
         types: Mapping[int, Typed],
-        pattern: Pattern,
+        pattern: ShapePattern,
     ) -> _General | None:
         """Return what computes all shapes of a pattern; None where a rule asks what they are."""
         given = {value: tensor_type(types[value]) for value in stretch.constants}
         for value, shape in zip(family.varying, pattern.shapes, strict=True):
             given[value] = tensor_type((types[value][0], shape))
-        (writes,) = written([segment], stretch.outputs)
+        (writes,) = written([part], stretch.outputs)
         try:
-            inferred = infer_segment(segment, given)
-            piece = self._piece(segment, inferred, stretch, writes, pattern.sizes)
+            inferred = infer_part(part, given)
+            piece = self._piece(part, inferred, stretch, writes, pattern.sizes)
         except (OpError, PlanFormatError, UnsupportedOpError):
             return None
         compiled = _in_order(stretch, [piece], [writes])
         return _General(pattern, {value: inferred[value].shape for value in writes}, compiled)
 
     def _compile(
-        self, stretch: _Stretch, segments: Sequence[Segment], types: Mapping[int, Typed]
+        self, stretch: _Stretch, parts: Sequence[StretchPart], types: Mapping[int, Typed]
     ) -> _Compiled:
         """Return what computes a stretch of one set of shapes."""
-        all_writes = written(segments, stretch.outputs)
+        all_writes = written(parts, stretch.outputs)
         pieces = []
-        for segment, writes in zip(segments, all_writes, strict=True):
-            if segment.nodes is None:
-                (call,) = segment.calls
+        for part, writes in zip(parts, all_writes, strict=True):
+            if part.nodes is None:
+                (call,) = part.calls
                 pieces.append(_Piece(list(call.reads), _numpy(call, types)))
             else:
-                ends = {read for call in segment.calls for read in (*call.reads, call.value)}
+                ends = {read for call in part.calls for read in (*call.reads, call.value)}
                 known = {value: tensor_type(types[value]) for value in ends}
-                pieces.append(self._piece(segment, known, stretch, writes, {}))
+                pieces.append(self._piece(part, known, stretch, writes, {}))
         return _in_order(stretch, pieces, all_writes)
 
     def _piece(
         self,
-        segment: Segment,
+        part: StretchPart,
         types: Mapping[int, TensorType],
         stretch: _Stretch,
         writes: Sequence[int],
         sizes: Mapping[str, tuple[int, int]],
     ) -> _Piece:
-        """Compile the plan of a segment."""
-        plan, packed, reads = make_plan(segment, types, stretch.constants, writes, sizes)
+        """Compile the plan of a part."""
+        plan, packed, reads = make_plan(part, types, stretch.constants, writes, sizes)
         plan = plan._replace(constants=self._stored(packed, stretch.constants))
         validate(plan)
         executor = CompiledExecutor.compile(plan, self._settings)
@@ -245,7 +245,7 @@ class _Stretch(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A segment that is ready to run.
+    """A part that is ready to run.
 
     Attributes
     ----------
@@ -307,13 +307,13 @@ class _General(NamedTuple):
 
     Attributes
     ----------
-    pattern : Pattern
+    pattern : ShapePattern
     outputs : dict of int to tuple of size
         Shapes of the plan's outputs.
     compiled : _Compiled
     """
 
-    pattern: Pattern
+    pattern: ShapePattern
     outputs: dict[int, Shape]
     compiled: _Compiled
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
 
 
-class Pattern(NamedTuple):
+class ShapePattern(NamedTuple):
     """Shapes with size variables for the dims that vary; these are one or more.
 
     Attributes
@@ -40,7 +40,7 @@ class Pattern(NamedTuple):
         return values
 
 
-def find_pattern(first: Sequence[Shape], second: Sequence[Shape]) -> Pattern | None:
+def find_pattern(first: Sequence[Shape], second: Sequence[Shape]) -> ShapePattern | None:
     """Return what two different sets of shapes have in common.
 
     Dims that are equal in both are fixed; those that change in the same way are one variable. None
@@ -58,7 +58,7 @@ def find_pattern(first: Sequence[Shape], second: Sequence[Shape]) -> Pattern | N
             else:
                 dims.append(variable(names.setdefault(pair, f"n{len(names)}"), 1, UNBOUNDED))
         shapes.append(tuple(dims))
-    return Pattern(tuple(shapes), dict.fromkeys(names.values(), (1, UNBOUNDED)))
+    return ShapePattern(tuple(shapes), dict.fromkeys(names.values(), (1, UNBOUNDED)))
 
 
 def shape_at(shape: Shape, values: Mapping[str, int]) -> Shape:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NoReturn
 from taper_openinfer.dtypes import BY_CODE, NDARRAY, STRING, stored_bytes
 from taper_openinfer.errors import OinfError
 from taper_runtime.base.checks import MAX_RANK, MAX_TENSOR_BYTES, describe
-from taper_runtime.base.limits import refuse_beyond
+from taper_runtime.base.file_limits import refuse_beyond
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from taper_runtime.base.limits import Limits
+    from taper_runtime.base.file_limits import Limits
 
 MAGIC = b"OINF\0"
 VERSIONS = (1, 2)

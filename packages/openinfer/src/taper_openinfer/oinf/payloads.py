@@ -12,13 +12,14 @@ from taper_openinfer.dtypes import (
     DTYPES,
     NDARRAY,
     STRING,
-    DType,
+    ElementType,
     decode,
     encode,
     from_float32,
     to_float32,
 )
 from taper_openinfer.errors import OinfError, OpenInferError
+from taper_openinfer.oinf.contents import ArrayValue, Bitset, Quantization, ScalarValue
 from taper_openinfer.oinf.layout import (
     QUANTIZATION,
     checked_bytes,
@@ -27,7 +28,6 @@ from taper_openinfer.oinf.layout import (
     padded,
     parse_string,
 )
-from taper_openinfer.oinf.values import ArrayValue, Bitset, Quantization, ScalarValue
 from taper_runtime.base.checks import MAX_RANK
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def dump_value(value: Value, field: str) -> tuple[int, bytes]:
     return _element(value.dtype, field).code, _dump_scalar(value, field)
 
 
-def _element(dtype: str, field: str) -> DType:
+def _element(dtype: str, field: str) -> ElementType:
     if dtype not in DTYPES:
         fail(f"{field}.dtype", f"expected one of {', '.join(DTYPES)}", dtype)
     return DTYPES[dtype]

@@ -11,16 +11,16 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taper_openinfer.errors import OinfError, OpenInferError
-from taper_openinfer.oinf.layout import HEADER, Span, parse_header, parse_tables
-from taper_openinfer.oinf.payloads import decoded, parse_quantization, parse_value
-from taper_openinfer.oinf.values import (
+from taper_openinfer.oinf.contents import (
     ArrayValue,
     Quantization,
     ScalarValue,
 )
+from taper_openinfer.oinf.layout import HEADER, Span, parse_header, parse_tables
+from taper_openinfer.oinf.payloads import decoded, parse_quantization, parse_value
 from taper_runtime.base.buffers import aligned_bytes
 from taper_runtime.base.checks import MAX_TENSOR_BYTES
-from taper_runtime.base.limits import Limits
+from taper_runtime.base.file_limits import Limits
 from taper_runtime.base.text import nearest
 from taper_runtime.file.mapping import check_path, open_regular
 

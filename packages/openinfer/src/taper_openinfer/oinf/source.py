@@ -10,9 +10,7 @@ import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, from_float32, of_array
 from taper_openinfer.errors import OinfError, OpenInferError
-from taper_openinfer.oinf.layout import fail
-from taper_openinfer.oinf.reader import Model, TensorInfo
-from taper_openinfer.oinf.values import (
+from taper_openinfer.oinf.contents import (
     ArrayValue,
     Bitset,
     Quantization,
@@ -21,6 +19,8 @@ from taper_openinfer.oinf.values import (
     TensorSpec,
     UninitializedTensor,
 )
+from taper_openinfer.oinf.layout import fail
+from taper_openinfer.oinf.reader import Model, TensorInfo
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

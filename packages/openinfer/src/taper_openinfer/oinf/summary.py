@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, to_float32
-from taper_openinfer.oinf.values import ArrayValue, Bitset, ScalarValue
-from taper_runtime.file.plain import to_json
+from taper_openinfer.oinf.contents import ArrayValue, Bitset, ScalarValue
+from taper_runtime.file.plain_data import to_json
 
 if TYPE_CHECKING:
+    from taper_openinfer.oinf.contents import Quantization
     from taper_openinfer.oinf.payloads import Value
     from taper_openinfer.oinf.reader import Model, TensorInfo
-    from taper_openinfer.oinf.values import Quantization
 
 #: Elements that are shown all, else so many from each end.
 _ALL, _ENDS = 10, 5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from taper_openinfer.ops.evaluate import evaluate, prepare
+from taper_openinfer.ops.call_rules import combinations, complete, existing, output_type
+from taper_openinfer.ops.compute import evaluate, prepare
 from taper_openinfer.ops.formulas import formula_of_plan, native_node
-from taper_openinfer.ops.rules import combinations, complete, existing, output_type
 from taper_openinfer.ops.table import OPS, OpSpec, Setting
 
 __all__ = [

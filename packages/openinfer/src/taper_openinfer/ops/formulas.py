@@ -2,7 +2,7 @@
 
 A formula is a list of nodes, written for the element type that a call is computed in. Who computes
 a call reads the same formula in its own way: numpy by the evaluators of Taper's ops
-(:meth:`Formula.evaluate`), a segment of the simulator as one node for a kernel
+(:meth:`Formula.evaluate`), a part of the simulator as one node for a kernel
 (:func:`native_node`), a compiled program as nodes of its graph (:func:`formula_of_plan`).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, taper_name
 from taper_openinfer.ops import taper
-from taper_openinfer.ops.rules import complete, reduced_axes
+from taper_openinfer.ops.call_rules import complete, reduced_axes
 from taper_openinfer.ops.table import FLOATS
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taper_openinfer.simulator.access import Index, Keep
 
 
-class Axis(NamedTuple):
+class BoxAxis(NamedTuple):
     """One axis of a cache's box.
 
     Attributes
@@ -48,7 +48,7 @@ def make_axes(
     indices: Sequence[str] = (),
     auto_dim: Sequence[str] = (),
     fixed: Mapping[str, int] | None = None,
-) -> tuple[Axis, ...]:
+) -> tuple[BoxAxis, ...]:
     """Return the axes of a declaration: of ``A(l, i): f32[D] @table @auto_dim(i)``, those of l, i.
 
     Parameters
@@ -66,8 +66,8 @@ def make_axes(
     table = [name for name in indices if name not in auto_dim]
     grown = list(auto_dim) or [""] * len(shape)
     return (
-        *(Axis(name, fixed.get(name, 0), fixed.get(name), is_table=True) for name in table),
-        *(Axis(name, dim, fixed.get(name)) for name, dim in zip(grown, shape, strict=True)),
+        *(BoxAxis(name, fixed.get(name, 0), fixed.get(name), is_table=True) for name in table),
+        *(BoxAxis(name, dim, fixed.get(name)) for name, dim in zip(grown, shape, strict=True)),
     )
 
 
@@ -77,14 +77,14 @@ class Box:
     Parameters
     ----------
     name : str
-    axes : sequence of Axis
+    axes : sequence of BoxAxis
         Those of the table first.
     indices : sequence of str
     fill : numpy.ndarray
     """
 
     def __init__(
-        self, name: str, axes: Sequence[Axis], indices: Sequence[str], fill: np.ndarray
+        self, name: str, axes: Sequence[BoxAxis], indices: Sequence[str], fill: np.ndarray
     ) -> None:
         self.name = name
         self.indices = tuple(indices)
@@ -302,7 +302,7 @@ class Box:
             raise self._beyond(axis, stop, f"an end of at most {axis.limit}")
         return begin, stop
 
-    def _beyond(self, axis: Axis, index: int, expected: str) -> StepError:
+    def _beyond(self, axis: BoxAxis, index: int, expected: str) -> StepError:
         message = (
             f"{self.name}: index {axis.name}: expected {expected}, which is its limit in @fixed, "
             f"got {index}"
@@ -341,7 +341,7 @@ class Box:
         return filled_box(self.name, shape, self._fill)
 
     @staticmethod
-    def _capacity(axis: Axis, held: int, extent: int) -> int:
+    def _capacity(axis: BoxAxis, held: int, extent: int) -> int:
         """Return how long an axis is made for an extent: twice what is held, where that helps."""
         if extent <= held:
             return held

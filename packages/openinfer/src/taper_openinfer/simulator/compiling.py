@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 from taper_openinfer.language import graph as g
 from taper_openinfer.simulator import instructions as i
-from taper_openinfer.simulator.frame import Slot
+from taper_openinfer.simulator.frame import VariableSlot
 from taper_openinfer.simulator.indices import Names, bounds_of, entry_of, indices_of
-from taper_openinfer.simulator.liveness import Liveness
-from taper_openinfer.simulator.stretch import Call, Source, Stretch
+from taper_openinfer.simulator.last_reads import Liveness
+from taper_openinfer.simulator.stretch import Stretch, StretchCall, StretchInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from taper_openinfer.language.graph import Node
-    from taper_openinfer.link import Program
+    from taper_openinfer.link import LinkedProgram
     from taper_openinfer.native import Stretches
     from taper_openinfer.simulator.instructions import Instruction
 
     Blocks = dict[str, list[Instruction]]
 
 
-def find_slots(program: Program) -> list[Slot]:
+def find_slots(program: LinkedProgram) -> list[VariableSlot]:
     """Return the variables that are one array, temporaries behind those that are declared."""
     return [
-        Slot(
+        VariableSlot(
             name,
             variable.declaration.kind,
             variable.dtype,
@@ -43,8 +43,8 @@ class Compiler:
 
     Parameters
     ----------
-    program : Program
-    slots : sequence of Slot
+    program : LinkedProgram
+    slots : sequence of VariableSlot
     stretches : Stretches
         Makes what computes ops.
     is_split : bool
@@ -53,8 +53,8 @@ class Compiler:
 
     def __init__(
         self,
-        program: Program,
-        slots: Sequence[Slot],
+        program: LinkedProgram,
+        slots: Sequence[VariableSlot],
         stretches: Stretches,
         is_split: bool,
     ) -> None:
@@ -114,7 +114,7 @@ class Compiler:
 
         ``last`` is the place of its last node in the sequence that ``live`` is of.
         """
-        sources: list[Source] = []
+        sources: list[StretchInput] = []
         places: dict[str, int] = {}
         current: dict[str, tuple[str, int]] = {}  # by variable: the call that wrote it
         calls: list[tuple[Node, list[tuple[str, int]]]] = []
@@ -150,21 +150,21 @@ class Compiler:
             self._stretches,
         )
 
-    def _call(self, node: Node, inputs: Sequence[int]) -> Call:
+    def _call(self, node: Node, inputs: Sequence[int]) -> StretchCall:
         kind = node.kind
         assert isinstance(kind, g.Op)
         settings = self._program.settings(kind)
-        return Call(node, kind.op, tuple(inputs), settings, self._dtype(kind.output.base))
+        return StretchCall(node, kind.op, tuple(inputs), settings, self._dtype(kind.output.base))
 
-    def _source(self, access: g.Access) -> Source:
+    def _source(self, access: g.Access) -> StretchInput:
         """Return what an op reads from before its run."""
         name = access.base
         dtype = self._dtype(name)
         if self._program.variables[name].declaration.is_prefix_table:
-            return Source(-1, dtype, name, entry_of(access, self._program, self._names), True)
+            return StretchInput(-1, dtype, name, entry_of(access, self._program, self._names), True)
         slot = self._slots[name]
         is_given = self._variables[slot].kind in (g.CONSTANT, g.VOLATILE)
-        return Source(slot, dtype, is_constant=is_given and name not in self._written)
+        return StretchInput(slot, dtype, is_constant=is_given and name not in self._written)
 
     def _outlives(self, name: str, live: Liveness, last: int) -> bool:
         """Whether anybody can see what is left in a variable behind the node at a place."""
@@ -182,24 +182,28 @@ class Compiler:
         slots, names = self._slots, self._names
         match kind:
             case g.Return():
-                return i.Return(node, block)
+                return i.ReturnInstruction(node, block)
             case g.Barrier() | g.Dep():
                 return i.Nothing(node, block)
             case g.Transfer():
-                return i.Transfer(node, block, slots[kind.src.base], slots[kind.dst.base])
+                return i.TransferInstruction(
+                    node, block, slots[kind.src.base], slots[kind.dst.base]
+                )
             case g.Yield():
-                return i.Yield(node, block, [slots[name] for name in kind.names])
+                return i.YieldInstruction(node, block, [slots[name] for name in kind.names])
             case g.Await():
-                return i.Await(node, block)
+                return i.AwaitInstruction(node, block)
             case g.Loop():
                 body = self._sequence(kind.body, block, live.of_body(self._flow, kind.body, place))
                 bounds = bounds_of(kind.start, kind.end, names, slots)
-                return i.Loop(node, block, names.loops[kind.index], bounds, body)
+                return i.LoopInstruction(node, block, names.loops[kind.index], bounds, body)
             case g.Branch():
                 condition = None
                 if kind.condition is not None:
                     condition = slots[kind.condition], self._dtype(kind.condition)
-                return i.Branch(node, block, condition, (kind.then, kind.otherwise), self._blocks)
+                return i.BranchInstruction(
+                    node, block, condition, (kind.then, kind.otherwise), self._blocks
+                )
         made = self._cache_node(node, block)
         return i.Locked(made) if self._has_threads else made
 
@@ -227,7 +231,7 @@ class Compiler:
         return [] if self._has_threads else sorted(set(self._readers.get(cache, ())))
 
 
-def _rank(source: Source) -> int:
+def _rank(source: StretchInput) -> int:
     """Order what a stretch reads: what varies, what nobody writes, entries of tables."""
     return source.is_constant + (source.entry is not None)
 

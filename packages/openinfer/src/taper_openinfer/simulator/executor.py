@@ -11,10 +11,10 @@ from taper_openinfer.language import graph as g
 from taper_openinfer.simulator import instructions as i
 from taper_openinfer.simulator.caches import make_cache
 from taper_openinfer.simulator.compiling import Compiler
-from taper_openinfer.simulator.frame import Frame
+from taper_openinfer.simulator.frame import ThreadFrame
 from taper_openinfer.simulator.threads import Threads
-from taper_openinfer.simulator.values import (
-    State,
+from taper_openinfer.simulator.variables import (
+    VariableState,
     filled,
     python_scalar,
     scalar_array,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from taper_openinfer.simulator.compiling import Blocks
     from taper_openinfer.simulator.events import TraceEvent
     from taper_openinfer.simulator.simulator import Simulator
-    from taper_openinfer.simulator.values import Scalar
+    from taper_openinfer.simulator.variables import Scalar
 
 
 class Executor:
@@ -185,7 +185,7 @@ class Executor:
         array = self._frame.get(number)
         return array.copy() if array.shape or slot.shape else python_scalar(slot.dtype, array)
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> VariableState:
         """Return whether a variable has its data in memory.
 
         Raises
@@ -194,13 +194,13 @@ class Executor:
             If there is no such variable.
         """
         if name in self._caches:
-            return State.of(self._caches[name].is_loaded)
+            return VariableState.of(self._caches[name].is_loaded)
         if name in self._numbers:
             number = self._numbers[name]
             values = (self._frame.values[number], self._firsts[number])
-            return State.of(any(value is not None for value in values))
+            return VariableState.of(any(value is not None for value in values))
         if name in self._program.variables:  # a table of weights
-            return State.of(name in self._read_tables)
+            return VariableState.of(name in self._read_tables)
         raise self._unknown(name)
 
     def trace(self) -> list[TraceEvent]:
@@ -259,9 +259,9 @@ class Executor:
         waiting = [made for block in self._blocks(is_split=True).values() for made in block]
         while waiting:
             made = waiting.pop()
-            if made.node is node and not isinstance(made, i.Loop):
+            if made.node is node and not isinstance(made, i.LoopInstruction):
                 return made
-            waiting += made.body if isinstance(made, i.Loop) else ()
+            waiting += made.body if isinstance(made, i.LoopInstruction) else ()
         raise KeyError(node.index)
 
     # -- a step ----------------------------------------------------------------------------------
@@ -273,11 +273,11 @@ class Executor:
             self._compiled[is_split] = compiler.compile()
         return self._compiled[is_split]
 
-    def _new_frame(self) -> Frame:
+    def _new_frame(self) -> ThreadFrame:
         """Return the variables as a step finds them."""
-        return Frame(self, self._firsts.copy(), self._no_loops.copy(), self._cache_list)
+        return ThreadFrame(self, self._firsts.copy(), self._no_loops.copy(), self._cache_list)
 
-    def _begin(self) -> Frame:
+    def _begin(self) -> ThreadFrame:
         self._end_walk()
         if self._has_stepped:  # nothing was given since
             self._frame = self._new_frame()
@@ -296,7 +296,7 @@ class Executor:
         if walk is not None:
             walk.close()
 
-    def _walked(self, frame: Frame) -> Generator[TraceEvent, None, None]:
+    def _walked(self, frame: ThreadFrame) -> Generator[TraceEvent, None, None]:
         """Walk over a step's nodes."""
         self._is_looked_at = True
         has_trace = self._simulator.has_trace
@@ -314,12 +314,12 @@ class Executor:
     def _clock(self) -> Any:
         return perf_counter_ns if self._simulator.has_timer else None
 
-    def _await_rest(self, frame: Frame) -> None:
+    def _await_rest(self, frame: ThreadFrame) -> None:
         """A step that ends before its await waits all the same."""
         if self.threads.is_waiting:
             self.threads.join(frame)
 
-    def _run_beside(self, block: str, frame: Frame) -> list[TraceEvent]:
+    def _run_beside(self, block: str, frame: ThreadFrame) -> list[TraceEvent]:
         """Run a block in its own thread."""
         if not self._is_looked_at:
             i.run_all(self._blocks(is_split=False)[block], frame)

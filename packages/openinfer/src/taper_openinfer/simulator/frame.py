@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from taper_openinfer.simulator.caches import Cache
     from taper_openinfer.simulator.executor import Executor
-    from taper_openinfer.simulator.values import Scalar
+    from taper_openinfer.simulator.variables import Scalar
 
 
-class Slot(NamedTuple):
+class VariableSlot(NamedTuple):
     """A variable whose value is one array: any but persistent ones and tables of weights.
 
     Attributes
@@ -38,7 +38,7 @@ class Slot(NamedTuple):
     tensor: str | None = None
 
 
-class Frame:
+class ThreadFrame:
     """The variables of a thread of a step.
 
     An array here is never written to: what changes a variable puts another array in its place. So
@@ -80,6 +80,6 @@ class Frame:
             value = self.values[slot] = self.executor.first_value(slot)
         return value
 
-    def fork(self) -> Frame:
+    def fork(self) -> ThreadFrame:
         """Return a frame of its own for a block in another thread, with the values of now."""
-        return Frame(self.executor, self.values.copy(), self.loops.copy(), self.caches, True)
+        return ThreadFrame(self.executor, self.values.copy(), self.loops.copy(), self.caches, True)

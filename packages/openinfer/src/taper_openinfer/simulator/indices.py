@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_openinfer.link import Program
+    from taper_openinfer.link import LinkedProgram
     from taper_openinfer.simulator.access import Index
-    from taper_openinfer.simulator.frame import Frame
+    from taper_openinfer.simulator.frame import ThreadFrame
 
-    Number = Callable[[Frame], int]
+    Number = Callable[[ThreadFrame], int]
 
 
 class Names:
@@ -30,7 +30,7 @@ class Names:
         The number of each persistent variable.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: LinkedProgram) -> None:
         self.sizes: Mapping[str, int] = program.model.sizevars
         loops = [node.kind.index for node in program.graph.nodes() if isinstance(node.kind, g.Loop)]
         self.loops = {name: number for number, name in enumerate(dict.fromkeys(loops))}
@@ -67,7 +67,7 @@ class Names:
         place = self.loops[name]
         outside = self._scalar(name) if name in self.caches else None
 
-        def number(frame: Frame) -> int:
+        def number(frame: ThreadFrame) -> int:
             value = frame.loops[place]
             if value is not None:
                 return value
@@ -95,9 +95,9 @@ def whole_number(name: str, array: np.ndarray) -> int:
     return int(array.item())
 
 
-def indices_of(access: g.Access, names: Names) -> Callable[[Frame], Sequence[Index]]:
+def indices_of(access: g.Access, names: Names) -> Callable[[ThreadFrame], Sequence[Index]]:
     """Return what gives the indices of an access to a cache."""
-    found: list[Index | Callable[[Frame], Index]] = [
+    found: list[Index | Callable[[ThreadFrame], Index]] = [
         _index(index, names, access.base) for index in access.indices
     ]
     known = [index for index in found if not callable(index)]
@@ -113,7 +113,7 @@ def indices_of(access: g.Access, names: Names) -> Callable[[Frame], Sequence[Ind
     return lambda frame: tuple([getter(frame) for getter in getters])
 
 
-def _index(index: g.Index, names: Names, cache: str) -> Index | Callable[[Frame], Index]:
+def _index(index: g.Index, names: Names, cache: str) -> Index | Callable[[ThreadFrame], Index]:
     """Return one index, or what gives it where it depends on the step."""
     if isinstance(index, g.Single):
         return names.number(index.value, cache)
@@ -126,14 +126,14 @@ def _index(index: g.Index, names: Names, cache: str) -> Index | Callable[[Frame]
     return lambda frame: (first(frame), last(frame))
 
 
-def _getter(value: Any) -> Callable[[Frame], Any]:
+def _getter(value: Any) -> Callable[[ThreadFrame], Any]:
     """Return what gives a value; one that gives it itself stays."""
     return value if callable(value) else lambda _: value
 
 
 def bounds_of(
     start: g.Value, end: g.Value, names: Names, slots: Mapping[str, int]
-) -> Callable[[Frame], tuple[int, int]]:
+) -> Callable[[ThreadFrame], tuple[int, int]]:
     """Return what gives the bounds of a loop: literals, sizevars, or scalar variables.
 
     Parameters
@@ -154,7 +154,9 @@ def _bound(bound: g.Value, names: Names, slots: Mapping[str, int]) -> Number:
     return lambda frame: whole_number(name, frame.get(slot))
 
 
-def entry_of(access: g.Access, program: Program, names: Names) -> Callable[[Frame], str]:
+def entry_of(
+    access: g.Access, program: LinkedProgram, names: Names
+) -> Callable[[ThreadFrame], str]:
     """Return what gives the name of the file's tensor that an entry of a table of weights is."""
     values = {
         index.value: names.number(index.value)
@@ -164,7 +166,7 @@ def entry_of(access: g.Access, program: Program, names: Names) -> Callable[[Fram
     known: dict[tuple[int, ...], str] = {}
     getters = [_getter(value) for value in values.values()]
 
-    def name(frame: Frame) -> str:
+    def name(frame: ThreadFrame) -> str:
         numbers = tuple([getter(frame) for getter in getters])
         found = known.get(numbers)
         if found is None:

@@ -14,7 +14,7 @@ import numpy as np
 from taper_openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_openinfer.errors import OpenInferError, StepError
 from taper_openinfer.language.graph import describe
-from taper_openinfer.simulator.values import is_true
+from taper_openinfer.simulator.variables import is_true
 from taper_runtime.base.errors import NodeInputError, OpError
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from taper_openinfer.language.graph import Node
     from taper_openinfer.simulator.access import Index, Keep
-    from taper_openinfer.simulator.frame import Frame
+    from taper_openinfer.simulator.frame import ThreadFrame
 
-    Bounds = Callable[[Frame], tuple[int, int]]
-    Indices = Callable[[Frame], Sequence[Index]]
+    Bounds = Callable[[ThreadFrame], tuple[int, int]]
+    Indices = Callable[[ThreadFrame], Sequence[Index]]
 
 #: Branches that may be inside each other: each takes a few levels of Python's own stack.
 MAX_DEPTH = 100
@@ -45,11 +45,11 @@ class Instruction(ABC):
         self.node, self.block = node, block
 
     @abstractmethod
-    def run(self, frame: Frame) -> bool | None:
+    def run(self, frame: ThreadFrame) -> bool | None:
         """Do what the node says."""
 
 
-def run_all(instructions: Sequence[Instruction], frame: Frame) -> bool:
+def run_all(instructions: Sequence[Instruction], frame: ThreadFrame) -> bool:
     """Run instructions in order; return whether one of them returned from the block.
 
     Raises
@@ -81,7 +81,7 @@ def located(error: Exception, node: Node) -> StepError:
 class Nothing(Instruction):
     """``barrier`` and ``dep``: nodes run in their order as it is."""
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Do nothing."""
 
 
@@ -92,27 +92,27 @@ class Restart(Instruction):
         super().__init__(node, block)
         self._slot = slot
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Forget the value."""
         frame.values[self._slot] = None
 
 
-class Return(Instruction):
+class ReturnInstruction(Instruction):
     """``return``."""
 
-    def run(self, frame: Frame) -> bool:
+    def run(self, frame: ThreadFrame) -> bool:
         """Return from the block."""
         return True
 
 
-class Transfer(Instruction):
+class TransferInstruction(Instruction):
     """``transfer``: one variable takes on the value of another."""
 
     def __init__(self, node: Node, block: str, source: int, target: int) -> None:
         super().__init__(node, block)
         self._source, self._target = source, target
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Share the array: nobody writes to one."""
         value, target = frame.get(self._source), frame.get(self._target)
         if value.shape != target.shape:
@@ -147,7 +147,7 @@ class CacheInstruction(Instruction):
         super().__init__(node, block)
         self.cache, self.indices, self.readers = cache, indices, tuple(readers)
 
-    def keep(self, frame: Frame) -> Keep | None:
+    def keep(self, frame: ThreadFrame) -> Keep | None:
         """Return what copies the views that variables have of cells which are about to change."""
         values, cache = frame.values, frame.caches[self.cache]
         for slot in self.readers:
@@ -180,7 +180,7 @@ class Read(CacheInstruction):
         super().__init__(node, block, cache, indices)
         self._target, self._is_copied = target, is_copied
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Put what is selected into a variable."""
         value = frame.caches[self.cache].read(self.indices(frame))
         frame.values[self._target] = value.copy() if self._is_copied else value
@@ -201,7 +201,7 @@ class Write(CacheInstruction):
         super().__init__(node, block, cache, indices, readers)
         self._source = source
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Write a variable's value."""
         value = frame.values[self._source]
         if value is None:
@@ -213,7 +213,7 @@ class Write(CacheInstruction):
 class Reset(CacheInstruction):
     """``cache.reset``."""
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Go back to the first value."""
         frame.caches[self.cache].reset(self.indices(frame), self.keep(frame))
 
@@ -226,7 +226,7 @@ class Add(Instruction):
         self._cache, self._amount = cache, amount
         self._dtype = DTYPES[dtype]
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Add to the one number."""
         cache = frame.caches[self._cache]
         cache.write((), self._sum(cache.read()))
@@ -245,7 +245,7 @@ class Add(Instruction):
 # -- control -------------------------------------------------------------------------------------
 
 
-class Loop(Instruction):
+class LoopInstruction(Instruction):
     """``loop``: its variable is as it was before when it ends."""
 
     def __init__(
@@ -254,11 +254,11 @@ class Loop(Instruction):
         super().__init__(node, block)
         self.variable, self._bounds, self.body = variable, bounds, body
 
-    def run(self, frame: Frame) -> bool:
+    def run(self, frame: ThreadFrame) -> bool:
         """Run the body for each value."""
         return any(run_all(self.body, frame) for _ in self.rounds(frame))
 
-    def rounds(self, frame: Frame) -> Iterator[int]:
+    def rounds(self, frame: ThreadFrame) -> Iterator[int]:
         """Go through the values of the loop's variable, which is set to each."""
         loops, variable, executor = frame.loops, self.variable, frame.executor
         before = loops[variable]
@@ -272,7 +272,7 @@ class Loop(Instruction):
             loops[variable] = before
 
 
-class Branch(Instruction):
+class BranchInstruction(Instruction):
     """``branch``: another block runs, and its return comes back."""
 
     def __init__(
@@ -286,13 +286,13 @@ class Branch(Instruction):
         super().__init__(node, block)
         self._condition, self._targets, self._blocks = condition, targets, blocks
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Run the block that is chosen."""
         with self.inside(frame):
             run_all(self._blocks[self.target(frame)], frame)
 
     @contextmanager
-    def inside(self, frame: Frame) -> Iterator[None]:
+    def inside(self, frame: ThreadFrame) -> Iterator[None]:
         """Count how many branches are inside each other.
 
         Raises
@@ -308,7 +308,7 @@ class Branch(Instruction):
         finally:
             frame.depth -= 1
 
-    def target(self, frame: Frame) -> str:
+    def target(self, frame: ThreadFrame) -> str:
         """Return the name of the block that is chosen."""
         then, otherwise = self._targets
         if self._condition is None or otherwise is None:
@@ -320,7 +320,7 @@ class Branch(Instruction):
         return then if is_true(dtype, value) else otherwise
 
 
-class Yield(Instruction):
+class YieldInstruction(Instruction):
     """``yield``: from ``entry``, start the blocks that wait; in these, hand back.
 
     What a block hands back is what it has changed, so that there is nothing to do.
@@ -330,7 +330,7 @@ class Yield(Instruction):
         super().__init__(node, block)
         self._slots = slots
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Start threads with snapshots."""
         for slot in self._slots:
             frame.get(slot)
@@ -338,10 +338,10 @@ class Yield(Instruction):
             frame.executor.threads.start(frame)
 
 
-class Await(Instruction):
+class AwaitInstruction(Instruction):
     """``await``: in ``entry``, wait for the blocks; these have what they wait for."""
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Join threads and take on what they have changed."""
         if not frame.is_consumer:
             frame.executor.threads.join(frame)
@@ -354,7 +354,7 @@ class Locked(Instruction):
         super().__init__(inner.node, inner.block)
         self._inner = inner
 
-    def run(self, frame: Frame) -> bool | None:
+    def run(self, frame: ThreadFrame) -> bool | None:
         """Do what the node says while no other does."""
         with frame.executor.lock:
             return self._inner.run(frame)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_openinfer.language import graph as g
-from taper_openinfer.simulator.values import format_truncated
+from taper_openinfer.simulator.variables import format_truncated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from taper_openinfer.link import Program
+    from taper_openinfer.link import LinkedProgram
     from taper_openinfer.simulator.events import TraceEvent
     from taper_openinfer.simulator.executor import Executor
 
@@ -27,11 +27,11 @@ class Recorder:
 
     Parameters
     ----------
-    program : Program
+    program : LinkedProgram
     executor : Executor
     """
 
-    def __init__(self, program: Program, executor: Executor) -> None:
+    def __init__(self, program: LinkedProgram, executor: Executor) -> None:
         self._program, self._executor = program, executor
         self._nodes = {node.uuid: node for node in program.graph.nodes()}
         names = [

@@ -12,7 +12,7 @@ from taper_openinfer.simulator.compiling import find_slots
 from taper_openinfer.simulator.devices import level_of
 from taper_openinfer.simulator.executor import Executor
 from taper_openinfer.simulator.indices import Names
-from taper_openinfer.simulator.values import filled
+from taper_openinfer.simulator.variables import filled
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from taper_openinfer.language.graph import Node
     from taper_openinfer.native import Stretches
-    from taper_openinfer.simulator.frame import Frame
+    from taper_openinfer.simulator.frame import ThreadFrame
 
     Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_KEPT = 512
 
 
-class Call(NamedTuple):
+class StretchCall(NamedTuple):
     """One op of a stretch.
 
     Attributes
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     output_dtype: str
 
 
-class Source(NamedTuple):
+class StretchInput(NamedTuple):
     """A value that a stretch reads.
 
     Attributes
@@ -64,7 +64,7 @@ class Source(NamedTuple):
     slot: int
     dtype: str
     table: str = ""
-    entry: Callable[[Frame], str] | None = None
+    entry: Callable[[ThreadFrame], str] | None = None
     is_constant: bool = False
 
 
@@ -74,8 +74,8 @@ class Stretch(Instruction):
     Parameters
     ----------
     block : str
-    calls : sequence of Call
-    sources : sequence of Source
+    calls : sequence of StretchCall
+    sources : sequence of StretchInput
         Those that vary, then variables that nobody writes, then entries of tables of weights.
     results : sequence of (int, int)
         Slots and the numbers of the values that they are left with.
@@ -86,8 +86,8 @@ class Stretch(Instruction):
     def __init__(
         self,
         block: str,
-        calls: Sequence[Call],
-        sources: Sequence[Source],
+        calls: Sequence[StretchCall],
+        sources: Sequence[StretchInput],
         results: Sequence[tuple[int, int]],
         stretches: Stretches,
     ) -> None:
@@ -99,7 +99,7 @@ class Stretch(Instruction):
         self._outputs = [number for _, number in results]
         self._made: dict[tuple[Any, ...], Run] = {}
 
-    def run(self, frame: Frame) -> None:
+    def run(self, frame: ThreadFrame) -> None:
         """Compute."""
         values = frame.values
         inputs: list[Any] = [values[slot] for slot in self._varying]
@@ -120,7 +120,7 @@ class Stretch(Instruction):
         for slot, value in zip(self._slots, results, strict=True):
             values[slot] = value
 
-    def _first_value(self, frame: Frame, slot: int) -> np.ndarray:
+    def _first_value(self, frame: ThreadFrame, slot: int) -> np.ndarray:
         """Return the first value of a variable; where it has none, blame the op that reads it."""
         try:
             return frame.get(slot)
@@ -129,7 +129,7 @@ class Stretch(Instruction):
             call = next(call for call in self._calls if at in call.inputs)
             raise located(error, call.node) from error
 
-    def _make(self, frame: Frame, inputs: Sequence[np.ndarray], key: tuple[Any, ...]) -> Run:
+    def _make(self, frame: ThreadFrame, inputs: Sequence[np.ndarray], key: tuple[Any, ...]) -> Run:
         """Return what computes inputs of these shapes."""
         first = len(inputs)
         constants = [
@@ -153,7 +153,7 @@ class Stretch(Instruction):
         self._made[key] = made
         return made
 
-    def _blamed(self, frame: Frame, error: Exception) -> Exception:
+    def _blamed(self, frame: ThreadFrame, error: Exception) -> Exception:
         """Return the error of the node that fails when they are computed one by one."""
         for call in self._calls if len(self._calls) > 1 else ():
             try:

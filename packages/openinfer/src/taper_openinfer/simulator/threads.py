@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_openinfer.simulator.events import TraceEvent
-    from taper_openinfer.simulator.frame import Frame, Slot
+    from taper_openinfer.simulator.frame import ThreadFrame, VariableSlot
 
 
 class Consumer:
@@ -22,13 +22,13 @@ class Consumer:
     Parameters
     ----------
     block : str
-    frame : Frame
+    frame : ThreadFrame
     run : callable
         Runs the block and returns the events of its nodes.
     """
 
     def __init__(
-        self, block: str, frame: Frame, run: Callable[[str, Frame], list[TraceEvent]]
+        self, block: str, frame: ThreadFrame, run: Callable[[str, ThreadFrame], list[TraceEvent]]
     ) -> None:
         self.block, self.frame = block, frame
         self.events: list[TraceEvent] = []
@@ -59,7 +59,7 @@ class Threads:
     ----------
     blocks : sequence of str
         Those that are neither ``entry`` nor a branch's target.
-    slots : sequence of Slot
+    slots : sequence of VariableSlot
     run : callable
         Runs a block on a frame and returns the events of its nodes.
     """
@@ -67,15 +67,15 @@ class Threads:
     def __init__(
         self,
         blocks: Sequence[str],
-        slots: Sequence[Slot],
-        run: Callable[[str, Frame], list[TraceEvent]],
+        slots: Sequence[VariableSlot],
+        run: Callable[[str, ThreadFrame], list[TraceEvent]],
     ) -> None:
         self._blocks, self._slots, self._run = blocks, slots, run
         self._running: list[Consumer] = []
         self._snapshot: list[np.ndarray | None] = []
         self.is_waiting = False  # from a yield to its await
 
-    def start(self, frame: Frame) -> None:
+    def start(self, frame: ThreadFrame) -> None:
         """Start every block with the variables of ``entry`` as they are now.
 
         Raises
@@ -89,7 +89,7 @@ class Threads:
         self._snapshot = frame.values.copy()
         self._running = [Consumer(block, frame.fork(), self._run) for block in self._blocks]
 
-    def join(self, frame: Frame) -> list[TraceEvent]:
+    def join(self, frame: ThreadFrame) -> list[TraceEvent]:
         """Wait for the blocks and give ``entry`` the values of the variables that they wrote.
 
         The first await of a yield waits for all of them; a further one has nothing to wait for.
@@ -124,7 +124,7 @@ class Threads:
             consumer.wait()
         self._running, self._snapshot, self.is_waiting = [], [], False
 
-    def _merge(self, frame: Frame, consumers: Sequence[Consumer]) -> None:
+    def _merge(self, frame: ThreadFrame, consumers: Sequence[Consumer]) -> None:
         """Take on what was written: values are never changed in place, so that new ones tell."""
         for slot, (before, variable) in enumerate(zip(self._snapshot, self._slots, strict=True)):
             if variable.kind == "temporary":  # each thread has its own

@@ -14,7 +14,7 @@ from taper_runtime.base.errors import OpError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from taper_openinfer.simulator.frame import Frame
+    from taper_openinfer.simulator.frame import ThreadFrame
     from taper_openinfer.simulator.instructions import Instruction
 
     Blocks = Mapping[str, Sequence[Instruction]]
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def walk(
-    block: str, blocks: Blocks, frame: Frame, clock: Clock
+    block: str, blocks: Blocks, frame: ThreadFrame, clock: Clock
 ) -> Generator[TraceEvent, None, None]:
     """Run a block.
 
@@ -31,7 +31,7 @@ def walk(
     block : str
     blocks : mapping of str to sequence of Instruction
         Compiled so that each op is an instruction.
-    frame : Frame
+    frame : ThreadFrame
     clock : callable, optional
         Gives nanoseconds.
 
@@ -43,23 +43,23 @@ def walk(
 
 
 def _walk(
-    instructions: Sequence[Instruction], blocks: Blocks, frame: Frame, clock: Clock
+    instructions: Sequence[Instruction], blocks: Blocks, frame: ThreadFrame, clock: Clock
 ) -> Generator[TraceEvent, None, bool]:
     """Run instructions; return whether one of them returned from the block."""
     for made in instructions:
         try:
-            if isinstance(made, i.Loop):
+            if isinstance(made, i.LoopInstruction):
                 for _ in made.rounds(frame):
                     if (yield from _walk(made.body, blocks, frame, clock)):
                         return True
                 continue
-            if isinstance(made, i.Branch):
+            if isinstance(made, i.BranchInstruction):
                 target = made.target(frame)
                 yield _event(made, frame, clock() if clock else 0)
                 with made.inside(frame):
                     yield from _walk(blocks[target], blocks, frame, clock)
                 continue
-            if isinstance(made, i.Await) and not frame.is_consumer:
+            if isinstance(made, i.AwaitInstruction) and not frame.is_consumer:
                 start = clock() if clock else 0
                 yield from frame.executor.threads.join(frame)
                 yield _event(made, frame, start)
@@ -75,7 +75,7 @@ def _walk(
     return False
 
 
-def _event(made: Instruction, frame: Frame, start: int, end: int = 0) -> TraceEvent:
+def _event(made: Instruction, frame: ThreadFrame, start: int, end: int = 0) -> TraceEvent:
     node = made.node
     kind = node.kind
     params: list[str] = []
@@ -100,7 +100,7 @@ def _event(made: Instruction, frame: Frame, start: int, end: int = 0) -> TraceEv
     )
 
 
-def _resolved(access: g.Access, frame: Frame) -> g.Access:
+def _resolved(access: g.Access, frame: ThreadFrame) -> g.Access:
     """Return an access to a table of weights with the values of loops: ``W[l=3]``."""
     if not access.indices:
         return access
@@ -108,7 +108,7 @@ def _resolved(access: g.Access, frame: Frame) -> g.Access:
     return g.Access(access.base, indices, access.bracketed)
 
 
-def _with_value(index: g.Index, frame: Frame) -> g.Index:
+def _with_value(index: g.Index, frame: ThreadFrame) -> g.Index:
     if not isinstance(index, g.Single) or not isinstance(index.value, str):
         return index
     number = frame.executor.names.number(index.value)

@@ -10,7 +10,7 @@ from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import TensorSpec
-    from taper_runtime.plan.weights import WeightSpec
+    from taper_runtime.plan.replaceable import WeightSpec
 
 
 class DType(NamedTuple):

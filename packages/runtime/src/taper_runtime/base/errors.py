@@ -53,11 +53,11 @@ class PlanFormatError(FileError):
 
 
 class InputError(TaperError, ValueError):
-    """An array given to ``run`` does not fit the plan, or indexes outside a table."""
+    """An array given to ``run`` does not match the plan, or holds an index outside a table."""
 
 
 class NodeInputError(InputError):
-    """The values that reach a node are none that it takes: an index outside a table, say.
+    """A node received values that it does not accept, such as an index outside a table.
 
     Attributes
     ----------
@@ -76,14 +76,14 @@ class NodeInputError(InputError):
 
 
 class StoppedError(TaperError):
-    """A run was ended before its time: :attr:`RunOptions.terminate` was set; or a load was.
+    """A run or a load was stopped early, for example by :attr:`RunOptions.terminate`.
 
     Of loads see :meth:`SessionOptions.set_load_cancellation_flag`.
     """
 
 
 class RunTimeoutError(StoppedError, TimeoutError):
-    """A run did not end within :attr:`RunOptions.timeout_s`, or did not begin."""
+    """A run did not start or finish within :attr:`RunOptions.timeout_s`."""
 
 
 class LoadTimeoutError(StoppedError, TimeoutError):
@@ -99,7 +99,7 @@ class UnsupportedOpError(TaperError):
 
 
 class KernelError(TaperError):
-    """A kernel or delegate of the user's has raised, or broken its contract."""
+    """A user's kernel or delegate raised an exception or broke its contract."""
 
 
 class OpError(TaperError, ValueError):

@@ -20,7 +20,7 @@ _WATCHED: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(thing: Forked) -> None:
-    """Call ``thing.after_fork()`` in every child of a fork, as long as it lives."""
+    """Call ``thing.after_fork()`` in every forked child, for as long as ``thing`` is alive."""
     _WATCHED.add(thing)
 
 

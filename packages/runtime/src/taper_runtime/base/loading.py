@@ -1,4 +1,4 @@
-"""End a load before its time: by a timeout, or because another thread says so.
+"""Stop a load early: on a timeout, or when another thread asks for it.
 
 A load looks, between some tensors, nodes, steps of a recipe or of a proof and the next, whether it
 is to go on. What takes long and cannot look is left to a thread of its own, which the load leaves
@@ -86,7 +86,7 @@ def look() -> None:
 
 @contextmanager
 def ended_by(check: Check | None) -> Iterator[None]:
-    """Have the load that goes on meanwhile end where ``check`` raises."""
+    """Let ``check`` end the load inside the context by raising."""
     if check is None:
         yield
         return
@@ -100,7 +100,7 @@ def ended_by(check: Check | None) -> Iterator[None]:
 
 
 def _pause(change: int) -> None:
-    """Collect no garbage while there are loads that something may end."""
+    """Pause garbage collection while a load that may be stopped is in progress."""
     global _loads, _collects
     with _LOADS:
         if not _loads:
@@ -162,5 +162,5 @@ def apart(
 
 
 def apart_if_large(function: Callable[[np.ndarray], _Result], array: np.ndarray) -> _Result:
-    """Do that with a function of an array's bytes, of which few take no time."""
+    """Compute a function of an array, on a thread of its own if the array is large."""
     return function(array) if array.nbytes < PIECE_BYTES else apart(function, array)

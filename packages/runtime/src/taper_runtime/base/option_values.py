@@ -10,7 +10,7 @@ from operator import index
 from typing import TYPE_CHECKING, TypeVar
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.limits import Limits, check_limits
+from taper_runtime.base.file_limits import Limits, check_limits
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import is_one_of
 

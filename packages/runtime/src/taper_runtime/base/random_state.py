@@ -75,7 +75,7 @@ def new_state(seed: int | None) -> np.ndarray:
 
 
 class _Unseeded:
-    """Words of states that nobody has given a seed; the system's own take as long as a small run.
+    """Draws the words of unseeded states; asking the system for each takes as long as a small run.
 
     They are of another generator (M. O'Neill, "PCG: a family of simple fast space-efficient
     statistically good algorithms for random number generation", 2014), which numpy locks.
@@ -93,7 +93,7 @@ class _Unseeded:
         return source.random_raw(_WORDS // 2).view(np.uint32)
 
     def after_fork(self) -> None:
-        """In the child of a fork: draw other words than the parent."""
+        """Draw new words in a forked child, so that they differ from the parent's."""
         self._source = None
 
 
@@ -143,13 +143,13 @@ class Generator:
             _idle.append(self._source)
 
     def seed(self, seed: int) -> None:
-        """Begin anew, as ``torch.manual_seed`` does."""
+        """Reset the state, as ``torch.manual_seed`` does."""
         self._source.seed(seed % 2**32)
         self._normal = None
 
     @property
     def state(self) -> np.ndarray:
-        """The state after what has been drawn."""
+        """The current state."""
         return _encode(self._source, self._normal)
 
     def words(self, count: int) -> np.ndarray:
@@ -157,12 +157,12 @@ class Generator:
         return self._source.randint(0, 2**32, count, np.uint32)
 
     def skip(self, count: int) -> None:
-        """Draw ``count`` words and forget them."""
+        """Skip ``count`` words."""
         for start in range(0, count, _CHUNK):
             self.words(min(_CHUNK, count - start))
 
     def long_words(self, count: int) -> np.ndarray:
-        """Draw ``count`` numbers of 64 bits, as uint64: the first of two words is the upper."""
+        """Draw ``count`` 64-bit numbers, as uint64, each from two words, the upper first."""
         words = self.words(2 * count).astype(np.uint64)
         return words[0::2] << np.uint64(32) | words[1::2]
 

@@ -61,7 +61,7 @@ FUNCTIONS = ("floordiv", "min", "max")
 
 
 class UndecidedError(OpError):
-    """What a rule asked about a size holds for some sizes in range and not for others.
+    """A condition on a size is true for some sizes in range and false for others.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class UndecidedError(OpError):
 
 
 def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Compute an operation on a size and another once: the layers of a model repeat it.
+    """Cache results of binary operations: models repeat the same size arithmetic in every layer.
 
     The size keeps the result, not a table of all: elsewhere a variable of that name may have
     another range.
@@ -94,7 +94,7 @@ def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 class Size(_Int):
-    """A size expression that is no constant: a sum of products of atoms.
+    """A size expression that is not constant: a sum of products of atoms.
 
     Attributes
     ----------
@@ -345,7 +345,7 @@ def _sum(a: Any, b: Any, sign: int) -> Any:
 
 
 def _floordiv(a: Any, b: Any) -> Any:
-    """Divide what can be divided exactly; the rest becomes an atom.
+    """Divide the terms that are exact multiples; the remainder becomes an atom.
 
     ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` where b is a number.
     There ``(x // m + r) // b`` is ``(x + m * r) // (m * b)``: halving twice is dividing by four.

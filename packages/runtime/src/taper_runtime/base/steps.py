@@ -32,7 +32,7 @@ _MAX_TEXT = 200
 
 
 class Steps:
-    """So many steps that proofs may take.
+    """A quota of proof steps.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Steps:
         self.lows: dict[str, int] = {}
 
     def spend(self, count: int, about: object = None) -> None:
-        """Take so many steps for the question, or for ``about`` where none goes on.
+        """Charge steps to the current question, or to ``about`` if there is none.
 
         Raises
         ------
@@ -83,7 +83,7 @@ CURRENT: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
 def spend(count: int, about: object = None) -> None:
-    """Take steps of the load or the question that goes on, if one does; for ``about``."""
+    """Charge steps to the current load or question, if there is one, on behalf of ``about``."""
     steps = CURRENT.get()
     if steps is not None:
         steps.spend(count, about)
@@ -91,7 +91,7 @@ def spend(count: int, about: object = None) -> None:
 
 @contextmanager
 def limited(steps: Steps) -> Iterator[None]:
-    """Have everything that is asked meanwhile take the steps of one load."""
+    """Charge all questions inside the context to the quota of one load."""
     token = CURRENT.set(steps)
     try:
         yield

@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Do that for each line of ``text``."""
+    """Make each line of ``text`` printable."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -42,7 +42,7 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """Say that there is no such ``what``: the known word that ``word`` is like, and all there are.
+    """Describe an unknown ``what``: name the closest known word and list all of them.
 
     ``"unknown pass 'folds'; did you mean 'fold'? expected one of 'fold', 'fuse'"``.
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.errors import TaperError
 from taper_runtime.base.text import printable
-from taper_runtime.cli.parser import (
+from taper_runtime.cli.command_line import (
     command_names,
     command_parser,
     did_you_mean,

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.cli.options import (
+from taper_runtime.cli.command_line import Result
+from taper_runtime.cli.progress import progress
+from taper_runtime.cli.shared_options import (
     add_entry,
     add_runs,
     add_session_options,
@@ -17,8 +19,6 @@ from taper_runtime.cli.options import (
     make_feed,
     open_session,
 )
-from taper_runtime.cli.parser import Result
-from taper_runtime.cli.progress import progress
 from taper_runtime.session.config import thread_count
 
 if TYPE_CHECKING:

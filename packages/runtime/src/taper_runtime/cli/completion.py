@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from taper_runtime.cli.parser import Result, command_names, command_parser
+from taper_runtime.cli.command_line import Result, command_names, command_parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def _completion(args: argparse.Namespace) -> Result:
 
 
 def _commands() -> list[tuple[str, str, list[argparse.Action]]]:
-    """Name, description and arguments of every command."""
+    """List the name, description and arguments of every command."""
     parsers = [(name, command_parser(name)) for name in command_names()]
     return [(name, parser.description or "", parser._actions) for name, parser in parsers]
 
@@ -42,7 +42,7 @@ def _choices(action: argparse.Action) -> str:
 
 
 def _bash() -> str:
-    """Words where they are known; elsewhere bash's own completion of files."""
+    """Write bash code that completes known words, and file names elsewhere."""
     names = " ".join(command_names())
     lines = [
         "_taper() {",
@@ -99,7 +99,7 @@ def _zsh() -> str:
 
 
 def _zsh_specs(action: argparse.Action) -> list[str]:
-    """Specs of one argument for zsh's ``_arguments``."""
+    """Return the specs of one argument for zsh's ``_arguments``."""
     values = f"({_choices(action)})" if action.choices else "_files"
     if not action.option_strings:
         return [f"*:{action.dest}:{values}"]
@@ -130,7 +130,7 @@ def _fish() -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote for any shell: a quote ends the string, stands escaped, and begins another."""
+    """Quote for any shell: each quote closes the string, is escaped, and opens a new one."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

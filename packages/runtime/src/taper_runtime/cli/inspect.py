@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.text import printable
-from taper_runtime.cli.options import add_plan, load_plan
-from taper_runtime.cli.parser import Result
+from taper_runtime.cli.command_line import Result
+from taper_runtime.cli.shared_options import add_plan, load_plan
 
 if TYPE_CHECKING:
     import argparse

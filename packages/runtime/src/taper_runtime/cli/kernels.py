@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import unknown
-from taper_runtime.cli.parser import Result
+from taper_runtime.cli.command_line import Result
 from taper_runtime.native import _kernels
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taper_runtime.cli.options import (
+from taper_runtime.cli.command_line import Result
+from taper_runtime.cli.progress import progress
+from taper_runtime.cli.shared_options import (
     add_executor,
     add_plan,
     add_runs,
@@ -14,14 +16,12 @@ from taper_runtime.cli.options import (
     load_plan,
     make_feed,
 )
-from taper_runtime.cli.parser import Result
-from taper_runtime.cli.progress import progress
 from taper_runtime.session.config import thread_count
 
 if TYPE_CHECKING:
     import argparse
 
-    from taper_runtime.machine.limits import Limits
+    from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.reports.profile import Profile
 
 
@@ -50,11 +50,11 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def measure(args: argparse.Namespace) -> tuple[Profile, Limits]:
+def measure(args: argparse.Namespace) -> tuple[Profile, MachineLimits]:
     """Profile a plan; return also the limits of this machine."""
     from taper_runtime.machine.measure import load_limits, measure_limits
     from taper_runtime.native import _kernels
-    from taper_runtime.plan.weights import completed
+    from taper_runtime.plan.replaceable import completed
     from taper_runtime.reports.profile import profile_plan
 
     plan = completed(load_plan(args))

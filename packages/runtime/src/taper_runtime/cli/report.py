@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.text import printable
-from taper_runtime.cli.parser import Result
+from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.profile import add_measuring, measure
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _report(args: argparse.Namespace) -> Result:
     from taper_runtime.plan.spelling import size_text
-    from taper_runtime.reports.pages.report import report_page
+    from taper_runtime.reports.pages.report_page import report_page
 
     profile, limits = measure(args)
     args.output.write_text(report_page(args.plan.name, profile, limits), encoding="utf-8")

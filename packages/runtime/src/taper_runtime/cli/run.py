@@ -9,15 +9,15 @@ import numpy as np
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import printable
-from taper_runtime.cli.options import (
+from taper_runtime.cli.command_line import Result
+from taper_runtime.cli.shared_options import (
     add_plan,
     add_session_options,
     add_sizes,
     make_feed,
     open_session,
 )
-from taper_runtime.cli.parser import Result
-from taper_runtime.file.plain import to_json
+from taper_runtime.file.plain_data import to_json
 
 if TYPE_CHECKING:
     import argparse

@@ -105,7 +105,7 @@ cdef class Precedence:
 cdef int64_t aligned(int64_t size) noexcept
 
 
-cdef class Order:
+cdef class StepOrder:
     cdef taper_order native
     cdef Buffer producers   # int32 [steps]
     cdef Buffer first_user  # int32 [steps + 1]
@@ -129,7 +129,7 @@ cdef class Program:
     cdef tuple outputs
     cdef int32_t threads       # that one step may use
     cdef int32_t workers       # of a run
-    cdef Order order           # of the run's own body; None: its steps run one after the other
+    cdef StepOrder order           # of the run's own body; None: its steps run one after the other
     cdef Py_ssize_t n_inputs
     cdef Py_ssize_t n_external
     cdef Py_ssize_t n_constants

@@ -10,7 +10,7 @@ from taper_runtime.extend.servers import Server
 from taper_runtime.machine.choices import Choice
 from taper_runtime.native._kernels import Kernel
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.plan.liveness import Block
+from taper_runtime.plan.liveness import LiveRange
 from taper_runtime.plan.plan import TensorSpec
 
 ARENA: int
@@ -46,7 +46,7 @@ class Control:
     ) -> None: ...
 
 class Body:
-    def __init__(self, first: int, count: int, roots: Iterable[Block]) -> None: ...
+    def __init__(self, first: int, count: int, roots: Iterable[LiveRange]) -> None: ...
 
 class Step:
     def __init__(
@@ -72,10 +72,10 @@ class Precedence:
     def __init__(self, before: Sequence[int]) -> None: ...
 
 def assign_offsets(
-    blocks: Sequence[Block], precedence: Precedence | None = None
+    blocks: Sequence[LiveRange], precedence: Precedence | None = None
 ) -> tuple[list[int], int]: ...
 
-class Order:
+class StepOrder:
     def __init__(
         self, producers: Sequence[Sequence[int]], before: Sequence[int], leaders: int
     ) -> None: ...
@@ -93,5 +93,5 @@ class Program:
         variables: Variables,
         tensor_bytes: Sequence[int],
         refuse: Callable[[list[int]], None],
-        order: Order | None = None,
+        order: StepOrder | None = None,
     ) -> None: ...

@@ -355,7 +355,7 @@ cdef class Weights:
             (<void **>self.addresses.data)[i] = _first_byte(self.arrays[i])
 
 
-cdef class Order:
+cdef class StepOrder:
     """Which steps of the run's own body may run at the same time.
 
     Parameters
@@ -417,13 +417,13 @@ cdef class Program:
         What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
     refuse : callable
         Raises an error about steps, given by index, that nothing serves.
-    order : Order, optional
+    order : StepOrder, optional
         Without it steps run one after the other.
     """
 
     def __cinit__(
         self, inputs, outputs, n_constants, steps, bodies, restores,
-        threads, variables, tensor_bytes, refuse, Order order=None
+        threads, variables, tensor_bytes, refuse, StepOrder order=None
     ):
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
         self.n_inputs = len(self.inputs)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CompiledExecutor(Executor):
-    """Nodes as an array of steps with resolved pointers; ``run`` is one call without the GIL.
+    """Runs a plan as an array of steps with resolved pointers, in one call without the GIL.
 
     What no native kernel serves is a step that calls numpy. Where the plan has size variables, the
     array is made for each set of sizes it meets, and kept for the last few.

@@ -84,7 +84,7 @@ class Executor(ABC):
     @property
     @abstractmethod
     def served(self) -> list[tuple[PlanNode, str]]:
-        """Computed nodes, each with what does: "native", "user", "delegate" or "numpy".
+        """Computed nodes, each with what computes it: "native", "user", "delegate" or "numpy".
 
         Those of blocks that are run come behind the node that has them. Of the last run's sizes,
         where they vary.
@@ -118,7 +118,7 @@ class Executor(ABC):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """One inference: arrays in the order of ``plan.reads`` to those of ``plan.writes``.
+        """Run once: take arrays in the order of ``plan.reads``, return those of ``plan.writes``.
 
         A state that the plan writes in place is written in its array among the inputs; a run that
         fails leaves it as it was.
@@ -176,18 +176,18 @@ class Executor(ABC):
 
 
 def operand(plan: Plan, name: str) -> tuple[TensorType, tuple[int, ...]]:
-    """Type and strides (elements) of a tensor."""
+    """Return the type and strides (elements) of a tensor."""
     return plan.tensors[name].type, plan.placements[name].strides
 
 
 def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
-    """The op of a valid plan's node, and its attrs with defaults filled in."""
+    """Return the op of a valid plan's node, and its attrs with defaults filled in."""
     op = REGISTRY[node.op]
     return op, op.fill(node.attrs)
 
 
 def node_work(plan: Plan, node: PlanNode) -> Cost:
-    """The node's work, as its op says; less what need not be copied where it runs in place.
+    """Return the node's work by its op, less the copies that running in place saves.
 
     That of its blocks is not counted.
     """
@@ -199,12 +199,12 @@ def node_work(plan: Plan, node: PlanNode) -> Cost:
 
 
 def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
-    """The types of a node's inputs; None for those that are absent."""
+    """Return the types of a node's inputs; None for those that are absent."""
     return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
 def output_types(plan: Plan, node: PlanNode) -> list[TensorType]:
-    """The types of a node's outputs."""
+    """Return the types of a node's outputs."""
     return [plan.tensors[name].type for name in node.outputs]
 
 

@@ -52,6 +52,6 @@ def compile_plan(
     base = EXECUTORS[kind]()
     if not plan.origins:
         return base.compile(plan, settings)
-    from taper_runtime.executor.staged import StagedExecutor  # which most plans do not need
+    from taper_runtime.executor.segmented import SegmentedExecutor  # which most plans do not need
 
-    return StagedExecutor.compile(plan, settings, base)
+    return SegmentedExecutor.compile(plan, settings, base)

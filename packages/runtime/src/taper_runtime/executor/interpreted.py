@@ -56,7 +56,7 @@ _STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
 def block_function(
     plan: Plan, block: Block, settings: Settings, kept: Kept | None = None
 ) -> BlockFunction:
-    """A block of a plan without size variables as its op's evaluator calls it."""
+    """Return a function that evaluates a block of a plan without size variables."""
     settings = Settings(dispatch=settings.dispatch)
     body = InterpretedExecutor.compile(plan.body(block), settings, kept)
     return BlockFunction(block.signature, body.run)
@@ -135,7 +135,7 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
 
 
 class InterpretedExecutor(Executor):
-    """Node by node; a node of control flow is one, whose blocks are computed likewise.
+    """Evaluates a plan node by node in Python; blocks of control flow likewise.
 
     No two roots share memory, and each has its memory until its last reader has run, so that
     :meth:`trace` can show what lies there. A plan with size variables is made static anew for the

@@ -1,4 +1,4 @@
-"""Repeat work on a thread of its own, as long as somebody needs it."""
+"""Repeat work periodically on a background thread, for as long as its owner lives."""
 
 from __future__ import annotations
 

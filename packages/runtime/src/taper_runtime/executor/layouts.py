@@ -10,15 +10,15 @@ from taper_runtime.executor._program import assign_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from taper_runtime.plan.liveness import Block
+    from taper_runtime.plan.liveness import LiveRange
 
 
-def lay_out(blocks: Sequence[Block], algorithm: str) -> tuple[list[int], int]:
+def lay_out(blocks: Sequence[LiveRange], algorithm: str) -> tuple[list[int], int]:
     """Return the offsets of blocks, in the order given, and the bytes they take in all.
 
     Parameters
     ----------
-    blocks : sequence of Block
+    blocks : sequence of LiveRange
     algorithm : str
         One of :data:`LAYOUTS`.
     """
@@ -26,8 +26,8 @@ def lay_out(blocks: Sequence[Block], algorithm: str) -> tuple[list[int], int]:
     return LAYOUTS[algorithm](rounded)
 
 
-def _bump(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Put one behind the other: nothing shares memory."""
+def _bump(blocks: Sequence[LiveRange]) -> tuple[list[int], int]:
+    """Place the tensors end to end; none share memory."""
     offsets, end = [], 0
     for block in blocks:
         offsets.append(end)
@@ -35,8 +35,8 @@ def _bump(blocks: Sequence[Block]) -> tuple[list[int], int]:
     return offsets, end
 
 
-def _greedy_by_size(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Place the largest first, each in the smallest gap that fits, else behind the others.
+def _greedy_by_size(blocks: Sequence[LiveRange]) -> tuple[list[int], int]:
+    """Place the largest first, each in the smallest gap that fits, else at the end.
 
     Gaps are between those placed that are needed at the same time (Pisarchyk and Lee, "Efficient
     Memory Management for Deep Neural Net Inference", arXiv 2001.03288).
@@ -57,8 +57,8 @@ def _greedy_by_size(blocks: Sequence[Block]) -> tuple[list[int], int]:
     return offsets, _end(blocks, offsets)
 
 
-def _disjoint_groups(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Let blocks take turns in groups that lie end to end, each as large as its largest.
+def _disjoint_groups(blocks: Sequence[LiveRange]) -> tuple[list[int], int]:
+    """Group tensors that are never live together; place the groups end to end.
 
     At each step what is born there, largest first, goes to a group that is free, else a new one.
     """
@@ -78,23 +78,23 @@ def _disjoint_groups(blocks: Sequence[Block]) -> tuple[list[int], int]:
     return [starts[group] for group in group_of], starts[-1]
 
 
-def _best(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """Take the smallest layout of all."""
+def _best(blocks: Sequence[LiveRange]) -> tuple[list[int], int]:
+    """Return the smallest of the other layouts."""
     ways = [assign_offsets(blocks), _greedy_by_size(blocks), _disjoint_groups(blocks)]
     return min(ways, key=lambda way: way[1])
 
 
-def _meet(a: Block, b: Block) -> bool:
+def _meet(a: LiveRange, b: LiveRange) -> bool:
     """Whether both are needed at one step."""
     return a.birth <= b.death and b.birth <= a.death
 
 
-def _end(blocks: Sequence[Block], offsets: Sequence[int]) -> int:
+def _end(blocks: Sequence[LiveRange], offsets: Sequence[int]) -> int:
     return max((o + b.nbytes for o, b in zip(offsets, blocks, strict=True)), default=0)
 
 
 #: By the names that options have.
-LAYOUTS: dict[str, Callable[[Sequence[Block]], tuple[list[int], int]]] = {
+LAYOUTS: dict[str, Callable[[Sequence[LiveRange]], tuple[list[int], int]]] = {
     "bump": _bump,
     "greedy_by_size": _greedy_by_size,
     "disjoint_groups": _disjoint_groups,

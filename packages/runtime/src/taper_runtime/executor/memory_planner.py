@@ -1,4 +1,4 @@
-"""Lay out memory whose sizes runs find out, by the largest that any run has needed so far."""
+"""Plan memory for sizes known only during runs, by the largest that any run has needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taper_runtime.base.forks import watch
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.interval import start
 from taper_runtime.executor.layouts import LAYOUTS, lay_out
-from taper_runtime.plan.liveness import Block
+from taper_runtime.plan.liveness import LiveRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """Places for tensors in one piece of memory; never changed, but replaced by another."""
+    """Offsets of tensors in one piece of memory. Immutable; a new layout replaces it."""
 
     version: int
     places: Mapping[str, tuple[int, int]]  # offset and bytes of each
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
 
 
 class MemoryPlanner:
-    """Learns how large tensors become, and lays them out anew on an interval if one has grown.
+    """Tracks the largest size of each tensor, and periodically plans a new layout if one grew.
 
     Runs take the newest layout with one read of a reference; none waits for the thread that makes
     the next. That begins with the first run, and ends with the planner.
@@ -66,12 +66,12 @@ class MemoryPlanner:
         return layout, slab
 
     def give_back(self, slab: np.ndarray) -> None:
-        """Keep the memory of a run for another, if that was asked for."""
+        """Keep a run's memory for the next run, if reuse was requested."""
         if not self.planning.deallocate_between_runs:
             self._slabs.append(slab)
 
     def learn(self, name: str, nbytes: int) -> None:
-        """Note that a tensor had no place of this size."""
+        """Record that a tensor needed more than its place in the layout."""
         if not self.planning.enabled:
             return
         with self._lock:
@@ -89,7 +89,7 @@ class MemoryPlanner:
                 return
             self._grown = False
             maxima = dict(self._maxima)
-        blocks = [Block(*self._lives[name], nbytes) for name, nbytes in maxima.items()]
+        blocks = [LiveRange(*self._lives[name], nbytes) for name, nbytes in maxima.items()]
         offsets, total = lay_out(blocks, self.planning.algorithm)
         places = dict(zip(maxima, zip(offsets, maxima.values(), strict=True), strict=True))
         self.layout = Layout(self.layout.version + 1, places, total)
@@ -105,7 +105,7 @@ class MemoryPlanner:
             ``bytes_by_algorithm``, what each would take for the largest sizes so far.
         """
         with self._lock:
-            blocks = [Block(*self._lives[name], n) for name, n in self._maxima.items()]
+            blocks = [LiveRange(*self._lives[name], n) for name, n in self._maxima.items()]
             outgrown = self._outgrown
         layout = self.layout
         return {
@@ -116,7 +116,7 @@ class MemoryPlanner:
         }
 
     def after_fork(self) -> None:
-        """In the child of a fork: the thread is gone, and with it whoever had the lock."""
+        """Reset thread and lock in a forked child: the threads of the parent do not exist there."""
         self._lock, self._begun = threading.Lock(), False
 
     def _begin(self) -> None:
@@ -132,7 +132,7 @@ class MemoryPlanner:
 
 
 class Slab:
-    """The memory of one run: places in the planner's layout, and other memory where one is small.
+    """The memory of one run: places in the layout, and extra memory where one is too small.
 
     A context manager; the arrays must not be used behind it.
     """

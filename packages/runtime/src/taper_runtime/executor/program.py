@@ -22,7 +22,7 @@ from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.extend.servers import NumpyServer, label_of
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.liveness import Block as Memory
+from taper_runtime.plan.liveness import LiveRange as Memory
 from taper_runtime.plan.liveness import lifetimes
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor.rollback import Restore
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.ops.opdef import BlockFunction, TensorType
-    from taper_runtime.plan.order import Order
+    from taper_runtime.plan.node_order import Order
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 
@@ -90,10 +90,10 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     kept = [name for restore in restores for name in restore.node.reads[1:]]
     outputs = list(dict.fromkeys(plan.writes))
     constants = constant_names(plan)
-    places = {name: Place(_program.CONSTANT, i) for i, name in enumerate(constants)}
+    places = {name: RootPlace(_program.CONSTANT, i) for i, name in enumerate(constants)}
     external = (*plan.reads, *outputs)
-    places.update((name, Place(_program.EXTERNAL, i)) for i, name in enumerate(external))
-    builder = _Builder(settings)
+    places.update((name, RootPlace(_program.EXTERNAL, i)) for i, name in enumerate(external))
+    builder = _StepBuilder(settings)
     scope = builder.add_body(plan, nodes, places, kept)[1]
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
     without = plan.without_values()
@@ -125,9 +125,9 @@ def _make_order(
     kept: Sequence[str],
     places: Container[str],
     settings: Settings,
-) -> _program.Order | None:
+) -> _program.StepOrder | None:
     """Return which steps may run at the same time; None if no two may, or it saves little time."""
-    from taper_runtime.plan.order import memory_before, order_of, users_of  # rarely needed
+    from taper_runtime.plan.node_order import memory_before, order_of, users_of  # rarely needed
 
     order = order_of(plan, nodes)
     if order.is_total or _least_share(plan, order) > _WORTH_SHARE:
@@ -140,7 +140,7 @@ def _make_order(
     ]
     own = [1 << index for index in range(len(nodes))]
     before = memory_before(order, [*in_arena, *own])
-    return _program.Order(order.producers, before, min(settings.nodes_at_once, len(nodes)))
+    return _program.StepOrder(order.producers, before, min(settings.nodes_at_once, len(nodes)))
 
 
 def _least_share(plan: Plan, order: Order) -> float:
@@ -178,20 +178,20 @@ def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
     return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), server)
 
 
-class Place(NamedTuple):
-    """Where the memory of a root lies; see ``Operand``."""
+class RootPlace(NamedTuple):
+    """The location of a root's memory; see ``Operand``."""
 
     kind: int
     number: int
     offset: int = 0
     along: tuple[tuple[int, int], ...] = ()
 
-    def in_scan(self, step: int, nbytes: int) -> Place:
+    def in_scan(self, step: int, nbytes: int) -> RootPlace:
         """Return where slices of so many bytes lie in the iterations of a scan."""
         return self._replace(along=(*self.along, (step, nbytes)))
 
 
-class _Builder:
+class _StepBuilder:
     """Makes steps and bodies of a plan's nodes and blocks.
 
     Attributes
@@ -211,7 +211,7 @@ class _Builder:
         self,
         plan: Plan,
         nodes: Sequence[PlanNode],
-        places: Mapping[str, Place],
+        places: Mapping[str, RootPlace],
         kept: Sequence[str],
     ) -> tuple[int, _Scope]:
         """Add the executed nodes of a plan, or of a block as a plan of its own.
@@ -225,7 +225,7 @@ class _Builder:
             roots = {root: block._replace(birth=0, death=last) for root, block in roots.items()}
         places = {
             **places,
-            **{r: Place(_program.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
+            **{r: RootPlace(_program.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
         }
         self._n_roots += len(roots)
         first, body = len(self.steps), len(self.bodies)
@@ -253,7 +253,7 @@ class _Builder:
         return _program.Step(op, attrs, inputs, outputs, label, count, *servers, choice=choice)
 
     def _call(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
-        """A call that nobody else computes: its block once, on the operands where they lie."""
+        """Make a step that runs a call's block once, directly on the operands."""
         (block,) = node.blocks
         operands = node.reads[len(node.reads) - len(block.inputs) :]
         ends = zip((*block.inputs, *block.outputs), (*operands, *node.outputs), strict=True)
@@ -261,7 +261,7 @@ class _Builder:
         return _program.Control(_program.SCAN, [body], trips=1)
 
     def _branch(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
-        """An IF: its blocks read the operands where they lie and write the node's outputs."""
+        """Make the step of an IF: its blocks read the operands in place and write the outputs."""
         predicate, *operands = node.reads
         made = []
         for block in node.blocks:
@@ -270,7 +270,7 @@ class _Builder:
         return _program.Control(_program.BRANCH, made, scope.operand(predicate))
 
     def _loop(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
-        """A WHILE or a SCAN: what its blocks read as carries is what the node gives."""
+        """Make the step of a WHILE or a SCAN: its blocks keep the carries in the node's outputs."""
         attrs: dict[str, Any] = definition(node)[1]
         n, block = attrs["carries"], node.blocks[-1]
         read = [*node.outputs[:n], *node.reads[n:]]
@@ -301,33 +301,37 @@ class _Builder:
         kind = _program.LOOP if node.op == "WHILE" else _program.SCAN
         return _program.Control(kind, made, predicate, trips, enter, after)
 
-    def _inside(self, scope: _Scope, block: Block, ends: Mapping[str, Place]) -> tuple[int, _Scope]:
+    def _inside(
+        self, scope: _Scope, block: Block, ends: Mapping[str, RootPlace]
+    ) -> tuple[int, _Scope]:
         body, outside = scope.body(block, ends)
         return self.add_body(body, executed_nodes(body), outside, body.outputs)
 
 
 class _Scope(NamedTuple):
-    """A plan, or a block as one, where its roots lie, and the types of its tensors."""
+    """A plan, or a block as one, with the places of its roots and the types of its tensors."""
 
     plan: Plan
-    places: Mapping[str, Place]
+    places: Mapping[str, RootPlace]
     types: Mapping[str, TensorType]
 
-    def place(self, name: str) -> Place:
-        """Where a tensor lies."""
+    def place(self, name: str) -> RootPlace:
+        """Return the place of a tensor."""
         root, offset, _ = self.plan.placements[name]
         kind, number, start, along = self.places[root]
-        return Place(kind, number, start + offset, along)
+        return RootPlace(kind, number, start + offset, along)
 
     def operand(self, name: str) -> _program.Operand:
-        """A tensor and where it lies."""
+        """Return a tensor with its place as an operand."""
         # As place() finds it, which would make a Place for each operand to take it apart again.
         root, offset, strides = self.plan.placements[name]
         kind, index, start, along = self.places[root]
         return _program.Operand(kind, index, start + offset, self.types[name], strides, along)
 
-    def body(self, block: Block, ends: Mapping[str, Place]) -> tuple[Plan, dict[str, Place]]:
-        """A block as a plan, and the places of its roots outside of its part of the arena.
+    def body(
+        self, block: Block, ends: Mapping[str, RootPlace]
+    ) -> tuple[Plan, dict[str, RootPlace]]:
+        """Return a block as a plan, and the places of its roots outside its part of the arena.
 
         ``ends`` are those of inputs and outputs. An output in the memory of an input has its place.
         """
@@ -338,7 +342,7 @@ class _Scope(NamedTuple):
 
 
 def _block_function(plan: Plan, node: PlanNode, dispatch: Dispatch, index: int) -> BlockFunction:
-    """A block that no step is made of, as its op's evaluator calls it."""
+    """Return a function that evaluates a block which has no steps of its own."""
     from taper_runtime.executor.interpreted import block_function
 
     return block_function(plan, node.blocks[index], Settings(dispatch=dispatch))

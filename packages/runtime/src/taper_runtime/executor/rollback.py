@@ -1,4 +1,4 @@
-"""Save what a run overwrites of states, so that one that fails can put it back."""
+"""Save the parts of states that a run overwrites, so that a failed run can restore them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Restore(NamedTuple):
-    """A node that puts back what another overwrites of a state.
+    """A node that restores the part of a state that another node overwrites.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SizeTable:
-    """Distinct sizes as one straight-line program over 64-bit integers, each computed once.
+    """Compiles distinct sizes to one straight-line program over 64-bit integers.
 
     Every size has a slot. The variables have the first ones; ``start`` holds what the others are
     before ``code`` has run, which is what constants stay.

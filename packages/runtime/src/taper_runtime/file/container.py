@@ -20,7 +20,7 @@ from taper_runtime.base.checks import (
 )
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import PlanFormatError
-from taper_runtime.base.limits import UNLIMITED, Limits, refuse_beyond
+from taper_runtime.base.file_limits import UNLIMITED, Limits, refuse_beyond
 from taper_runtime.base.loading import current_check, look, watched
 from taper_runtime.base.records import NamedTuple
 
@@ -39,7 +39,7 @@ _LENGTH_BYTES = 8
 _PIECE = 1 << 18
 
 
-class Entry(NamedTuple):
+class StoredArray(NamedTuple):
     """One tensor of the file."""
 
     dtype: str
@@ -48,10 +48,10 @@ class Entry(NamedTuple):
 
 
 class Container(NamedTuple):
-    """What a header says."""
+    """The contents of a header."""
 
     metadata: dict[str, str]
-    entries: dict[str, Entry]
+    entries: dict[str, StoredArray]
 
 
 def parse_json(text: str, field: str) -> Any:
@@ -88,7 +88,7 @@ def _check_strings(value: Any, field: str) -> None:
 
 
 def _parse_json(text: str, field: str) -> Any:
-    """Do that; strings may have lone surrogates."""
+    """Parse JSON whose strings may have lone surrogates."""
     try:
         if len(text) > _PIECE and current_check() is not None:
             from taper_runtime.file.pieces import Pieces  # for loads that something may end
@@ -181,7 +181,7 @@ def parse_header(
 
 
 def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> NoReturn:
-    """Refuse what has no header of safetensors, by what it is instead."""
+    """Raise for a file that is not safetensors, and name the type that it seems to have."""
     from taper_runtime.file.foreign import identify
 
     kind = identify(buffer)
@@ -191,7 +191,7 @@ def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> N
 
 def _parse_entries(
     header: dict[str, Any], data: int, end: int, dtypes: Mapping[str, DType]
-) -> dict[str, Entry]:
+) -> dict[str, StoredArray]:
     """Check that the tensors fill the bytes from ``data`` to ``end`` one after the other."""
     by_code = {dtype.code: name for name, dtype in dtypes.items()}
     entries = {}
@@ -216,7 +216,7 @@ def _parse_entries(
             fail(
                 f"{field}.data_offsets", f"expected {nbytes} bytes by dtype and shape", stop - start
             )
-        entries[name] = Entry(dtype, shape, data + start)
+        entries[name] = StoredArray(dtype, shape, data + start)
         spans.append((start, stop, field))
     filled = 0
     for start, stop, field in watched(sorted(spans)):
@@ -240,7 +240,7 @@ def make_header(
     types: Mapping[str, TensorType],
     dtypes: Mapping[str, DType] = DTYPES,
 ) -> tuple[bytes, list[str]]:
-    """Lay a file out.
+    """Make a file's header, and order the data of its tensors.
 
     Returns
     -------

@@ -34,7 +34,7 @@ def parse(text: str, known: Mapping[str, int]) -> int:
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"expected at most {MAX_TEXT} characters")
-    parser = _Parser(text, known)
+    parser = _ExpressionParser(text, known)
     try:
         size = parser.sum(0)
     except OpError as error:
@@ -44,7 +44,7 @@ def parse(text: str, known: Mapping[str, int]) -> int:
     return size
 
 
-class _Parser:
+class _ExpressionParser:
     """Recursive descent over ``sum := ['-'] product ((' + ' | ' - ') product)*``."""
 
     def __init__(self, text: str, known: Mapping[str, int]) -> None:

@@ -14,15 +14,15 @@ from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size, variables
 from taper_runtime.file.checks import check_object, items_of, items_or_none
-from taper_runtime.file.plain import from_json, to_json
-from taper_runtime.file.recipes import read_recipes, write_recipes
+from taper_runtime.file.plain_data import from_json, to_json
+from taper_runtime.file.stored_recipes import read_recipes, write_recipes
 from taper_runtime.plan.features import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from taper_runtime.plan.plan import Entry, Plan
-    from taper_runtime.plan.weights import WeightSpec
+    from taper_runtime.plan.replaceable import WeightSpec
 
 
 class FileField(NamedTuple):
@@ -78,7 +78,7 @@ def _read_weights(item: Any, path: str) -> dict[str, WeightSpec]:
 
 
 def _read_weight(name: str, item: Any) -> WeightSpec:
-    from taper_runtime.plan.weights import WeightSpec  # which most plans do not need
+    from taper_runtime.plan.replaceable import WeightSpec  # which most plans do not need
 
     try:
         check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)

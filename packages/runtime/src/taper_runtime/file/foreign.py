@@ -1,4 +1,4 @@
-"""Guess a file's type from its first bytes, for the error that refuses it."""
+"""Guess a file's type from its first bytes, for error messages."""
 
 from __future__ import annotations
 

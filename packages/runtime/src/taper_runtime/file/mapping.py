@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.checks import fail
 from taper_runtime.base.errors import InputError, PlanFormatError
-from taper_runtime.base.limits import refuse_beyond
+from taper_runtime.base.file_limits import refuse_beyond
 from taper_runtime.base.loading import PIECE_BYTES, look
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ def choose_model(
 
 
 class Joined:
-    """The document of several plans, and their tensors: those that are equal once.
+    """The joint document of several plans, and their tensors without duplicates.
 
     Attributes
     ----------

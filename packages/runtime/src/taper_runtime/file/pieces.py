@@ -18,7 +18,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Pieces:
-    """Parses one text as a decoder does.
+    """Parses one JSON text in pieces, with the results of a decoder.
 
     Parameters
     ----------

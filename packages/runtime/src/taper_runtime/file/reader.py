@@ -22,7 +22,14 @@ from taper_runtime.base.checks import (
 )
 from taper_runtime.base.dtypes import FILE_DTYPES
 from taper_runtime.base.errors import InputError, PlanFormatError
-from taper_runtime.base.limits import UNLIMITED, Budget, Limits, check_counts, check_limits, proofs
+from taper_runtime.base.file_limits import (
+    UNLIMITED,
+    Budget,
+    Limits,
+    check_counts,
+    check_limits,
+    proofs,
+)
 from taper_runtime.base.loading import apart_if_large, watched
 from taper_runtime.base.option_values import LOAD_MODES
 from taper_runtime.base.sizes import variable
@@ -42,8 +49,8 @@ from taper_runtime.file.fields import (
 )
 from taper_runtime.file.mapping import mapped
 from taper_runtime.file.models import choose_model, member, model_names
-from taper_runtime.file.plain import from_json
-from taper_runtime.file.recipes import PROVENANCE, StoredRecipes
+from taper_runtime.file.plain_data import from_json
+from taper_runtime.file.stored_recipes import PROVENANCE, StoredRecipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import NO_ATTRS

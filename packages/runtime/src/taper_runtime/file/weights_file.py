@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.buffers import address
 from taper_runtime.base.dtypes import DTYPES
-from taper_runtime.base.limits import Limits
+from taper_runtime.base.file_limits import Limits
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.file.container import parse_header
 from taper_runtime.file.mapping import mapped

@@ -20,9 +20,9 @@ from taper_runtime.file.fields import (
 )
 from taper_runtime.file.mapping import check_path
 from taper_runtime.file.models import DEFAULT_MODEL, Joined, member
-from taper_runtime.file.plain import to_json
-from taper_runtime.file.recipes import PROVENANCE, write_recipes
+from taper_runtime.file.plain_data import to_json
 from taper_runtime.file.replacing import replace_file
+from taper_runtime.file.stored_recipes import PROVENANCE, write_recipes
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.validate import validate

@@ -20,7 +20,7 @@ from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
 
-#: Of a level, with the least level.
+#: Supported bit widths, and the smallest integer of each.
 _BITS = {4: 0, 8: -128}
 _SIZES = (32, 64, 128, 256)
 _HEAD = 2 * PANEL

@@ -18,12 +18,12 @@ from taper_runtime.machine import limits as machine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.machine.limits import Limits
+    from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.ops.opdef import Attrs, Cost, OpDef, TensorType
 
 
-class Place(NamedTuple):
-    """Where a node is computed: how much of it at once, and which traffic that causes.
+class Locality(NamedTuple):
+    """The memory traffic of a node, and how much of the node is computed at once.
 
     Operands that are in the core's own cache cause none.
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 #: The whole node, its operands in the core's own cache.
-NEAR = Place()
+NEAR = Locality()
 
 
 def cost(
@@ -51,8 +51,8 @@ def cost(
     inputs: Sequence[TensorType | None],
     outputs: Sequence[TensorType],
     attrs: Attrs,
-    place: Place = NEAR,
-    limits: Limits | None = None,
+    place: Locality = NEAR,
+    limits: MachineLimits | None = None,
     extra: tuple[int, int] | None = None,
 ) -> float:
     """Estimate the time of one node on one thread, in nanoseconds.
@@ -66,8 +66,8 @@ def cost(
     outputs : sequence of TensorType
     attrs : mapping
         Complete.
-    place : Place
-    limits : Limits, optional
+    place : Locality
+    limits : MachineLimits, optional
         :data:`taper_runtime.machine.limits.TYPICAL` unless given.
     extra : (int, int), optional
         What a kernel says that it does beyond the op, in place of what the op expects: flops, and
@@ -126,7 +126,9 @@ def alone_ns(work: Cost) -> float:
     return limits.node_ns + max(work.flops / limits.flops, work.bytes / limits.memory[-2].copy)
 
 
-def traffic_ns(limits: Limits, constant: int, read: int, written: int, resident: int) -> float:
+def traffic_ns(
+    limits: MachineLimits, constant: int, read: int, written: int, resident: int
+) -> float:
     """Return the least time of a node's traffic, in nanoseconds.
 
     Constants come from the level that holds all that a run touches, since they are touched once a
@@ -135,7 +137,7 @@ def traffic_ns(limits: Limits, constant: int, read: int, written: int, resident:
 
     Parameters
     ----------
-    limits : Limits
+    limits : MachineLimits
     constant, read, written : int
         Bytes of weights, of other inputs, of the output.
     resident : int

@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     copy: float
 
 
-class Limits(NamedTuple):
+class MachineLimits(NamedTuple):
     """What ``threads`` threads can do with the code of one ISA level.
 
     The first five are measured (:mod:`taper_runtime.machine.measure`). The others are what kernels
@@ -77,7 +77,7 @@ class Limits(NamedTuple):
 #: are the same wherever they are exported. The rates come from two machines, a Xeon (Sapphire
 #: Rapids) and an EPYC (Zen 4), whose measured limits are in ``docs/results/benchmarks.md`` (avx512,
 #: one thread).
-TYPICAL = Limits(
+TYPICAL = MachineLimits(
     isa="avx512",
     threads=1,
     # Matrix products reach up to 92% of the peak, which is 174 on the Xeon and 118 on the EPYC. The

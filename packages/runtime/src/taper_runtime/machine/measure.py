@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.machine.limits import Limits, Memory
+from taper_runtime.machine.limits import MachineLimits, Memory
 from taper_runtime.native import _kernels
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LINE = 64
 
 def measure_limits(
     levels: Sequence[str], threads: Sequence[int], advance: Callable[[], None] = lambda: None
-) -> list[Limits]:
+) -> list[MachineLimits]:
     """Measure every ISA level in ``levels`` at every number of threads; about a second each.
 
     ``advance`` is called after each measurement.
@@ -44,7 +44,7 @@ def measure_limits(
             memory.append(_memory(isa, count, buffer, "DRAM", 0, buffer.size))
             flops = _best(isa, "fma", count, buffer, _LINE * count)
             int8 = _best(isa, "int8", count, buffer, _LINE * count)
-            made.append(Limits(isa, count, flops, int8, tuple(memory)))
+            made.append(MachineLimits(isa, count, flops, int8, tuple(memory)))
             advance()
     return made
 
@@ -55,7 +55,7 @@ def _memory(isa: str, threads: int, buffer: Buffer, name: str, size: int, used: 
 
 
 def _best(isa: str, probe: str, threads: int, buffer: Buffer, nbytes: int) -> float:
-    """Work per nanosecond of the best trial; 0 where this CPU has no such probe."""
+    """Return the best trial's work per nanosecond; 0 if this CPU lacks the probe's instructions."""
     each = min(nbytes, buffer.size) // threads // _LINE * _LINE
     passes = 1
     best = 0.0
@@ -73,7 +73,7 @@ def _best(isa: str, probe: str, threads: int, buffer: Buffer, nbytes: int) -> fl
     return best
 
 
-def describe_limits(limits: Sequence[Limits]) -> str:
+def describe_limits(limits: Sequence[MachineLimits]) -> str:
     """Write a table, one line per ISA level and number of threads."""
     caches = ", ".join(f"{m.name} {m.size >> 10} KiB" for m in limits[0].memory if m.size)
     names = [m.name for m in limits[0].memory]
@@ -89,19 +89,19 @@ def describe_limits(limits: Sequence[Limits]) -> str:
     return "\n".join(lines)
 
 
-def save_limits(limits: Sequence[Limits], path: str | os.PathLike[str]) -> None:
+def save_limits(limits: Sequence[MachineLimits], path: str | os.PathLike[str]) -> None:
     """Write measured limits as JSON."""
     with open(path, "w") as file:
         json.dump([limits_data(item) for item in limits], file, indent=1)
 
 
-def limits_data(limits: Limits) -> dict[str, Any]:
+def limits_data(limits: MachineLimits) -> dict[str, Any]:
     """Return what is measured of limits, as plain data that JSON can hold."""
     measured = {name: getattr(limits, name) for name in ("isa", "threads", "flops", "int8")}
     return {**measured, "memory": [m._asdict() for m in limits.memory]}
 
 
-def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Limits:
+def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> MachineLimits:
     """Read the limits that :func:`save_limits` wrote for an ISA level and number of threads.
 
     Raises
@@ -112,7 +112,7 @@ def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Limits:
     try:
         with open(path) as file:
             made = [
-                Limits(**{**item, "memory": tuple(Memory(**m) for m in item["memory"])})
+                MachineLimits(**{**item, "memory": tuple(Memory(**m) for m in item["memory"])})
                 for item in json.load(file)
             ]
     except (ValueError, TypeError, KeyError) as error:

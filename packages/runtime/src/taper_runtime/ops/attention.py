@@ -71,7 +71,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _attended(queries: int, keys: int, diagonal: int) -> int:
-    """How many (query i, key j) there are with ``j <= i + diagonal``."""
+    """Count the pairs (query i, key j) with ``j <= i + diagonal``."""
 
     def below(end: int) -> int:  # sum over i < end of the keys that a query with diagonal 0 attends
         rising = smallest(largest(end, 0), keys)
@@ -81,7 +81,7 @@ def _attended(queries: int, keys: int, diagonal: int) -> int:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Two products over the pairs attended, and a softmax of four flops each."""
+    """Cost of two products over the attended pairs, and of a softmax with four flops per pair."""
     q, k, v = (t.shape for t in inputs[:3])
     pairs = _attended(q[-2], k[-2], attrs["diagonal"] if attrs["causal"] else k[-2])
     heads = q[0] * (q[1] if len(q) == 4 else 1)

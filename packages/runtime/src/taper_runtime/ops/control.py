@@ -155,7 +155,7 @@ def _count(op: str, what: str, count: int, least: int, most: int) -> int:
 
 
 def own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Copy: what a block gives may be what it was given."""
+    """Copy the arrays: a block may return one of its inputs."""
     return tuple(np.array(array, order="C") for array in arrays)
 
 

@@ -79,7 +79,7 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _transposed_positions(output: Sequence[int], attrs: Attrs) -> list[np.ndarray]:
-    """Per spatial dim, the input position that meets each tap at each output; -1: none."""
+    """Map each output and tap, per spatial dim, to an input position; -1: none."""
     positions = []
     for d, size in enumerate(output):
         taps = np.arange(attrs["kernel"][d]) * attrs["dilation"][d]
@@ -152,7 +152,7 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
 def _winograd_cost(
     tile: int, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 ) -> Cost:
-    """Products of the points of each tile; pixels and sums go through scratch, by whole vectors."""
+    """Cost of the pointwise products of all tiles, and of scratch traffic in whole vectors."""
     batch, *sizes, columns = output.shape
     channels, lanes = inputs[0].shape[-1], whole_panels(columns)
     points = batch * winograd.tiles(tuple(sizes), tile) * (tile + 2) ** 2

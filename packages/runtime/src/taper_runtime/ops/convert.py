@@ -1,4 +1,4 @@
-"""CAST, and values of dtypes that numpy has not."""
+"""CAST, and conversions of dtypes that numpy lacks."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _qr(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
 def _compute_finite(
     compute: Callable[[np.ndarray], Arrays], x: np.ndarray, read: np.ndarray
 ) -> Arrays:
-    """Decompose a batch of matrices; factors of those that hold an infinity are NaN.
+    """Decompose a batch of matrices; a matrix with an infinity gets factors of NaN.
 
     LAPACK's iterations may never end on an infinity. ``read`` is x but for what is not read of it.
 

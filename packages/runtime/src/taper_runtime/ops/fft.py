@@ -218,7 +218,7 @@ def _evaluate_irfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Need the whole of the axis, and of the parts."""
+    """Region rule: a part needs the whole transformed axis and both parts of each number."""
     rank = min(len(inputs[0].shape), len(output.shape))
     rank -= len(inputs[0].shape) == len(output.shape)  # the parts' axis of both
     axes = [WHOLE if axis == attrs["axis"] else Same(axis) for axis in range(rank)]

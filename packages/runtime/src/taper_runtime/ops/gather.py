@@ -184,12 +184,12 @@ def _region_gather(inputs: Sequence[TensorType], output: TensorType, attrs: Attr
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Of the table only what is taken is read."""
+    """Cost of reading only the rows that are taken from the table."""
     return Cost(0, 2 * output.nbytes + sum(index.nbytes for index in inputs[1:]))
 
 
 def _cost_embedding_bag(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Of the table what is taken is read, and added once."""
+    """Cost of reading the rows taken from the table, and of adding each once."""
     table, indices = inputs[:2]
     taken = indices.size * table.shape[1]
     read = TensorType(table.dtype, (taken,)).nbytes + sum(t.nbytes for t in inputs[1:])

@@ -56,7 +56,7 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Every row in some group; of b as many matrices as there are rows for."""
+    """Cost with every row in some group; no more matrices of b than rows."""
     a, b, ends = inputs
     read = b.nbytes // largest(1, b.shape[0]) * smallest(a.shape[0], b.shape[0])
     return Cost(

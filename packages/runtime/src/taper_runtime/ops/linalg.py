@@ -58,7 +58,7 @@ def guarded(
 def guarded_all(
     op: str, expected: str, check: bool, compute: Callable[..., Any], *arrays: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Do so where ``compute`` gives several results; without check it has to give one."""
+    """Guard a ``compute`` with several results."""
     with np.errstate(all="ignore"):
         try:
             return tuple(np.asarray(result, order="C") for result in compute(*arrays))

@@ -120,7 +120,7 @@ class Cost(NamedTuple):
 
 
 class Save(NamedTuple):
-    """How to keep what a node in place overwrites of its first input, and how to put it back.
+    """How to save and restore the part of its first input that an in-place node overwrites.
 
     Attributes
     ----------
@@ -280,8 +280,8 @@ class OpDef(NamedTuple):
         ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None where
         strides cannot express it. Only ops that move no values have one.
     parts : callable, optional
-        ``(input shapes, attrs) -> offsets`` (elements) of the inputs, each row-major, in an output
-        that they make up; None where they lie otherwise in it. Only ops that move no values have
+        ``(input shapes, attrs) -> offsets`` (elements): where each row-major input lies in the
+        output if the output is their concatenation, else None. Only ops that move no values have
         one.
     inplace : tuple of int
         Inputs whose memory the output may take over when shape and dtype are equal.

@@ -122,7 +122,7 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 
 
 def _cost_adaptive(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Every element of x in about one window."""
+    """Cost with each element of x in about one window."""
     return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
 
 

@@ -130,7 +130,7 @@ def _permutation(generator: Generator, count: int, limit: int, dtype: str) -> np
 
 
 class _Law(NamedTuple):
-    """How numbers are drawn.
+    """A distribution, and how numbers are drawn from it.
 
     Attributes
     ----------

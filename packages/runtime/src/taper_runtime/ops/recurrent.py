@@ -137,7 +137,7 @@ def _rnn(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Rows of the batch are apart: axis 1 of the gates, axis 0 of the states before the first."""
+    """Batch items are independent: axis 1 of the gates, axis 0 of the initial states."""
     states = [t for t in inputs[1:] if len(t.shape) == 2]
     parameters = inputs[1 + len(states) :]
     rows: list[Region] = [(Same(1), WHOLE) for _ in states]

@@ -1,7 +1,7 @@
-"""Say which part of each input a part of an op's output needs.
+"""Define region rules: which part of each input a part of an op's output needs.
 
 A *region* tells, for each axis of one input, how it is related to the axes of the output: by
-:class:`Same`, :class:`Window`, :class:`Block`, :data:`BROADCAST` or :data:`WHOLE`. An op's rule
+:class:`Same`, :class:`Window`, :class:`Grouped`, :data:`BROADCAST` or :data:`WHOLE`. An op's rule
 (:attr:`OpDef.region`) returns one region per input. It knows types and attrs alone, whose sizes may
 be expressions. :data:`WHOLE` is right for every axis of every op; each other relation claims that
 less is needed, and :func:`taper_runtime.ops.region_check.check_region` finds a false claim.
@@ -66,7 +66,7 @@ class Window(NamedTuple):
         return min(ends), max(ends) + self.length
 
 
-class Block(NamedTuple):
+class Grouped(NamedTuple):
     """Some axes of the input and some of the output hold the same elements in row-major order.
 
     Axes of size 1 are in no block. Each axis in ``inputs`` has this relation.
@@ -90,7 +90,7 @@ BROADCAST = Simple("BROADCAST")
 #: All elements along the axis are needed: what every element needs, or what no rule describes.
 WHOLE = Simple("WHOLE")
 
-Relation = Same | Window | Block | Simple
+Relation = Same | Window | Grouped | Simple
 
 #: One input's relations, one per axis.
 Region = tuple[Relation, ...]
@@ -104,7 +104,7 @@ def output_axes(relation: Relation) -> tuple[int, ...]:
     match relation:
         case Same() | Window():
             return (relation.axis,)
-        case Block():
+        case Grouped():
             return relation.outputs
     return ()
 
@@ -113,7 +113,7 @@ def output_axes(relation: Relation) -> tuple[int, ...]:
 
 
 def whole(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Need everything: the rule of an op that has none."""
+    """Region rule: each part of the output needs every input whole."""
     return [() if t is None else all_of(t.shape) for t in inputs]
 
 
@@ -237,7 +237,7 @@ def _least_block(old: Shape, i: int, new: Shape, j: int) -> tuple[list[int], lis
 def _rest(
     old: Shape, i: int, new: Shape, j: int, region: list[Relation]
 ) -> tuple[list[int], list[int]]:
-    """Pair last axes while they are equal; return the others."""
+    """Pair the trailing axes that are equal; return the remaining ones."""
     mine = [axis for axis in range(i, len(old)) if old[axis] != 1]
     theirs = [axis for axis in range(j, len(new)) if new[axis] != 1]
     while mine and theirs and old[mine[-1]] == new[theirs[-1]]:
@@ -248,7 +248,7 @@ def _rest(
 def _relate(region: list[Relation], mine: list[int], theirs: list[int]) -> None:
     single = len(mine) == len(theirs) == 1
     for axis in mine:
-        region[axis] = Same(theirs[0]) if single else Block(tuple(mine), tuple(theirs))
+        region[axis] = Same(theirs[0]) if single else Grouped(tuple(mine), tuple(theirs))
 
 
 # -- a part of an op's output ----------------------------------------------------------------------
@@ -345,7 +345,7 @@ def _needed(
             return wanted[relation.axis]
         case Window():
             return relation.needs(wanted[relation.axis])
-        case Block(inputs, outputs):
+        case Grouped(inputs, outputs):
             first, *others = outputs
             if not wanted.keys().isdisjoint(others):
                 return None

@@ -13,7 +13,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import NO_ATTRS, TensorType
-from taper_runtime.ops.region import BROADCAST, Block, Range, Same, Window, output_axes, whole
+from taper_runtime.ops.region import BROADCAST, Grouped, Range, Same, Window, output_axes, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ class _Check:
         match relation:
             case Same():
                 return shape[axis] == output[relation.axis]
-            case Block(inputs, outputs):
+            case Grouped(inputs, outputs):
                 sizes = [shape[i] for i in inputs], [output[j] for j in outputs]
                 return axis in inputs and math.prod(sizes[0]) == math.prod(sizes[1])
         return relation is not BROADCAST or shape[axis] == 1
@@ -209,7 +209,7 @@ def _needed(region: Region, shape: Shape, output: Shape, element: Shape) -> list
                 at = element[relation.axis]
                 first, stop = relation.needs((at, at + 1))
                 part = (max(0, first), max(0, min(shape[axis], stop)))
-            case Block(inputs, outputs):
+            case Grouped(inputs, outputs):
                 place = np.ravel_multi_index(
                     [element[other] for other in outputs], [output[other] for other in outputs]
                 )

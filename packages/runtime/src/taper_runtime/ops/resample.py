@@ -51,7 +51,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def _step(old: int, attrs: Attrs, real: Any) -> Any:
-    """Elements of x from one output element to the next, in the precision torch takes it in."""
+    """Return the step in x between output elements, in torch's precision."""
     new = attrs["size"]
     if attrs["align_corners"]:
         return real(old - 1) / real(new - 1) if new > 1 else real(0)
@@ -59,7 +59,7 @@ def _step(old: int, attrs: Attrs, real: Any) -> Any:
 
 
 def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which elements of x make each output element, and their weights: both ``[size, taps]``.
+    """Return which elements of x make each output, and their weights: both ``[size, taps]``.
 
     Where an output element has fewer taps than others, index -1 stands for none.
 

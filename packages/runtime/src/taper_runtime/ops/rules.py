@@ -129,5 +129,5 @@ def replace(shape: Shape, axis: int, *sizes: int) -> Shape:
 
 
 def move_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Every output element read from the first input and written; other inputs read whole."""
+    """Cost of reading each output element from the first input; other inputs are read whole."""
     return Cost(0, 2 * output.nbytes + sum(t.nbytes for t in inputs[1:]))

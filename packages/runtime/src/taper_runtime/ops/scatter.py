@@ -104,7 +104,7 @@ def _region_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 
 
 def _cost_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """The written slices, and a copy of x where the output does not take over its memory."""
+    """Cost of the written slices, and of copying x unless the output takes over its memory."""
     _, places, src = inputs
     copied = 2 * output.nbytes
     return Cost(0, copied + 2 * src.nbytes + places.nbytes, copied=copied)

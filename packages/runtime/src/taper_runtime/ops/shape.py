@@ -228,7 +228,7 @@ def _infer_cat(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _parts_cat(shapes: Sequence[Shape], attrs: Attrs) -> list[int] | None:
-    """One after the other, if the axis is the outermost with more than one element."""
+    """Place the inputs end to end if the axis is the outermost with more than one element."""
     axis = attrs["axis"]
     if any(size != 1 for size in shapes[0][:axis]):
         return None

@@ -35,7 +35,7 @@ def _is_computed(plan: Plan, name: str) -> bool:
     """Whether a constant can be computed from weights, so that it needs no data."""
     if name not in plan.derived:
         return False
-    from taper_runtime.plan.weights import direct_weight  # which most plans do not need
+    from taper_runtime.plan.replaceable import direct_weight  # which most plans do not need
 
     return direct_weight(plan.derived[name]) is None
 

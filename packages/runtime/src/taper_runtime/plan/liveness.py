@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Protocol
 
-    class Step(Protocol):
-        """What an order consists of: nodes of a graph or of a plan."""
+    class NodeLike(Protocol):
+        """The interface of nodes of a graph and of a plan, for computing lifetimes."""
 
         @property
         def reads(self) -> Sequence[str]:
@@ -39,15 +39,15 @@ class Lifetime(NamedTuple):
     death: int
 
 
-class Block(NamedTuple):
-    """Bytes of memory that are needed from step ``birth`` to step ``death``, both included."""
+class LiveRange(NamedTuple):
+    """A number of bytes that are needed from step ``birth`` to step ``death``, both included."""
 
     birth: int
     death: int
     nbytes: int
 
 
-def last_reads(steps: Sequence[Step], outputs: Iterable[str]) -> dict[str, int]:
+def last_reads(steps: Sequence[NodeLike], outputs: Iterable[str]) -> dict[str, int]:
     """Return the last step that reads each tensor.
 
     ``len(steps)`` stands for the caller, who reads ``outputs`` after the run, and :data:`NEVER` for
@@ -62,7 +62,7 @@ def last_reads(steps: Sequence[Step], outputs: Iterable[str]) -> dict[str, int]:
 
 
 def lifetimes(
-    steps: Sequence[Step],
+    steps: Sequence[NodeLike],
     roots: Mapping[str, str],
     inputs: Iterable[str] = (),
     outputs: Iterable[str] = (),
@@ -71,7 +71,7 @@ def lifetimes(
 
     Parameters
     ----------
-    steps : sequence of Step
+    steps : sequence of NodeLike
         In execution order. Views may be among them or not: their readers read the same root.
     roots : mapping of str to str
         The root of each tensor that counts; other tensors are passed over.
@@ -92,7 +92,7 @@ def lifetimes(
     return {root: Lifetime(birth[root], death[root]) for root in birth}
 
 
-def live_bytes(blocks: Iterable[Block], count: int) -> list[int]:
+def live_bytes(blocks: Iterable[LiveRange], count: int) -> list[int]:
     """Return the bytes that are needed at each of the ``count`` steps."""
     change = [0] * (count + 1)
     for birth, death, nbytes in blocks:

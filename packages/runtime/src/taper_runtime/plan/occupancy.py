@@ -11,10 +11,10 @@ from taper_runtime.base.sizes import Size
 if TYPE_CHECKING:
     from array import array
 
-    from taper_runtime.base.limits import Budget
+    from taper_runtime.base.file_limits import Budget
     from taper_runtime.plan.extents import Extent
 
-#: From so many tensors on, numpy compares all of them at once sooner than Python each.
+#: Number of tensors above which one numpy comparison is faster than a Python loop.
 _MANY = 32
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from taper_runtime.file.writer import FilePath
-    from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.recipes import RecipeStep
+    from taper_runtime.plan.replaceable import WeightSpec
     from taper_runtime.plan.values import Value
-    from taper_runtime.plan.weights import WeightSpec
 
 #: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
 ROLES = ("input", "output", "constant", "state", "intermediate")
@@ -34,7 +34,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ReadOnly(dict[str, Any]):
-    """A dict that cannot be changed: what a plan is, runs rely on."""
+    """A dict that cannot be changed: runs rely on the plan."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("a plan cannot be changed; plan._replace makes another")
@@ -187,7 +187,7 @@ class Block(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One more way to run a plan's model: what else it computes with the same weights and states.
+    """An additional function of a plan, over the same weights and states.
 
     Attributes are those of :class:`Plan`. Names of tensors stand for themselves in each entry: what
     an entry reads and has no tensor of its own for is one of the plan's constants or states.
@@ -255,11 +255,11 @@ class Plan(NamedTuple):
     weights : mapping of str to WeightSpec
         The parameters and buffers of the module by their first names, where a session may replace
         them, and constants that recipes need besides.
-    derived : mapping of str to tuple of Step
+    derived : mapping of str to tuple of RecipeStep
         By the names of constants, how each is computed from weights: all that a weight decides.
     originals : mapping of str to numpy.ndarray
         The values of the weights that recipes need and no constant is.
-    provenance : mapping of str to sequence of Step
+    provenance : mapping of str to sequence of RecipeStep
         By the names of constants, how the export made each that is not ``derived``, as far as it
         knows; never read to run. That of a file is parsed when it is asked for: PlanFormatError
         then, where it holds no recipes.
@@ -281,9 +281,9 @@ class Plan(NamedTuple):
     default: str = "forward"
     entries: Mapping[str, Entry] = _NOTHING
     weights: Mapping[str, WeightSpec] = _NOTHING
-    derived: Mapping[str, tuple[Step, ...]] = _NOTHING
+    derived: Mapping[str, tuple[RecipeStep, ...]] = _NOTHING
     originals: Mapping[str, np.ndarray] = _NOTHING
-    provenance: Mapping[str, Sequence[Step]] = _NOTHING
+    provenance: Mapping[str, Sequence[RecipeStep]] = _NOTHING
 
     @property
     def entry_names(self) -> tuple[str, ...]:
@@ -333,7 +333,7 @@ class Plan(NamedTuple):
         """Return what a plan of these constants has of the weights."""
         if not self.weights:
             return {}
-        from taper_runtime.plan.weights import weights_of
+        from taper_runtime.plan.replaceable import weights_of
 
         return weights_of(self, constants)
 
@@ -355,12 +355,12 @@ class Plan(NamedTuple):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """What a run is given: the inputs, then the states."""
+        """The tensors that a run reads: the inputs, then the states."""
         return (*self.inputs, *self.states)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """What a run gives: the outputs, then the next values of states not written in place."""
+        """The tensors that a run writes: outputs, then next states not written in place."""
         return (
             *self.outputs,
             *(self.states[name] for name in self.states if not self.is_in_place(name)),
@@ -372,13 +372,13 @@ class Plan(NamedTuple):
 
     @property
     def generator(self) -> str | None:
-        """The state that the run's first random numbers are drawn from; None if it draws none."""
+        """The state of the random generator; None if the plan draws no random numbers."""
         first = (_drawn_from(node) for node in self.nodes)
         return next((name for name in first if name in self.states), None)
 
     @property
-    def recipes(self) -> dict[str, Sequence[Step]]:
-        """From which parameters of the module, and by which ops, each constant was made.
+    def recipes(self) -> dict[str, Sequence[RecipeStep]]:
+        """Map each constant to the parameters and ops that it was made from.
 
         By the constant's name, as far as the export knew; see :mod:`taper_runtime.plan.recipes`.
         """

@@ -2,8 +2,8 @@
 
 An export writes recipes into ``plan.provenance``; no run reads them. Of a plan whose weights can be
 replaced, those that they decide are in ``plan.derived`` instead: there they are complete, and
-constants are computed by them (:mod:`taper_runtime.plan.weights`). The last step of a recipe is the
-constant.
+constants are computed by them (:mod:`taper_runtime.plan.replaceable`). The last step of a recipe is
+the constant.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WEIGHT = "WEIGHT"
 _LONGEST = 200  # characters of a recipe's text
 
 
-class Step(NamedTuple):
+class RecipeStep(NamedTuple):
     """One step of a recipe: an op over the results of steps before it.
 
     Attributes
@@ -54,7 +54,7 @@ class Step(NamedTuple):
         return tuple([place for place in self.inputs if place is not None])
 
 
-def parse_recipes(found: Any, field: str) -> dict[str, tuple[Step, ...]]:
+def parse_recipes(found: Any, field: str) -> dict[str, tuple[RecipeStep, ...]]:
     """Return recipes by the names of the constants, of which ``field`` of a plan says ``found``.
 
     Raises
@@ -67,7 +67,7 @@ def parse_recipes(found: Any, field: str) -> dict[str, tuple[Step, ...]]:
     return {name: _recipe(steps, f"{field}[{name!r}]") for name, steps in found.items()}
 
 
-def parameter_names(recipe: Sequence[Step]) -> tuple[str, ...]:
+def parameter_names(recipe: Sequence[RecipeStep]) -> tuple[str, ...]:
     """Return the names of the parameters that a constant was made from, each once."""
     names: list[str] = []
     for step in recipe:
@@ -78,7 +78,7 @@ def parameter_names(recipe: Sequence[Step]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def recipe_text(recipe: Sequence[Step]) -> str:
+def recipe_text(recipe: Sequence[RecipeStep]) -> str:
     """Write a recipe as a formula, ``CAT(q.weight, k.weight, axis=1)``; a long one is cut."""
     texts: list[str] = []
     for step in recipe:
@@ -98,13 +98,13 @@ def recipe_text(recipe: Sequence[Step]) -> str:
     return texts[-1]
 
 
-def _recipe(steps: Any, field: str) -> tuple[Step, ...]:
+def _recipe(steps: Any, field: str) -> tuple[RecipeStep, ...]:
     if type(steps) not in (list, tuple) or not steps:
         fail(field, "expected an array of steps", steps)
     return tuple(_step(step, place, f"{field}[{place}]") for place, step in enumerate(steps))
 
 
-def _step(step: Any, place: int, field: str) -> Step:
+def _step(step: Any, place: int, field: str) -> RecipeStep:
     if type(step) not in (list, tuple) or len(step) != 3:
         fail(field, "expected an array of op, inputs and attrs", step)
     op, inputs, attrs = step
@@ -127,7 +127,7 @@ def _step(step: Any, place: int, field: str) -> Step:
         check_text(attrs["dtype"], f"{field}[2].dtype")
         if type(attrs["shape"]) not in (list, tuple) or not all(map(is_size, attrs["shape"])):
             fail(f"{field}[2].shape", "expected an array of sizes", attrs["shape"])
-    return Step(op, tuple(inputs), attrs)
+    return RecipeStep(op, tuple(inputs), attrs)
 
 
 def _check_leaf(inputs: Any, attrs: Mapping[str, Any], keys: set[str], field: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UndecidedError, is_static
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.region import Block, Relation, Same, Window
+from taper_runtime.ops.region import Grouped, Relation, Same, Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +117,7 @@ def _through(relation: Relation, items: _Items, shape: Shape, output: Shape) -> 
             return items._replace(axis=axis)
         case Window(axis, first, 1, 1):  # some of them, or among those of others
             return items._replace(axis=axis, shift=items.shift + first)
-        case Block(inputs, outputs) if inputs[0] == items.axis:
+        case Grouped(inputs, outputs) if inputs[0] == items.axis:
             more = math.prod(shape[axis] for axis in inputs[1:])
             fewer = math.prod(output[axis] for axis in outputs[1:])
             try:

@@ -24,7 +24,7 @@ from taper_runtime.base.checks import (
 )
 from taper_runtime.base.dtypes import COMPLEX
 from taper_runtime.base.errors import OpError, PlanFormatError, TaperError
-from taper_runtime.base.limits import UNLIMITED, Budget, Limits
+from taper_runtime.base.file_limits import UNLIMITED, Budget, Limits
 from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size, linear, range_of, variables
@@ -33,7 +33,7 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.arrays import check_constants, check_samples
 from taper_runtime.plan.liveness import last_reads
-from taper_runtime.plan.memory import check_memory
+from taper_runtime.plan.memory_check import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
 from taper_runtime.plan.trees import check_arguments, check_tree
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _MEASURED = ("input", "intermediate", "output")
 
 
-class _Shared(NamedTuple):
-    """What the checks of an entry and of the blocks in it share."""
+class _CheckScope(NamedTuple):
+    """State that the checks of an entry and of its blocks share."""
 
     names: set[str]  # that are taken
     comparisons: Budget
@@ -69,7 +69,7 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
         plan, comparisons, {name for entry in plan.entries.values() for name in entry.states}
     )
     if plan.weights or plan.derived or plan.originals:
-        from taper_runtime.plan.weights import check_weights  # which most plans do not need
+        from taper_runtime.plan.replaceable import check_weights  # which most plans do not need
 
         check_weights(plan)
     for name, entry in plan.entries.items():
@@ -117,7 +117,7 @@ def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None
 
 
 def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
-    """Do it; OpError where what follows from sizes is no expression within their limits."""
+    """Check one entry; raise OpError where a derived size exceeds the limits of expressions."""
     _check_sizes(plan)
     for name, spec in watched(plan.tensors.items()):
         _check_spec(name, spec)
@@ -127,7 +127,7 @@ def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> N
     check_constants(plan)
     check_samples(plan)
     types = {name: spec.type for name, spec in watched(plan.tensors.items())}
-    last_read = _check_nodes(plan, types, _Shared(set(plan.tensors), comparisons))
+    last_read = _check_nodes(plan, types, _CheckScope(set(plan.tensors), comparisons))
     places = {after: plan.placements.get(after) for after in plan.states.values()}
     check_memory(
         plan,
@@ -332,7 +332,7 @@ def _is_batch(plan: Plan, size: int) -> bool:
 
 
 def _check_block(
-    plan: Plan, block: Block, shared: _Shared, replaced: int, field: str, depth: int
+    plan: Plan, block: Block, shared: _CheckScope, replaced: int, field: str, depth: int
 ) -> None:
     """Check a block of a node; of its outputs, the first ``replaced`` are former inputs' values."""
     try:
@@ -364,7 +364,7 @@ def _check_block(
 
 
 def _check_nodes(
-    plan: Plan, types: Mapping[str, TensorType], shared: _Shared, depth: int = 0
+    plan: Plan, types: Mapping[str, TensorType], shared: _CheckScope, depth: int = 0
 ) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor.
 
@@ -421,7 +421,7 @@ def _check_origins_before(plan: Plan, node: PlanNode, defined: Collection[str], 
             fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
 
 
-def _check_blocks(plan: Plan, node: PlanNode, shared: _Shared, field: str, depth: int) -> None:
+def _check_blocks(plan: Plan, node: PlanNode, shared: _CheckScope, field: str, depth: int) -> None:
     """Check the blocks of a node."""
     op = REGISTRY[node.op]
     if len(node.blocks) != op.blocks:
@@ -465,7 +465,7 @@ def _type_text(type_: TensorType) -> str:
 
 
 def _attr_at_fault(op: OpDef, attrs: Attrs) -> str:
-    """Path of the first attr that is unknown, missing or of the wrong type; else empty."""
+    """Return the path of the first attr that is unknown, missing or of the wrong type; else ""."""
     for name, value in attrs.items():
         if name not in op.attrs or not op.attrs[name].accepts(value):
             return f".attrs.{name}"

@@ -12,7 +12,7 @@ from taper_runtime.base.buffers import aligned_array
 from taper_runtime.base.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
 from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError, PlanFormatError
-from taper_runtime.base.limits import Limits, check_limits, refuse_beyond
+from taper_runtime.base.file_limits import Limits, check_limits, refuse_beyond
 from taper_runtime.base.text import is_one_of
 from taper_runtime.file.container import parse_json
 from taper_runtime.file.mapping import mapped, named

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.checks import fail
 from taper_runtime.base.errors import PlanFormatError
-from taper_runtime.base.limits import refuse_beyond
+from taper_runtime.base.file_limits import refuse_beyond
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from mmap import mmap
 
-    from taper_runtime.base.limits import Limits
+    from taper_runtime.base.file_limits import Limits
 
 _END = Struct("<4s4H2LH")  # end of central directory record, 4.3.16
 _END64 = Struct("<4sQ2H2L4Q")  # zip64 end of central directory record, 4.3.14

@@ -85,7 +85,7 @@ def save(
 
     plan = self
     if self.weights and folded is not None:
-        from taper_runtime.plan.weights import completed, unfolded
+        from taper_runtime.plan.replaceable import completed, unfolded
 
         plan = completed(self) if folded else unfolded(self)
     write(plan, path, name=name, append=append)

@@ -18,10 +18,10 @@ from taper_runtime.executor.executor import (
     output_types,
 )
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, compile_plan
-from taper_runtime.executor.memory import memory_use
+from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites, summed
-from taper_runtime.machine.cost import Place, cost, traffic_ns
+from taper_runtime.machine.cost import Locality, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.plan.binding import bind_sizes
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.executor import Spans
     from taper_runtime.executor.sites import Site
-    from taper_runtime.machine.limits import Limits
+    from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.plan.plan import Plan
 
 
@@ -109,9 +109,9 @@ def profile_plan(
 
 def _sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
     if plan.origins:
-        from taper_runtime.executor.staged import StagedExecutor
+        from taper_runtime.executor.segmented import SegmentedExecutor
 
-        return StagedExecutor.compile(plan).sizes(_arrays(plan, feed))
+        return SegmentedExecutor.compile(plan).sizes(_arrays(plan, feed))
     return bind_sizes(plan, {name: array.shape for name, array in feed.items()})
 
 
@@ -129,7 +129,7 @@ def _duration(workers: Sequence[tuple[int, int, int]]) -> float:
 
 
 def least_ns(
-    plan: Plan, limits: Limits, found: Sequence[Site] = (), times: Sequence[int] = ()
+    plan: Plan, limits: MachineLimits, found: Sequence[Site] = (), times: Sequence[int] = ()
 ) -> list[float]:
     """Return the time below which no code computes each node that a run executes, in order.
 
@@ -139,7 +139,7 @@ def least_ns(
     ----------
     plan : Plan
         Static.
-    limits : Limits
+    limits : MachineLimits
     found : sequence of Site, optional
         Those of the plan.
     times : sequence of int, optional
@@ -154,7 +154,7 @@ def least_ns(
     return summed(found, least)
 
 
-def _least(site: Site, limits: Limits, resident: int) -> float:
+def _least(site: Site, limits: MachineLimits, resident: int) -> float:
     """Return the least time of one node, once; that of control flow is that of what is inside."""
     plan, node = site.plan, site.node
     if site.runs_blocks:
@@ -166,7 +166,7 @@ def _least(site: Site, limits: Limits, resident: int) -> float:
     names = {name for name in node.reads if plan.tensors[plan.placements[name].root].role in STORED}
     constant = min(sum(plan.tensors[name].nbytes for name in names), moved - written)
     read = moved - written - constant
-    place = Place(streamed=traffic_ns(limits, constant, read, written, resident))
+    place = Locality(streamed=traffic_ns(limits, constant, read, written, resident))
     return cost(op, inputs, outputs, attrs, place, limits)
 
 
@@ -179,7 +179,7 @@ def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, in
     return list(zip(map(int, flops), map(int, nbytes), strict=True))
 
 
-def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
+def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
     """Return a profile beside the machine's limits as plain data that JSON can hold.
 
     Shares are of the run; a roofline is the share of the limit that a node reaches.
@@ -215,7 +215,7 @@ def profile_data(profile: Profile, limits: Limits) -> dict[str, Any]:
     }
 
 
-def describe_profile(profile: Profile, limits: Limits) -> str:
+def describe_profile(profile: Profile, limits: MachineLimits) -> str:
     """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node.
 
     What is in blocks is indented behind their node, with how often it ran where that is not once.

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.sizes import UNBOUNDED, Size
 from taper_runtime.base.text import counted, printable
-from taper_runtime.executor.memory import memory_use, parallel_arena
+from taper_runtime.executor.memory_use import memory_use, parallel_arena
 from taper_runtime.file.fields import features
-from taper_runtime.file.plain import to_json
+from taper_runtime.file.plain_data import to_json
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.features import with_inner
 from taper_runtime.plan.readers import unread_inputs
 from taper_runtime.plan.recipes import parameter_names, recipe_text
 from taper_runtime.plan.spelling import call_text, range_text, size_text, type_text
-from taper_runtime.plan.varying import varying_dims
+from taper_runtime.plan.varying_dims import varying_dims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
-    from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.recipes import RecipeStep
 
 #: Characters of a line of :func:`summarize_plan`, and how many inputs, outputs or sizes it lists.
 _LINE, _LISTED = 100, 2
@@ -363,7 +363,7 @@ def _needs(plan: Plan, name: str, readers: Mapping[str, list[int]]) -> Iterable[
     return dict.fromkeys(ops + ["output"] * any(each in plan.outputs for each in names))
 
 
-def _recipes(plan: Plan) -> Iterable[tuple[str, Sequence[Step]]]:
+def _recipes(plan: Plan) -> Iterable[tuple[str, Sequence[RecipeStep]]]:
     return ((name, recipe) for name, recipe in plan.recipes.items() if name in plan.tensors)
 
 

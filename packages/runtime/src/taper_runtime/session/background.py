@@ -30,7 +30,7 @@ class Background:
         return self._process == os.getpid()
 
     def close(self) -> None:
-        """Let the threads go once they have run what there is."""
+        """Stop the threads after they have run all pending work."""
         self._pool.shutdown(wait=False)
 
     def submit(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from taper_runtime.plan.trees import Tree
 
 
-class Call:
-    """How one entry of a plan is called.
+class CallAdapter:
+    """Calls one entry of a plan with nested arguments, and nests its results.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Call:
 
 
 class _Unfit(Exception):
-    """A value that does not fit; ``path`` leads to it, from its end."""
+    """Raised for a value that does not fit; ``path`` leads to it, innermost step first."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -208,7 +208,7 @@ def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """Say what a value is, in few words."""
+    """Describe a value in a few words."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return f"a named tuple {type(value).__name__}({', '.join(map(str, value._fields))})"
     if isinstance(value, (list, tuple)):

@@ -18,7 +18,7 @@ from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, TensorSpec
-    from taper_runtime.plan.weights import WeightSpec
+    from taper_runtime.plan.replaceable import WeightSpec
 
     Spec: TypeAlias = TensorSpec | WeightSpec
 

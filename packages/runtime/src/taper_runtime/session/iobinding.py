@@ -10,7 +10,7 @@ import numpy as np
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
-from taper_runtime.session.values import (
+from taper_runtime.session.session.ortvalue import (
     OrtValue,
     arrays_of,
     check_device,
@@ -105,7 +105,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Ask for an output: in a fresh array, or written to memory at an address.
+        """Bind an output to a fresh array, or to memory at an address.
 
         The caller vouches for the address, as in :meth:`bind_input`.
 
@@ -125,7 +125,7 @@ class IOBinding:
         self._outputs[name] = array
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an output to a value, in whose memory runs write it.
+        """Bind an output to a value; runs write into its memory.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class IOBinding:
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs and what the last run gave."""
+        """Forget the outputs and the results of the last run."""
         self._outputs.clear()
         self._results.clear()
 

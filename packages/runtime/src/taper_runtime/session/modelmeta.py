@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ModelMeta(NamedTuple):
-    """What a plan says about itself.
+    """A plan's producer, description and custom metadata.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ def read_modelmeta(plan: Plan) -> ModelMeta:
 
 
 def brief(specs: Sequence[TensorSpec]) -> str:
-    """Name some tensors; a file's names may hold anything."""
+    """Name some tensors in printable text."""
     shown = [
         f"{spec.name if spec.name.isidentifier() else repr(spec.name):.40} "
         f"{spec.seen.dtype}[{', '.join(map(str, spec.seen.shape)):.40}]"

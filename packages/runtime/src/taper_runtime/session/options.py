@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from taper_runtime.base import option_values as values
 from taper_runtime.base.errors import InputError, OptionError
-from taper_runtime.base.limits import Limits
+from taper_runtime.base.file_limits import Limits
 from taper_runtime.base.loading import load_check
 from taper_runtime.base.option_values import (
     BFLOAT16,
@@ -73,7 +73,7 @@ def _kernel_choice(name: str, value: object) -> str | Choice:
 
 
 class _Options:
-    """Fields with a check each; the names that ONNX Runtime has beside them have a reason each."""
+    """Base of option records: each field has a check; each unsupported name has a reason."""
 
     _fields: ClassVar[Mapping[str, tuple[object, values.Check]]]  #: default and check by name
     _defaults: ClassVar[Mapping[str, object]]
@@ -356,7 +356,7 @@ class SessionOptions(_Options):
         return made
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
-        """End the loads of sessions with these options, and let none begin, or let them again.
+        """Cancel loads of sessions with these options, or allow them again.
 
         Any thread may call it while another one opens a session, which then raises a StoppedError.
 

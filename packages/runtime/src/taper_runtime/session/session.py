@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.executor import Executor
     from taper_runtime.machine.choices import Choice
-    from taper_runtime.reports.recording import RecordingExecutor
+    from taper_runtime.reports.node_times import RecordingExecutor
     from taper_runtime.session.background import Background, Callback
-    from taper_runtime.session.calls import Call
+    from taper_runtime.session.calls import CallAdapter
     from taper_runtime.session.ends import Ends
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.modelmeta import ModelMeta
+    from taper_runtime.session.session.ortvalue import OrtValue
+    from taper_runtime.session.session.weight_swap import SessionWeights
     from taper_runtime.session.state import EntryStates, State
     from taper_runtime.session.stats import Stats
-    from taper_runtime.session.values import OrtValue
-    from taper_runtime.session.weights import SessionWeights
 
 _WARNING = 2  # ONNX Runtime's number
 
@@ -153,7 +153,7 @@ class InferenceSession:
         else:
             self.plan = _plan(source, model, options)
         if self.plan.weights or options.runtime_const_folding:
-            from taper_runtime.plan.weights import opened
+            from taper_runtime.plan.replaceable import opened
 
             self.plan = opened(self.plan, fold=options.runtime_const_folding)
         self._weights: dict[str, SessionWeights] = {}  # made when first asked for
@@ -180,7 +180,7 @@ class InferenceSession:
 
             self._ends = Ends(self.plan, options.bfloat16)
         self._background: Background | None = None
-        self._call: Call | None = None
+        self._call: CallAdapter | None = None
         self._entries: dict[str, InferenceSession] = {}
         self._inputs = self.plan.inputs
         self._output_index = {name: i for i, name in enumerate(self.plan.outputs)}
@@ -323,10 +323,12 @@ class InferenceSession:
     def weights(self) -> SessionWeights:
         """The parameters and buffers, which can be replaced where the plan was exported so.
 
-        See :class:`taper_runtime.session.weights.SessionWeights`.
+        See :class:`taper_runtime.session.session.weight_swap.SessionWeights`.
         """
         if not self._weights:
-            from taper_runtime.session.weights import SessionWeights  # imports threading
+            from taper_runtime.session.session.weight_swap import (
+                SessionWeights,  # imports threading
+            )
 
             # of threads that come here at once, one gives the session its weights
             made = SessionWeights(self.plan, self._swap, self._options.bfloat16)
@@ -373,7 +375,7 @@ class InferenceSession:
         The kinds are "native", "user", "numpy", "delegate", and "view" of nodes that are nothing to
         compute. Of the sizes of the last run, where they vary.
         """
-        from taper_runtime.session.kinds import kernel_kinds
+        from taper_runtime.session.session.kernel_kinds import kernel_kinds
 
         return kernel_kinds(self.plan.entry(), self._executor)
 
@@ -623,11 +625,11 @@ class InferenceSession:
         """
         return self._session_of(entry)._calls().samples()
 
-    def _calls(self) -> Call:
+    def _calls(self) -> CallAdapter:
         if self._call is None:
-            from taper_runtime.session.calls import Call
+            from taper_runtime.session.calls import CallAdapter
 
-            self._call = Call(self.plan.entry().without_values(), self._options.bfloat16)
+            self._call = CallAdapter(self.plan.entry().without_values(), self._options.bfloat16)
         return self._call
 
     def _session_of(self, entry: str | None) -> InferenceSession:
@@ -688,7 +690,7 @@ class InferenceSession:
         InputError
             As :meth:`run`, or on an input that is no OrtValue.
         """
-        from taper_runtime.session.values import OrtValue, arrays_of
+        from taper_runtime.session.session.ortvalue import OrtValue, arrays_of
 
         arrays = arrays_of(input_dict_ort_values)
         outputs = self.run(output_names, arrays, run_options, state=state)
@@ -855,7 +857,7 @@ def _choice(choice: str | Choice) -> Choice | None:
 
 
 def _record(executor: Executor, options: SessionOptions) -> RecordingExecutor:
-    from taper_runtime.reports.recording import RecordingExecutor
+    from taper_runtime.reports.node_times import RecordingExecutor
 
     return RecordingExecutor(executor, active_isa(options.isa))
 

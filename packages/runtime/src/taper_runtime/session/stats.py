@@ -18,7 +18,7 @@ _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
 class RunTimes(NamedTuple):
-    """How long the latest runs took, the wait for their turn and those that failed included.
+    """Times of the latest runs, including waiting and failed runs.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class RunTimes(NamedTuple):
 
 
 class FrameStats(NamedTuple):
-    """The frames of a session: what runs that go on at the same time have each.
+    """The frames of a session; each concurrent run uses one.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class FrameStats(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What a session has done since it was opened, all entries together.
+    """Statistics of a session since it was opened, over all entries.
 
     Attributes
     ----------

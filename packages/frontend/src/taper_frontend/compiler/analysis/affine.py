@@ -299,7 +299,7 @@ def _product(search: _Search, node: Node) -> Affine | None:
 
 
 def _gather(search: _Search, node: Node) -> Affine | None:
-    """Whatever is taken from equal elements is equal to them."""
+    """Follow a gather: elements taken from equal elements are equal."""
     found = search.affine(node.inputs[0])
     if found is None or not found.is_uniform:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.base.sizes import Size
-from taper_runtime.ops.region import Block, Same, output_axes
+from taper_runtime.ops.region import Grouped, Same, output_axes
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taper_runtime.ops.region import Range, Region
 
 
-class Batch:
+class BatchAxes:
     """How the tensors of a graph hold a batch.
 
     Attributes
@@ -91,4 +91,4 @@ def _first_axes(region: Region) -> list[int]:
 def _keeps_order(region: Region) -> bool:
     """Whether equal ranges of the output's first axis need equal ranges that do not overlap."""
     relations = [region[axis] for axis in _first_axes(region)]
-    return all(isinstance(relation, (Same, Block)) for relation in relations)
+    return all(isinstance(relation, (Same, Grouped)) for relation in relations)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from taper_frontend.compiler.graph.evaluate import evaluate
 from taper_frontend.compiler.graph.graph import Graph
-from taper_frontend.compiler.graph.node import Node, Source
-from taper_frontend.compiler.graph.state import State
+from taper_frontend.compiler.graph.graph_state import GraphState
+from taper_frontend.compiler.graph.interpret import evaluate
+from taper_frontend.compiler.graph.node import Node, SourceLine
 
-__all__ = ["Graph", "Node", "Source", "State", "evaluate"]
+__all__ = ["Graph", "GraphState", "Node", "SourceLine", "evaluate"]

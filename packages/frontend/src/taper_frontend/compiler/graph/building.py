@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.constants import Constant, literal
-from taper_frontend.compiler.graph.node import ABSENT, Node, Source
-from taper_frontend.compiler.graph.state import State
+from taper_frontend.compiler.graph.graph_state import GraphState
+from taper_frontend.compiler.graph.node import ABSENT, Node, SourceLine
 from taper_frontend.compiler.graph.structure import Structure, changes
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.sizes import bounds
@@ -73,7 +73,7 @@ class Builder(Structure):
         stored = _literal(f"state {name!r}", first, dtype)
         type_ = stored.type if shape is None else stored.type._replace(shape=tuple(shape))
         name = self._add_tensor(name, type_, "state")
-        self.states.append(State(name, stored.array, name))
+        self.states.append(GraphState(name, stored.array, name))
         self._ends_changed()
         return name
 
@@ -122,7 +122,7 @@ class Builder(Structure):
         attrs: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
-        source: Source | str = "",
+        source: SourceLine | str = "",
     ) -> str:
         """Add a node of one output; the op's definition infers its type.
 
@@ -134,7 +134,7 @@ class Builder(Structure):
         attrs : mapping, optional
         name : str, optional
             Wanted name of the output; the op's in lower case if not given.
-        source : Source or str, optional
+        source : SourceLine or str, optional
             The user's source line, if it is a string.
 
         Returns
@@ -158,7 +158,7 @@ class Builder(Structure):
         *,
         blocks: Sequence[Graph] = (),
         name: str | None = None,
-        source: Source | str = "",
+        source: SourceLine | str = "",
     ) -> tuple[str, ...]:
         """Add a node of any number of outputs; the op's definition infers their types.
 
@@ -252,7 +252,7 @@ class Builder(Structure):
         attrs: Mapping[str, Any] | None,
         blocks: Sequence[Graph],
         name: str | None,
-        source: Source | str,
+        source: SourceLine | str,
         *,
         one: bool = False,
     ) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ class Builder(Structure):
             self._add_tensor(wanted, type_, "intermediate")
             for wanted, type_ in zip(names, types, strict=True)
         ]
-        source = Source(source) if isinstance(source, str) else source
+        source = SourceLine(source) if isinstance(source, str) else source
         self._insert(Node(op, operands, outputs, attrs, source, list(blocks)))
         return tuple(outputs)
 

@@ -43,7 +43,7 @@ class Graph(Builder):
         return format_graph(self)
 
     def freeze(self) -> None:
-        """Let nothing change the graph, or those inside its nodes, from now on; a copy may."""
+        """Forbid changes to the graph and to those inside its nodes; copies may change."""
         self.is_frozen = True
         for node in self._nodes.values():
             for block in node.blocks:
@@ -94,7 +94,7 @@ class Graph(Builder):
         node.source = node.source.joined(each.source for each in reversed(removed))
 
     def bypass(self, node: Node, *tensors: str) -> bool:
-        """Let every reader of ``node`` read ``tensors``, one for each output, and remove ``node``.
+        """Replace the outputs of ``node`` by ``tensors`` for all readers, and remove ``node``.
 
         The names of graph outputs are the caller's and never change: where ``node`` makes one,
         the tensor takes over its name, or, if it has to keep its own (an input, a constant, another
@@ -145,7 +145,7 @@ class Graph(Builder):
 
     @changes
     def replace_uses(self, old: str, new: str) -> None:
-        """Let every reader of ``old``, the graph's outputs and its states use ``new`` instead."""
+        """Replace ``old`` by ``new`` in all readers, outputs and states."""
         self._check_same_type(old, new)
         self.listener.replaced(old, new)
         self._reroute(old, new)
@@ -239,7 +239,7 @@ class Graph(Builder):
         self.rename(renamed)
 
     def prune(self, names: Iterable[str]) -> int:
-        """Remove those of the named tensors that nothing uses, and what only they needed.
+        """Remove the named tensors that nothing uses, and everything only they needed.
 
         A node stays with all its outputs while one of them is used. Inputs and states stay: they
         are the module's signature.
@@ -254,7 +254,7 @@ class Graph(Builder):
     # -- inside -----------------------------------------------------------------------------------
 
     def _prune(self, names: Iterable[str], removed: list[Node]) -> int:
-        """Do it; the nodes that go are added to ``removed``, readers first."""
+        """Prune, and add the removed nodes to ``removed``, readers first."""
         count = 0
         stack = list(names)
         while stack:
@@ -274,7 +274,7 @@ class Graph(Builder):
         return count
 
     def _leave_out(self, node: Node, kept: Sequence[str]) -> None:
-        """Let ``node`` make only these of its outputs; nothing uses the others."""
+        """Reduce the outputs of ``node`` to these; nothing uses the others."""
         left_out = [name for name in node.outputs if name not in kept]
         self._drop_node(node)
         for name in left_out:
@@ -309,7 +309,7 @@ class Graph(Builder):
         self._set_definition(consumer, consumer.op, inputs, consumer.attrs, consumer.blocks)
 
     def _reroute(self, old: str, new: str) -> bool:
-        """Let every node that reads ``old`` read ``new``; say whether there was one."""
+        """Replace ``old`` by ``new`` in all nodes; return whether one read it."""
         if old in self.stands_for:
             self.means(new, self.stands_for[old])
         consumers = self.consumers(old)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 
 class Listener:
-    """Hears of every change of a graph, and does nothing: the one that a graph has by default."""
+    """The interface of objects notified of a graph's changes; this default ignores them."""
 
     def touch(self, *names: str) -> None:
-        """Hear that these tensors, or the nodes that make them, are added, changed or removed."""
+        """Called when these tensors, or the nodes that make them, are added, changed or removed."""
 
     def replaced(self, old: str, new: str) -> None:
-        """Hear that what read the tensor ``old`` reads ``new`` from now on."""
+        """Called when all readers of ``old`` were changed to read ``new``."""
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Hear that a pass begins; ``stage`` is empty where it is part of none."""
+        """Called when a pass begins; ``stage`` is empty if it belongs to none."""
 
     def leave(self) -> None:
-        """Hear that the pass has ended."""
+        """Called when the pass has ended."""
 
     def fired(self, rule: str, node: str) -> None:
-        """Hear that ``rule`` made all changes since the last call.
+        """Called after ``rule`` has made all changes since the last call.
 
         Parameters
         ----------

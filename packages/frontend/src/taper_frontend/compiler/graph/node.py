@@ -21,7 +21,7 @@ ABSENT = ""
 Operand = str | int | float
 
 
-class Source(NamedTuple):
+class SourceLine(NamedTuple):
     """Where a node comes from.
 
     Attributes
@@ -35,10 +35,10 @@ class Source(NamedTuple):
     line: str = ""
     targets: tuple[str, ...] = ()
 
-    def joined(self, others: Iterable[Source]) -> Source:
+    def joined(self, others: Iterable[SourceLine]) -> SourceLine:
         """Return the same line, with the targets of ``others`` before its own, each once."""
         before = [target for other in others for target in other.targets]
-        return Source(self.line, tuple(dict.fromkeys([*before, *self.targets])))
+        return SourceLine(self.line, tuple(dict.fromkeys([*before, *self.targets])))
 
 
 #: Ops that put all elements of their input in other places.
@@ -76,7 +76,7 @@ class Node:
         The tensors it produces, at least one.
     attrs : dict
         Plain data; attrs equal to the op's defaults may be missing.
-    source : Source
+    source : SourceLine
     blocks : list of Graph
         The graphs that an op of control flow runs. Each is closed: it reads its own inputs and
         constants alone.
@@ -86,7 +86,7 @@ class Node:
     inputs: list[str]
     outputs: list[str]
     attrs: dict[str, Any] = field(default_factory=dict)
-    source: Source = field(default_factory=Source)
+    source: SourceLine = field(default_factory=SourceLine)
     blocks: list[Graph] = field(default_factory=list)
 
     @property
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def operation(self) -> tuple[str, str]:
-        """What is equal for nodes without blocks that compute the same of the same inputs."""
+        """A key that is equal for nodes (without blocks) that compute the same function."""
         # repr tells 0, 0.0, -0.0 and False apart
         return self.op, repr(sorted(self.complete_attrs().items()))
 

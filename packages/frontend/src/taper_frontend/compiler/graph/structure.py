@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_frontend.compiler.graph.constants import Constant
+    from taper_frontend.compiler.graph.graph_state import GraphState
     from taper_frontend.compiler.graph.node import Node
-    from taper_frontend.compiler.graph.state import State
 
 _Graph = TypeVar("_Graph", bound="Structure")
 _Args = ParamSpec("_Args")
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 def changes(
     method: Callable[Concatenate[_Graph, _Args], _Result],
 ) -> Callable[Concatenate[_Graph, _Args], _Result]:
-    """Have a method that changes a graph refuse a frozen one."""
+    """Decorate a method that changes a graph, so that it raises if the graph is frozen."""
 
     @wraps(method)
     def checked(graph: _Graph, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
@@ -47,7 +47,7 @@ def changes(
 
 
 class Structure:
-    """What a graph is made of, and what can be asked of it: tensors, nodes, and who reads what.
+    """The tensors and nodes of a graph, with indices of producers and readers.
 
     The indices of producers and consumers are kept here; :class:`.building.Builder` adds to them,
     :class:`.graph.Graph` rewrites.
@@ -70,14 +70,14 @@ class Structure:
         Type and role (input, state, constant or intermediate) of every tensor.
     constants : dict of str to Constant
         What the tensors of role constant are: parameters, literals, or recipes over such.
-    states : list of State
+    states : list of GraphState
         What lives across runs.
     stands_for : dict of str to Meaning
         What tensors have to do with values of the captured program. A rewrite keeps the value of
         every tensor whose name it keeps; a tensor that is put in the place of another one has the
         same value.
     listener : Listener
-        Hears of every change; :class:`taper_frontend.compiler.trace.Recorder` is one.
+        Hears of every change; :class:`taper_frontend.compiler.trace.TraceRecorder` is one.
     is_frozen : bool
         Whether changing it raises :class:`InternalError`; see :meth:`freeze`.
     """
@@ -94,7 +94,7 @@ class Structure:
         self.outputs: list[str] = []
         self.tensors: dict[str, TensorSpec] = {}
         self.constants: dict[str, Constant] = {}
-        self.states: list[State] = []
+        self.states: list[GraphState] = []
         self.stands_for: dict[str, Meaning] = {}
         self.listener = Listener()
         self.is_frozen = False
@@ -164,12 +164,12 @@ class Structure:
 
     @property
     def reads(self) -> list[str]:
-        """What a run is given: the inputs, then the states."""
+        """The tensors that a run reads: the inputs, then the states."""
         return [*self.inputs, *(state.name for state in self.states)]
 
     @property
     def writes(self) -> list[str]:
-        """What a run gives: the outputs, then the states' next values."""
+        """The tensors that a run writes: the outputs, then the states' next values."""
         return [*self.outputs, *(state.next for state in self.states)]
 
     def is_output(self, tensor: str) -> bool:
@@ -190,7 +190,7 @@ class Structure:
 
     @property
     def kept(self) -> list[str]:
-        """What is read beside the nodes: what a run gives, and what gives sizes their values."""
+        """Tensors needed apart from nodes: outputs, next states and origins of sizes."""
         return [*self.writes, *dict.fromkeys(origin for origin, _ in self.origins.values())]
 
     def needs(self, node: Node) -> list[str]:
@@ -340,7 +340,7 @@ class Structure:
 
     @changes
     def _insert(self, node: Node) -> None:
-        """Put a node whose outputs are tensors already into the indices."""
+        """Add a node to the indices; its outputs exist as tensors already."""
         self._nodes[node.output] = node
         self._producers.update(dict.fromkeys(node.outputs, node))
         self._link(node)
@@ -369,7 +369,7 @@ class Structure:
             del self._producers[name]
 
     def _share_sizes(self, around: Structure) -> None:
-        """Have the size variables of the graph around this one."""
+        """Share the enclosing graph's size variables."""
         if self.sizes is not around.sizes:
             self.sizes, self.examples = around.sizes, around.examples
             for node in self._nodes.values():
@@ -378,7 +378,7 @@ class Structure:
 
 
 class _Within(Listener):
-    """Tells the graph around a block of its changes: as changes of the node that has the block."""
+    """Reports changes of a block to the enclosing graph, as changes of the node with the block."""
 
     def __init__(self, graph: Structure, node: Node) -> None:
         self._graph, self._node = graph, node

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.plan.plan import PlanNode, TensorSpec
-    from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.recipes import RecipeStep
 
 
 def join_plans(plans: Mapping[str, Plan]) -> Plan:
@@ -129,7 +129,7 @@ class _Joiner:
         self.placements: dict[str, Placement] = {}
         self._by_key: dict[tuple[TensorSpec, Hashable], str] = {}
         self._weights = WeightJoiner(plans)
-        self._derived: dict[str, tuple[Step, ...]] = {}
+        self._derived: dict[str, tuple[RecipeStep, ...]] = {}
         # No constant may have the name of another tensor of any entry.
         self._taken = {
             name

@@ -6,8 +6,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import ExportError
-from taper_runtime.plan.recipes import WEIGHT, Step
-from taper_runtime.plan.weights import direct_weight, weight_values, weights_needed
+from taper_runtime.plan.recipes import WEIGHT, RecipeStep
+from taper_runtime.plan.replaceable import direct_weight, weight_values, weights_needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import Plan
-    from taper_runtime.plan.weights import WeightSpec
+    from taper_runtime.plan.replaceable import WeightSpec
 
 
 def digest(array: np.ndarray) -> bytes:
@@ -72,14 +72,14 @@ class WeightJoiner:
         if value is not None:
             self._values[spec.name] = value
 
-    def recipe(self, plan: Plan, constant: str) -> tuple[Step, ...] | None:
+    def recipe(self, plan: Plan, constant: str) -> tuple[RecipeStep, ...] | None:
         """Return how a constant of a plan is computed, by the names in the joined plan."""
         if constant not in plan.derived:
             return None
         names = self._names[id(plan)]
         return tuple([_renamed(step, names) for step in plan.derived[constant]])
 
-    def joined(self, derived: Mapping[str, Sequence[Step]]) -> dict[str, Any]:
+    def joined(self, derived: Mapping[str, Sequence[RecipeStep]]) -> dict[str, Any]:
         """Return ``weights``, ``derived`` and ``originals`` of the joined plan."""
         needed = weights_needed(derived) - set(map(direct_weight, derived.values()))
         return {
@@ -89,7 +89,7 @@ class WeightJoiner:
         }
 
 
-def _renamed(step: Step, names: Mapping[str, str]) -> Step:
+def _renamed(step: RecipeStep, names: Mapping[str, str]) -> RecipeStep:
     if step.op != WEIGHT:
         return step
     name = step.attrs["name"]

@@ -11,7 +11,7 @@ from taper_frontend.compiler.planning.sharing import find_concat_buffers
 from taper_runtime.base.errors import InternalError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
+from taper_runtime.plan.liveness import LiveRange, lifetimes, live_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ def bytes_at_steps(graph: Graph, order: list[Node], roots: Mapping[str, str]) ->
     """Return the bytes of intermediates that are live at each node of this order, and after it."""
     made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
     lives = lifetimes(order, made, outputs=graph.kept)
-    blocks = [Block(*life, graph.nbytes(root)) for root, life in lives.items()]
+    blocks = [LiveRange(*life, graph.nbytes(root)) for root, life in lives.items()]
     return live_bytes(blocks, len(order) + 1)
 
 

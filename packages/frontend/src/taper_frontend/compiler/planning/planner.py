@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.planning.freeze import freeze
+from taper_frontend.compiler.planning.make_recipes import provenance, replaceable, with_tile_weights
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
-from taper_frontend.compiler.planning.recipes import provenance, replaceable, with_tile_weights
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.base.errors import OpError, PlanFormatError
 from taper_runtime.executor.program import make_runner
@@ -136,7 +136,7 @@ def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) ->
 
 
 def _prove(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
-    """Check the plan for all sizes in these ranges; one from 0 becomes one from 1 where need be.
+    """Prove the plan for all sizes; if a proof fails at size 0, raise that variable's minimum to 1.
 
     What the graph says of sizes is about those from 1 on. Little of it fails for 0.
     """

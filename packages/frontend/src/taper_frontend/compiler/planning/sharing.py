@@ -61,7 +61,7 @@ class Allocation:
     successor: str | None = None
 
 
-class Slice(NamedTuple):
+class SliceLayout(NamedTuple):
     """Where a tensor lies in its allocation: byte offset and strides (elements)."""
 
     offset: int
@@ -82,7 +82,7 @@ class Sharing:
     ----------
     allocations : dict of str to Allocation
         For every tensor.
-    slices : dict of str to Slice
+    slices : dict of str to SliceLayout
         For every tensor.
     executed : list of Node
         The order without the nodes that became views.
@@ -93,7 +93,7 @@ class Sharing:
     ) -> None:
         self.graph = graph
         self.allocations: dict[str, Allocation] = {}
-        self.slices: dict[str, Slice] = {}
+        self.slices: dict[str, SliceLayout] = {}
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.kept)
         buffers, self._in_buffers = find_concat_buffers(graph, order)
@@ -120,12 +120,12 @@ class Sharing:
         spec = self.graph.tensors[name]
         last_read, state = self._last_read.get(name, NEVER), spec.role == "state"
         self.allocations[name] = Allocation(name, spec.nbytes, external, writable, state, last_read)
-        self.slices[name] = Slice(0, contiguous_strides(spec.storage.shape))
+        self.slices[name] = SliceLayout(0, contiguous_strides(spec.storage.shape))
 
     def _join(self, name: str, allocation: Allocation, offset: int, strides: Shape) -> None:
         allocation.last_read = max(allocation.last_read, self._last_read.get(name, NEVER))
         self.allocations[name] = allocation
-        self.slices[name] = Slice(offset, strides)
+        self.slices[name] = SliceLayout(offset, strides)
         if self.graph.is_output(name) and allocation.successor != name:
             allocation.root = name
             allocation.external = True

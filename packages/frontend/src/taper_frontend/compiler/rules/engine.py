@@ -1,4 +1,4 @@
-"""Apply rules: what a node is replaced by where a pattern matches, tried at every node.
+"""Apply rewrite rules: try each pattern at every node, and replace what matches.
 
 A rule is a line of algebra where that says it all::
 
@@ -20,7 +20,15 @@ from typing import Any
 
 from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.graph.node import Node
-from taper_frontend.compiler.rules.pattern import Like, Match, Name, Number, Op, Pattern, matches
+from taper_frontend.compiler.rules.pattern import (
+    Like,
+    Match,
+    Number,
+    OpPattern,
+    Pattern,
+    TensorName,
+    matches,
+)
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.sizes import UndecidedError
 
@@ -34,7 +42,7 @@ Replacement = Pattern | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a node is replaced by.
+    """A rewrite rule: a pattern, and its replacement.
 
     Attributes
     ----------
@@ -170,7 +178,7 @@ def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
 
 
 def _applies(step: Step, graph: Graph, node: Node) -> bool:
-    """Try a step; one that asks what some sizes fulfil and others do not changes nothing.
+    """Try a step; a condition that holds for only some sizes counts as false.
 
     Raises
     ------
@@ -207,19 +215,21 @@ def _unbound(made: Pattern, bound: set[Pattern]) -> Iterable[str]:
     """Yield what of a replacement is neither bound nor something to make."""
     if made in bound:
         return
-    if isinstance(made, Op) and len(made.names) != 1:
+    if isinstance(made, OpPattern) and len(made.names) != 1:
         yield f"a choice of ops, {', '.join(sorted(made.names))}"
-    elif isinstance(made, Op | Like):
+    elif isinstance(made, OpPattern | Like):
         for part in made.parts():
             yield from _unbound(part, bound)
-    elif not isinstance(made, Name) and not (isinstance(made, Number) and made.value is not None):
+    elif not isinstance(made, TensorName) and not (
+        isinstance(made, Number) and made.value is not None
+    ):
         yield f"{type(made).__name__.lstrip('_').lower()}()"
 
 
 def _replace(match: Match, made: Pattern) -> bool:
     """Put ``made`` in the place of the match's root; say whether the graph has changed."""
     graph, root = match.graph, match.node
-    if made in match.bound or isinstance(made, Name):
+    if made in match.bound or isinstance(made, TensorName):
         tensor = _operand(match, made, [])
         return graph.tensors[tensor].type == match.output and graph.bypass(root, tensor)
     added: list[str] = []
@@ -238,7 +248,7 @@ def _definition(
     if isinstance(made, Like):
         model = match.producer(made.model)
         op, attrs = model.op, dict(model.attrs)
-    elif isinstance(made, Op):
+    elif isinstance(made, OpPattern):
         (op,) = made.names
     else:
         raise InternalError(f"expected a replacement, got {made}")
@@ -254,9 +264,9 @@ def _operand(match: Match, made: Pattern, added: list[str]) -> Any:
     """Return the tensor, or the number, that an operand of a replacement is."""
     if made in match.bound:
         return match[made]
-    if isinstance(made, Name):
+    if isinstance(made, TensorName):
         return made.name
-    if isinstance(made, Op | Like):
+    if isinstance(made, OpPattern | Like):
         op, inputs, attrs = _definition(match, made, added)
         added.append(match.graph.add_node(op, inputs, attrs, source=match.node.source))
         return added[-1]

@@ -39,7 +39,7 @@ _REL_TOL = 1e-6  # between a number in a formula and the number a user wrote, pe
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What the pieces of a pattern were bound to.
+    """The tensors, attrs and numbers that the pieces of a pattern matched.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class Match:
 
 
 class Pattern:
-    """A piece of a formula. Compared by identity: each piece is one value."""
+    """A part of a pattern. Compared by identity: each part stands for one value."""
 
     def match(self, operand: Any, found: Match) -> Iterator[Match]:
         """Yield every way ``operand`` can be this piece, given what is ``found`` already."""
@@ -208,7 +208,7 @@ class _Shared(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class Op(Pattern):
+class OpPattern(Pattern):
     """A node: what :func:`op` gives. As a replacement, the node to make."""
 
     names: frozenset[str]
@@ -287,7 +287,7 @@ class Like(Pattern):
 
 
 @dataclass(frozen=True, eq=False)
-class Name(Pattern):
+class TensorName(Pattern):
     """A tensor of the graph, in a replacement that a function gives."""
 
     name: str
@@ -476,7 +476,7 @@ def op(name: str | Iterable[str], /, *operands: Pattern | str | float, **attrs: 
         of the match.
     """
     names = frozenset((name,) if isinstance(name, str) else name)
-    return Op(names, tuple(_piece(operand) for operand in operands), attrs)
+    return OpPattern(names, tuple(_piece(operand) for operand in operands), attrs)
 
 
 def like(model: Pattern, /, *operands: Pattern | str | float, **attrs: Any) -> Pattern:
@@ -501,12 +501,12 @@ def inverse(value: Pattern) -> Pattern:
 def _piece(operand: Pattern | str | float) -> Pattern:
     if isinstance(operand, Pattern):
         return operand
-    return Name(operand) if isinstance(operand, str) else Number(operand)
+    return TensorName(operand) if isinstance(operand, str) else Number(operand)
 
 
 def matches(graph: Graph, node: Node, pattern: Pattern) -> Iterator[Match]:
     """Yield the matches of ``pattern`` at ``node`` whose inner values nothing else needs."""
-    if isinstance(pattern, Op) and not pattern.operands and not pattern.attrs:
+    if isinstance(pattern, OpPattern) and not pattern.operands and not pattern.attrs:
         if node.op in pattern.names:
             yield Match(graph, node, {pattern: node.output}, frozenset((node.output,)))
         return

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from taper_frontend.compiler.trace.recorder import Recorder
+from taper_frontend.compiler.trace.recorder import TraceRecorder
 from taper_frontend.compiler.trace.writing import VARIABLE, trace_path, tracing, write_trace
 
-__all__ = ["VARIABLE", "Recorder", "trace_path", "tracing", "write_trace"]
+__all__ = ["VARIABLE", "TraceRecorder", "trace_path", "tracing", "write_trace"]

@@ -25,7 +25,7 @@ _MAX_ITEMS = 64  # of a list among the attrs: tile programs have a few dozen
 _MAX_TEXT = 400  # characters of a source line or a text among the attrs
 
 
-class Recorder(Listener):
+class TraceRecorder(Listener):
     """Records what happens to a graph from now on, as its listener.
 
     Parameters

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.trace.recorder import Recorder
+from taper_frontend.compiler.trace.recorder import TraceRecorder
 from taper_frontend.errors import ExportError
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def tracing(
     graph : Graph
         As lowered.
     path : str or os.PathLike, optional
-        ``.html`` for a page, ``.json`` for what :meth:`Recorder.data` describes, with the ``title``
-        and, after an exception, the ``error``. None records nothing.
+        ``.html`` for a page, ``.json`` for what :meth:`TraceRecorder.data` describes, with the
+        ``title`` and, after an exception, the ``error``. None records nothing.
     title : str
         What the graph is called.
 
@@ -85,7 +85,7 @@ def tracing(
 @contextmanager
 def _tracing(graph: Graph, path: Path, title: str) -> Iterator[None]:
     listener = graph.listener
-    recorder = Recorder(graph)
+    recorder = TraceRecorder(graph)
     error = ""
     try:
         yield
@@ -102,7 +102,7 @@ def write_trace(trace: dict[str, Any], path: Path) -> None:
     if path.suffix == ".json":
         text = json.dumps(trace, allow_nan=False, separators=(",", ":"))
     else:
-        from taper_frontend.compiler.trace.page import trace_page
+        from taper_frontend.compiler.trace.trace_page import trace_page
 
         text = trace_page(trace)
     path.write_text(text, encoding="utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.control_flow import LOOPS, copy_node, operands
+from taper_frontend.compiler.analysis.block_operands import LOOPS, copy_node, operands
 from taper_frontend.compiler.rules.engine import rewrite
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.compiler.analysis.control_flow import operands, splice
+from taper_frontend.compiler.analysis.block_operands import operands, splice
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_runtime.base.dtypes import DTYPES
 

@@ -10,7 +10,7 @@ from taper_frontend.compiler.analysis.permutation import permutation, permutatio
 from taper_frontend.compiler.rules.engine import Replacement, Rule, RuleSet
 from taper_frontend.compiler.rules.pattern import (
     Match,
-    Name,
+    TensorName,
     attr,
     constant,
     like,
@@ -48,7 +48,7 @@ def _join_permutations(match: Match) -> Replacement:
         source = producer.inputs[0]
         axes = tuple(first[axis] for axis in axes)
     if axes == tuple(range(len(axes))):
-        return Name(source)
+        return TensorName(source)
     joined, attrs = permutation_op(axes)
     if source == node.inputs[0] and joined == node.op:
         return None

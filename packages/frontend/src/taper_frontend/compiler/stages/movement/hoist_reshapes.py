@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import is_plain_matmul
 from taper_frontend.compiler.analysis.views import is_free_reshape
-from taper_frontend.compiler.graph.node import ABSENT, Source
+from taper_frontend.compiler.graph.node import ABSENT, SourceLine
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import regroup
 from taper_runtime.formats import PLAIN
@@ -93,7 +93,7 @@ def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
     return regroup(graph, node, len(lead), new_lead)
 
 
-def _reshaped(graph: Graph, tensor: str, shape: Shape, source: Source) -> str:
+def _reshaped(graph: Graph, tensor: str, shape: Shape, source: SourceLine) -> str:
     name = tensor if tensor.endswith(".view") else f"{tensor}.view"
     expand = graph.producer(tensor)
     if expand is not None and expand.op == "EXPAND" and _expands_to(graph, expand, shape):

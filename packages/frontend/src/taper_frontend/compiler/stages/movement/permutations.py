@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.analysis.elementwise import is_elementwise, is_fusable
 from taper_frontend.compiler.analysis.permutation import permutation, permutation_op, swaps
-from taper_frontend.compiler.graph.node import ABSENT, Source
+from taper_frontend.compiler.analysis.tile_programs import is_elementwise, is_fusable
+from taper_frontend.compiler.graph.node import ABSENT, SourceLine
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages.movement.crossing import (
     inverse,
@@ -16,7 +16,7 @@ from taper_frontend.compiler.stages.movement.crossing import (
     reorder,
 )
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.ops.region import WHOLE, Block, Same
+from taper_runtime.ops.region import WHOLE, Grouped, Same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -232,7 +232,7 @@ def _blocks(graph: Graph, node: Node) -> list[tuple[list[int], list[int]]]:
     for axis, relation in enumerate(region):
         if isinstance(relation, Same):
             blocks.append(([axis], [relation.axis]))
-        elif isinstance(relation, Block):
+        elif isinstance(relation, Grouped):
             if relation.inputs[0] == axis:
                 blocks.append((list(relation.inputs), list(relation.outputs)))
         elif relation is WHOLE:
@@ -258,7 +258,7 @@ def _reordered_tensor(graph: Graph, tensor: str, axes: Axes) -> str:
 
 def _added(graph: Graph, like: str, op: str, source: str, attrs: Mapping[str, Any]) -> str:
     producer = graph.producer(like)
-    origin = Source() if producer is None else producer.source
+    origin = SourceLine() if producer is None else producer.source
     return graph.add_node(op, [source], attrs, name=f"{like}.moved", source=origin)
 
 
@@ -295,7 +295,7 @@ def _permute_operands(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _operand(graph: Graph, tensor: str, axes: Axes, source: Source) -> str:
+def _operand(graph: Graph, tensor: str, axes: Axes, source: SourceLine) -> str:
     """Return an operand of fewer dimensions, perhaps, for a result that is permuted."""
     shape = graph.tensors[tensor].shape
     if not shape:

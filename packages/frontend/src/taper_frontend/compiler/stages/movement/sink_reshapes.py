@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import is_plain_product
+from taper_frontend.compiler.analysis.tile_programs import is_elementwise
 from taper_frontend.compiler.analysis.views import is_free_reshape
 from taper_frontend.compiler.rules.engine import rewrite
 

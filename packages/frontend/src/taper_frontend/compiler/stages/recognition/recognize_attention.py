@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.graph.node import Node, Source
+    from taper_frontend.compiler.graph.node import Node, SourceLine
     from taper_frontend.compiler.rules.pattern import Match
 
 #: What is done to the scores: its kind (SCALE, before all others; ADD, KEEP, DROP), its factor,
@@ -106,7 +106,7 @@ def _masking_steps(node: Node) -> Iterator[tuple[str, _Step]]:
             yield scores, ("DROP", drop, fill)
 
 
-def _mask(graph: Graph, steps: list[_Step], source: Source) -> str | None:
+def _mask(graph: Graph, steps: list[_Step], source: SourceLine) -> str | None:
     """Join masking steps, innermost first, into one mask, bool or float; None if there are none."""
 
     def emit(op: str, *inputs: str, **attrs: object) -> str:
@@ -145,7 +145,7 @@ def _mask(graph: Graph, steps: list[_Step], source: Source) -> str | None:
     return mask
 
 
-def _transposed(graph: Graph, tensor: str, source: Source) -> str:
+def _transposed(graph: Graph, tensor: str, source: SourceLine) -> str:
     rank = len(graph.tensors[tensor].shape)
     op, attrs = permutation_op([*range(rank - 2), rank - 1, rank - 2])
     return graph.add_node(op, [tensor], attrs, source=source)

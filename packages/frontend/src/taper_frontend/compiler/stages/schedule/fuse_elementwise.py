@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.elementwise import (
+from taper_frontend.compiler.analysis.tile_programs import (
     external_inputs,
     instruction_count,
     is_fusable,

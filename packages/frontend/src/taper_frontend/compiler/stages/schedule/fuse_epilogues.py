@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.elementwise import (
+from taper_frontend.compiler.analysis.product import is_plain_product
+from taper_frontend.compiler.analysis.tile_programs import (
     external_inputs,
     is_fusable,
     may_refuse,
     tile_program,
 )
-from taper_frontend.compiler.analysis.product import is_plain_product
 from taper_runtime.ops.map import MAX_EXTRAS
 
 if TYPE_CHECKING:

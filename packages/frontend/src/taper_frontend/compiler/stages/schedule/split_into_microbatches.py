@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.batch import Batch
-from taper_frontend.compiler.analysis.cost import node_cost
+from taper_frontend.compiler.analysis.batch import BatchAxes
+from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
-from taper_runtime.machine.cost import Place, beyond_cache, shared_ns
-from taper_runtime.plan.liveness import Block, lifetimes, live_bytes
+from taper_runtime.machine.cost import Locality, beyond_cache, shared_ns
+from taper_runtime.plan.liveness import LiveRange, lifetimes, live_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def split_into_microbatches(graph: Graph) -> bool:
     they read and write beyond cache, weights that they wait for, and, where the number changes,
     what lives across.
     """
-    batch = Batch(graph)
+    batch = BatchAxes(graph)
     if not batch.rows:
         return False
     order = _batch_last(graph, batch)
@@ -51,7 +51,7 @@ def split_into_microbatches(graph: Graph) -> bool:
     return changed
 
 
-def _batch_last(graph: Graph, batch: Batch) -> list[Node]:
+def _batch_last(graph: Graph, batch: BatchAxes) -> list[Node]:
     """Order nodes so that those without the batch come first: they would interrupt a run."""
     with_batch = set(batch.rows)
     first, then = [], []
@@ -64,7 +64,7 @@ def _batch_last(graph: Graph, batch: Batch) -> list[Node]:
     return first + then
 
 
-def _least_time(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[int]:
+def _least_time(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[int]:
     """Return into how many micro-batches each node is split for all to take the least time."""
     most = min(batch.items, _MOST, _MOST_NODES // max(1, len(order)))
     choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
@@ -88,7 +88,7 @@ def _least_time(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[int]:
 
 
 def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, float]:
-    """Return from which count to go on to ``count``, and the time of that.
+    """Return the cheapest predecessor count of ``count``, and the total time through it.
 
     Where the count changes, what lives across goes through memory, which takes ``live``. The side
     that is whole, if one is, has that in its own time already.
@@ -101,7 +101,7 @@ def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, fl
     return best, options[best]
 
 
-def _live_across(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[float]:
+def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[float]:
     """Return the time of moving what lives before each node, and after the last, beyond cache."""
     roots = {name: name for name in batch.rows}
     for node in order:
@@ -109,13 +109,13 @@ def _live_across(graph: Graph, batch: Batch, order: Sequence[Node]) -> list[floa
             roots[node.output] = roots[node.inputs[0]]
     lives = lifetimes(order, roots, graph.reads, graph.kept)
     blocks = [
-        Block(birth + 1, death, int(beyond_cache(graph.tensors[root].nbytes)))
+        LiveRange(birth + 1, death, int(beyond_cache(graph.tensors[root].nbytes)))
         for root, (birth, death) in lives.items()
     ]
     return [shared_ns(nbytes) for nbytes in live_bytes(blocks, len(order) + 1)]
 
 
-def _node_ns(graph: Graph, batch: Batch, node: Node, count: int) -> float:
+def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int) -> float:
     """Return the time of a node in all micro-batches; 0 for one that is not split either way."""
     if not batch.keeps_apart(node) or node.definition.view is not None:
         return 0.0
@@ -125,14 +125,14 @@ def _node_ns(graph: Graph, batch: Batch, node: Node, count: int) -> float:
         graph.tensors[name].nbytes for name in set(node.inputs) - cut if graph.is_constant(name)
     )
     # Weights are fetched ahead, and waited for only where there is little to do with them.
-    place = Place(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))
+    place = Locality(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))
     return count * node_cost(graph, node, place)
 
 
 # -- the rewrite -----------------------------------------------------------------------------------
 
 
-def split_nodes(graph: Graph, batch: Batch, nodes: Sequence[Node], count: int) -> None:
+def split_nodes(graph: Graph, batch: BatchAxes, nodes: Sequence[Node], count: int) -> None:
     """Compute nodes in a row, which keep items apart, for one micro-batch after the other."""
     inside = {node.output for node in nodes}
     results = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.cost import node_cost
+from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.machine.cost import Place, cache_bytes, shared_ns
+from taper_runtime.machine.cost import Locality, cache_bytes, shared_ns
 from taper_runtime.ops.region import Same, Window
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
     # A large tensor is written to memory and read again, by this segment's last node and the next.
     live_across = 2 * shared_ns(last.nbytes) if last.nbytes > cache_bytes() else 0.0
     if len(links) == 1:
-        return _Segment(links, (), node_cost(graph, links[0].node, Place(waited=live_across)))
+        return _Segment(links, (), node_cost(graph, links[0].node, Locality(waited=live_across)))
     if all(graph.tensors[link.node.output].nbytes <= cache_bytes() for link in links[:-1]):
         return None
     images, rows = last.shape[:2]
@@ -216,7 +216,7 @@ def _peak(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
 
 def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
     return sum(
-        node_cost(graph, link.node, Place(_share(graph.tensors[link.node.output].shape, made)))
+        node_cost(graph, link.node, Locality(_share(graph.tensors[link.node.output].shape, made)))
         for link, (_, made) in zip(links, _spans(links, tile), strict=True)
     )
 

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.elementwise import is_elementwise
 from taper_frontend.compiler.analysis.product import constant_weight, is_plain_product
+from taper_frontend.compiler.analysis.tile_programs import is_elementwise
 from taper_frontend.compiler.analysis.views import can_have_strides
 from taper_frontend.compiler.graph.constants import derived, filled, transposed
 from taper_runtime.ops.opdef import contiguous_strides

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.analysis.product import constant_weight
 from taper_runtime.base.size_values import size_at
 from taper_runtime.formats.winograd import POINTS
-from taper_runtime.machine.cost import Place, cost, memory_ns
+from taper_runtime.machine.cost import Locality, cost, memory_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,5 +84,5 @@ def _example(graph: Graph, name: str) -> TensorType:
 def _run_once(
     op: OpDef, inputs: list[TensorType], output: TensorType, attrs: Mapping[str, Any]
 ) -> float:
-    """Nanoseconds of a node that reads its weight from memory: a run touches each once."""
-    return cost(op, inputs, [output], attrs, Place(waited=memory_ns(inputs[1].nbytes)))
+    """Estimate a node's time with its weight read from DRAM: a run reads each weight once."""
+    return cost(op, inputs, [output], attrs, Locality(waited=memory_ns(inputs[1].nbytes)))

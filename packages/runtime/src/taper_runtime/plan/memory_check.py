@@ -31,7 +31,7 @@ from taper_runtime.plan.specialize import substitute
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from taper_runtime.base.limits import Budget
+    from taper_runtime.base.file_limits import Budget
     from taper_runtime.ops.opdef import OpDef, Shape, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taper_openinfer.dtypes import DTYPES
-from taper_openinfer.errors import OpenInferError, Place, Problem, shown
+from taper_openinfer.errors import OpenInferError, Problem, TextPosition, shown
 from taper_openinfer.language.graph import Graph, Node, Value, Variable
 from taper_runtime.base.text import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from taper_openinfer.check.walk import Step
+    from taper_openinfer.check.visits import Visit
     from taper_openinfer.oinf.reader import Model
 
 #: The kind of memory of what ``assign`` declares. A step's temporaries end with it.
@@ -88,7 +88,7 @@ class Context:
         Constants that have no value.
     missing : set of str
         Names that stand for no variable, each of which was reported.
-    made : dict of str to Step
+    made : dict of str to Visit
         Names that no section and no assign declares, and the first node that writes each.
     varying : dict of str to Node
         Variables whose shapes are known only when the program runs, and the ``cache.read`` for
@@ -103,11 +103,13 @@ class Context:
         self.broken: set[str] = set()
         self.valueless: set[str] = set()
         self.missing: set[str] = set()
-        self.made: dict[str, Step] = {}
+        self.made: dict[str, Visit] = {}
         self.varying: dict[str, Node] = {}
         self.entries_left = 1 << 16
 
-    def report(self, message: str, place: Place | None = None, variable: str | None = None) -> None:
+    def report(
+        self, message: str, place: TextPosition | None = None, variable: str | None = None
+    ) -> None:
         """Note a problem; one of a variable begins with its name."""
         if variable is not None:
             message = f"{shown(variable)}: {message}"
@@ -116,7 +118,7 @@ class Context:
             raise TooManyProblems
 
     def add(
-        self, declaration: Variable, tensor: str | None = None, place: Place | None = None
+        self, declaration: Variable, tensor: str | None = None, place: TextPosition | None = None
     ) -> LinkedVariable:
         """Resolve a declaration's element type and dims, and know the variable from now on."""
         name, place = declaration.name, place or declaration.place
@@ -140,13 +142,13 @@ class Context:
         self.variables[name] = linked
         return linked
 
-    def check_name(self, name: str, place: Place | None) -> None:
+    def check_name(self, name: str, place: TextPosition | None) -> None:
         """Check a name, which a graph may have from elsewhere than a text."""
         if not (name.isascii() and name.isidentifier()):
             self.report(f"expected a name of letters, digits and _, got {shown(name)}", place)
 
     def find(
-        self, name: str, place: Place | None, what: str = "a variable"
+        self, name: str, place: TextPosition | None, what: str = "a variable"
     ) -> LinkedVariable | None:
         """Return a variable; if there is none of this name, note that once."""
         if name not in self.variables:
@@ -176,7 +178,11 @@ class Context:
         return is_broken or (self.is_scalar(linked) and DTYPES[linked.dtype].kind in _WHOLE)
 
     def check_value(
-        self, value: Value, place: Place | None, loops: Sequence[str], cache: Variable | None = None
+        self,
+        value: Value,
+        place: TextPosition | None,
+        loops: Sequence[str],
+        cache: Variable | None = None,
     ) -> None:
         """Check what an index is: a literal, or a name that means a number there.
 

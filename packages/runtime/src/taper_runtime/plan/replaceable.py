@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import Shape
     from taper_runtime.plan.plan import Plan
-    from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.recipes import RecipeStep
 
 #: What a weight may be. A constant is one that recipes need besides: nobody replaces it.
 KINDS = ("parameter", "buffer", "constant")
 
-#: Bytes that the steps of one recipe may compute, as times those of all data, and at least.
+#: Limit on the bytes one recipe may compute: a multiple of the file's data, and a minimum.
 MAX_GROWTH, MAX_LITTLE = 64, 1 << 30
 
 
@@ -85,12 +85,12 @@ def step_op(text: str) -> tuple[str, int]:
     return text, 0
 
 
-def direct_weight(recipe: Sequence[Step]) -> str | None:
+def direct_weight(recipe: Sequence[RecipeStep]) -> str | None:
     """Return the name of the weight that a constant is; None where one is computed."""
     return recipe[0].attrs["name"] if len(recipe) == 1 else None
 
 
-def weights_needed(derived: Mapping[str, Sequence[Step]]) -> set[str]:
+def weights_needed(derived: Mapping[str, Sequence[RecipeStep]]) -> set[str]:
     """Return the names of the weights that recipes read."""
     return {
         step.attrs["name"] for recipe in derived.values() for step in recipe if step.op == WEIGHT
@@ -107,7 +107,9 @@ def weight_values(plan: Plan) -> dict[str, np.ndarray]:
     return values
 
 
-def recipe_types(recipe: Sequence[Step], weights: Mapping[str, WeightSpec]) -> list[TensorType]:
+def recipe_types(
+    recipe: Sequence[RecipeStep], weights: Mapping[str, WeightSpec]
+) -> list[TensorType]:
     """Return the type of each step.
 
     Raises
@@ -127,7 +129,9 @@ def recipe_types(recipe: Sequence[Step], weights: Mapping[str, WeightSpec]) -> l
 
 
 def derive(
-    recipe: Sequence[Step], weights: Mapping[str, WeightSpec], values: Mapping[str, np.ndarray]
+    recipe: Sequence[RecipeStep],
+    weights: Mapping[str, WeightSpec],
+    values: Mapping[str, np.ndarray],
 ) -> np.ndarray:
     """Compute a constant from values of the weights.
 
@@ -209,7 +213,7 @@ def folded(plan: Plan, kept: Collection[str] = ()) -> Plan:
 
 def derive_named(
     name: str,
-    recipe: Sequence[Step],
+    recipe: Sequence[RecipeStep],
     weights: Mapping[str, WeightSpec],
     values: Mapping[str, np.ndarray],
 ) -> np.ndarray:
@@ -284,7 +288,7 @@ def opened(plan: Plan, *, fold: bool) -> Plan:
 
 
 def check_recipe(
-    recipe: Sequence[Step],
+    recipe: Sequence[RecipeStep],
     weights: Mapping[str, WeightSpec],
     wanted: TensorType,
     limit: int,
@@ -315,7 +319,7 @@ def check_recipe(
         fail(field, f"expected a recipe of the constant's {wanted}", types[-1])
 
 
-def _step_type(step: Step, types: Sequence[TensorType], field: str) -> TensorType:
+def _step_type(step: RecipeStep, types: Sequence[TensorType], field: str) -> TensorType:
     op, index = step_op(step.op)
     if op not in REGISTRY or REGISTRY[op].blocks:
         fail(f"{field}[0]", "expected a registered op without blocks", step.op)

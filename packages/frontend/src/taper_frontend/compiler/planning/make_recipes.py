@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, Step
-from taper_runtime.plan.weights import WeightSpec, direct_weight, is_tiles, weights_needed
+from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, RecipeStep
+from taper_runtime.plan.replaceable import WeightSpec, direct_weight, is_tiles, weights_needed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FEW = 8  # elements of a literal whose values are written
 
 
-def provenance(constants: Mapping[str, Constant]) -> dict[str, tuple[Step, ...]]:
+def provenance(constants: Mapping[str, Constant]) -> dict[str, tuple[RecipeStep, ...]]:
     """Return how those constants are made that a parameter has a part in.
 
     But for those that replaceable weights decide, which are ``derived`` (:func:`replaceable`).
@@ -27,21 +27,21 @@ def provenance(constants: Mapping[str, Constant]) -> dict[str, tuple[Step, ...]]
     }
 
 
-def _recipe(constant: Constant) -> tuple[Step, ...]:
+def _recipe(constant: Constant) -> tuple[RecipeStep, ...]:
     order = list(steps(constant))
     places = {id(step): place for place, step in enumerate(order)}
-    recipe: list[Step] = []
+    recipe: list[RecipeStep] = []
     for step in order:
         if isinstance(step, Derived):
             attrs = {name: _plain(value) for name, value in step.attrs.items()}
-            recipe.append(Step(_op(step), tuple([places[id(x)] for x in step.reads]), attrs))
+            recipe.append(RecipeStep(_op(step), tuple([places[id(x)] for x in step.reads]), attrs))
         elif isinstance(step, Parameter):
-            recipe.append(Step(PARAMETER, (), {"names": list(step.names)}))
+            recipe.append(RecipeStep(PARAMETER, (), {"names": list(step.names)}))
         else:
             leaf: dict[str, Any] = {"dtype": step.dtype, "shape": list(step.shape)}
             if step.type.size <= _FEW:
                 leaf["values"] = step.value().tolist()
-            recipe.append(Step(LITERAL, (), leaf))
+            recipe.append(RecipeStep(LITERAL, (), leaf))
     return tuple(recipe)
 
 
@@ -55,13 +55,13 @@ class Replaceable(NamedTuple):
     Attributes
     ----------
     weights : dict of str to WeightSpec
-    derived : dict of str to tuple of Step
+    derived : dict of str to tuple of RecipeStep
     originals : dict of str to Constant
         The weights whose values the plan needs besides its constants.
     """
 
     weights: dict[str, WeightSpec]
-    derived: dict[str, tuple[Step, ...]]
+    derived: dict[str, tuple[RecipeStep, ...]]
     originals: dict[str, Constant]
 
 
@@ -106,7 +106,10 @@ def with_tile_weights(kept: Replaceable, constants: Mapping[str, Constant]) -> R
             originals[leaf] = weight
             weights[leaf] = WeightSpec(leaf, "constant", *weight.type[:2])
         attrs = {key: _plain(value) for key, value in constant.attrs.items()}
-        derived[name] = (Step(WEIGHT, (), {"name": leaf}), Step(constant.op, (0,), attrs))
+        derived[name] = (
+            RecipeStep(WEIGHT, (), {"name": leaf}),
+            RecipeStep(constant.op, (0,), attrs),
+        )
     return Replaceable(weights, derived, originals)
 
 
@@ -136,17 +139,17 @@ class _Names:
         return self._names[id(leaf)]
 
 
-def _complete(constant: Constant, names: _Names) -> list[Step]:
+def _complete(constant: Constant, names: _Names) -> list[RecipeStep]:
     order = list(steps(constant))
     places: dict[int, int | None] = {id(step): place for place, step in enumerate(order)}
     return [
-        Step(
+        RecipeStep(
             _op(step),
             tuple([None if x is None else places[id(x)] for x in step.inputs]),
             {name: _plain(value) for name, value in step.attrs.items()},
         )
         if isinstance(step, Derived)
-        else Step(WEIGHT, (), {"name": names.of(step)})
+        else RecipeStep(WEIGHT, (), {"name": names.of(step)})
         for step in order
     ]
 

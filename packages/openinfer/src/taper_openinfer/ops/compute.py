@@ -9,8 +9,8 @@ import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, from_float32, to_float32
 from taper_openinfer.ops import taper
+from taper_openinfer.ops.call_rules import complete
 from taper_openinfer.ops.formulas import Given, write
-from taper_openinfer.ops.rules import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.file.container import parse_json
-from taper_runtime.file.plain import from_json, to_json
+from taper_runtime.file.plain_data import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.recipes import RecipeStep
 
 #: The string of a header's metadata, and the field of :class:`.Plan`.
 PROVENANCE = "provenance"
@@ -19,7 +19,7 @@ PROVENANCE = "provenance"
 _FIELD = f"plan.{PROVENANCE}"
 
 
-class StoredRecipes(Mapping[str, "tuple[Step, ...]"]):
+class StoredRecipes(Mapping[str, "tuple[RecipeStep, ...]"]):
     """Recipes as a file has them.
 
     Every access raises :class:`PlanFormatError` where the text is not what :func:`write_recipes`
@@ -28,14 +28,14 @@ class StoredRecipes(Mapping[str, "tuple[Step, ...]"]):
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._recipes: dict[str, tuple[Step, ...]] | None = None
+        self._recipes: dict[str, tuple[RecipeStep, ...]] | None = None
 
-    def _parsed(self) -> dict[str, tuple[Step, ...]]:
+    def _parsed(self) -> dict[str, tuple[RecipeStep, ...]]:
         if self._recipes is None:
             self._recipes = read_recipes(parse_json(self._text, _FIELD), _FIELD)
         return self._recipes
 
-    def __getitem__(self, name: str) -> tuple[Step, ...]:
+    def __getitem__(self, name: str) -> tuple[RecipeStep, ...]:
         return self._parsed()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -48,14 +48,14 @@ class StoredRecipes(Mapping[str, "tuple[Step, ...]"]):
         return repr(self._parsed())
 
 
-def read_recipes(item: Any, field: str) -> dict[str, tuple[Step, ...]]:
+def read_recipes(item: Any, field: str) -> dict[str, tuple[RecipeStep, ...]]:
     """Return the recipes that JSON stands for; PlanFormatError where it stands for none."""
     from taper_runtime.plan.recipes import parse_recipes  # which no run needs
 
     return parse_recipes(from_json(item, field), field)
 
 
-def write_recipes(recipes: Mapping[str, Sequence[Step]], field: str) -> dict[str, Any]:
+def write_recipes(recipes: Mapping[str, Sequence[RecipeStep]], field: str) -> dict[str, Any]:
     """Return recipes as JSON.
 
     Raises

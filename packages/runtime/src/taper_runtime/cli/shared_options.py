@@ -11,10 +11,10 @@ import numpy as np
 from taper_runtime.base.dtypes import DTYPES, is_converted
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import size_at
-from taper_runtime.cli.parser import did_you_mean
+from taper_runtime.cli.command_line import did_you_mean
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.weights import completed
+from taper_runtime.plan.replaceable import completed
 from taper_runtime.session.options import SessionOptions
 from taper_runtime.session.session import InferenceSession
 

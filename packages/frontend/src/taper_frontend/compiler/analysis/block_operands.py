@@ -15,7 +15,7 @@ LOOPS = ("WHILE", "SCAN")
 
 
 class Operands(NamedTuple):
-    """How the inputs of a node become those of its blocks: in order, from ``first`` on.
+    """Maps the inputs of a node to those of its blocks: in order, from ``first`` on.
 
     Attributes
     ----------

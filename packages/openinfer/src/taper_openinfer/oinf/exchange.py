@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, from_taper_name, taper_name
-from taper_openinfer.oinf.values import TensorSpec
+from taper_openinfer.oinf.contents import TensorSpec
 from taper_runtime.base.checks import METADATA_NAME
 from taper_runtime.base.dtypes import FILE_DTYPES
 from taper_runtime.base.records import NamedTuple
@@ -19,7 +19,7 @@ from taper_runtime.file.weights_file import read_safetensors
 from taper_runtime.formats import PLAIN, decode, find
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.recipes import PARAMETER
-from taper_runtime.plan.weights import completed, weight_values
+from taper_runtime.plan.replaceable import completed, weight_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from taper_openinfer.oinf.reader import Model, TensorInfo
     from taper_runtime.file.writer import FilePath
     from taper_runtime.plan.plan import Plan
-    from taper_runtime.plan.recipes import Step
+    from taper_runtime.plan.recipes import RecipeStep
 
 #: Names of the element types that safetensors files have and plans lack. All numbers of
 #: ``float8_e4m3fn``, which OpenInfer lacks, are numbers of f16.
@@ -87,7 +87,7 @@ def _plain_constant(plan: Plan, name: str) -> tuple[np.ndarray, str]:
     return decode(array, type_), type_.dtype
 
 
-def _parameter(recipe: Sequence[Step], array: np.ndarray) -> tuple[str, np.ndarray] | None:
+def _parameter(recipe: Sequence[RecipeStep], array: np.ndarray) -> tuple[str, np.ndarray] | None:
     """Return the parameter whose elements a constant in plain order has, None if it is no such."""
     if not recipe or recipe[0].op != PARAMETER:
         return None
@@ -103,7 +103,7 @@ def _parameter(recipe: Sequence[Step], array: np.ndarray) -> tuple[str, np.ndarr
     return recipe[0].attrs["names"][0], np.ascontiguousarray(array)
 
 
-class Source(NamedTuple):
+class SafetensorsTensors(NamedTuple):
     """The tensors of a safetensors file.
 
     Attributes
@@ -117,7 +117,7 @@ class Source(NamedTuple):
     widened: tuple[str, ...]
 
 
-def safetensors_source(path: FilePath) -> Source:
+def safetensors_source(path: FilePath) -> SafetensorsTensors:
     """Return the tensors of a safetensors file; every value is kept.
 
     Raises
@@ -135,7 +135,7 @@ def safetensors_source(path: FilePath) -> Source:
             tensors[name] = TensorSpec(_from_e4m3(array), "f16")
         else:
             tensors[name] = TensorSpec(array, _FROM_FILE.get(dtype) or from_taper_name(dtype))
-    return Source(tensors, tuple(widened))
+    return SafetensorsTensors(tensors, tuple(widened))
 
 
 def _from_e4m3(bits: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from taper_openinfer.compiler.refusal import CannotLower
 from taper_openinfer.compiler.scope import filled
 from taper_openinfer.language.graph import Single, Slice
-from taper_openinfer.simulator.boxes import Axis, make_axes
+from taper_openinfer.simulator.boxes import BoxAxis, make_axes
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _FOLLOWED = 4096
 
 
 @dataclass(frozen=True)
-class Extent:
+class KnownBox:
     """What is known of a cache's box at one point of the program, whatever was before the step.
 
     Attributes
@@ -51,16 +51,16 @@ class Extent:
     written: frozenset[tuple[int, ...]] = frozenset()
     unwritten: frozenset[tuple[int, ...]] = frozenset()
 
-    def with_entry(self, place: tuple[int | str | range, ...]) -> Extent:
+    def with_entry(self, place: tuple[int | str | range, ...]) -> KnownBox:
         """Return what is known when an entry has been written, at a run's places or known ones."""
         known = tuple(index for index in place if isinstance(index, int))
         if len(known) < len(place):
             return replace(self, unwritten=frozenset())
         return replace(self, written=self.written | {known}, unwritten=self.unwritten - {known})
 
-    def joined(self, other: Extent) -> Extent:
+    def joined(self, other: KnownBox) -> KnownBox:
         """Return what holds where either does."""
-        return Extent(
+        return KnownBox(
             tuple(map(min, self.least, other.least)),
             tuple(map(max, self.most, other.most)),
             self.written & other.written,
@@ -74,7 +74,7 @@ class Cut(NamedTuple):
     of: tuple[int | str | range, ...]
 
 
-class Cache:
+class CompiledCache:
     """How one persistent variable with indices is kept.
 
     Parameters
@@ -107,7 +107,7 @@ class Cache:
         sizes = dict(zip(self.indices, reached, strict=True))
         self.shape = tuple(self._capacity(axis, sizes.get(axis.name, 0)) for axis in axes)
 
-    def _capacity(self, axis: Axis, reached: int | None) -> int:
+    def _capacity(self, axis: BoxAxis, reached: int | None) -> int:
         if axis.limit is not None:
             return axis.limit if axis.is_table else axis.base + axis.limit
         if reached is None:
@@ -125,13 +125,13 @@ class Cache:
         return tuple(axis.base for axis in self.axes)
 
     @property
-    def at_start(self) -> Extent:
+    def at_start(self) -> KnownBox:
         """What is known where a step begins."""
-        return Extent(self.base, self.shape)
+        return KnownBox(self.base, self.shape)
 
     @property
-    def _empty(self) -> Extent:
-        return Extent(self.base, self.base, frozenset(), frozenset(self._positions()))
+    def _empty(self) -> KnownBox:
+        return KnownBox(self.base, self.base, frozenset(), frozenset(self._positions()))
 
     def _positions(self) -> Sequence[tuple[int, ...]]:
         sizes = self.shape[: self.rank]
@@ -219,7 +219,7 @@ class Cache:
         self._put(scope, prefix, scope.graph.add_constant(f"{self.name}.first", row))
         scope.extents[self.name] = self._dropped(scope.extents[self.name], tuple(prefix))
 
-    def _dropped(self, extent: Extent, prefix: tuple[int | str, ...]) -> Extent:
+    def _dropped(self, extent: KnownBox, prefix: tuple[int | str, ...]) -> KnownBox:
         """Return what is known after entries were dropped: sizes are those of what is left."""
         exact = all(isinstance(index, int) for index in prefix)
         all_ = frozenset(self._positions())
@@ -232,7 +232,7 @@ class Cache:
             if all_:
                 most[axis] = max([self.base[axis], *(p[axis] + 1 for p in all_ - unwritten)])
         least[self.rank :] = extent.least[self.rank :]
-        return Extent(tuple(least), tuple(most), written, frozenset(unwritten))
+        return KnownBox(tuple(least), tuple(most), written, frozenset(unwritten))
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Cache:
         size = self.shape[axis]
         return scope.emit("WHERE", [test, place], scalar=size, scalar_index=2)
 
-    def _resolve(self, extent: Extent, access: Sequence[Index]) -> tuple[Extent, Cut]:
+    def _resolve(self, extent: KnownBox, access: Sequence[Index]) -> tuple[KnownBox, Cut]:
         """Return what is known after an access, and what it cuts out of the box."""
         if len(access) > len(self.indices):
             raise CannotLower(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
-from taper_runtime.executor.memory import MemoryUse, memory_use
+from taper_runtime.executor.memory_use import MemoryUse, memory_use
 from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.plan.spelling import type_text
 from taper_runtime.reports.pages.viewer import make_page
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from taper_runtime.executor.sites import Site
-    from taper_runtime.machine.limits import Limits
+    from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
     from taper_runtime.reports.profile import Profile
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _BLOCKS = {"IF": ("then", "else"), "WHILE": ("condition", "body"), "SCAN": ("body",)}
 
 
-def report_page(title: str, profile: Profile, limits: Limits) -> str:
+def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
     """Return a self-contained HTML page about a plan.
 
     Parameters
@@ -34,7 +34,7 @@ def report_page(title: str, profile: Profile, limits: Limits) -> str:
         The plan's name, such as its file's.
     profile : Profile
         Of the plan, for the sizes the page is about.
-    limits : Limits
+    limits : MachineLimits
         Of this machine, for the number of threads of the profile.
     """
     plan = profile.plan

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from taper_runtime.base.polynomials import Atom
 
 
-class Stage(NamedTuple):
-    """Consecutive nodes of a plan whose sizes are known when the first of them runs.
+class Segment(NamedTuple):
+    """Consecutive nodes of a plan whose sizes are known before the first of them runs.
 
     Attributes
     ----------
     plan : Plan
-        The nodes. What crosses from stage to stage are roots: this plan's inputs are the roots of
-        other stages, or of the whole plan's inputs, that it reads or writes, its outputs those that
-        begin in it and are needed later. Its sizes are those that its nodes have to do with; none
-        is read off an input.
+        The nodes. Roots cross from segment to segment: this plan's inputs are the roots of other
+        segments, or of the whole plan's inputs, that it reads or writes; its outputs are those that
+        begin in it and are needed later. Its sizes are those that its nodes depend on; none is read
+        off an input.
     measured : mapping of str to tuple of str and int
-        The size variables that have their values before it, but not before the stages before: the
+        The size variables that have their values before it, but not before the segments before: the
         root that holds the value, and at which byte. The first has those that inputs hold.
     """
 
@@ -34,8 +34,8 @@ class Stage(NamedTuple):
     measured: Mapping[str, tuple[str, int]]
 
 
-def cut(plan: Plan) -> list[Stage]:
-    """Return the stages of a valid plan, in order: one, if no node computes a size."""
+def cut(plan: Plan) -> list[Segment]:
+    """Return the segments of a valid plan, in order: one, if no node computes a size."""
     parts = _parts(plan)
     roots = {name: placement.root for name, placement in plan.placements.items()}
     touched = [_touched(nodes, roots) for nodes, _ in parts]
@@ -43,25 +43,25 @@ def cut(plan: Plan) -> list[Stage]:
     needed += [roots[tensor] for tensor, _ in plan.origins.values()]
     external = {n for n in plan.constants if n not in plan.states}
     before: dict[str, None] = dict.fromkeys(plan.reads)
-    stages = []
+    segments = []
     for index, (nodes, measured) in enumerate(parts):
         later = {root for each in touched[index + 1 :] for root in each}.union(needed)
         reads = tuple(root for root in touched[index] if root in before)
         new = [root for root in touched[index] if root not in before and root not in external]
         writes = tuple(root for root in new if root in later)
-        stage = _sub_plan(plan, nodes, reads, writes)
+        segment = _sub_plan(plan, nodes, reads, writes)
         places = {
             name: (roots[tensor], plan.placements[tensor].offset + 8 * element)
             for name in measured
             for tensor, element in [plan.origins[name]]
         }
-        stages.append(Stage(stage, places))
+        segments.append(Segment(segment, places))
         before.update(dict.fromkeys(new))
-    return stages
+    return segments
 
 
 def _parts(plan: Plan) -> list[tuple[list[PlanNode], list[str]]]:
-    """Return the nodes of each stage, and the size variables that it is the first to know.
+    """Return the nodes of each segment, and the size variables that it is the first to know.
 
     These are in the order of the plan's sizes: each before those whose ranges it limits.
     """

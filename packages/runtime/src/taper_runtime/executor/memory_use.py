@@ -11,10 +11,10 @@ from taper_runtime.executor.program import example_sizes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.extend.providers import NUMPY, Dispatch
-from taper_runtime.plan.liveness import Block, live_bytes
+from taper_runtime.plan.liveness import LiveRange, live_bytes
+from taper_runtime.plan.replaceable import outlined
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
-from taper_runtime.plan.weights import outlined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ class MemoryUse(NamedTuple):
 
     @property
     def lower_bound(self) -> int:
-        """The most bytes that are live at one node: no arena is smaller."""
+        """Largest number of bytes live at one node: a lower bound for any arena."""
         return max(self.live, default=0)
 
 
@@ -89,7 +89,7 @@ def memory_use(
     computed = (plan.tensors[name] for node in nodes for name in node.outputs)
     return MemoryUse(
         arena,
-        live_bytes((Block(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),
+        live_bytes((LiveRange(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),
         sum(spec.nbytes for spec in computed if spec.role != "output"),
         stored,
         sizes,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.compiler.graph import Graph
-    from taper_openinfer.compiler.lower import Lowering
+    from taper_openinfer.compiler.lower_program import ProgramLowering
     from taper_openinfer.language.graph import Branch, Loop, Node
 
 #: Nodes of the program up to which a loop is unrolled though it could stay one.
@@ -25,7 +25,7 @@ _SHORT = 4096
 _LONGEST = 65_536
 
 
-def lower_branch(lowering: Lowering, scope: Scope, branch: Branch) -> None:
+def lower_branch(lowering: ProgramLowering, scope: Scope, branch: Branch) -> None:
     """Run a block, or one of two that a scalar chooses."""
     if branch.condition is None:
         lowering.block(scope, branch.then)
@@ -60,7 +60,7 @@ def lower_branch(lowering: Lowering, scope: Scope, branch: Branch) -> None:
     scope.values.update(zip(kept, results, strict=True))
 
 
-def lower_loop(lowering: Lowering, scope: Scope, loop: Loop) -> bool:
+def lower_loop(lowering: ProgramLowering, scope: Scope, loop: Loop) -> bool:
     """Run a body for each value of an index; say whether it met a `return`."""
     start, end = (lowering.bound(scope, bound) for bound in (loop.start, loop.end))
     inside = list(all_nodes(lowering.program.graph, loop.body))
@@ -79,7 +79,7 @@ def lower_loop(lowering: Lowering, scope: Scope, loop: Loop) -> bool:
     return False
 
 
-def _weight(lowering: Lowering, nodes: Sequence[Node]) -> int:
+def _weight(lowering: ProgramLowering, nodes: Sequence[Node]) -> int:
     """Return how many nodes a body comes to, with inner loops of known bounds unrolled."""
     total = 0
     for node in nodes:
@@ -91,7 +91,7 @@ def _weight(lowering: Lowering, nodes: Sequence[Node]) -> int:
     return max(total, 1)  # a body of nothing takes time too
 
 
-def _unroll(lowering: Lowering, scope: Scope, loop: Loop, values: range) -> bool:
+def _unroll(lowering: ProgramLowering, scope: Scope, loop: Loop, values: range) -> bool:
     outer = scope.indices.get(loop.index)
     ended = False
     for value in values:
@@ -105,7 +105,7 @@ def _unroll(lowering: Lowering, scope: Scope, loop: Loop, values: range) -> bool
     return ended
 
 
-def _reason_to_unroll(lowering: Lowering, loop: Loop, inside: Sequence[Node]) -> str:
+def _reason_to_unroll(lowering: ProgramLowering, loop: Loop, inside: Sequence[Node]) -> str:
     """Return why a loop cannot be one node; empty if it can."""
     variables = lowering.program.variables
     if returns(loop.body):
@@ -127,7 +127,7 @@ def _reason_to_unroll(lowering: Lowering, loop: Loop, inside: Sequence[Node]) ->
 
 
 def _lower_while(
-    lowering: Lowering, scope: Scope, loop: Loop, start: int | str, end: int | str
+    lowering: ProgramLowering, scope: Scope, loop: Loop, start: int | str, end: int | str
 ) -> None:
     """Make a node of a loop: its index is a carry, and so is each variable that it writes."""
     found = touched(lowering.program.graph, loop.body)

@@ -17,9 +17,9 @@ from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter
 from taper_frontend.errors import ExportError
 from taper_openinfer.compiler.beside import Beside
-from taper_openinfer.compiler.caches import Cache, Index
+from taper_openinfer.compiler.branches import lower_branch, lower_loop
 from taper_openinfer.compiler.carriers import carried, carrier
-from taper_openinfer.compiler.control import lower_branch, lower_loop
+from taper_openinfer.compiler.compiled_caches import CompiledCache, Index
 from taper_openinfer.compiler.operators import lower_op
 from taper_openinfer.compiler.outputs import Uses, find_outputs
 from taper_openinfer.compiler.reached import find_reached
@@ -27,9 +27,9 @@ from taper_openinfer.compiler.refusal import CannotLower
 from taper_openinfer.compiler.scope import POISON, Scope, filled
 from taper_openinfer.compiler.touched import index_names
 from taper_openinfer.dtypes import taper_name
-from taper_openinfer.errors import OpenInferError, Place, Problem, ProgramError
+from taper_openinfer.errors import OpenInferError, Problem, ProgramError, TextPosition
 from taper_openinfer.language import graph as g
-from taper_openinfer.simulator.values import filled as filled_array
+from taper_openinfer.simulator.variables import filled as filled_array
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.opdef import TensorType
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from taper_openinfer.language.graph import Access, Node
-    from taper_openinfer.link import LinkedVariable, Program
+    from taper_openinfer.link import LinkedProgram, LinkedVariable
     from taper_openinfer.oinf.reader import Model
 
 
@@ -50,19 +50,19 @@ class TooLong(Exception):
     """A program comes to more nodes than a plan should have."""
 
 
-class Lowered(NamedTuple):
+class LoweredProgram(NamedTuple):
     """What lowering gives: a graph that has not been optimized, and what its outputs are called."""
 
     graph: Graph
     output_names: list[str]
 
 
-def lower(program: Program, outputs: Sequence[str] | None = None) -> Lowered:
+def lower(program: LinkedProgram, outputs: Sequence[str] | None = None) -> LoweredProgram:
     """Lower a program.
 
     Parameters
     ----------
-    program : Program
+    program : LinkedProgram
     outputs : sequence of str, optional
         The variables that a run gives; by default those of :func:`.outputs.find_outputs`.
 
@@ -71,16 +71,16 @@ def lower(program: Program, outputs: Sequence[str] | None = None) -> Lowered:
     ProgramError
         Listing all that cannot be lowered, each with its place.
     """
-    return Lowering(program).run(outputs)
+    return ProgramLowering(program).run(outputs)
 
 
-class Lowering:
+class ProgramLowering:
     """A walk over a program.
 
     Attributes
     ----------
-    program : Program
-    caches : dict of str to Cache
+    program : LinkedProgram
+    caches : dict of str to CompiledCache
         How persistent variables with indices are kept.
     graph : Graph
         Of the plan.
@@ -88,20 +88,20 @@ class Lowering:
         What cannot be lowered, each once.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: LinkedProgram) -> None:
         self.program = program
         self.graph = Graph()
         self.problems: list[Problem] = []
         self._beside = Beside(program.graph)
-        self.caches: dict[str, Cache] = {}
+        self.caches: dict[str, CompiledCache] = {}
         self._constants: dict[str, Constant] = {}
         self._sizes: Mapping[str, int] = program.model.sizevars
         self._uses = Uses()
         self._count = 0
         self._running: list[str] = []
-        self._place: Place | None = None
+        self._place: TextPosition | None = None
 
-    def run(self, outputs: Sequence[str] | None) -> Lowered:
+    def run(self, outputs: Sequence[str] | None) -> LoweredProgram:
         """Lower the whole program."""
         graph, scope = self.graph, Scope(self.graph)
         self._declare(scope)
@@ -121,7 +121,7 @@ class Lowering:
         graph.set_outputs(found)
         for state in graph.states:
             graph.set_next(state.name, scope.values[state.name])
-        return Lowered(graph, names)
+        return LoweredProgram(graph, names)
 
     def _given(self, scope: Scope, name: str) -> str:
         """Return the tensor that a run gives of a variable."""
@@ -131,7 +131,7 @@ class Lowering:
         return self.load(scope, name)
 
     @contextmanager
-    def _at(self, place: Place | None, variable: str | None = None) -> Iterator[None]:
+    def _at(self, place: TextPosition | None, variable: str | None = None) -> Iterator[None]:
         """Note what cannot be lowered inside as a problem of one place, and go on behind it."""
         before, self._place = self._place, place or self._place
         try:
@@ -281,7 +281,7 @@ class Lowering:
                 first = first_value(variable)
                 shape = variable.shape
                 if declared.table or declared.auto_dim:
-                    cache = self.caches[name] = Cache(variable, dtype, reached[name], first)
+                    cache = self.caches[name] = CompiledCache(variable, dtype, reached[name], first)
                     scope.extents[name], shape = cache.at_start, cache.shape
                 array = np.full(shape, first)
                 scope.values[name] = scope.graph.add_state(name, array, dtype)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class State(StrEnum):
+class VariableState(StrEnum):
     """Whether a variable has its data in memory."""
 
     UNLOADED = "Unloaded"
     DATA = "Data"
 
     @classmethod
-    def of(cls, is_loaded: bool) -> State:
+    def of(cls, is_loaded: bool) -> VariableState:
         """Return the state of a variable that has its data, or has not."""
         return cls.DATA if is_loaded else cls.UNLOADED
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class GraphState:
     """A tensor that lives across runs.
 
     Attributes

@@ -13,8 +13,8 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
 from taper_runtime.executor.inputs import bind_inputs, check_measured
 from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
+from taper_runtime.plan.segments import cut
 from taper_runtime.plan.specialize import substitute
-from taper_runtime.plan.stages import cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
-    from taper_runtime.plan.stages import Stage
+    from taper_runtime.plan.segments import Segment
 
 
-class StagedExecutor(Executor):
+class SegmentedExecutor(Executor):
     """Stages, each a plan that another executor runs.
 
     Between two, the sizes that the nodes so far have computed are read and checked. What crosses
@@ -37,7 +37,7 @@ class StagedExecutor(Executor):
     def __init__(
         self,
         plan: Plan,
-        stages: list[Stage],
+        stages: list[Segment],
         executors: Sequence[Executor],
         planner: MemoryPlanner,
     ) -> None:
@@ -53,7 +53,7 @@ class StagedExecutor(Executor):
         plan: Plan,
         settings: Settings = DEFAULT_SETTINGS,
         base: type[Executor] = CompiledExecutor,
-    ) -> StagedExecutor:
+    ) -> SegmentedExecutor:
         """See :meth:`Executor.compile`; ``base`` compiles the stages."""
         stages = cut(plan)
         settings = settings._replace(pool=settings.pool or FramePool())
@@ -63,10 +63,10 @@ class StagedExecutor(Executor):
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
-    ) -> StagedExecutor:
+    ) -> SegmentedExecutor:
         """See :meth:`Executor.with_constants`."""
         executors = [each.with_constants(constants, generation) for each in self._executors]
-        return StagedExecutor(self._plan, self._stages, executors, self._planner)
+        return SegmentedExecutor(self._plan, self._stages, executors, self._planner)
 
     @property
     def servers(self) -> list[Server]:
@@ -178,7 +178,7 @@ class StagedExecutor(Executor):
         return slab.array(name, shape, spec.dtype)
 
 
-def _lives(plan: Plan, stages: Sequence[Stage]) -> dict[str, tuple[int, int]]:
+def _lives(plan: Plan, stages: Sequence[Segment]) -> dict[str, tuple[int, int]]:
     """Return the first and the last stage that need each root that crosses between stages."""
     lives: dict[str, tuple[int, int]] = {}
     for index, (part, measured) in enumerate(stages):

@@ -61,7 +61,7 @@ def command_names() -> list[str]:
 
 @cache
 def _others() -> dict[str, EntryPoint]:
-    """The commands of other packages."""
+    """Load the commands that other packages register."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group="taper.commands")}

@@ -11,11 +11,11 @@ from taper_runtime.base.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from taper_openinfer.check.context import Context
+    from taper_openinfer.check.check_context import Context
     from taper_openinfer.check.flow import Linked
 
 
-class Step(NamedTuple):
+class Visit(NamedTuple):
     """A node where it stands.
 
     Attributes
@@ -34,12 +34,12 @@ class Step(NamedTuple):
     depth: int
 
 
-def walk(context: Context) -> list[Step]:
+def walk(context: Context) -> list[Visit]:
     """Return every node: those of ``entry`` first, those of a block after what branches to it.
 
     A block that others branch to is inside the loops that are around all these branches.
     """
-    found: list[Step] = []
+    found: list[Visit] = []
     graph = context.graph
     if ENTRY not in graph.blocks:
         context.report(f"expected a block {shown(ENTRY)}, which a step runs, got none")
@@ -115,9 +115,9 @@ def _nodes(
     block: str,
     loops: Mapping[str, range | None],
     depth: int,
-) -> Iterator[Step]:
+) -> Iterator[Visit]:
     for node in nodes:
-        yield Step(node, block, loops, depth)
+        yield Visit(node, block, loops, depth)
         if isinstance(node.kind, Loop):
             if depth == MAX_DEPTH:
                 context.report(

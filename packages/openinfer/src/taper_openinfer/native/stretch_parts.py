@@ -1,6 +1,6 @@
-"""Cut the calls of a stretch, whose shapes are known, into segments.
+"""Cut the calls of a stretch, whose shapes are known, into parts.
 
-A segment is a plan of what Taper's ops compute, or one call that numpy computes.
+A part is a plan of what Taper's ops compute, or one call that numpy computes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Typed = tuple[str, Shape]
 
 
-class Call(Protocol):
+class OpCall(Protocol):
     """One op of a stretch, whoever describes it."""
 
     @property
@@ -68,7 +68,7 @@ class NumberedCall(NamedTuple):
     declared: str
 
 
-class Segment(NamedTuple):
+class StretchPart(NamedTuple):
     """Calls that belong together.
 
     Attributes
@@ -122,29 +122,29 @@ def infer(calls: Iterable[NumberedCall], given: Sequence[Typed]) -> dict[int, Ty
     return types
 
 
-def cut(calls: Iterable[NumberedCall], types: Mapping[int, Typed]) -> list[Segment]:
-    """Return the segments of calls, in order."""
-    segments: list[Segment] = []
+def cut(calls: Iterable[NumberedCall], types: Mapping[int, Typed]) -> list[StretchPart]:
+    """Return the parts of calls, in order."""
+    parts: list[StretchPart] = []
     for call in calls:
         node = _node(call, types)
         if node is None:
-            segments.append(Segment([call], None))
-        elif segments and segments[-1].nodes is not None:
-            segments[-1].calls.append(call)
-            segments[-1].nodes.append(node)
+            parts.append(StretchPart([call], None))
+        elif parts and parts[-1].nodes is not None:
+            parts[-1].calls.append(call)
+            parts[-1].nodes.append(node)
         else:
-            segments.append(Segment([call], [node]))
-    return segments
+            parts.append(StretchPart([call], [node]))
+    return parts
 
 
-def written(segments: Sequence[Segment], results: Sequence[int]) -> list[list[int]]:
-    """Return for each segment the values of its calls that others need: results in their order."""
+def written(parts: Sequence[StretchPart], results: Sequence[int]) -> list[list[int]]:
+    """Return for each part the values of its calls that others need: results in their order."""
     order = {value: i for i, value in enumerate(results)}
     read, found = set(results), []
-    for segment in reversed(segments):
-        mine = [call.value for call in segment.calls if call.value in read]
+    for part in reversed(parts):
+        mine = [call.value for call in part.calls if call.value in read]
         found.append(sorted(mine, key=lambda value: order.get(value, len(order))))
-        read.update(value for call in segment.calls for value in call.reads)
+        read.update(value for call in part.calls for value in call.reads)
     return found[::-1]
 
 
@@ -172,7 +172,7 @@ def tensor_type(typed: Typed) -> TensorType:
     return TensorType(taper_name(dtype) or dtype, shape)
 
 
-def infer_segment(segment: Segment, given: Mapping[int, TensorType]) -> dict[int, TensorType]:
+def infer_part(part: StretchPart, given: Mapping[int, TensorType]) -> dict[int, TensorType]:
     """Return Taper's types of what a plan's calls read and give; sizes may be expressions.
 
     Raises
@@ -181,14 +181,14 @@ def infer_segment(segment: Segment, given: Mapping[int, TensorType]) -> dict[int
         Where an op does not take its inputs for all the sizes.
     """
     types = dict(given)
-    for call, (op, attrs) in segment.pairs():
+    for call, (op, attrs) in part.pairs():
         inputs = [types[read] for read in call.reads]
         types[call.value] = REGISTRY[op].infer_type(inputs, attrs)
     return types
 
 
-class _Builder:
-    """Makes the plan of a segment."""
+class _PlanBuilder:
+    """Makes the plan of a part."""
 
     def __init__(
         self,
@@ -256,19 +256,19 @@ class _Builder:
 
 
 def make_plan(
-    segment: Segment,
+    part: StretchPart,
     types: Mapping[int, TensorType],
     constants: Container[int],
     writes: Sequence[int],
     sizes: Mapping[str, tuple[int, int]],
 ) -> tuple[Plan, dict[str, Packed], list[int]]:
-    """Return the plan of a segment that numpy does not compute.
+    """Return the plan of a part that numpy does not compute.
 
     Parameters
     ----------
-    segment : Segment
+    part : StretchPart
     types : mapping of int to TensorType
-        Of what the segment reads and gives.
+        Of what the part reads and gives.
     constants : container of int
         Values that do not change.
     writes : sequence of int
@@ -285,14 +285,14 @@ def make_plan(
     reads : list of int
         What its inputs are, in order.
     """
-    nodes = [(call, REGISTRY[op], attrs) for call, (op, attrs) in segment.pairs()]
+    nodes = [(call, REGISTRY[op], attrs) for call, (op, attrs) in part.pairs()]
     row_major = {
         read
         for call, op, _ in nodes
         for index, read in enumerate(call.reads)
         if not op.takes_strided(index)
     }
-    builder = _Builder(types, constants, row_major)
+    builder = _PlanBuilder(types, constants, row_major)
     for call, op, attrs in nodes:
         builder.add(call, op, attrs, writes)
     reads = sorted(builder.reads)

@@ -1,4 +1,4 @@
-"""Limit what a reader takes of a file, so that a stranger's costs little before it is refused."""
+"""Limit the resources that reading an untrusted file may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """The most that a file may have: for what an honest one needs, with room to spare.
+    """Upper bounds on the contents of a file, far above what any real model needs.
 
     Of a plan; PT2 archives have some of these limits, and two of their own.
 
@@ -89,7 +89,7 @@ def refuse_beyond(
     most: int,
     error: Callable[[str, str], Exception] = PlanFormatError,
 ) -> None:
-    """Refuse what there is more of than a limit allows.
+    """Raise if a count exceeds its limit.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def proofs(limits: Limits) -> Steps:
 
 
 class Budget:
-    """So much of something that a plan may use up in all.
+    """A quota that the checks of one plan share.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Budget:
         self._spent = 0
 
     def spend(self, count: int) -> None:
-        """Use up so much more.
+        """Subtract from the quota; raise if nothing is left.
 
         Raises
         ------

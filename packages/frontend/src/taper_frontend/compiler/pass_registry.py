@@ -28,21 +28,21 @@ class _Named:
         return self._run(graph)
 
 
-class _Registered(NamedTuple):
-    """A user's pass, and the stage or pass that it stands before or after; at most one."""
+class _UserPass(NamedTuple):
+    """A user's pass, and the stage or pass that it runs before or after."""
 
     run: _Named
     before: str | None
     after: str | None
 
 
-_REGISTERED: dict[str, _Registered] = {}
+_REGISTERED: dict[str, _UserPass] = {}
 
 
 def register_pass(
     name: str, fn: Pass, *, before: str | None = None, after: str | None = None
 ) -> None:
-    """Register a pass of your own, for all compilations of this process from now on.
+    """Register a custom pass for all later compilations of this process.
 
     With ``before`` or ``after`` it is a part of the default pipeline. Without, it runs where the
     argument ``passes`` of an export, or of :func:`.compile.compile_graph`, names it.
@@ -68,7 +68,7 @@ def register_pass(
         raise ValueError(f"pass {name!r} is registered already")
     if before is not None and after is not None:
         raise ValueError(f"pass {name!r}: expected before or after, got both")
-    registered = _Registered(_Named(name, fn), before, after)
+    registered = _UserPass(_Named(name, fn), before, after)
     _placed(default_pipeline(), registered)
     _REGISTERED[name] = registered
 
@@ -139,7 +139,7 @@ def _inside(pass_: Pass) -> tuple[Pass, ...]:
     return pass_.passes if isinstance(pass_, Group) else ()
 
 
-def _placed(passes: tuple[Pass, ...], registered: _Registered) -> tuple[Pass, ...]:
+def _placed(passes: tuple[Pass, ...], registered: _UserPass) -> tuple[Pass, ...]:
     """Return the passes with a registered one at its place, if it has one."""
     target = registered.before or registered.after
     if target is None:
@@ -151,9 +151,9 @@ def _placed(passes: tuple[Pass, ...], registered: _Registered) -> tuple[Pass, ..
 
 
 def _insert(
-    passes: tuple[Pass, ...], target: str, registered: _Registered
+    passes: tuple[Pass, ...], target: str, registered: _UserPass
 ) -> tuple[Pass, ...] | None:
-    """Insert it at the first place of ``target`` among passes or inside of them; None: nowhere."""
+    """Insert a pass next to the first ``target``, at any depth; return None if there is none."""
     for i, pass_ in enumerate(passes):
         if not isinstance(pass_, Group) and name_of(pass_) == target:
             pair = (registered.run, pass_) if registered.before else (pass_, registered.run)

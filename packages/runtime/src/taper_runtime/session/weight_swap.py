@@ -17,7 +17,7 @@ from taper_runtime.base.option_values import BFLOAT16, flag
 from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.file.mapping import check_path, open_regular
 from taper_runtime.file.weights_file import StoredWeight, read_safetensors
-from taper_runtime.plan.weights import (
+from taper_runtime.plan.replaceable import (
     KINDS,
     WeightSpec,
     derive_named,
@@ -158,7 +158,7 @@ class SessionWeights:
         source : mapping, path or callable
             Arrays by name, which are copied; the path of a safetensors file or of a PT2 archive of
             one model, which is mapped and must not be changed in place; or a function of a name and
-            a :class:`~taper_runtime.plan.weights.WeightSpec` that returns the array, asked for
+            a :class:`~taper_runtime.plan.replaceable.WeightSpec` that returns the array, asked for
             every parameter and buffer that the plan needs.
         strict : bool
             Without it, weights that are missing stay as they are and unknown names are passed over.
