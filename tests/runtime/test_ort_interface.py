@@ -584,7 +584,7 @@ import os
 import sys
 sys.path[:0] = {sys.path!r}
 import taper_runtime
-seldom = {{"logging", "concurrent.futures", "taper_runtime.session.session.ortvalue", "taper_runtime.capi"}}
+seldom = {{"logging", "concurrent.futures", "taper_runtime.session.ortvalue", "taper_runtime.capi"}}
 assert not seldom & set(sys.modules), seldom & set(sys.modules)
 # the path of an installed package, which an editable one has not
 taper_runtime.__path__.append(os.path.dirname(taper_runtime.__file__))

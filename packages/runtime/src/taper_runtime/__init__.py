@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity
     from taper_runtime.session.modelmeta import ModelMeta
-    from taper_runtime.session.session.ortvalue import OrtValue
+    from taper_runtime.session.ortvalue import OrtValue
     from taper_runtime.session.state import State
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.capture.module_state import ModuleState, PathStep, attribute_leaves, steps
@@ -397,13 +397,13 @@ def _parameters(module: torch.nn.Module) -> dict[str, tuple[str, int, int]]:
 
 def _checksum(parameter: torch.nn.Parameter) -> int:
     """Return a number that all writes change, almost surely; of what has no memory here, 0."""
-    if isinstance(parameter, UninitializedTensorMixin):
+    if is_lazy(parameter):
         return 0
     is_plain = type(parameter.data) is torch.Tensor and parameter.layout == torch.strided
     if not is_plain or parameter.device.type != "cpu":
         return 0
     own = parameter.detach().resolve_conj().resolve_neg().contiguous()
-    return crc32(memoryview(own.reshape(-1).view(torch.uint8).numpy()))
+    return crc32(own.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _version(value: Any) -> int:
@@ -571,7 +571,7 @@ def _say(place: AttributePlace, leaves: Mapping[AttributePlace, Leaf]) -> str:
 
 def _words(array: torch.Tensor | np.ndarray) -> str:
     """Return dtype and shape of an array in words."""
-    if isinstance(array, UninitializedTensorMixin):
+    if is_lazy(array):
         return "uninitialized"
     return f"{str(array.dtype).removeprefix('torch.')}{list(array.shape)}"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
-from taper_runtime.session.session.ortvalue import (
+from taper_runtime.session.ortvalue import (
     OrtValue,
     arrays_of,
     check_device,

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from taper_runtime.session.ends import Ends
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.modelmeta import ModelMeta
-    from taper_runtime.session.session.ortvalue import OrtValue
-    from taper_runtime.session.session.weight_swap import SessionWeights
+    from taper_runtime.session.ortvalue import OrtValue
     from taper_runtime.session.state import EntryStates, State
     from taper_runtime.session.stats import Stats
+    from taper_runtime.session.weight_swap import SessionWeights
 
 _WARNING = 2  # ONNX Runtime's number
 
@@ -323,10 +323,10 @@ class InferenceSession:
     def weights(self) -> SessionWeights:
         """The parameters and buffers, which can be replaced where the plan was exported so.
 
-        See :class:`taper_runtime.session.session.weight_swap.SessionWeights`.
+        See :class:`taper_runtime.session.weight_swap.SessionWeights`.
         """
         if not self._weights:
-            from taper_runtime.session.session.weight_swap import (
+            from taper_runtime.session.weight_swap import (
                 SessionWeights,  # imports threading
             )
 
@@ -375,7 +375,7 @@ class InferenceSession:
         The kinds are "native", "user", "numpy", "delegate", and "view" of nodes that are nothing to
         compute. Of the sizes of the last run, where they vary.
         """
-        from taper_runtime.session.session.kernel_kinds import kernel_kinds
+        from taper_runtime.session.kernel_kinds import kernel_kinds
 
         return kernel_kinds(self.plan.entry(), self._executor)
 
@@ -690,7 +690,7 @@ class InferenceSession:
         InputError
             As :meth:`run`, or on an input that is no OrtValue.
         """
-        from taper_runtime.session.session.ortvalue import OrtValue, arrays_of
+        from taper_runtime.session.ortvalue import OrtValue, arrays_of
 
         arrays = arrays_of(input_dict_ort_values)
         outputs = self.run(output_names, arrays, run_options, state=state)
