@@ -24,9 +24,9 @@ from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.request.dims import Axis, Dims, Int, check_axes, of_ranges, plan_inputs, settle
 from taper_frontend.request.names import check_names, input_names, output_names
 from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
+from taper_frontend.request.options import DEFAULTS, Options
 from taper_frontend.request.request import Request, make_request
-from taper_frontend.request.request.options import DEFAULTS, Options
-from taper_frontend.verify import Reference, VerificationError, View, verify_plan
+from taper_frontend.verify import InspectedPlan, Reference, VerificationError, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.base.records import NamedTuple
@@ -237,14 +237,17 @@ class Compiled(NamedTuple):
     graph: Graph
     unfused: Graph | None
 
-    def views(self) -> list[View]:
+    def views(self) -> list[InspectedPlan]:
         """Return a plan from before nodes were fused, and the plan: their values are compared."""
-        views = [View(self.plan, self.graph.stands_for)]
+        views = [InspectedPlan(self.plan, self.graph.stands_for)]
         if self.unfused is not None:
             graph = self.unfused
             compile_graph(graph, ())
             views.insert(
-                0, View(plan_unfused(graph, self.plan, self.graph.constants), graph.stands_for)
+                0,
+                InspectedPlan(
+                    plan_unfused(graph, self.plan, self.graph.constants), graph.stands_for
+                ),
             )
         return views
 

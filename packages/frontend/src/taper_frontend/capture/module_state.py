@@ -48,17 +48,24 @@ class ModuleAttributes:
                     _refill(container, elements)
 
 
+def is_uninitialized(value: Any) -> bool:
+    """Whether a value is a parameter or buffer of a lazy module, which has no shape yet."""
+    return is_lazy(value)
+
+
 class ModuleState:
     """What a run of a module may change: attributes, and the values of tensors among them."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._attributes = ModuleAttributes(module)
         own = (leaf for _, _, _, leaf in attribute_leaves(module))
-        tensors = {id(x): x for x in (*module.buffers(), *own) if not is_lazy(x)}
+        tensors = {id(x): x for x in (*module.buffers(), *own) if not is_uninitialized(x)}
         for parameter in module.parameters():
             tensors.pop(id(parameter), None)
         self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]
-        self._requires_grad = [(p, p.requires_grad) for p in module.parameters() if not is_lazy(p)]
+        self._requires_grad = [
+            (p, p.requires_grad) for p in module.parameters() if not is_uninitialized(p)
+        ]
 
     def restore_attributes(self) -> None:
         """Put back all attributes but the buffers."""

@@ -37,8 +37,7 @@ from taper_runtime.base.steps import ask, limited
 from taper_runtime.base.text import is_one_of
 from taper_runtime.file import FORMAT, FORMAT_VERSION
 from taper_runtime.file.checks import check_object, items_of, items_or_none, object_of
-from taper_runtime.file.container import Container, parse_header, parse_json
-from taper_runtime.file.container import Entry as StoredArray
+from taper_runtime.file.container import Container, StoredArray, parse_header, parse_json
 from taper_runtime.file.fields import (
     ENTRY_FIELDS,
     FEATURES,
