@@ -26,7 +26,7 @@ from taper_frontend.request.names import check_names, input_names, output_names
 from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
 from taper_frontend.request.options import DEFAULTS, Options
 from taper_frontend.request.request import Request, make_request
-from taper_frontend.verify import Reference, VerificationError, verify_plan
+from taper_frontend.verify import InspectedPlan, Reference, VerificationError, verify_plan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.base.records import NamedTuple
