@@ -59,7 +59,8 @@ class ModuleState:
     def __init__(self, module: torch.nn.Module) -> None:
         self._attributes = ModuleAttributes(module)
         own = (leaf for _, _, _, leaf in attribute_leaves(module))
-        tensors = {id(x): x for x in (*module.buffers(), *own) if not is_uninitialized(x)}
+        every = (x for x in (*module.buffers(), *own) if isinstance(x, torch.Tensor))
+        tensors = {id(x): x for x in every if not is_lazy(x)}
         for parameter in module.parameters():
             tensors.pop(id(parameter), None)
         self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]
