@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import taper_runtime
 from marks import NUMPY, STATE
 from taper_frontend import export
-from taper_frontend.capture.capture import capture, decompose
+from taper_frontend.capture import capture, decompose
 from tools.zoo.decompositions import differences
 
 torch.manual_seed(0)

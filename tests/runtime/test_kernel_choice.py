@@ -15,7 +15,7 @@ from taper_runtime import (
 )
 from taper_runtime.base.sizes import variable
 from taper_runtime.cli import main
-from taper_runtime.machine.choices import Choice, Measured
+from taper_runtime.machine.choices import Choice, MeasuredChoice
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
@@ -308,11 +308,13 @@ def test_measured_takes_the_least_time_among_offers_of_the_same_bits():
         asked.append([each.variant for each in offers])
         return [1.0 + (each.variant == plain) for each in offers]
 
-    assert chosen(InferenceSession(plan, options_of(kernel_choice=Measured(times))))[1] == plain
+    assert (
+        chosen(InferenceSession(plan, options_of(kernel_choice=MeasuredChoice(times))))[1] == plain
+    )
     assert not asked  # the other one has other bits
-    allowed = options_of(kernel_choice=Measured(times, other_bits=True))
+    allowed = options_of(kernel_choice=MeasuredChoice(times, other_bits=True))
     assert chosen(InferenceSession(plan, allowed))[1] != plain
-    unknown = options_of(kernel_choice=Measured(lambda *_: None, other_bits=True))
+    unknown = options_of(kernel_choice=MeasuredChoice(lambda *_: None, other_bits=True))
     assert chosen(InferenceSession(plan, unknown))[1] == plain
 
 

@@ -23,12 +23,16 @@ CLASSES = {
 #: ``taper_runtime.ops`` and that of its handlers in ``taper_frontend.lowering`` are a pair too.
 FILES = {
     "c_delegate": "one compiles the regions, the other runs them",
+    "checks": "of single values, and of the fields of a file",
     "compile": "the compiler, and OpenInfer's verb",
     "delegates": "one registers those that compile regions, the other those that run them",
     "dtypes": "each package with dtypes of its own",
     "errors": "each package with errors of its own",
     "executor": "of plans, and of OpenInfer's programs",
+    "fingerprint": "of a plan, and of a graph before it is compiled",
     "graph": "of the compiler, and of OpenInfer's language",
+    "kernels": "a verb of the command line, and what registers users' kernels",
+    "options": "of sessions and runs, and of exports",
     "profile": "a verb of the command line, and what it shows",
     "reader": "one for each file format",
     "report": "a verb of the command line, and what it shows",

@@ -107,14 +107,14 @@ def attributes_as_buffers(
     """
     example = _Example(module, args, kwargs)
     state = ModuleState(module)
-    call = _Call(module, example)
+    call = _ExampleCall(module, example)
     notes: list[Note] = []
     told: dict[str, tuple[str, str]] = {}
     if call.parameters:
         # their values are gone: back with the old attributes, they would change a second time
         notes += of_first_call(list(call.parameters))
         first, state = state, ModuleState(module)
-        call = _Call(module, example)
+        call = _ExampleCall(module, example)
         if call.parameters:  # so does every call
             notes, told, state = [], call.parameters, first
         state.restore()
@@ -124,7 +124,7 @@ def attributes_as_buffers(
             with TORCH:
                 example.run(1.0)
             prepared = ModuleState(module)
-            call = _Call(module, example)
+            call = _ExampleCall(module, example)
             prepared.restore()
     registered = None
     try:
@@ -197,7 +197,7 @@ class _Example:
             return tree_leaves(self._module(*args, **kwargs))
 
 
-class _Call:
+class _ExampleCall:
     """A call of a module with its example's arguments, and what it leaves in the module.
 
     Attributes
@@ -460,7 +460,7 @@ def _stays(old: Any, new: Any) -> bool:
     )
 
 
-def _matters(module: torch.nn.Module, example: _Example, call: _Call) -> bool:
+def _matters(module: torch.nn.Module, example: _Example, call: _ExampleCall) -> bool:
     """Whether what a run leaves in attributes changes what the next run gives or leaves.
 
     The second of two runs is compared with one before which those attributes were put back that can

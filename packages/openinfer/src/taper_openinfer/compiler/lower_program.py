@@ -50,14 +50,14 @@ class TooLong(Exception):
     """A program comes to more nodes than a plan should have."""
 
 
-class LoweredProgram(NamedTuple):
+class LoweredGraph(NamedTuple):
     """What lowering gives: a graph that has not been optimized, and what its outputs are called."""
 
     graph: Graph
     output_names: list[str]
 
 
-def lower(program: LinkedProgram, outputs: Sequence[str] | None = None) -> LoweredProgram:
+def lower(program: LinkedProgram, outputs: Sequence[str] | None = None) -> LoweredGraph:
     """Lower a program.
 
     Parameters
@@ -101,7 +101,7 @@ class ProgramLowering:
         self._running: list[str] = []
         self._place: TextPosition | None = None
 
-    def run(self, outputs: Sequence[str] | None) -> LoweredProgram:
+    def run(self, outputs: Sequence[str] | None) -> LoweredGraph:
         """Lower the whole program."""
         graph, scope = self.graph, Scope(self.graph)
         self._declare(scope)
@@ -121,7 +121,7 @@ class ProgramLowering:
         graph.set_outputs(found)
         for state in graph.states:
             graph.set_next(state.name, scope.values[state.name])
-        return LoweredProgram(graph, names)
+        return LoweredGraph(graph, names)
 
     def _given(self, scope: Scope, name: str) -> str:
         """Return the tensor that a run gives of a variable."""

@@ -129,7 +129,7 @@ cdef class Program:
     cdef tuple outputs
     cdef int32_t threads       # that one step may use
     cdef int32_t workers       # of a run
-    cdef StepOrder order           # of the run's own body; None: its steps run one after the other
+    cdef StepOrder order       # of the run's own body; None: its steps run one after the other
     cdef Py_ssize_t n_inputs
     cdef Py_ssize_t n_external
     cdef Py_ssize_t n_constants

@@ -1,4 +1,4 @@
-"""Run plans in which nodes compute sizes: stage after stage, each when its sizes are known."""
+"""Run plans in which nodes compute sizes: segment after segment, each when its sizes are known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SegmentedExecutor(Executor):
-    """Stages, each a plan that another executor runs.
+    """Segments, each a plan that another executor runs.
 
     Between two, the sizes that the nodes so far have computed are read and checked. What crosses
     from one to another, and the arena of each, lies in a slab that a planner has laid out.
@@ -37,12 +37,12 @@ class SegmentedExecutor(Executor):
     def __init__(
         self,
         plan: Plan,
-        stages: list[Segment],
+        segments: list[Segment],
         executors: Sequence[Executor],
         planner: MemoryPlanner,
     ) -> None:
         self._plan = plan.without_values()
-        self._stages = [s._replace(plan=s.plan.without_values()) for s in stages]
+        self._segments = [s._replace(plan=s.plan.without_values()) for s in segments]
         self._executors = executors
         self._planner = planner
         self._written = set(plan.writes)
@@ -54,19 +54,19 @@ class SegmentedExecutor(Executor):
         settings: Settings = DEFAULT_SETTINGS,
         base: type[Executor] = CompiledExecutor,
     ) -> SegmentedExecutor:
-        """See :meth:`Executor.compile`; ``base`` compiles the stages."""
-        stages = cut(plan)
+        """See :meth:`Executor.compile`; ``base`` compiles the segments."""
+        segments = cut(plan)
         settings = settings._replace(pool=settings.pool or FramePool())
-        executors = [base.compile(stage.plan, settings) for stage in stages]
-        planner = MemoryPlanner(_lives(plan, stages), settings.planning)
-        return cls(plan, stages, executors, planner)
+        executors = [base.compile(segment.plan, settings) for segment in segments]
+        planner = MemoryPlanner(_lives(plan, segments), settings.planning)
+        return cls(plan, segments, executors, planner)
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> SegmentedExecutor:
         """See :meth:`Executor.with_constants`."""
         executors = [each.with_constants(constants, generation) for each in self._executors]
-        return SegmentedExecutor(self._plan, self._stages, executors, self._planner)
+        return SegmentedExecutor(self._plan, self._segments, executors, self._planner)
 
     @property
     def servers(self) -> list[Server]:
@@ -124,7 +124,7 @@ class SegmentedExecutor(Executor):
         stop: Stop | None,
         spans: Spans | None,
     ) -> tuple[list[np.ndarray], dict[str, int]]:
-        """Run all stages; returns the outputs and the values of the size variables."""
+        """Run all segments; returns the outputs and the values of the size variables."""
         plan = self._plan
         if len(inputs) != len(plan.reads):
             raise InputError(f"expected {len(plan.reads)} inputs, got {len(inputs)}")
@@ -137,15 +137,15 @@ class SegmentedExecutor(Executor):
             if array is not None:
                 given.setdefault(name, array)
         with Slab(self._planner) as slab:
-            for index, stage in enumerate(self._stages):
-                for name, (root, offset) in stage.measured.items():
+            for index, segment in enumerate(self._segments):
+                for name, (root, offset) in segment.measured.items():
                     value = int(_at(arrays[root], offset))
                     check_measured(plan, name, value, values)
                     values[name] = value
-                self._run_stage(index, arrays, given, values, slab, stop, spans)
+                self._run_segment(index, arrays, given, values, slab, stop, spans)
         return [arrays[name] for name in plan.writes], values
 
-    def _run_stage(
+    def _run_segment(
         self,
         index: int,
         arrays: dict[str, np.ndarray],
@@ -155,7 +155,7 @@ class SegmentedExecutor(Executor):
         stop: Stop | None,
         spans: Spans | None,
     ) -> None:
-        plan, executor = self._stages[index].plan, self._executors[index]
+        plan, executor = self._segments[index].plan, self._executors[index]
         if not plan.nodes:
             return
         out = [
@@ -172,16 +172,16 @@ class SegmentedExecutor(Executor):
         arrays.update(zip(plan.writes, results, strict=True))
 
     def _crossing(self, plan: Plan, name: str, values: dict[str, int], slab: Slab) -> np.ndarray:
-        """Return memory for a root that later stages need."""
+        """Return memory for a root that later segments need."""
         spec = plan.tensors[name]
         shape = substitute(spec.shape, lambda size: size_at(size, values))
         return slab.array(name, shape, spec.dtype)
 
 
-def _lives(plan: Plan, stages: Sequence[Segment]) -> dict[str, tuple[int, int]]:
-    """Return the first and the last stage that need each root that crosses between stages."""
+def _lives(plan: Plan, segments: Sequence[Segment]) -> dict[str, tuple[int, int]]:
+    """Return the first and the last segment that need each root that crosses between segments."""
     lives: dict[str, tuple[int, int]] = {}
-    for index, (part, measured) in enumerate(stages):
+    for index, (part, measured) in enumerate(segments):
         for name in (*part.reads, *part.writes, *(root for root, _ in measured.values())):
             lives[name] = lives.get(name, (index, index))[0], index
     ends = {*plan.reads, *plan.writes}

@@ -93,7 +93,7 @@ def estimate_ns(node: ChosenNode, offer: Offer) -> float:
     return cost(node.op, node.inputs, node.outputs, node.attrs, extra=extra)
 
 
-class Measured(Choice):
+class MeasuredChoice(Choice):
     """Takes what was measured to be fastest, and the first offer where nothing was measured.
 
     Parameters
