@@ -464,9 +464,9 @@ def _prepare(
         kernels=(row.kernel,),
         choice=_AnyOffer(rng),
     )
-    empty = all(t.size == 0 for t in drawn.outputs)
-    nothing = empty and all(t is None or t.size == 0 for t in drawn.types)  # none to check, either
-    if node is not None and (nothing or (empty and row.op.check is None)) and node.tasks:
+    tensors = drawn.outputs if row.op.check is None else [*drawn.types, *drawn.outputs]
+    nothing = all(t is None or t.size == 0 for t in tensors)
+    if node is not None and nothing and node.tasks > (row.op.check is not None):
         raise Mismatch(f"{node.tasks} tasks for nothing")
     return node
 
