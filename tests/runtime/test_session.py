@@ -263,21 +263,6 @@ assert not found, found
     assert result.returncode == 0, result.stderr
 
 
-def test_an_op_is_looked_for_first_where_its_name_says():
-    code = """
-import sys
-from taper_runtime.ops import REGISTRY
-assert REGISTRY["MAX_POOL"].name == "MAX_POOL"
-assert "taper_runtime.ops.pool" in sys.modules
-assert "taper_runtime.ops.attention" not in sys.modules
-assert "POOL_NOISE" not in REGISTRY  # for which all are looked through
-assert "taper_runtime.ops.attention" in sys.modules
-assert len(REGISTRY) == len(dict(REGISTRY)) > 100
-"""
-    result = run_python(code)
-    assert result.returncode == 0, result.stderr
-
-
 def test_import_needs_neither_torch_nor_much_else():
     code = """
 import sys, numpy
