@@ -17,8 +17,8 @@ import taper_frontend
 import taper_runtime
 from marks import NARROWED
 from models import CRNN, All, seeded
+from taper_frontend.capture import shape_rules as rules
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.capture import shape_rules as rules
 from taper_frontend.capture.shape_rules import shape_rules
 from taper_frontend.errors import ExportError
 
