@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOTS = sorted(Path(__file__).parents[2].glob("packages/*/src/taper_*"))
 PATHS = sorted(path for root in ROOTS for s in ("*.py", "*.pyx") for path in root.rglob(s))
 
@@ -82,3 +84,22 @@ def test_class_names_stand_once() -> None:
 def test_file_names_stand_once() -> None:
     found = {k: places for k, places in twice(modules()).items() if not is_op_and_handlers(places)}
     assert found.keys() == FILES.keys(), found
+
+
+@pytest.mark.parametrize("root", ROOTS, ids=lambda root: root.name)
+def test_public_names_are_known_to_type_checkers(root: Path) -> None:
+    """A name that is imported when it is first used stands under TYPE_CHECKING too."""
+    tree = ast.parse((root / "__init__.py").read_text())
+    known = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    lists = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert lists
+    assert set(ast.literal_eval(lists[0])) <= known

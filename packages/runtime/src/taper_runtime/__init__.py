@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         register_kernel,
         unregister_kernel,
     )
+    from taper_runtime.extend.servers import Region, Server
     from taper_runtime.session.ends import round_to_bfloat16
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity

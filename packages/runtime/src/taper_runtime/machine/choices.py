@@ -195,7 +195,7 @@ def choice_named(name: str) -> Choice | None:
     if name == "measured":
         raise OptionError(
             "kernel_choice='measured': no measurements of kernels are stored on this machine; "
-            "give a taper_runtime.machine.choices.Measured(times), whose function knows the "
+            "give a taper_runtime.machine.choices.MeasuredChoice(times), whose function knows the "
             "times of a node's kernels, or choose 'first' or 'cost'"
         )
     return LeastCost() if name == "cost" else None
