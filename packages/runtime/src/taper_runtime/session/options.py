@@ -183,8 +183,8 @@ class SessionOptions(_Options):
         What chooses among the kernels and variants that serve a node: ``"first"``, the first
         kernel, which chooses its variant itself; ``"cost"``, what the cost model estimates to be
         fastest, whose bits may differ; or a :class:`taper_runtime.machine.choices.Choice`, such as
-        ``MeasuredChoice`` of a function that knows what was measured. ``"measured"`` is refused as long
-        as no measurements are stored.
+        ``MeasuredChoice`` of a function that knows what was measured. ``"measured"`` is refused as
+        long as no measurements are stored.
     bfloat16 : str
         As what outputs, states and weights of bfloat16 come, which numpy has not: ``"float32"``,
         which holds each of them exactly; ``"bits"``, their bits in uint16; or ``"ml_dtypes"``, the
