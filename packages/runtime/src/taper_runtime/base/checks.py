@@ -110,8 +110,8 @@ def check_text(value: object, field: str) -> None:
 
 def check_attr_items(value: object, field: str) -> None:
     """Check that an attr that is a list has at most :data:`MAX_ATTR_ITEMS` items."""
-    if type(value) in (list, tuple) and len(value) > MAX_ATTR_ITEMS:  # type: ignore[arg-type]
-        fail(field, f"expected at most {MAX_ATTR_ITEMS} items", len(value))  # type: ignore[arg-type]
+    if isinstance(value, (list, tuple)) and len(value) > MAX_ATTR_ITEMS:
+        fail(field, f"expected at most {MAX_ATTR_ITEMS} items", len(value))
 
 
 def check_name(name: object, field: str) -> None:
