@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from control_plans import branching, counting
+from measured_plans import measured_arrays, measured_plan
 from plan_files import chain, small_plan
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
 from taper_runtime.base.errors import InputError, RunTimeoutError, StoppedError, TaperError
 from taper_runtime.executor import _pool
 from taper_runtime.executor._pool import FramePool, Lease
 from taper_runtime.executor._stop import Stop, StopFlag
+from weighted_plans import weighted_plan
 
 SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -589,3 +592,19 @@ def test_the_child_of_a_fork_has_all_frames_and_no_one_who_waits():
     assert os.waitpid(child, 0)[1] == 0
     held.release()
     thread.join()
+
+
+@pytest.mark.parametrize("kind", ["compiled", "interpreted"])
+@pytest.mark.parametrize("make", [small_plan, measured_plan, weighted_plan, branching, counting])
+def test_what_a_session_holds_is_gone_with_it(make, kind):
+    plan = make()
+    session = InferenceSession(plan, options(executor=kind))
+    if make is measured_plan:  # its executor keeps one for the sizes of the last run
+        session.run(None, measured_arrays(np.random.default_rng(0), 4))
+    held = [weakref.ref(session), weakref.ref(session._executor)]
+    gc.disable()  # which would free a cycle, but late
+    try:
+        del session
+        assert [each() for each in held] == [None, None]
+    finally:
+        gc.enable()

@@ -148,7 +148,9 @@ class InterpretedExecutor(Executor):
         self._steps = steps
         self._settings = settings
         self._pool = settings.pool or FramePool()
-        self._last = self  # of the sizes of the last run
+        #: the one of the sizes of the last run; this one holds no reference to itself, so that
+        #: its kernels are gone with it
+        self._sized: InterpretedExecutor | None = None
         self._generation = 0
 
     @classmethod
@@ -185,13 +187,18 @@ class InterpretedExecutor(Executor):
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
         """See :attr:`Executor.served`; nodes of blocks are left out."""
-        return [(step.node, step.kind) for step in self._last._steps]
+        return [(step.node, step.kind) for step in self._last()._steps]
 
     @property
     def steps(self) -> list[tuple[Site, str]]:
         """See :attr:`Executor.steps`; nodes of blocks are left out."""
-        plan, steps = self._last._plan, self._last._steps
+        last = self._last()
+        plan, steps = last._plan, last._steps
         return [(Site(plan, s.node, i, 0, 0, 1), s.kernel) for i, s in enumerate(steps)]
+
+    def _last(self) -> InterpretedExecutor:
+        """Return the executor of the last run's sizes."""
+        return self if self._sized is None else self._sized
 
     @property
     def weights_version(self) -> int:
@@ -217,8 +224,8 @@ class InterpretedExecutor(Executor):
             else dict(zip(self._plan.sizes, sizes, strict=True))
         )
         plan = specialize(self._plan, values)
-        self._last = self.compile(plan, self._settings._replace(pool=None), self._kept)
-        return self._last
+        self._sized = self.compile(plan, self._settings._replace(pool=None), self._kept)
+        return self._sized
 
     def run(
         self,
