@@ -4,6 +4,7 @@
 
 import ast
 import platform
+import shutil
 import subprocess
 from argparse import ArgumentParser
 from pathlib import Path
@@ -220,8 +221,8 @@ def fuzz(session: nox.Session) -> None:
     """Fuzz a reader and the kernels, guided by coverage, under AddressSanitizer and UBSan.
 
     `nox -s fuzz -- --minutes 10 --target plans`, or another target of tests/fuzz/targets.py; needs
-    clang. The corpus begins with tests/fuzz/corpus and grows in build/fuzz-corpus; what crashes,
-    hangs or raises what it must not is left in build/fuzz-found.
+    clang. The corpus begins with the files in tests/fuzz/corpus and grows in build/fuzz-corpus. A
+    file that crashes, hangs or raises an undocumented error is left in build/fuzz-found.
     """
     parser = ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
@@ -248,7 +249,8 @@ def fuzz(session: nox.Session) -> None:
     }
     limits = ("-max_len=65536", "-timeout=30", "-rss_limit_mb=6000")
     kept = {"loader": "plans"}.get(options.target, options.target)  # both read plan files
-    corpus = (f"build/fuzz-corpus/{options.target}", f"tests/fuzz/corpus/{kept}")
+    shutil.unpack_archive(f"tests/fuzz/corpus/{kept}.zip", f"build/fuzz-kept/{kept}")
+    corpus = (f"build/fuzz-corpus/{options.target}", f"build/fuzz-kept/{kept}")
     command = ("python", "-W", "ignore", "-m", "tests.fuzz", options.target, *corpus, *limits)
     session.run(*command, f"-artifact_prefix={found}/", f"-max_total_time={seconds}", env=checks)
 
