@@ -31,7 +31,7 @@ from taper_frontend.compiler.stages.movement.hoist_reshapes import hoist_reshape
 from taper_frontend.compiler.stages.movement.mix_in_place import mix_in_place
 from taper_frontend.compiler.stages.movement.permutations import (
     absorb_output_transpose,
-    read_permuted,
+    hoist_permutations,
     sink_permutations,
 )
 from taper_frontend.compiler.stages.movement.selections import merge_selections
@@ -183,7 +183,7 @@ STAGES: tuple[Stage, ...] = (
             Group(sink_reshapes, sink_permutations),  # from between a product and its activation
             fuse_elementwise,
             fuse_epilogues,  # what is left beside a product, as one program
-            read_permuted,  # what no product has taken
+            hoist_permutations,  # those that no product has absorbed
             remove_noops,
             split_into_microbatches,  # after all that looks for neighbours
             move_scales,  # where one image is left, whose factors all rows share

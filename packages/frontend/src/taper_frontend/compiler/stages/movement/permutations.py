@@ -1,4 +1,4 @@
-"""Move permutations to where they cancel, and what is left of them to where it is free."""
+"""Sink permutations to where they cancel, and hoist the rest to where they are free."""
 
 from __future__ import annotations
 
@@ -262,19 +262,20 @@ def _added(graph: Graph, like: str, op: str, source: str, attrs: Mapping[str, An
     return graph.add_node(op, [source], attrs, name=f"{like}.moved", source=origin)
 
 
-# -- what is left ----------------------------------------------------------------------------------
+# -- hoisting --------------------------------------------------------------------------------------
 
 
-def read_permuted(graph: Graph) -> bool:
-    """Place the permutations that are left where they cost least.
+def hoist_permutations(graph: Graph) -> bool:
+    """Move a permutation that would be a copy above the elementwise node before it.
 
     ::
 
         x -> MAP -> PERMUTE -> CONV             x -> PERMUTE -> MAP -> CONV
 
-    Before, permutations stand as far down as they can, where two of them meet. What is a copy there
-    costs nothing before an elementwise node, which reads its operands in whatever order they lie.
-    Only where nothing else reads the result.
+    This is the opposite of :func:`sink_permutations`, and comes after it. Sinking brings
+    permutations together, so that they cancel. One that is left then stands as far down as it can,
+    where it is a copy. An elementwise node reads its operands in any order of memory, so the same
+    permutation costs nothing before it. The node's result must have no other reader.
     """
     return rewrite(graph, _permute_operands)
 
