@@ -9,6 +9,16 @@ import pytest
 ATTEMPTS = """
 import copy, importlib, pickle, weakref
 
+PROGRAM = (
+    "inputs outputs n_constants steps bodies restores threads variables tensor_bytes refuse order"
+)
+#: Of types with arguments that are given by name.
+NAMED = {
+    "Program": [((), dict.fromkeys(PROGRAM.split(), value)) for value in (None, (), [], 0)],
+    "Step": [((None, {}, [], []), dict(label=None)), ((None, {}, [None], [None]), dict(label=0))],
+    "Control": [((None, ()), dict(predicate=None)), ((0, [0]), dict(enter=[None], next=[None]))],
+}
+
 def attempt(what, function, *args):
     print(what, flush=True)
     try:
@@ -18,6 +28,8 @@ def attempt(what, function, *args):
 
 def touch(kind):
     made = [attempt(f"{kind} of {n}", kind, *[None] * n) for n in range(14)]
+    for given, named in NAMED.get(kind.__name__, ()):
+        made.append(attempt(f"{kind} of {given}, {named}", lambda: kind(*given, **named)))
     for new in [attempt(f"{kind} new", kind.__new__, kind), *made]:
         if new is None:
             continue

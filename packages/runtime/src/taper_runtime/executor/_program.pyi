@@ -39,6 +39,7 @@ class Control:
         self,
         kind: int,
         bodies: Sequence[int],
+        *,
         predicate: Operand | None = None,
         trips: int = 0,
         enter: Sequence[Copy] = (),
@@ -55,8 +56,9 @@ class Step:
         attrs: dict[str, Any],
         inputs: list[Operand | None],
         outputs: list[Operand],
+        *,
         label: str,
-        threads: int,
+        threads: int = 1,
         kernels: Sequence[Kernel | str | None] = (),
         server: Server | None = None,
         control: Control | None = None,
@@ -83,6 +85,7 @@ class StepOrder:
 class Program:
     def __init__(
         self,
+        *,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         n_constants: int,

@@ -203,7 +203,7 @@ cdef class Control:
         Before the first iteration, and after each one.
     """
 
-    def __cinit__(self, kind, bodies, predicate=None, trips=0, enter=(), next=()):
+    def __cinit__(self, kind, bodies, *, predicate=None, trips=0, enter=(), next=()):
         self.kind, self.bodies, self.predicate, self.trips = kind, tuple(bodies), predicate, trips
         self.enter, self.next = list(enter), list(next)
 
@@ -245,7 +245,7 @@ cdef class Step:
     outputs : list of Operand
     label : str
         What to call the node in an error.
-    threads : size
+    threads : size, optional
         How many threads it keeps busy.
     kernels : sequence of Kernel, str or None
         What may serve it, in order of preference; a str or None stands for the kernels of our
@@ -258,8 +258,8 @@ cdef class Step:
     """
 
     def __cinit__(
-        self, op, dict attrs not None, list inputs not None, list outputs not None, label,
-        threads, kernels=(), server=None, control=None, choice=None
+        self, op, dict attrs not None, list inputs not None, list outputs not None, *, label,
+        threads=1, kernels=(), server=None, control=None, choice=None
     ):
         self.op, self.attrs, self.label = op, attrs, label
         self.threads, self.control = threads, control
@@ -422,8 +422,8 @@ cdef class Program:
     """
 
     def __cinit__(
-        self, inputs, outputs, n_constants, steps, bodies, restores,
-        threads, variables, tensor_bytes, refuse, StepOrder order=None
+        self, *, inputs, outputs, n_constants, steps, bodies, restores, threads, variables,
+        tensor_bytes, refuse, StepOrder order=None
     ):
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
         self.n_inputs = len(self.inputs)

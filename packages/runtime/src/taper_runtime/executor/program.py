@@ -98,17 +98,19 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     types = {spec.type for spec in _tensors(plan)} if plan.sizes else ()
     without = plan.without_values()
     program = _program.Program(
-        [plan.tensors[name] for name in plan.reads],
-        [plan.tensors[name] for name in outputs],
-        len(constants),
-        builder.steps,
-        builder.bodies,
-        [(saved_by, _restoring(scope, node)) for saved_by, node in restores],
-        settings.threads,
-        Variables(without),
-        [counted_bytes(tensor) for tensor in types],
-        partial(_refuse, without, settings.dispatch),
-        _make_order(plan, nodes, kept, places, settings) if settings.nodes_at_once > 1 else None,
+        inputs=[plan.tensors[name] for name in plan.reads],
+        outputs=[plan.tensors[name] for name in outputs],
+        n_constants=len(constants),
+        steps=builder.steps,
+        bodies=builder.bodies,
+        restores=[(saved_by, _restoring(scope, node)) for saved_by, node in restores],
+        threads=settings.threads,
+        variables=Variables(without),
+        tensor_bytes=[counted_bytes(tensor) for tensor in types],
+        refuse=partial(_refuse, without, settings.dispatch),
+        order=(
+            _make_order(plan, nodes, kept, places, settings) if settings.nodes_at_once > 1 else None
+        ),
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()], settings.pool)
@@ -175,7 +177,7 @@ def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
     inputs = [None if name is None else scope.operand(name) for name in node.inputs]
     outputs = [scope.operand(name) for name in node.outputs]
     server = NumpyServer(op, label_of(node))
-    return _program.Step(op, attrs, inputs, outputs, node.output, 1, (), server)
+    return _program.Step(op, attrs, inputs, outputs, label=node.output, server=server)
 
 
 class RootPlace(NamedTuple):
@@ -245,12 +247,20 @@ class _StepBuilder:
         if runs_blocks(scope.plan, node, self._settings.dispatch):
             makers = {"IF": self._branch, "WHILE": self._loop, "SCAN": self._loop}
             control = makers.get(node.op, self._call)(scope, node, index)
-            return _program.Step(op, attrs, inputs, outputs, label, 1, control=control)
+            return _program.Step(op, attrs, inputs, outputs, label=label, control=control)
         block = partial(_block_function, scope.plan, node, self._settings.dispatch)
-        servers = find_servers(scope.plan, node, self._settings.dispatch, block)
-        count = _threads_worth(scope.plan, node) if self._settings.threads > 1 else 1
-        choice = self._settings.dispatch.chooser(node.op)
-        return _program.Step(op, attrs, inputs, outputs, label, count, *servers, choice=choice)
+        kernels, server = find_servers(scope.plan, node, self._settings.dispatch, block)
+        return _program.Step(
+            op,
+            attrs,
+            inputs,
+            outputs,
+            label=label,
+            threads=_threads_worth(scope.plan, node) if self._settings.threads > 1 else 1,
+            kernels=kernels,
+            server=server,
+            choice=self._settings.dispatch.chooser(node.op),
+        )
 
     def _call(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
         """Make a step that runs a call's block once, directly on the operands."""
@@ -267,7 +277,7 @@ class _StepBuilder:
         for block in node.blocks:
             ends = zip((*block.inputs, *block.outputs), (*operands, *node.outputs), strict=True)
             made.append(self._inside(scope, block, {n: scope.place(m) for n, m in ends})[0])
-        return _program.Control(_program.BRANCH, made, scope.operand(predicate))
+        return _program.Control(_program.BRANCH, made, predicate=scope.operand(predicate))
 
     def _loop(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
         """Make the step of a WHILE or a SCAN: its blocks keep the carries in the node's outputs."""
@@ -299,7 +309,9 @@ class _StepBuilder:
             for output, inner in zip(node.outputs[:n], block.outputs[:n], strict=True)
         ]
         kind = _program.LOOP if node.op == "WHILE" else _program.SCAN
-        return _program.Control(kind, made, predicate, trips, enter, after)
+        return _program.Control(
+            kind, made, predicate=predicate, trips=trips, enter=enter, next=after
+        )
 
     def _inside(
         self, scope: _Scope, block: Block, ends: Mapping[str, RootPlace]
