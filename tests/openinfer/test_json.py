@@ -186,7 +186,7 @@ def test_settings_of_the_first_era():
     ):
         graph_to_json(graph, "first")
     with pytest.raises(
-        OpenInferError, match=r"^expected era 'first', 'middle' or 'later', got 'x'$"
+        OpenInferError, match=r"^era: expected one of first, middle, later, got 'x'$"
     ):
         graph_to_json(graph, "x")
 

@@ -330,7 +330,7 @@ def test_what_a_model_lacks():
     model = Model.of(
         {"B": rich_source()["B"], "weight": np.ones(2), "later": plain_source()["later"]}
     )
-    with pytest.raises(OpenInferError, match=r"no tensor 'wieght'; did you mean 'weight'"):
+    with pytest.raises(OpenInferError, match=r"no tensor 'wieght' \(did you mean 'weight'"):
         model.read("wieght")
     with pytest.raises(OpenInferError, match=r"no tensor 'x'$"):
         model.var_info("x")

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
+import numpy as np
 import pytest
 
 import taper_openinfer
+from taper_openinfer.language.graph import Return
 from taper_runtime.base.errors import InputError
 from wrong_arguments import undocumented_errors
 
@@ -75,21 +76,72 @@ def test_every_public_name_is_there_when_it_is_asked_for():
     assert not hasattr(taper_openinfer, "simulate")
 
 
+def doors(folder):
+    """Return functions by name, each with arguments that are right, and an open model."""
+    oi = taper_openinfer
+    contents = {"N": oi.SizeVar(2), "w": oi.TensorSpec(np.zeros(2, np.float32))}
+    oi.write_model(folder / "m.oinf", contents)
+    (folder / "p.oi").write_text("block entry {}")
+    graph, model = oi.load_program(folder / "p.oi"), oi.open_model(folder / "m.oinf")
+    text = "dynamic { x: f32[N]; } volatile { y: f32[N]; } block entry { op relu(x) >> y; return; }"
+    simulator = oi.Simulator(model, oi.parse(text))
+    executor = simulator.make_executor()
+    array = np.ones(2, np.float32)
+    executor.insert_dynamic("x", array)
+    executor.step()
+    return {
+        "parse": (oi.parse, {"text": "block entry {}", "name": "n"}),
+        "graph_from_json": (oi.graph_from_json, {"text": oi.graph_to_json(graph), "name": "n"}),
+        "graph_to_json": (oi.graph_to_json, {"graph": graph, "era": "later"}),
+        "load_program": (oi.load_program, {"path": "p.oi"}),
+        "open_model": (
+            lambda **given: oi.open_model(**given).close(), {"path": "m.oinf", "limits": None},
+        ),
+        "Model.of": (oi.Model.of, {"source": contents, "version": None}),
+        "Model.from_bytes": (
+            oi.Model.from_bytes, {"data": (folder / "m.oinf").read_bytes(), "limits": None},
+        ),
+        "model.var_info": (model.var_info, {"name": "w"}),
+        "model.read": (model.read, {"name": "w"}),
+        "model.size_of": (model.size_of, {"name": "N"}),
+        "model.resolve_dim_value": (model.resolve_dim_value, {"dim": "2*N"}),
+        "model.resolve_shape": (model.resolve_shape, {"dims": ["N", "2"]}),
+        "model.resolve_len": (model.resolve_len, {"dims": ["N", "2"]}),
+        "write_model": (
+            oi.write_model, {"path": "w.oinf", "source": contents, "version": None},
+        ),
+        "Bitset.of": (oi.Bitset.of, {"bits": [True, False]}),
+        "Simulator": (
+            oi.Simulator, {"model": model, "graph": graph, "device": "Cpu", "link": "lenient"},
+        ),
+        "executor.insert_dynamic": (executor.insert_dynamic, {"name": "x", "value": array}),
+        "executor.fetch": (executor.fetch, {"name": "y"}),
+        "executor.state": (executor.state, {"name": "y"}),
+        "Random.generate_with_seed": (
+            oi.Random.generate_with_seed,
+            {"seed": 1, "bounds": (0.0, 1.0), "count": 2, "dtype": "f32"},
+        ),
+        "format_truncated": (oi.format_truncated, {"array": [1.0], "dtype": None}),
+        "graph.add_var": (
+            lambda **given: oi.Graph().add_var(**given),
+            {"name": "v", "kind": "volatile", "dtype": "f32", "dims": ["N"], "init": None,
+             "ref_name": None, "pattern": None, "table_indices": (), "table": False,
+             "auto_dim": (), "fixed": None},
+        ),
+        "graph.add_block": (lambda name: oi.Graph().add_block(name), {"name": "b"}),
+        "graph.add_node": (graph.add_node, {"block": "entry", "kind": Return()}),
+        "compile_program": (
+            oi.compile_program,
+            {"program": graph, "model": model, "outputs": None, "strict": False, "passes": None},
+        ),
+    }, model  # fmt: skip
+
+
 def test_wrong_arguments_are_refused_by_documented_errors(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some texts are names of files
-    size = {"N": taper_openinfer.SizeVar(2)}
-    taper_openinfer.write_model("m.oinf", size)
-    Path("p.oi").write_text("block entry {}")
-    doors = {
-        "parse": (taper_openinfer.parse, {"text": "entry { x = 1; }", "name": "n"}),
-        "graph_from_json": (taper_openinfer.graph_from_json, {"text": "{}", "name": "n"}),
-        "load_program": (taper_openinfer.load_program, {"path": "p.oi"}),
-        "open_model": (taper_openinfer.open_model, {"path": "m.oinf"}),
-        "Model.of": (taper_openinfer.Model.of, {"source": size}),
-        "write_model": (taper_openinfer.write_model, {"path": "w.oinf", "source": size}),
-        "format_truncated": (taper_openinfer.format_truncated, {"array": [1.0]}),
-    }
-    assert not undocumented_errors(doors)
+    given, model = doors(tmp_path)
+    with model:
+        assert not undocumented_errors(given)
 
 
 def test_a_number_is_no_path(tmp_path):

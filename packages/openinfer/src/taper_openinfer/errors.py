@@ -6,14 +6,17 @@ no characters that steer a terminal, and has an end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from taper_runtime.base.errors import FileError, InputError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.text import counted, printable, with_end
+from taper_runtime.base.text import counted, is_one_of, nearest, printable, with_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+
+_Kind = TypeVar("_Kind")
 
 #: Characters of one piece of a stranger's text in a message; problems in one text.
 _MAX_SHOWN = 60
@@ -64,6 +67,52 @@ class Problem(NamedTuple):
 
 class OpenInferError(InputError):
     """Base of the errors of this package; its text is safe to print on a terminal."""
+
+
+def check_kind(what: str, value: object, kind: type[_Kind]) -> _Kind:
+    """Return ``value``, an object of a class.
+
+    Raises
+    ------
+    OpenInferError
+        If it is of another class.
+    """
+    if not isinstance(value, kind):
+        raise OpenInferError(f"{what}: expected {kind.__name__}, got {shown(value)}")
+    return value
+
+
+def check_texts(what: str, value: object) -> Sequence[str]:
+    """Return ``value``, a list or another sequence of strings.
+
+    Raises
+    ------
+    OpenInferError
+        If it is something else, a single string included.
+    """
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+        raise OpenInferError(f"{what}: expected a list of strings, got {shown(value)}")
+    return [check_kind(what, item, str) for item in value]
+
+
+def check_choice(what: str, value: object, choices: Iterable[str]) -> str:
+    """Return ``value``, one of some strings.
+
+    Raises
+    ------
+    OpenInferError
+        If it is something else, with all choices.
+    """
+    choices = tuple(choices)
+    if not is_one_of(value, choices):
+        raise OpenInferError(f"{what}: expected one of {', '.join(choices)}, got {shown(value)}")
+    return value
+
+
+def similar(name: object, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: a known one that is like it, if any."""
+    near = nearest(name, known) if isinstance(name, str) else None
+    return f" (did you mean {near!r}?)" if near else ""
 
 
 class OinfError(FileError, OpenInferError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from taper_frontend.compiler.graph.graph import Graph
 
@@ -112,15 +113,20 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
     Raises
     ------
     ExportError
-        On a name that no stage or pass has, listing those that exist.
+        On a name that no stage or pass has, listing those that exist, or what is no list of names
+        and passes.
     """
     if passes is None:
         return default_pipeline()
+    if not isinstance(passes, Sequence) or isinstance(passes, (str, bytes)):
+        raise ExportError(f"passes: expected a list of passes or their names, got {passes!r}")
     known = dict(reversed([*_walk(STAGES)]))
     known |= {name: registered.run for name, registered in _REGISTERED.items()}
     for pass_ in passes:
         if isinstance(pass_, str) and pass_ not in known:
             raise ExportError(unknown("pass", pass_, pass_names()))
+        if not (isinstance(pass_, str) or callable(pass_)):
+            raise ExportError(f"passes: expected a pass or the name of one, got {pass_!r}")
     return tuple([known[pass_] if isinstance(pass_, str) else pass_ for pass_ in passes])
 
 

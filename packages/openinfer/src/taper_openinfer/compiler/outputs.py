@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from taper_frontend.errors import ExportError
+from taper_openinfer.errors import shown
 from taper_openinfer.language.kinds import accesses
-from taper_runtime.base.text import nearest
+from taper_runtime.base.text import is_one_of, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from taper_openinfer.language.graph import Node
     from taper_openinfer.link import LinkedProgram
@@ -52,16 +54,18 @@ def find_outputs(program: LinkedProgram, wanted: Sequence[str] | None, uses: Use
     if wanted is None:
         variables = program.graph.vars.items()
         return uses.unread(name for name, each in variables if each.kind != "persistent")
+    if not isinstance(wanted, Sequence) or isinstance(wanted, (str, bytes)):
+        raise ExportError(f"outputs: expected a list of names, got {shown(wanted)}")
     for name in wanted:
         _check(program, name)
     return list(dict.fromkeys(wanted))
 
 
 def _check(program: LinkedProgram, name: str) -> None:
-    if name not in program.variables:
-        near = nearest(name, program.variables)
+    if not is_one_of(name, program.variables):
+        near = nearest(name, program.variables) if isinstance(name, str) else None
         hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(program.variables)}"
-        raise ExportError(f"outputs: no variable {name!r}{hint}")
+        raise ExportError(f"outputs: no variable {shown(name)}{hint}")
     declared = program.variables[name].declaration
     if declared.kind == "persistent":
         raise ExportError(f"outputs: {name!r} is a state; session.get_state({name!r}) reads it")

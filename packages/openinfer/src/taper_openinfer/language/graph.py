@@ -17,10 +17,18 @@ Nothing here looks at a model file, at ops or at element types:
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from taper_openinfer.errors import OpenInferError, TextPosition, shown
+from taper_openinfer.errors import (
+    OpenInferError,
+    TextPosition,
+    check_choice,
+    check_kind,
+    check_texts,
+    shown,
+)
 from taper_openinfer.language.kinds import (
     Access,
     Assign,
@@ -48,9 +56,10 @@ from taper_openinfer.language.kinds import (
     access,
     describe,
 )
+from taper_runtime.base.text import is_one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
 __all__ = [
     "CONSTANT",
@@ -228,14 +237,15 @@ class Graph:
         Raises
         ------
         OpenInferError
-            If one of this name is declared already, or there is no such kind of memory.
+            If one of this name is declared already, there is no such kind of memory, or an argument
+            is of another type.
         """
-        if name in self.vars:
+        if check_kind("name", name, str) in self.vars:
             raise OpenInferError(f"variable {shown(name)} is declared already")
-        if kind not in MEMORY:
-            raise OpenInferError(
-                f"variable {shown(name)}: expected {', '.join(MEMORY)}, got {shown(kind)}"
-            )
+        check_choice(f"variable {shown(name)}", kind, MEMORY)
+        if not isinstance(dims, Sequence):
+            raise OpenInferError(f"dims: expected a list, got {shown(dims)}")
+        limits = check_kind("fixed", {} if fixed is None else fixed, Mapping)
         self.vars[name] = Variable(
             name,
             kind,
@@ -244,10 +254,10 @@ class Graph:
             init,
             ref_name,
             pattern,
-            tuple(table_indices),
+            tuple(check_texts("table_indices", table_indices)),
             table,
-            tuple(auto_dim),
-            dict(fixed or {}),
+            tuple(check_texts("auto_dim", auto_dim)),
+            dict(limits),
             place,
         )
         return self.vars[name]
@@ -258,9 +268,9 @@ class Graph:
         Raises
         ------
         OpenInferError
-            If there is one of this name.
+            If there is one of this name, or the name is no string.
         """
-        if name in self.blocks:
+        if check_kind("name", name, str) in self.blocks:
             raise OpenInferError(f"block {shown(name)} exists already")
         self.blocks[name] = Block(name, place=place)
         return self.blocks[name]
@@ -324,7 +334,7 @@ class Graph:
         return [name for name in self.blocks if name != ENTRY and name not in targets]
 
     def _block(self, name: str) -> Block:
-        if name not in self.blocks:
+        if not is_one_of(name, self.blocks):
             known = ", ".join(map(shown, self.blocks)) or "none"
             raise OpenInferError(f"expected a block of the program ({known}), got {shown(name)}")
         return self.blocks[name]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from taper_openinfer.dtypes import DTYPES
-from taper_openinfer.errors import OpenInferError, shown
+from taper_openinfer.errors import OpenInferError, check_choice, check_kind, shown
 from taper_openinfer.language import graph as g
 from taper_openinfer.language.json_reader import FIRST_SETTINGS, from_first_era, graph_from_json
 
@@ -35,10 +35,10 @@ def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
     Raises
     ------
     OpenInferError
-        If the era cannot hold a setting.
+        If it is no graph, there is no such era, or the era cannot hold a setting.
     """
-    if era not in ("first", "middle", "later"):
-        raise OpenInferError(f"expected era 'first', 'middle' or 'later', got {shown(era)}")
+    check_kind("graph", graph, g.Graph)
+    check_choice("era", era, get_args(Era))
     document = {
         "blocks": {
             name: {"name": name, "nodes": [_node(node, era) for node in block.nodes]}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_openinfer.errors import OpenInferError, shown
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -56,8 +57,17 @@ class Bitset:
 
     @classmethod
     def of(cls, bits: Iterable[bool]) -> Bitset:
-        """Make a set of bits from truth values."""
-        flags = np.fromiter(bits, np.bool_)
+        """Make a set of bits from truth values.
+
+        Raises
+        ------
+        OpenInferError
+            If they are no sequence of truth values.
+        """
+        try:
+            flags = np.fromiter(bits, np.bool_)
+        except (TypeError, ValueError):
+            raise OpenInferError(f"bits: expected truth values, got {shown(bits)}") from None
         return cls(np.packbits(flags, bitorder="little").tobytes(), flags.size)
 
     @property

@@ -10,7 +10,14 @@ from io import FileIO
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
-from taper_openinfer.errors import OinfError, OpenInferError
+from taper_openinfer.errors import (
+    OinfError,
+    OpenInferError,
+    check_kind,
+    check_texts,
+    shown,
+    similar,
+)
 from taper_openinfer.oinf.contents import (
     ArrayValue,
     Quantization,
@@ -20,8 +27,8 @@ from taper_openinfer.oinf.layout import HEADER, Span, parse_header, parse_tables
 from taper_openinfer.oinf.payloads import decoded, parse_quantization, parse_value
 from taper_runtime.base.buffers import aligned_bytes
 from taper_runtime.base.checks import MAX_TENSOR_BYTES
-from taper_runtime.base.file_limits import Limits
-from taper_runtime.base.text import nearest
+from taper_runtime.base.file_limits import Limits, check_limits
+from taper_runtime.base.text import is_one_of
 from taper_runtime.file.mapping import check_path, open_regular
 
 if TYPE_CHECKING:
@@ -231,8 +238,10 @@ class Model:
         ------
         OinfError
             Naming the field that breaks a rule.
+        InputError
+            If ``data`` are no bytes, or ``limits`` no limits.
         """
-        return cls(_Bytes(data), limits or Limits())
+        return cls(_Bytes(check_kind("data", data, bytes)), _limits(limits))
 
     def __enter__(self) -> Model:
         return self
@@ -257,8 +266,9 @@ class Model:
         OpenInferError
             If it has none of this name.
         """
-        if name not in self.tensors:
-            raise OpenInferError(f"the model has no tensor {name!r}{_hint(name, self.tensors)}")
+        if not is_one_of(name, self.tensors):
+            hint = similar(name, self.tensors)
+            raise OpenInferError(f"the model has no tensor {shown(name)}{hint}")
         return self.tensors[name]
 
     def read(self, name: str) -> np.ndarray:
@@ -300,8 +310,9 @@ class Model:
         OpenInferError
             If the model has none of this name.
         """
-        if name not in self.sizevars:
-            raise OpenInferError(f"the model has no size {name!r}{_hint(name, self.sizevars)}")
+        if not is_one_of(name, self.sizevars):
+            hint = similar(name, self.sizevars)
+            raise OpenInferError(f"the model has no size {shown(name)}{hint}")
         return self.sizevars[name]
 
     def resolve_dim_value(self, dim: str) -> int:
@@ -312,7 +323,8 @@ class Model:
         OpenInferError
             If a size is unknown, or the product does not fit into 63 bits.
         """
-        value = math.prod(self._resolve_atom(atom.strip()) for atom in dim.split("*", 1))
+        atoms = check_kind("dim", dim, str).split("*", 1)
+        value = math.prod(self._resolve_atom(atom.strip()) for atom in atoms)
         if value > _MAX_U63:
             raise OpenInferError(f"dim {dim!r}: expected at most {_MAX_U63}, got {value}")
         return value
@@ -324,7 +336,7 @@ class Model:
 
     def resolve_shape(self, dims: Sequence[str]) -> tuple[int, ...]:
         """Return what each dim is; see :meth:`resolve_dim_value`."""
-        return tuple(map(self.resolve_dim_value, dims))
+        return tuple(map(self.resolve_dim_value, check_texts("dims", dims)))
 
     def resolve_len(self, dims: Sequence[str]) -> int:
         """Return how many elements an array of such dims has.
@@ -362,9 +374,8 @@ class Model:
         return memory
 
 
-def _hint(name: str, known: Mapping[str, object]) -> str:
-    near = nearest(name, known)
-    return f"; did you mean {near!r}?" if near else ""
+def _limits(limits: Limits | None) -> Limits:
+    return Limits() if limits is None else check_limits(limits)
 
 
 def open_model(path: FilePath, limits: Limits | None = None) -> Model:
@@ -384,14 +395,15 @@ def open_model(path: FilePath, limits: Limits | None = None) -> Model:
     OinfError
         Naming the field that breaks a rule of docs/openinfer/files.md.
     InputError
-        If ``path`` is no path; a number would be the descriptor of an open file.
+        If ``path`` is no path, which a number is not either, or ``limits`` are no limits.
     OSError
         If it cannot be opened, or is no regular file.
     """
     check_path(path)
+    limits = _limits(limits)
     storage = _File(path)
     try:
-        return Model(storage, limits or Limits())
+        return Model(storage, limits)
     except OinfError as error:
         storage.close()
         error.path = os.fsdecode(path)

@@ -174,7 +174,7 @@ def _bytes_of(dtype: str, source: np.ndarray | TensorInfo, field: str) -> bytes:
 
 def _version(contents: Contents, asked: int | None) -> int:
     """Return the version asked for, or the first that holds everything."""
-    if asked is not None and asked not in VERSIONS:
+    if asked is not None and (type(asked) is not int or asked not in VERSIONS):
         fail("version", "expected 1 or 2", asked)
     later = next(_beyond_version_1(contents), None)
     if later and asked == 1:

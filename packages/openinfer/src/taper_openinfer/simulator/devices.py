@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-from taper_openinfer.errors import OpenInferError, shown
+from taper_openinfer.errors import OpenInferError, check_choice
 from taper_runtime.native._kernels import available_isas
 
 #: The level of each device's kernels. No kernels are made for AVX alone: what a CPU with AVX and
@@ -27,14 +27,11 @@ def level_of(device: str) -> str:
     OpenInferError
         If there is no such device, this build has none of it, or this CPU lacks it.
     """
-    if device == "Vulkan":
+    if check_choice("device", device, (*LEVELS, "Vulkan")) == "Vulkan":
         raise OpenInferError(
             "device 'Vulkan' is not built: Taper computes on CPUs alone; expected one of "
             f"{', '.join(available_devices())}"
         )
-    if device not in LEVELS:
-        known = ", ".join((*LEVELS, "Vulkan"))
-        raise OpenInferError(f"device: expected one of {known}, got {shown(device)}")
     if device not in available_devices():
         raise OpenInferError(
             f"device {device!r}: this CPU lacks it; expected one of "

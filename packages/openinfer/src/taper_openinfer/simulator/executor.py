@@ -6,7 +6,7 @@ from threading import RLock
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from taper_openinfer.errors import OpenInferError, StepError
+from taper_openinfer.errors import OpenInferError, StepError, shown, similar
 from taper_openinfer.language import graph as g
 from taper_openinfer.simulator import instructions as i
 from taper_openinfer.simulator.caches import make_cache
@@ -22,7 +22,7 @@ from taper_openinfer.simulator.variables import (
     zero,
 )
 from taper_openinfer.simulator.walking import walk
-from taper_runtime.base.text import nearest
+from taper_runtime.base.text import is_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -105,13 +105,13 @@ class Executor:
         OpenInferError
             If there is no such variable, it is not dynamic, or shape or dtype are others.
         """
-        number = self._dynamic.get(name)
-        if number is None:
+        if not is_one_of(name, self._dynamic):
             known = [slot.name for slot in self._slots if slot.kind == g.DYNAMIC]
             raise OpenInferError(
                 f"insert_dynamic: expected a dynamic variable ({', '.join(known) or 'none'}), "
-                f"got {name!r}{_hint(name, known)}"
+                f"got {shown(name)}{similar(name, known)}"
             )
+        number = self._dynamic[name]
         _, _, dtype, shape, _, _ = self._slots[number]
         array = taken(name, dtype, shape, value)
         if self._has_stepped:
@@ -170,15 +170,15 @@ class Executor:
         OpenInferError
             If there is no such variable, or it has no value now.
         """
-        if name in self._caches:
+        if is_one_of(name, self._caches):
             variable = self._program.variables[name]
             array = self._caches[name].read()
             if variable.declaration.table_indices or variable.shape:
                 return array.copy()
             return python_scalar(variable.dtype, array)
-        number = self._numbers.get(name)
-        if number is None:
+        if not is_one_of(name, self._numbers):
             raise self._unknown(name)
+        number = self._numbers[name]
         slot = self._slots[number]
         if slot.kind == "temporary" and not self._is_looked_at:
             raise OpenInferError(f"{name}: expected a step under way, got a temporary of none")
@@ -193,13 +193,13 @@ class Executor:
         OpenInferError
             If there is no such variable.
         """
-        if name in self._caches:
+        if is_one_of(name, self._caches):
             return VariableState.of(self._caches[name].is_loaded)
-        if name in self._numbers:
+        if is_one_of(name, self._numbers):
             number = self._numbers[name]
             values = (self._frame.values[number], self._firsts[number])
             return VariableState.of(any(value is not None for value in values))
-        if name in self._program.variables:  # a table of weights
+        if is_one_of(name, self._program.variables):  # a table of weights
             return VariableState.of(name in self._read_tables)
         raise self._unknown(name)
 
@@ -327,11 +327,5 @@ class Executor:
         return list(walk(block, self._blocks(is_split=True), frame, self._clock))
 
     def _unknown(self, name: str) -> OpenInferError:
-        known = [*self._numbers, *self._caches]
-        hint = _hint(name, known)
-        return OpenInferError(f"expected a variable of the program, got {name!r}{hint}")
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = nearest(name, known)
-    return f" (did you mean {near!r}?)" if near else ""
+        hint = similar(name, [*self._numbers, *self._caches])
+        return OpenInferError(f"expected a variable of the program, got {shown(name)}{hint}")

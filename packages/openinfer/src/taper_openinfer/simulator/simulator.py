@@ -5,9 +5,11 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from taper_openinfer.errors import OpenInferError
+from taper_openinfer.errors import check_choice, check_kind
+from taper_openinfer.language.graph import Graph
 from taper_openinfer.link import link as link_program
 from taper_openinfer.native import Stretches
+from taper_openinfer.oinf.reader import Model
 from taper_openinfer.simulator.compiling import find_slots
 from taper_openinfer.simulator.devices import level_of
 from taper_openinfer.simulator.executor import Executor
@@ -17,8 +19,6 @@ from taper_openinfer.simulator.variables import filled
 if TYPE_CHECKING:
     import numpy as np
 
-    from taper_openinfer.language.graph import Graph
-    from taper_openinfer.oinf.reader import Model
 
 _LINKS = ("lenient", "strict")
 
@@ -43,14 +43,15 @@ class Simulator:
     ProgramError
         With all problems of the program.
     OpenInferError
-        If this CPU or build lacks the device.
+        If this CPU or build lacks the device, or an argument is of another type or value.
     """
 
     def __init__(
         self, model: Model, graph: Graph, device: str = "Cpu", *, link: str = "lenient"
     ) -> None:
-        if link not in _LINKS:
-            raise OpenInferError(f"link: expected one of {', '.join(_LINKS)}, got {link!r}")
+        check_kind("model", model, Model)
+        check_kind("graph", graph, Graph)
+        check_choice("link", link, _LINKS)
         level = level_of(device)
         self.device = device
         self.program = link_program(graph, model, strict=link == "strict", device=device)

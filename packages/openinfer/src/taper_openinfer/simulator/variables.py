@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from taper_openinfer.dtypes import DTYPES, check_array, from_float32, to_float32
-from taper_openinfer.errors import OpenInferError
+from taper_openinfer.errors import OpenInferError, check_choice, shown
+from taper_runtime.base.checks import MAX_TENSOR_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,9 +143,22 @@ class Random:
         -------
         numpy.ndarray
             Shape (count,), in the storage form of ``dtype``.
+
+        Raises
+        ------
+        OpenInferError
+            If an argument is of another type, the seed or the count is negative or too large, there
+            is no such element type, or no number of it lies between the bounds.
         """
-        low, high = bounds
-        row, generator = DTYPES[dtype], np.random.default_rng(seed)
+        if type(seed) is not int or seed < 0:
+            raise OpenInferError(f"seed: expected an integer of at least 0, got {shown(seed)}")
+        if type(count) is not int or not 0 <= count <= MAX_TENSOR_BYTES:
+            raise OpenInferError(
+                f"count: expected an integer of 0 to {MAX_TENSOR_BYTES}, got {shown(count)}"
+            )
+        row = DTYPES[check_choice("dtype", dtype, DTYPES)]
+        low, high = _bounds(bounds)
+        generator = np.random.default_rng(seed)
         if row.kind == "float":
             numbers = generator.uniform(low, high, count)
             if dtype in _BITS:
@@ -157,14 +172,34 @@ class Random:
         return generator.integers(first, last, count, row.storage, endpoint=True)
 
 
+def _bounds(bounds: object) -> tuple[float, float]:
+    """Return two finite numbers in order."""
+    if (
+        not isinstance(bounds, tuple)
+        or [type(bound) in (int, float) for bound in bounds] != [True, True]
+        or not -math.inf < bounds[0] <= bounds[1] < math.inf
+    ):
+        raise OpenInferError(
+            f"bounds: expected two finite numbers, the lower one first, got {shown(bounds)}"
+        )
+    return bounds
+
+
 def format_truncated(array: np.ndarray | Sequence[Scalar], dtype: str | None = None) -> str:
     """Return the elements in braces: all where there are four at most, else two of each end.
 
     Floats have two decimals. ``dtype`` tells how an array of bits is read (bf16, f8).
 
+    Raises
+    ------
+    OpenInferError
+        If there is no such element type.
+
     >>> format_truncated([1.0, 2.0, 3.0, 4.0, 5.0])
     '{1.00, 2.00 ... 4.00, 5.00}'
     """
+    if dtype is not None:
+        check_choice("dtype", dtype, DTYPES)
     flat = np.asarray(array).reshape(-1)
     ends = flat if flat.size <= 4 else np.concatenate([flat[:2], flat[-2:]])
     if dtype in _BITS:
