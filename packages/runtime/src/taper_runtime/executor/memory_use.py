@@ -104,5 +104,5 @@ def parallel_arena(
     sizes = example_sizes(plan) if sizes is None else sizes
     settings = DEFAULT_SETTINGS if kernels else _NO_KERNELS
     parallel = settings._replace(nodes_at_once=2)
-    _, _, arena = make_runner(specialize(plan, sizes), parallel).arena()
+    _, _, arena = make_runner(with_saves(specialize(plan, sizes)), parallel).arena()
     return arena

@@ -69,9 +69,15 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     """Return what runs a valid plan: its program.
 
     Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
-    those of :mod:`taper_runtime.executor.sites`, of the plan with what saves the states that a run
-    overwrites (:mod:`taper_runtime.executor.rollback`). It begins with an instance for
+    those of :func:`taper_runtime.executor.sites.sites`. It begins with an instance for
     :func:`example_sizes`.
+
+    Parameters
+    ----------
+    plan : Plan
+        With what saves the states that a run overwrites, as
+        :func:`taper_runtime.executor.rollback.with_saves` returns it.
+    settings : Settings
 
     Raises
     ------
@@ -82,9 +88,8 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
     """
     restores: list[Restore] = []
     if plan.states:
-        from taper_runtime.executor.rollback import find_restores, with_saves
+        from taper_runtime.executor.rollback import find_restores
 
-        plan = with_saves(plan)
         restores = find_restores(plan, executed_nodes(plan))
     nodes = executed_nodes(plan)
     kept = [name for restore in restores for name in restore.node.reads[1:]]
