@@ -68,8 +68,11 @@ def run(group, name):
         leaves = tree_leaves(module(**inputs))
     wanted = [leaf.numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     plan = taper_frontend.export(module, (), inputs, verify=False)
-    got = taper_runtime.InferenceSession(plan).run(None, dict(plan.samples))
+    session = taper_runtime.InferenceSession(plan)
+    got = session.run(None, dict(plan.samples))
     assert largest_error(got, wanted) <= TOLERANCE
+    listed = [fallback["node"] for fallback in plan.metadata["fallbacks"]]
+    assert listed == [*session.kernel_kinds().get("numpy", ())]
     return plan
 
 

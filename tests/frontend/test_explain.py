@@ -1,11 +1,13 @@
 """What stands between a model and a plan, in words."""
 
+import pytest
 import torch
 from torch._higher_order_ops.scan import scan
 from torch.export import Dim
 
 import taper_frontend
 import taper_runtime.cli
+from marks import NUMPY
 from taper_frontend.errors import CATEGORIES
 from taper_frontend.explainer import HINTS
 
@@ -126,3 +128,33 @@ def test_what_a_loop_computes_with_numpy_counts_as_often_as_it_runs():
         assert (fallback.op, fallback.nodes) == ("LGAMMA", 1)
         shares.append(fallback.share)
     assert 0 < shares[0] < shares[1] < 1
+
+
+class Mixed(torch.nn.Module):
+    """Nodes for kernels and for numpy: in a row, in both branches, beside a state that is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x):
+        self.total += x.lgamma().sum(0)
+        y = torch.cond(
+            x.sum() > 0,
+            lambda x: torch.hypot(x, x + 1).relu(),
+            lambda x: torch.digamma(x) * 2,
+            (x,),
+        )
+        return torch.special.i0(y) @ y.T
+
+
+@NUMPY
+@pytest.mark.parametrize("dims", [None, ({0: Dim("n", max=9)},)])
+def test_the_nodes_that_a_plan_lists_are_those_that_a_session_leaves_to_numpy(dims):
+    rows, square = torch.rand(3, 4) + 1, torch.rand(8, 8)
+    for module, args in ((Mixed(), (rows,)), (Steps(), (rows, square))):
+        shapes = dims if dims is None or len(args) == 1 else (*dims, None)
+        plan = taper_frontend.export(module, args, dynamic_shapes=shapes)
+        listed = [fallback["node"] for fallback in plan.metadata["fallbacks"]]
+        session = taper_runtime.InferenceSession(plan)
+        assert listed == [*session.kernel_kinds()["numpy"]] != []

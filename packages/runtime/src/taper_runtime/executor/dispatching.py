@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from taper_runtime.executor.executor import input_types
+from taper_runtime.executor.executor import definition, input_types, operand
 from taper_runtime.extend.providers import NATIVE, NUMPY, OURS
 from taper_runtime.extend.servers import (
     FunctionServer,
@@ -16,6 +16,7 @@ from taper_runtime.extend.servers import (
     label_of,
     make_server,
 )
+from taper_runtime.native._kernels import prepare
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
@@ -86,6 +87,14 @@ def find_servers(
                 return kernels, make(partial(_calling, code), kernel.name, plan, node)
             kernels.append(code)
     return kernels, None
+
+
+def has_native_kernel(plan: Plan, node: PlanNode) -> bool:
+    """Return whether a kernel of our library serves a node, of known sizes, on this CPU."""
+    op, attrs = definition(node)
+    inputs = [None if name is None else operand(plan, name) for name in node.inputs]
+    outputs = [operand(plan, name) for name in node.outputs]
+    return prepare(op, attrs, inputs, outputs) is not None
 
 
 def _calling(function: Function, region: Region) -> Server:

@@ -10,9 +10,10 @@ from taper_frontend.compiler.planning.make_recipes import provenance, replaceabl
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
 from taper_frontend.compiler.planning.spool import spool
 from taper_runtime.base.errors import OpError, PlanFormatError
-from taper_runtime.executor.program import make_runner
+from taper_runtime.executor.dispatching import has_native_kernel, runs_blocks
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites
+from taper_runtime.extend.providers import CPU_ALONE
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
@@ -159,10 +160,8 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     """Return the nodes that no native kernel serves at these sizes."""
-    plan = with_saves(specialize(plan, sizes))
-    kernels = make_runner(plan).kernels()
     return [
         {"node": node.output, "op": node.op, "source": node.source}
-        for _, node, step, *_ in sites(plan)
-        if kernels[step] is None
+        for plan, node, *_ in sites(with_saves(specialize(plan, sizes)))
+        if not (runs_blocks(plan, node, CPU_ALONE) or has_native_kernel(plan, node))
     ]
