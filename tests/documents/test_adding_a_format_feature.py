@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import taper_runtime
-import taper_runtime.session.session
 from plan_files import small_plan
 from taper_runtime.base.errors import PlanFormatError
 

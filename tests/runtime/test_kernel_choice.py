@@ -106,7 +106,7 @@ def run(plan, options=None):
 
 
 def chosen(session):
-    (selection,) = session._executor._runner.selections()
+    (selection,) = session._default.executor._runner.selections()
     return selection.kernel_name, selection.variant
 
 

@@ -242,7 +242,7 @@ def test_an_array_of_a_state_that_cannot_be_written_is_refused():
     ]
     arrays[-1].flags.writeable = False
     with pytest.raises(InputError, match="expected to write its memory"):
-        session._executor.run(arrays)
+        session._default.executor.run(arrays)
 
 
 def test_a_profile_begins_each_run_with_the_first_state():

@@ -23,8 +23,8 @@ from taper_runtime.file.reader import list_models, load
 from taper_runtime.plan.plan import Plan
 from taper_runtime.reports import plan_methods
 from taper_runtime.session.config import show_config
+from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import RunOptions, SessionOptions
-from taper_runtime.session.session import InferenceSession, NodeArg
 
 if TYPE_CHECKING:
     from taper_runtime import capi, pt2
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity
     from taper_runtime.session.modelmeta import ModelMeta
+    from taper_runtime.session.nodearg import NodeArg
     from taper_runtime.session.ortvalue import OrtValue
     from taper_runtime.session.state import State
 
@@ -103,6 +104,7 @@ _LATER = {
     "unregister_kernel": "extend.kernels",
     "IOBinding": "session.iobinding",
     "ModelMeta": "session.modelmeta",
+    "NodeArg": "session.nodearg",
     "OrtValue": "session.ortvalue",
     "State": "session.state",
     "round_to_bfloat16": "session.ends",

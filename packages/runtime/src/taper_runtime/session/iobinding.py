@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from taper_runtime.session.inference_session import InferenceSession
     from taper_runtime.session.options import RunOptions
-    from taper_runtime.session.session import InferenceSession
     from taper_runtime.session.state import State
 
 _LAST_ADDRESS = 2 * sys.maxsize + 1
@@ -39,7 +39,7 @@ class IOBinding:
     """
 
     def __init__(self, session: InferenceSession) -> None:
-        from taper_runtime.session.session import InferenceSession
+        from taper_runtime.session.inference_session import InferenceSession
 
         if not isinstance(session, InferenceSession):
             raise InputError(f"session: expected a session, got {type(session).__name__}")

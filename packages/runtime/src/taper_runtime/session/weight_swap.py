@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from taper_runtime.base.dtypes import COMPLEX, DTYPES, is_converted
 from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.option_values import BFLOAT16, flag
 from taper_runtime.base.text import counted, is_one_of
+from taper_runtime.extend.servers import commit, is_told, prepare
 from taper_runtime.file.mapping import check_path, open_regular
 from taper_runtime.file.weights_file import StoredWeight, read_safetensors
 from taper_runtime.plan.replaceable import (
@@ -29,6 +30,7 @@ from taper_runtime.plan.replaceable import (
 if TYPE_CHECKING:
     from taper_runtime.file.writer import FilePath
     from taper_runtime.plan.plan import Plan
+    from taper_runtime.session.entry import SessionEntry
 
 #: Arrays by name, the path of a file, or what gives the array of a weight.
 Source = Mapping[str, np.ndarray] | str | os.PathLike[str] | Callable[[str, WeightSpec], np.ndarray]
@@ -388,3 +390,34 @@ def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     return a is b or a.tobytes() == b.tobytes()
+
+
+def swap_constants(
+    entries: Sequence[SessionEntry], plans: Sequence[Plan], generation: int
+) -> TaperError | None:
+    """Let the runs of entries that begin from now on use the constants of other plans.
+
+    Servers prepare first: one that refuses leaves everything as it was. Returns what one raised
+    that was told to commit, for it is too late then.
+
+    Parameters
+    ----------
+    entries : sequence of SessionEntry
+    plans : sequence of Plan
+        One for each entry; they differ from those of the entries in nothing but values.
+    generation : int
+        A number of these constants that no others of the session have.
+    """
+    pairs = [*zip(entries, plans, strict=True)]
+    told = [
+        (server, plan.constants)
+        for entry, plan in pairs
+        for server in entry.executor.servers
+        if is_told(server, entry.plan.constants, plan.constants)
+    ]
+    for server, constants in told:
+        prepare(server, constants)
+    made = [entry.executor.with_constants(plan.constants, generation) for entry, plan in pairs]
+    for (entry, plan), executor in zip(pairs, made, strict=True):
+        entry.plan, entry.executor = plan, executor
+    return commit([server for server, _ in told])

@@ -1,0 +1,197 @@
+"""Compile one entry of a plan, and keep what its runs need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.dtypes import is_converted
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.option_values import ExecutionMode
+from taper_runtime.executor.executor import Settings
+from taper_runtime.executor.executor_kinds import compile_plan
+from taper_runtime.extend.providers import Dispatch, check_kernels, computing
+from taper_runtime.native._kernels import active_isa
+from taper_runtime.plan.features import has_delegates
+from taper_runtime.session.config import thread_count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from taper_runtime.executor._pool import FramePool
+    from taper_runtime.executor.executor import Executor
+    from taper_runtime.machine.choices import Choice
+    from taper_runtime.plan.plan import Plan
+    from taper_runtime.session.calls import CallAdapter
+    from taper_runtime.session.ends import Ends
+    from taper_runtime.session.options import SessionOptions
+    from taper_runtime.session.state import EntryStates
+
+
+class SessionEntry:
+    """One entry of a session's plan, ready to run.
+
+    Frames, states and weights are the session's, which all its entries share.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of this entry alone.
+    options : SessionOptions
+    threads : int
+        Threads that may compute one node.
+    providers : tuple of str
+        As :func:`.choose_providers` returns them.
+    pool : FramePool
+
+    Attributes
+    ----------
+    plan : Plan
+    executor : Executor
+        Another one, as the plan, after weights were replaced.
+    inputs : tuple of str
+    ends : Ends or None
+        Converts arrays at the inputs and outputs; None where users see what the plan has.
+    states : EntryStates or None
+        Gives its runs the states of a sequence; None where it has none.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: SessionOptions,
+        threads: int,
+        providers: tuple[str, ...],
+        pool: FramePool,
+    ) -> None:
+        self.plan = plan
+        self.executor = _compile(plan, options, threads, providers, pool)
+        self.inputs = plan.inputs
+        self.states = _states(plan)
+        self.ends = _ends(plan, options.bfloat16)
+        self._bfloat16 = options.bfloat16
+        self._output_index = {name: i for i, name in enumerate(plan.outputs)}
+        self._calls: CallAdapter | None = None
+
+    @property
+    def calls(self) -> CallAdapter:
+        """What takes nested arguments and returns nested results.
+
+        Raises
+        ------
+        InputError
+            If the plan does not say how its inputs or outputs nest.
+        """
+        if self._calls is None:
+            from taper_runtime.session.calls import CallAdapter
+
+            self._calls = CallAdapter(self.plan.without_values(), self._bfloat16)
+        return self._calls
+
+    def find_outputs(self, names: object) -> list[int]:
+        """Return where the named outputs stand.
+
+        Raises
+        ------
+        InputError
+            If they are no list of names of outputs.
+        """
+        outputs = self.plan.outputs
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            got = repr(names) if isinstance(names, str) else type(names).__name__
+            raise InputError(
+                f"output_names: expected a list of names of {list(outputs)}, got {got}"
+            )
+        try:
+            return [self._output_index[name] for name in names]
+        except (KeyError, TypeError):
+            unknown = next(name for name in names if name not in outputs)
+            raise InputError(
+                f"unknown output {unknown!r}; expected some of {list(outputs)}"
+            ) from None
+
+    def given_outputs(self, out: Mapping[str, np.ndarray]) -> list[np.ndarray | None] | None:
+        """Return the caller's array of each output, None where it is to be fresh.
+
+        Raises
+        ------
+        InputError
+            If ``out`` is no mapping, or a name in it is none of an output.
+        """
+        outputs = self.plan.outputs
+        check_mapping("out", out, outputs)
+        unknown = sorted(map(str, out.keys() - self._output_index.keys()))
+        if unknown:
+            raise InputError(f"out: unknown outputs {unknown}; expected {outputs}")
+        return [out.get(name) for name in outputs] if out else None
+
+
+def check_mapping(what: str, value: object, names: Sequence[str]) -> None:
+    """Check the type of arrays that are given by name.
+
+    Raises
+    ------
+    InputError
+        If ``value`` is no mapping.
+    """
+    if not isinstance(value, Mapping):
+        got = type(value).__name__
+        raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
+
+
+def _compile(
+    plan: Plan,
+    options: SessionOptions,
+    threads: int,
+    providers: tuple[str, ...],
+    pool: FramePool,
+) -> Executor:
+    at_once = 1
+    if options.execution_mode == ExecutionMode.ORT_PARALLEL:
+        at_once = thread_count(options.inter_op_num_threads)
+    if has_delegates(plan.nodes):
+        from taper_runtime.extend.delegates import check_delegates  # which most plans do not need
+
+        check_delegates(plan, options)
+    if options.executor == "delegate":
+        from taper_runtime.extend.delegates import check_whole
+
+        check_whole(plan, options)
+    dispatch = _dispatch(options, providers)
+    settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
+    return compile_plan(plan, settings, options.executor)
+
+
+def _dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispatch:
+    """Return what may compute the nodes of a session."""
+    delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
+    isa = active_isa(options.isa)
+    check_kernels(options.kernels, isa)
+    choice = _choice(options.kernel_choice)
+    dispatch = Dispatch(computing(providers), delegates, isa, options.kernels, choice)
+    return dispatch.without_numpy() if options.strict_native else dispatch
+
+
+def _choice(choice: str | Choice) -> Choice | None:
+    """Return what chooses among the kernels of a node; None where the first one is taken."""
+    if choice == "first":
+        return None
+    from taper_runtime.machine.choices import choice_named  # which few sessions need
+
+    return choice_named(choice) if isinstance(choice, str) else choice
+
+
+def _states(plan: Plan) -> EntryStates | None:
+    if not plan.states:
+        return None
+    from taper_runtime.session.state import EntryStates  # which most plans do not need
+
+    return EntryStates(plan)
+
+
+def _ends(plan: Plan, bfloat16: str) -> Ends | None:
+    if not any(is_converted(plan.tensors[name]) for name in (*plan.inputs, *plan.outputs)):
+        return None
+    from taper_runtime.session.ends import Ends  # which most plans do not need
+
+    return Ends(plan, bfloat16)

@@ -1,0 +1,99 @@
+"""Read and check what a session opens, and make what all its runs share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.option_values import CPU_DEVICE
+from taper_runtime.executor._pool import FramePool
+from taper_runtime.file.reader import load, loads
+from taper_runtime.plan.plan import Plan
+from taper_runtime.plan.validate import check_plan
+
+if TYPE_CHECKING:
+    from taper_runtime.session.options import SessionOptions
+
+WARNING = 2  # ONNX Runtime's number
+
+
+def check_device(options: SessionOptions) -> None:
+    """Check that the device which the options name is there.
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    if options.device != CPU_DEVICE:
+        from taper_runtime.base import device
+
+        device.check_device(options.device)
+
+
+def read_plan(source: object, model: str | None, options: SessionOptions) -> Plan:
+    """Return the plan of a file, or check one; constants that its weights decide are computed.
+
+    Parameters
+    ----------
+    source : path, bytes or Plan
+    model : str or None
+        Which plan, where the file has several.
+    options : SessionOptions
+
+    Raises
+    ------
+    PlanFormatError
+        If the file is not a valid plan, or the Plan is none.
+    InputError
+        If ``source`` is of another type, or ``model`` names none.
+    OSError
+        If the file cannot be opened.
+    """
+    plan = _read(source, model, options)
+    if not (plan.weights or options.runtime_const_folding):
+        return plan
+    from taper_runtime.plan.replaceable import opened  # which most plans do not need
+
+    return opened(plan, fold=options.runtime_const_folding)
+
+
+def _read(source: object, model: str | None, options: SessionOptions) -> Plan:
+    if isinstance(source, bytes):
+        return loads(source, model, limits=options.limits)
+    if isinstance(source, (str, os.PathLike)):
+        return load(source, model, load_mode=options.load_mode, limits=options.limits)
+    if not isinstance(source, Plan):
+        got = type(source).__name__
+        raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {got}")
+    if model is not None:
+        raise InputError(f"model: expected None, for a Plan is one model, got {model!r}")
+    check_plan(source)
+    return source
+
+
+def absolute_path(source: object) -> str | None:
+    """Return the path, if it is one, for processes that may have another working directory."""
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    path = os.fspath(source)
+    return path if os.path.isabs(path) else os.path.abspath(path)
+
+
+def make_pool(options: SessionOptions) -> FramePool:
+    """Return the frames of a session."""
+    interval_s = options.frame_cleanup_interval_s if options.frame_cleanup else 0.0
+    return FramePool(options.max_concurrent_runs, options.min_frames, interval_s)
+
+
+def least_severity(options: SessionOptions) -> int:
+    """Return the least severity that a session logs."""
+    if options.log_severity_level >= 0:
+        return options.log_severity_level
+    if "logging" not in sys.modules:  # then nobody has set a level
+        return WARNING
+    from taper_runtime.session.logs import default_severity
+
+    return default_severity()
