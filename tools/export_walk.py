@@ -25,13 +25,15 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 import taper_frontend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
 
 _ROOT = os.path.dirname(taper_frontend.__file__) + os.sep
 

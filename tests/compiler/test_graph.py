@@ -168,8 +168,8 @@ class TestStates:
 class TestIndices:
     def test_producers_and_consumers(self):
         g = chain()
-        assert g.producer("x") is None
-        assert g.producer("b").op == "NEG"
+        assert "x" not in g.producers
+        assert g.producers.get("b").op == "NEG"
         assert [n.output for n in g.consumers("a")] == ["b", "c"]
         assert g.consumers("d") == []
 
@@ -243,7 +243,7 @@ class TestReplaceNode:
         g = chain()
         g.replace_node(g.nodes["b"], "SIN", ["x"])
         g.verify()
-        assert g.producer("b").op == "SIN"
+        assert g.producers.get("b").op == "SIN"
         assert [n.output for n in g.consumers("x")] == ["a", "b"]
         assert g.nodes["d"].inputs == ["b", "c"]
 
@@ -256,7 +256,7 @@ class TestReplaceNode:
             g.nodes["d"], "MAP", ["x"], {"code": ["EXP", "NEG", "ADD"], "args": [0, 1, 2, 2]}
         )
         g.verify()
-        assert g.producer("d").op == "MAP"
+        assert g.producers.get("d").op == "MAP"
         assert list(g.nodes) == ["d"]  # what only the old definition needed is gone
         assert_same_values(evaluate(g, inputs), expected)
 
@@ -265,7 +265,7 @@ class TestReplaceNode:
         with pytest.raises(InternalError, match="'b'"):
             g.replace_node(g.nodes["b"], "RESHAPE", ["a"], {"shape": (3, 2)})
         g.verify()
-        assert g.producer("b").op == "NEG"
+        assert g.producers.get("b").op == "NEG"
 
     def test_by_constant(self):
         g = chain()
@@ -280,7 +280,7 @@ class TestReplaceNode:
         g.replace_by_constant(g.nodes["d"], literal(floats(2, 3)))
         g.verify()
         assert g.outputs == ["d"]
-        assert g.producer("d").op == "COPY"
+        assert g.producers.get("d").op == "COPY"
 
 
 class TestBypass:
@@ -296,7 +296,7 @@ class TestBypass:
         assert g.bypass(g.nodes["d"], "b")
         g.verify()
         assert g.outputs == ["d"]
-        assert g.producer("d").op == "NEG"
+        assert g.producers.get("d").op == "NEG"
         assert set(g.nodes) == {"a", "d"}
 
     def test_output_renames_for_all_readers(self):
@@ -305,7 +305,7 @@ class TestBypass:
         assert g.bypass(g.nodes["b"], "a")
         g.verify()
         assert g.outputs == ["b"]
-        assert g.producer("b").op == "EXP"
+        assert g.producers.get("b").op == "EXP"
         assert g.nodes["c"].inputs == ["b"]
 
     @pytest.mark.parametrize("kept", ["x", "w", "b"])
@@ -369,7 +369,9 @@ class TestVerify:
         ("damage", "message"),
         [
             (lambda g: g.nodes["b"].inputs.append("ghost"), "'ghost'"),
-            (lambda g: g.nodes["b"].inputs.__setitem__(0, "x"), "its index says"),
+            (lambda g: g.nodes["b"].inputs.__setitem__(0, "x"), "it reads .'x'"),
+            (lambda g: g.nodes["b"].reads.__setitem__(0, "x"), "its index says"),
+            (lambda g: setattr(g.nodes["b"], "op", "ABS"), "of the op 'ABS'"),
             (lambda g: g.nodes["b"].attrs.update(nonsense=1), "nonsense"),
             (lambda g: setattr(g.nodes["b"], "op", "NO_SUCH_OP"), "NO_SUCH_OP"),
             (lambda g: setattr(g.nodes["b"], "outputs", ["elsewhere"]), "'elsewhere'"),

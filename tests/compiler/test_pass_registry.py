@@ -128,7 +128,7 @@ def test_once_it_is_planned_a_graph_does_not_change():
     for change in (
         lambda: graph.add_node("NEG", ["y"]),
         lambda: graph.replace_node(node, "NEG", node.inputs),
-        lambda: graph.bypass(graph.producer("neg"), "x"),
+        lambda: graph.bypass(graph.producers.get("neg"), "x"),
         lambda: graph.set_outputs([]),
         lambda: graph.rename({"y": "z"}),
         lambda: graph.add_input("w", "float32", (1,)),

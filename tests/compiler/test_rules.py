@@ -256,7 +256,7 @@ def test_rewrite_stays_at_a_node_until_no_rule_applies():
     last = graph.outputs[0]
 
     def skip_producer(graph, node):
-        producer = graph.producer(node.inputs[0])
+        producer = graph.producers.get(node.inputs[0])
         if node.output != last or producer is None:
             return False
         graph.replace_node(node, "NEG", producer.inputs)

@@ -65,7 +65,7 @@ class TestSeveralOutputs:
         (node, _) = g.order()
         assert node.outputs == ["above", "above.1"]
         assert node.output == "above"
-        assert g.producer("above") is g.producer("above.1") is node
+        assert g.producers.get("above") is g.producers.get("above.1") is node
         assert list(g.nodes) == ["above", "y"]
         assert g.output_types(node) == [TensorType("float32", (2, 3))] * 2
         assert [reader.output for reader in g.consumers("above.1")] == ["y"]
@@ -325,7 +325,7 @@ class TestBlocks:
         g.set_outputs(names)
         assert block.sizes is g.sizes
         twin = g.copy()
-        assert twin.producer(names[0]).blocks[0].sizes is twin.sizes
+        assert twin.producers.get(names[0]).blocks[0].sizes is twin.sizes
         twin.verify()
 
     def test_copies_are_apart(self):
@@ -477,7 +477,7 @@ class TestComputedSizes:
         g = counting()
         compile_graph(g, verify=True)
         assert g.sizes == {"u0": (0, 6)}
-        assert g.producer(g.origins["u0"][0]) is not None
+        assert g.origins["u0"][0] in g.producers
 
     def test_copies_are_apart(self):
         g = counting()

@@ -37,7 +37,7 @@ def test_product_has_those_of_its_epilogue():
         "aten.add.default",
         "aten.relu.default",
     )
-    assert graph.producer(z).source.targets == ("aten.abs.default",)
+    assert graph.producers.get(z).source.targets == ("aten.abs.default",)
 
 
 def test_each_target_once():

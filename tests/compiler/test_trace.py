@@ -25,7 +25,7 @@ def listed(graph):
     """What the graph is, told by its own printing methods, without the recorder's help."""
     found = {}
     for name, spec in graph.tensors.items():
-        node = graph.producer(name)
+        node = graph.producers.get(name)
         shape = ",".join(str(size) for size in spec.shape)
         what = (node.op, list(node.inputs), node.source.line) if node else spec.role
         format = "" if spec.format == "plain" else f" {spec.format}"

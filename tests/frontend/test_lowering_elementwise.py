@@ -204,7 +204,7 @@ def test_assertions_of_the_model_emit_nothing():
         return x + 1
 
     graph = lower_model(model, X).graph
-    assert graph.producer(graph.outputs[0]).inputs == graph.inputs
+    assert graph.producers.get(graph.outputs[0]).inputs == graph.inputs
 
 
 def test_a_number_read_to_be_asserted_is_not_needed():

@@ -21,7 +21,7 @@ def cancel_negations(graph):
 
 
 def negation_of_negation(graph, node):
-    producer = graph.producer(node.inputs[0]) if node.op == "NEG" else None
+    producer = graph.producers.get(node.inputs[0]) if node.op == "NEG" else None
     if producer is None or producer.op != "NEG":
         return False
     return graph.bypass(node, producer.inputs[0])

@@ -136,12 +136,12 @@ def _wrong_rule(mutant: Mutant) -> Iterator[None]:
 
         with mock.patch.object(graph, "bypass", bypass):
             fired = right(step, graph, node)
-        made = graph.producer(name) if name in graph.tensors else None
+        made = graph.producers.get(name) if name in graph.tensors else None
         if fired and made is not None:
             twin = graph.add_multi_output(
                 made.op, made.inputs, made.attrs, blocks=[b.copy() for b in made.blocks]
             )
-            wrong = graph.producer(changed(graph, twin[0], mutant.change, add))
+            wrong = graph.producers.get(changed(graph, twin[0], mutant.change, add))
             assert wrong is not None
             graph.replace_node(made, wrong.op, wrong.inputs, wrong.attrs, outputs=[name])
         done = done or fired

@@ -112,7 +112,7 @@ def wide_graph(seed):
             pool.append(graph.add_node("CUMSUM", [a], {"axis": 0}))
         else:
             pool.append(graph.add_node("MATMUL", [a, weight]))
-    made = [name for name in dict.fromkeys(pool) if graph.producer(name) is not None]
+    made = [name for name in dict.fromkeys(pool) if name in graph.producers]
     picked = rng.choice(made, size=min(len(made), 3), replace=False)
     graph.set_outputs(list(dict.fromkeys([*map(str, picked), made[-1]])))
     return graph

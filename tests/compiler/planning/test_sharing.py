@@ -236,7 +236,7 @@ def test_random_graphs_keep_their_values(seed):
                 pool.append(g.add_node("CAT", [a, a], {"axis": 0}))
             else:
                 pool.append(g.add_node("MUL", [a], scalar(0.5)))
-        made = [name for name in dict.fromkeys(pool) if g.producer(name) is not None]
+        made = [name for name in dict.fromkeys(pool) if name in g.producers]
         picked = rng.choice(made, size=min(len(made), 3), replace=False)
         return list(dict.fromkeys([*map(str, picked), made[-1]]))
 

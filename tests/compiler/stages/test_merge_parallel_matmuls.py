@@ -67,7 +67,7 @@ def test_halves():
     counts = op_counts(graph)
     assert (counts["MATMUL"], counts["ADD"], counts["CAST"]) == (1, 1, 3)
     weight = only(graph, "MATMUL").inputs[1]
-    assert graph.constants[graph.producer(weight).inputs[0]].dtype == "float16"
+    assert graph.constants[graph.producers.get(weight).inputs[0]].dtype == "float16"
 
 
 def test_halves_and_floats_stay_apart():

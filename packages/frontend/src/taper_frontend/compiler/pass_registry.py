@@ -120,8 +120,10 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
         return default_pipeline()
     if not isinstance(passes, Sequence) or isinstance(passes, (str, bytes)):
         raise ExportError(f"passes: expected a list of passes or their names, got {passes!r}")
-    known = dict(reversed([*_walk(STAGES)]))
-    known |= {name: registered.run for name, registered in _REGISTERED.items()}
+    known: dict[str, Pass] = {}
+    if any(isinstance(pass_, str) for pass_ in passes):
+        known |= reversed([*_walk(STAGES)])
+        known |= {name: registered.run for name, registered in _REGISTERED.items()}
     for pass_ in passes:
         if isinstance(pass_, str) and pass_ not in known:
             raise ExportError(unknown("pass", pass_, pass_names()))

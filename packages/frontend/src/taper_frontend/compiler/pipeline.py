@@ -94,7 +94,7 @@ class Stage:
             twin.listener = listener
             if found_by(twin):
                 name, rule = listener.node or "?", listener.rule or name_of(found_by)
-                node = graph.producer(name)
+                node = graph.producers.get(name)
                 raise InternalError(
                     f"after stage {self.name!r}: node {name!r}"
                     f"{f' ({node.op})' if node else ''}: expected {absent}, got what "

@@ -493,7 +493,7 @@ class Lowering:
         if self._wide or all(dtype is None or computed(dtype) == dtype for dtype in dtypes):
             return False
         for name in reversed(self._emitted):
-            if (node := self.graph.producer(name)) is not None:
+            if (node := self.graph.producers.get(name)) is not None:
                 self.graph.remove_node(node)
             elif name in self.graph.tensors:  # not another output of a node that is gone
                 self.graph.remove_tensor(name)
@@ -531,10 +531,10 @@ class Lowering:
                 raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
 
     def _is_made(self, tensor: str | None) -> bool:
-        return tensor is not None and self.graph.producer(tensor) is not None
+        return tensor is not None and tensor in self.graph.producers
 
     def _rename(self, tensor: str, name: str) -> str:
-        node = self.graph.producer(tensor)
+        node = self.graph.producers.get(tensor)
         assert node is not None
         if len(node.outputs) > 1 or node.blocks:
             name = self.graph.unique_name(name)

@@ -265,7 +265,7 @@ class _ProgramWalk(Walk):
         """Tell the graph which of its tensors stand for values of the captured program."""
         captured = self.program.graph_module.meta.get(CAPTURED)
         for name, tensor in self.values.items():
-            made = isinstance(tensor, str) and self.graph.producer(tensor) is not None
+            made = isinstance(tensor, str) and tensor in self.graph.producers
             if made and captured is not None and (value := captured.name(name)):
                 self.graph.means(str(tensor), Meaning(value))
 

@@ -287,7 +287,7 @@ def _places_counted(ctx: Lowering, places: str, count: int) -> str:
     """Return the places that were counted before; they have to be found as ``places`` are."""
     known = linear(count)
     origin = ctx.graph.origins.get(known[0]) if known is not None else None
-    counting = None if origin is None else ctx.graph.producer(origin[0])
+    counting = None if origin is None else ctx.graph.producers.get(origin[0])
     counted = counting.inputs[0] if counting is not None and counting.op == "SEARCHSORTED" else ""
     if not _are_equal(ctx.graph, counted, places):
         ctx.unsupported(
@@ -305,7 +305,7 @@ def _are_equal(graph: Graph, a: str, b: str) -> bool:
         if pair[0] == pair[1] or pair in seen:
             continue
         seen.add(pair)
-        first, second = map(graph.producer, pair)
+        first, second = map(graph.producers.get, pair)
         if (
             first is None
             or second is None

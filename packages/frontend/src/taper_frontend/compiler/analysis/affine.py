@@ -107,7 +107,7 @@ def _affine(search: _Search, tensor: str) -> Affine | None:
         return None
     if graph.is_constant(tensor):
         return _constant(graph, tensor)
-    node = graph.producer(tensor)
+    node = graph.producers.get(tensor)
     if node is None:
         return None
     if node.definition.view is not None:
@@ -126,7 +126,7 @@ def _truth(search: _Search, tensor: str) -> bool | None:
         if array is None or not array.size or (array != array.flat[0]).any():
             return None
         return bool(array.flat[0])
-    node = graph.producer(tensor)
+    node = graph.producers.get(tensor)
     if node is None:
         return None
     if node.definition.view is not None:
@@ -146,7 +146,7 @@ def _truth(search: _Search, tensor: str) -> bool | None:
 
 def _comparison(search: _Search, tensor: str) -> tuple[str, Affine] | None:
     graph = search.graph
-    node = graph.producer(tensor)
+    node = graph.producers.get(tensor)
     if node is None:
         return None
     if node.definition.view is not None:

@@ -55,7 +55,7 @@ def inputs_needed(block: Graph, tensor: str) -> set[str]:
         if name in seen:
             continue
         seen.add(name)
-        if (node := block.producer(name)) is not None:
+        if (node := block.producers.get(name)) is not None:
             stack += node.reads
         elif not block.is_constant(name):
             needed.add(name)

@@ -46,7 +46,7 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
     if not is_product(node):
         return None
     weight = node.inputs[node.definition.weights[0]]
-    producer = graph.producer(weight)
+    producer = graph.producers.get(weight)
     if producer is not None and _decodes(graph, producer):
         weight = producer.inputs[0]
     plain = graph.is_constant(weight) and graph.tensors[weight].format == PLAIN

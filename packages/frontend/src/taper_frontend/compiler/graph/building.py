@@ -207,7 +207,7 @@ class Builder(Structure):
         tensor, element = origin
         self._check_exists(tensor)
         spec = self.tensors[tensor]
-        if name in self.sizes or (self.producer(tensor) is None and tensor not in self.inputs):
+        if name in self.sizes or (tensor not in self.producers and tensor not in self.inputs):
             raise InternalError(f"size {name!r}: expected a new one, of a node or an input")
         if spec.dtype != "int64" or not 0 <= element < bounds(spec.type.size)[0]:
             raise InternalError(f"size {name!r}: expected an int64, got {element} of {spec.type}")
@@ -239,9 +239,6 @@ class Builder(Structure):
     ) -> tuple[TensorType, ...]:
         if op not in REGISTRY:
             raise OpError(f"no op {op!r} is registered")
-        for name in inputs:
-            if name != ABSENT:
-                self._check_exists(name)
         signatures = [block.signature for block in blocks]
         return REGISTRY[op].infer_types(self._types(inputs), attrs, signatures)
 

@@ -163,8 +163,7 @@ class Graph(Builder):
             if self.is_used(name):
                 raise InternalError(f"node {node.output!r} is to be removed but {name!r} is used")
         self._drop_node(node)
-        for name in node.outputs:
-            self.remove_tensor(name)
+        self._drop_tensors(node.outputs)
 
     @changes
     def remove_tensor(self, name: str) -> None:
@@ -172,12 +171,9 @@ class Graph(Builder):
         spec = self.tensors[name]
         if self.is_used(name) or name in self._producers or spec.role == "state":
             raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
-        self.listener.touch(name)
-        del self.tensors[name], self._consumers[name]
-        self.constants.pop(name, None)
-        self.stands_for.pop(name, None)
         if spec.role == "input":
             self.inputs.remove(name)
+        self._drop_tensors([name])
 
     @changes
     def remove_computed_size(self, name: str) -> None:
@@ -221,10 +217,13 @@ class Graph(Builder):
             for name, readers in self._consumers.items()
         }
         for node in self._nodes.values():
-            node.outputs = [new(name) for name in node.outputs]
-            node.inputs = [new(name) for name in node.inputs]
-        self._nodes = {node.output: node for node in self._nodes.values()}
-        self._producers = {new(name): node for name, node in self._producers.items()}
+            node.name_outputs([new(name) for name in node.outputs])
+            node.define(node.op, [new(name) for name in node.inputs], node.attrs, node.blocks)
+        nodes = [*self._nodes.values()]
+        for index in (self._nodes, self._producers):
+            index.clear()
+        self._nodes.update((node.output, node) for node in nodes)
+        self._producers.update((name, node) for node in nodes for name in node.outputs)
         self._order = None
 
     def name_outputs(self, names: Sequence[str]) -> None:
@@ -263,12 +262,13 @@ class Graph(Builder):
             if spec is None or self.is_used(name) or spec.role in ("input", "state"):
                 continue
             if (node := self._producers.get(name)) is None:
-                self.remove_tensor(name)
+                self._drop_tensors([name])
             elif any(map(self.is_used, node.outputs)):
                 continue
             else:
                 stack += node.reads
-                self.remove_node(node)
+                self._drop_node(node)
+                self._drop_tensors(node.outputs)
                 removed.append(node)
             count += 1
         return count
@@ -279,7 +279,7 @@ class Graph(Builder):
         self._drop_node(node)
         for name in left_out:
             self.remove_tensor(name)
-        node.outputs = list(kept)
+        node.name_outputs(list(kept))
         self._insert(node)
 
     @changes
@@ -299,7 +299,7 @@ class Graph(Builder):
                 f"definition, got {_types_text(inferred)} of {op}"
             )
         self._unlink(node)
-        node.op, node.inputs, node.attrs, node.blocks = op, inputs, attrs, blocks
+        node.define(op, inputs, attrs, blocks)
         self._link(node)
         if op in MOVES and node.output in self.stands_for:
             self.means(node.output, self.stands_for.pop(node.output))
@@ -358,7 +358,7 @@ class Graph(Builder):
         self._unlink(node)
         del self._nodes[node.output]
         self.listener.replaced(old, name)
-        node.outputs[node.outputs.index(old)] = name
+        node.name_outputs([name if output == old else output for output in node.outputs])
         self._insert(node)
         self._reroute(old, name)
         self._move_origins(old, name)

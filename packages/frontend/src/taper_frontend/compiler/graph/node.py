@@ -65,6 +65,7 @@ class Node:
     """An op over named tensors; its identity is the name of its first output.
 
     Nodes are made and changed through their :class:`Graph` only, which keeps its indices in step.
+    What rules ask of every node is set when the node changes: no call is needed to read it.
 
     Attributes
     ----------
@@ -80,6 +81,12 @@ class Node:
     blocks : list of Graph
         The graphs that an op of control flow runs. Each is closed: it reads its own inputs and
         constants alone.
+    definition : OpDef
+        What the op is.
+    reads : list of str
+        The inputs that are there.
+    output : str
+        The first output, the only one of most ops.
     """
 
     op: str
@@ -88,21 +95,26 @@ class Node:
     attrs: dict[str, Any] = field(default_factory=dict)
     source: SourceLine = field(default_factory=SourceLine)
     blocks: list[Graph] = field(default_factory=list)
+    definition: OpDef = field(init=False, repr=False)
+    reads: list[str] = field(init=False, repr=False)
+    output: str = field(init=False, repr=False)
 
-    @property
-    def output(self) -> str:
-        """The first output, the only one of most ops."""
-        return self.outputs[0]
+    def __post_init__(self) -> None:
+        """Set what follows from the parameters."""
+        self.define(self.op, self.inputs, self.attrs, self.blocks)
+        self.name_outputs(self.outputs)
 
-    @property
-    def reads(self) -> list[str]:
-        """The inputs that are there."""
-        return [name for name in self.inputs if name != ABSENT]
+    def define(
+        self, op: str, inputs: list[str], attrs: dict[str, Any], blocks: list[Graph]
+    ) -> None:
+        """Set what the node computes, and of what."""
+        self.op, self.inputs, self.attrs, self.blocks = op, inputs, attrs, blocks
+        self.definition = REGISTRY[op]
+        self.reads = [name for name in inputs if name != ABSENT]
 
-    @property
-    def definition(self) -> OpDef:
-        """What the op is."""
-        return REGISTRY[self.op]
+    def name_outputs(self, names: list[str]) -> None:
+        """Set the tensors that the node produces."""
+        self.outputs, self.output = names, names[0]
 
     def copy(self) -> Node:
         """Return a node of its own, with blocks of its own; attr values are shared."""

@@ -72,6 +72,10 @@ class Structure:
         What the tensors of role constant are: parameters, literals, or recipes over such.
     states : list of GraphState
         What lives across runs.
+    nodes : mapping of str to Node
+        The nodes by the name of their first output, unordered; see :meth:`order`.
+    producers : mapping of str to Node
+        For each tensor that a node makes, that node: none for inputs, states and constants.
     stands_for : dict of str to Meaning
         What tensors have to do with values of the captured program. A rewrite keeps the value of
         every tensor whose name it keeps; a tensor that is put in the place of another one has the
@@ -98,8 +102,10 @@ class Structure:
         self.stands_for: dict[str, Meaning] = {}
         self.listener = Listener()
         self.is_frozen = False
-        self._nodes: dict[str, Node] = {}  # by their first output
-        self._producers: dict[str, Node] = {}  # by each of their outputs
+        self._nodes: dict[str, Node] = {}
+        self._producers: dict[str, Node] = {}
+        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
+        self.producers: Mapping[str, Node] = MappingProxyType(self._producers)
         # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
         self._order: tuple[Node, ...] | None = None
@@ -108,11 +114,6 @@ class Structure:
         self._next_suffix: dict[str, int] = {}
 
     # -- reading ----------------------------------------------------------------------------------
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """Nodes by the name of their first output, unordered; see :meth:`order`."""
-        return MappingProxyType(self._nodes)
 
     def is_constant(self, tensor: str) -> bool:
         """Whether ``tensor`` depends on constants alone, and is none that a run computes."""
@@ -124,10 +125,6 @@ class Structure:
         See :func:`taper_frontend.compiler.graph.constants.visible`.
         """
         return visible(self.constants[tensor]) if tensor in self.constants else None
-
-    def producer(self, tensor: str) -> Node | None:
-        """Return the node that makes ``tensor``; None for inputs, states and constants."""
-        return self._producers.get(tensor)
 
     def consumers(self, tensor: str) -> list[Node]:
         """Return the nodes that read ``tensor``, each once however often it does."""
@@ -328,7 +325,11 @@ class Structure:
             raise InternalError(f"node {node.output!r} is not in the graph")
 
     def _types(self, names: Sequence[str]) -> list[TensorType | None]:
-        return [None if name == ABSENT else self.tensors[name].type for name in names]
+        """Return the types of tensors; None of those that are absent."""
+        try:
+            return [None if name == ABSENT else self.tensors[name].type for name in names]
+        except KeyError as error:
+            raise InternalError(f"no tensor {error.args[0]!r} in the graph") from None
 
     @changes
     def _add_tensor(self, base: str, type_: TensorType, role: str) -> str:
@@ -367,6 +368,15 @@ class Structure:
         del self._nodes[node.output]
         for name in node.outputs:
             del self._producers[name]
+
+    @changes
+    def _drop_tensors(self, names: Sequence[str]) -> None:
+        """Remove tensors that nothing uses and no node makes, and that are no inputs."""
+        self.listener.touch(*names)
+        for name in names:
+            del self.tensors[name], self._consumers[name]
+            self.constants.pop(name, None)
+            self.stands_for.pop(name, None)
 
     def _share_sizes(self, around: Structure) -> None:
         """Share the enclosing graph's size variables."""

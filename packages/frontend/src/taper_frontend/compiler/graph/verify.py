@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.sizes import bounds, is_static
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
 
 
 def verify(graph: Graph) -> None:
@@ -45,7 +47,7 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             "input": graph.inputs.count(name),
             "state": states.count(name),
             "constant": int(name in graph.constants),
-            "intermediate": int(graph.producer(name) is not None),
+            "intermediate": int(name in graph.producers),
         }
         if spec.name != name:
             yield f"tensor {name!r} calls itself {spec.name!r}"
@@ -88,8 +90,9 @@ def _index_problems(graph: Graph) -> Iterable[str]:
     for output, node in graph.nodes.items():
         if node.output != output:
             yield f"node {node.output!r} is indexed as {output!r}"
+        yield from _node_problems(node)
         for name in node.outputs:
-            if graph.producer(name) is not node:
+            if graph.producers.get(name) is not node:
                 yield f"{name!r} of node {output!r} is indexed as another's"
         for name in node.reads:
             if name in readers:
@@ -102,12 +105,24 @@ def _index_problems(graph: Graph) -> Iterable[str]:
             yield f"{name!r} is read by {sorted(expected)}, its index says {sorted(indexed)}"
 
 
+def _node_problems(node: Node) -> Iterable[str]:
+    """Compare what a node says of itself with what follows from the rest of it."""
+    given = [name for name in node.inputs if name != ABSENT]
+    for what, said, follows in (
+        ("reads", node.reads, given),
+        ("its first output is", node.output, node.outputs[0]),
+        ("is of the op", node.definition.name, node.op),
+    ):
+        if said != follows:
+            yield f"node {node.output!r}: expected that it {what} {follows!r}, got {said!r}"
+
+
 def _origin_problems(graph: Graph) -> Iterable[str]:
     """Check that what gives a size variable its value is an integer of a node or an input."""
     for size, (name, element) in graph.origins.items():
         if size not in graph.sizes or size not in graph.examples:
             yield f"size {size!r} has an origin but no limits or no example"
-        if graph.producer(name) is None and name not in graph.inputs:
+        if name not in graph.producers and name not in graph.inputs:
             yield f"size {size!r} is an element of {name!r}, which no node makes"
         elif graph.tensors[name].dtype != "int64":
             yield f"size {size!r} is an element of {name!r}, which is {graph.tensors[name].type}"
@@ -126,7 +141,7 @@ def _order_problems(graph: Graph) -> Iterable[str]:
         yield "the cached order does not hold each node once"
     done: set[str] = set()
     for node in order:
-        late = [t for t in graph.needs(node) if graph.producer(t) is not None and t not in done]
+        late = [t for t in graph.needs(node) if t in graph.producers and t not in done]
         if late:
             yield f"the cached order has node {node.output!r} before its inputs {late}"
         done.update(node.outputs)

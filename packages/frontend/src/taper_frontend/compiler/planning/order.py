@@ -88,7 +88,7 @@ def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
 
 def bytes_at_steps(graph: Graph, order: list[Node], roots: Mapping[str, str]) -> list[int]:
     """Return the bytes of intermediates that are live at each node of this order, and after it."""
-    made = {name: root for name, root in roots.items() if graph.producer(root) is not None}
+    made = {name: root for name, root in roots.items() if root in graph.producers}
     lives = lifetimes(order, made, outputs=graph.kept)
     blocks = [LiveRange(*life, graph.nbytes(root)) for root, life in lives.items()]
     return live_bytes(blocks, len(order) + 1)
@@ -121,7 +121,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     waiting: dict[str, int] = {}
     followers: dict[str, list[Node]] = {}
     for node in own:
-        needs = {name for name in graph.needs(node) if graph.producer(name) is not None}
+        needs = {name for name in graph.needs(node) if name in graph.producers}
         waiting[node.output] = len(needs)
         for name in needs:
             followers.setdefault(name, []).append(node)
@@ -131,7 +131,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
         allocated = sum(graph.nbytes(name) for name in node.outputs if roots[name] == name)
         freed = 0
         for root in {roots[name] for name in node.reads}:
-            if readers[root] == 1 and graph.producer(root) is not None:
+            if readers[root] == 1 and root in graph.producers:
                 freed += graph.nbytes(root)
         # Computing in place means the two never stand side by side, not even during the node.
         inplace = allocated if freed and REGISTRY[node.op].inplace else 0

@@ -247,7 +247,7 @@ def find_concat_buffers(
 def _computed(graph: Graph, name: str) -> str | None:
     """Return the tensor that ``name`` shows whole, if a node computes it and may do so anywhere."""
     while True:
-        node = graph.producer(name)
+        node = graph.producers.get(name)
         if node is None or graph.is_output(name) or not graph.tensors[name].nbytes:
             return None
         if node.op != "RESHAPE":

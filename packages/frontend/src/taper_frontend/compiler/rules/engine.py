@@ -89,8 +89,6 @@ class Rule:
 
     def __call__(self, graph: Graph, node: Node) -> bool:
         """Apply the rule at ``node`` if it matches there; say whether it did."""
-        if not self.pattern.may_match(graph, node.output):
-            return False
         for match in matches(graph, node, self.pattern):
             if self.where is not None and not self.where(match):
                 continue
@@ -167,7 +165,7 @@ def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
     changed = False
     for node in graph.order():
         # a step may have removed this node, or nodes further down the list
-        while (steps := steps_at(node.op)) and graph.producer(node.output) is node:
+        while (steps := steps_at(node.op)) and graph.producers.get(node.output) is node:
             for step in steps:
                 if _applies(step, graph, node):
                     changed = True

@@ -217,7 +217,7 @@ class OpPattern(Pattern):
 
     def may_match(self, graph: Graph, operand: Any) -> bool:
         """Look at the op of the node, and at those of the nodes it reads."""
-        node = graph.producer(operand) if isinstance(operand, str) else None
+        node = graph.producers.get(operand) if isinstance(operand, str) else None
         if node is None or node.op not in self.names:
             return False
         if not self.operands:
@@ -234,7 +234,7 @@ class OpPattern(Pattern):
         return all(piece.may_match(graph, operand) for piece, operand in pairs)
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
-        node = found.graph.producer(operand) if isinstance(operand, str) else None
+        node = found.graph.producers.get(operand) if isinstance(operand, str) else None
         if node is None or node.op not in self.names:
             return
         found = found.with_inner((node.output,))
@@ -312,11 +312,11 @@ class _Product(Pattern):
     factors: tuple[Pattern, ...]
 
     def may_match(self, graph: Graph, operand: Any) -> bool:
-        node = graph.producer(operand) if isinstance(operand, str) else None
+        node = graph.producers.get(operand) if isinstance(operand, str) else None
         return node is not None and node.op in _MULTIPLICATIVE
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
-        node = found.graph.producer(operand) if isinstance(operand, str) else None
+        node = found.graph.producers.get(operand) if isinstance(operand, str) else None
         if node is None:
             return
         factors = _Factors(len(self.factors))
@@ -404,7 +404,7 @@ class _Factors:
                 operand = 1 / operand if operand else math.nan  # nan equals no coefficient
             self.coefficient *= operand
             return
-        producer = graph.producer(operand)
+        producer = graph.producers.get(operand)
         if producer is not None and graph.sole_consumer(operand) is node:
             self.multiply(graph, producer, sign)
         else:
@@ -509,6 +509,8 @@ def matches(graph: Graph, node: Node, pattern: Pattern) -> Iterator[Match]:
     if isinstance(pattern, OpPattern) and not pattern.operands and not pattern.attrs:
         if node.op in pattern.names:
             yield Match(graph, node, {pattern: node.output}, frozenset((node.output,)))
+        return
+    if not pattern.may_match(graph, node.output):
         return
     for match in pattern.match(node.output, Match(graph, node, {}, frozenset())):
         if len(match.inner) < 2 or not _is_needed_outside(graph, node, match.inner):

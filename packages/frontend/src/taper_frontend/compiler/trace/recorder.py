@@ -166,7 +166,7 @@ class TraceRecorder(Listener):
         graph = self._graph
         spec = graph.tensors[name]
         record: dict[str, Any] = {"type": format_type(spec)}
-        node = graph.producer(name)
+        node = graph.producers.get(name)
         if node is None:
             record["role"] = spec.role
             if name in graph.constants:

@@ -40,7 +40,7 @@ def fold_constants(graph: Graph) -> bool:
     for node in reversed(graph.order()):
         name = node.output
         # what was replaced before took away the readers of what only it needed
-        if name not in leaves or graph.producer(name) is not node:
+        if name not in leaves or graph.producers.get(name) is not node:
             continue
         leaf_bytes = sum(graph.tensors[leaf].nbytes for leaf in leaves[name])
         limit = max(_SMALL, _MAX_GROWTH * leaf_bytes)

@@ -83,6 +83,6 @@ def _compute(graph: Graph, block: Graph, node: Node, names: dict[str, str]) -> N
             continue
         if block.is_constant(name):
             names[name] = graph.add_constant(name, block.constants[name])
-        elif (producer := block.producer(name)) is not None:
+        elif (producer := block.producers.get(name)) is not None:
             _compute(graph, block, producer, names)
     names.update(zip(node.outputs, copy_node(graph, node, names), strict=True))

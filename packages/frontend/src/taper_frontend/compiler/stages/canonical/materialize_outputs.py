@@ -22,7 +22,7 @@ def materialize_outputs(graph: Graph) -> bool:
     before = len(graph.nodes)
 
     def own(name: str, copy: str) -> str:
-        if graph.producer(name) is None or name in given:
+        if name not in graph.producers or name in given:
             name = graph.add_node("COPY", [name], name=copy)
         given.add(name)
         return name

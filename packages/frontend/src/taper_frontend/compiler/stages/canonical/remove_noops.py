@@ -41,7 +41,7 @@ def _join_permutations(match: Match) -> Replacement:
     """Join a permutation with the one it reads; spell it in the one way there is."""
     graph, node = match.graph, match.node
     axes, source = permutation(graph, node), node.inputs[0]
-    producer = graph.producer(source)
+    producer = graph.producers.get(source)
     if axes is None:
         return None
     if producer is not None and (first := permutation(graph, producer)) is not None:
@@ -82,7 +82,7 @@ def _let_op_broadcast(match: Match) -> Replacement:
     """Let an elementwise op repeat a small operand itself, if another has the full shape."""
     graph, node = match.graph, match.node
     for index, name in enumerate(node.inputs):
-        producer = graph.producer(name)
+        producer = graph.producers.get(name)
         if producer is None or producer.op != "EXPAND":
             continue
         inputs = list(node.inputs)
@@ -96,7 +96,7 @@ def _let_op_broadcast(match: Match) -> Replacement:
 def _expand_later(match: Match) -> Replacement:
     """Compute before repeating: a repeated value stays a view with readers that take one."""
     graph, node = match.graph, match.node
-    producers = [graph.producer(name) for name in node.inputs]
+    producers = [graph.producers.get(name) for name in node.inputs]
     expands = [p for p in producers if p is not None and p.op == "EXPAND"]
     if len(expands) != 1 or graph.sole_consumer(expands[0].output) is not node:
         return None

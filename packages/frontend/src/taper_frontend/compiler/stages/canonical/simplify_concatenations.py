@@ -19,7 +19,7 @@ def _flatten(match: Match) -> Replacement:
     graph, node = match.graph, match.node
     parts: list[str] = []
     for name in node.inputs:
-        inner = graph.producer(name)
+        inner = graph.producers.get(name)
         if (
             inner is not None
             and inner.op == "CAT"

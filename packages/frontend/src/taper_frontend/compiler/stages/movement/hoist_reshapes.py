@@ -48,7 +48,7 @@ def _hoist(graph: Graph, node: Node) -> bool:
         node = waiting.pop()
         inputs = _hoisted(graph, node, known)
         changed |= bool(inputs)
-        makers = map(graph.producer, inputs)
+        makers = map(graph.producers.get, inputs)
         waiting += [maker for maker in makers if maker is not None and maker.op == "RESHAPE"]
     return changed
 
@@ -56,7 +56,7 @@ def _hoist(graph: Graph, node: Node) -> bool:
 def _hoisted(graph: Graph, node: Node, known: dict[tuple[str, Shape], bool]) -> list[str]:
     """Hoist a RESHAPE by one op; return what that op reads now, nothing if it was not."""
     source = node.inputs[0]
-    producer = graph.producer(source)
+    producer = graph.producers.get(source)
     if producer is None or graph.sole_consumer(source) is not node:
         return []
     found = _regrouped(graph, producer, graph.tensors[node.output].shape)
@@ -95,7 +95,7 @@ def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
 
 def _reshaped(graph: Graph, tensor: str, shape: Shape, source: SourceLine) -> str:
     name = tensor if tensor.endswith(".view") else f"{tensor}.view"
-    expand = graph.producer(tensor)
+    expand = graph.producers.get(tensor)
     if expand is not None and expand.op == "EXPAND" and _expands_to(graph, expand, shape):
         tensor = expand.inputs[0]
         return graph.add_node("EXPAND", [tensor], {"shape": shape}, name=name, source=source)
@@ -129,7 +129,7 @@ def _meets(
 ) -> bool:
     """Whether a RESHAPE of ``tensor`` to ``shape`` can be hoisted up to another one."""
     if (tensor, shape) not in known:
-        node = graph.producer(tensor)
+        node = graph.producers.get(tensor)
         if node is None or node.op == "RESHAPE":
             meets = node is not None
         elif graph.sole_consumer(tensor) is not reader:

@@ -38,14 +38,14 @@ def mix_in_place(graph: Graph) -> bool:
 
 def _mix(graph: Graph, node: Node) -> bool:
     back = permutation(graph, node)
-    last = graph.producer(node.inputs[0]) if back else None
+    last = graph.producers.get(node.inputs[0]) if back else None
     if back is None or last is None:
         return False
     add = last if last.op == "ADD" else None
-    product = graph.producer(add.inputs[0]) if add else last
+    product = graph.producers.get(add.inputs[0]) if add else last
     if not is_plain_matmul(product):
         return False
-    there = graph.producer(product.inputs[0])
+    there = graph.producers.get(product.inputs[0])
     axes = permutation(graph, there) if there else None
     inside = (add, product) if add else (product,)
     if (
@@ -87,7 +87,7 @@ def _moves(axes: tuple[int, ...], back: tuple[int, ...]) -> bool:
 
 def _is_small(graph: Graph, there: Node, product: Node, add: Node | None) -> bool:
     """Whether a small constant matrix, and a bias of its columns, mix a product or a softmax."""
-    producer = graph.producer(there.inputs[0])
+    producer = graph.producers.get(there.inputs[0])
     matrix = graph.tensors[product.inputs[1]].shape
     columns = graph.tensors[product.output].shape[-1]
     return (

@@ -80,7 +80,7 @@ class _Moved(NamedTuple):
 def _permuted(graph: Graph, tensor: str) -> tuple[str, Axes] | None:
     """Return what permutations that make ``tensor`` read, and the axes of all in one."""
     source, axes = tensor, tuple(range(len(graph.tensors[tensor].shape)))
-    while (node := graph.producer(source)) and (first := permutation(graph, node)) is not None:
+    while (node := graph.producers.get(source)) and (first := permutation(graph, node)) is not None:
         source, axes = node.inputs[0], permuted(first, axes)
     return None if axes == tuple(range(len(axes))) else (source, axes)
 
@@ -147,7 +147,7 @@ def _padded(graph: Graph, tensor: str, axes: Axes) -> Shape:
 
 def _is_filled(graph: Graph, tensor: str) -> bool:
     """Whether ``tensor`` is one element repeated."""
-    producer = graph.producer(tensor)
+    producer = graph.producers.get(tensor)
     return (
         producer is not None
         and producer.op == "EXPAND"
@@ -257,7 +257,7 @@ def _reordered_tensor(graph: Graph, tensor: str, axes: Axes) -> str:
 
 
 def _added(graph: Graph, like: str, op: str, source: str, attrs: Mapping[str, Any]) -> str:
-    producer = graph.producer(like)
+    producer = graph.producers.get(like)
     origin = SourceLine() if producer is None else producer.source
     return graph.add_node(op, [source], attrs, name=f"{like}.moved", source=origin)
 
@@ -282,7 +282,7 @@ def hoist_permutations(graph: Graph) -> bool:
 
 def _permute_operands(graph: Graph, node: Node) -> bool:
     axes = permutation(graph, node)
-    producer = None if axes is None else graph.producer(node.inputs[0])
+    producer = None if axes is None else graph.producers.get(node.inputs[0])
     if (
         axes is None
         or producer is None
@@ -336,7 +336,7 @@ def _absorb_transpose(graph: Graph, node: Node) -> bool:
     axes = permutation(graph, node)
     if axes is None or len(axes) != 4 or not swaps(axes, 1, 2):
         return False
-    attention = graph.producer(node.inputs[0])
+    attention = graph.producers.get(node.inputs[0])
     if attention is None or attention.op != "ATTENTION" or attention.attrs.get("transpose_output"):
         return False
     if graph.sole_consumer(attention.output) is not node:

@@ -43,7 +43,7 @@ def _merge(graph: Graph, node: Node) -> bool:
         return False
     chain = [node]
     while (
-        (before := graph.producer(chain[0].inputs[0])) is not None
+        (before := graph.producers.get(chain[0].inputs[0])) is not None
         and _is_move(graph, before)
         and graph.sole_consumer(before.output) is chain[0]
     ):

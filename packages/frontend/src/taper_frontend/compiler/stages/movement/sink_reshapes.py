@@ -37,7 +37,7 @@ def _sink(graph: Graph, node: Node) -> bool:
         return False
     after = graph.tensors[node.output].shape
     for name in node.inputs:
-        reshape = graph.producer(name)
+        reshape = graph.producers.get(name)
         if reshape is None or reshape.op != "RESHAPE" or not _gains(graph, reshape, node):
             continue
         (source,) = reshape.inputs
@@ -74,7 +74,7 @@ def _gains(graph: Graph, reshape: Node, node: Node) -> bool:
 
 def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
     """Return what it is worth that what makes ``tensor`` can take in the one node that reads it."""
-    producer = graph.producer(tensor)
+    producer = graph.producers.get(tensor)
     if producer is None or graph.sole_consumer(tensor) is not reader:
         return 0
     return 2 if is_plain_product(producer) else int(is_elementwise(producer))

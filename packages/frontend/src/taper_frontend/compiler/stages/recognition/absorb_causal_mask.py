@@ -114,7 +114,7 @@ def _compared_diagonal(graph: Graph, mask: str) -> int | None:
 def _readings(graph: Graph, mask: str) -> Iterator[tuple[str, str | None]]:
     """Yield each part of ``mask`` that may be constant, with the mask that is left without it."""
     yield mask, None
-    node = graph.producer(mask)
+    node = graph.producers.get(mask)
     if node is None:
         return
     match node.op, graph.tensors[mask].dtype, node.operands():

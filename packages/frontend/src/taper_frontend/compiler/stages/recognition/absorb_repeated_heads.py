@@ -30,10 +30,10 @@ def _absorb(match: Match) -> bool:
 
 def _heads_before_repeat(graph: Graph, tensor: str) -> tuple[str, Shape] | None:
     """Return the tensor whose heads ``tensor`` repeats, with its rank 4 shape, if it does."""
-    flat = graph.producer(tensor)
+    flat = graph.producers.get(tensor)
     if flat is None or flat.op != "RESHAPE":
         return None
-    repeated = graph.producer(flat.inputs[0])
+    repeated = graph.producers.get(flat.inputs[0])
     if repeated is None or repeated.op != "EXPAND":
         return None
     source = repeated.inputs[0]

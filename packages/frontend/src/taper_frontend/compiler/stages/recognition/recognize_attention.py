@@ -37,7 +37,7 @@ def _attention(match: Match) -> bool:
     if not is_plain_matmul(node) or node.attrs.get("alpha", 1.0) != 1.0:
         return False
     weights, v = node.inputs
-    softmax = graph.producer(weights)
+    softmax = graph.producers.get(weights)
     if softmax is None or softmax.op != "SOFTMAX" or graph.sole_consumer(weights) is not node:
         return False
     rank = len(graph.tensors[weights].shape)
@@ -66,7 +66,7 @@ def _attention(match: Match) -> bool:
 
 def _find_scores(graph: Graph, tensor: str, reader: Node) -> Iterator[tuple[Node, list[_Step]]]:
     """Yield each MATMUL that ``tensor`` is a masking of, with the steps from it to ``tensor``."""
-    node = graph.producer(tensor)
+    node = graph.producers.get(tensor)
     if node is None or graph.sole_consumer(tensor) is not reader:
         return
     if is_plain_matmul(node):
@@ -83,7 +83,7 @@ def _find_scores(graph: Graph, tensor: str, reader: Node) -> Iterator[tuple[Node
 def _scaled_products(graph: Graph, node: Node) -> Iterator[tuple[Node, list[_Step]]]:
     """Yield the MATMUL that ``node`` multiplies by a constant of each head, and that as a step."""
     for scores, factor in (node.inputs, node.inputs[::-1]):
-        product = graph.producer(scores)
+        product = graph.producers.get(scores)
         if (
             is_plain_matmul(product)
             and factor in graph.constants
@@ -122,7 +122,7 @@ def _mask(graph: Graph, steps: list[_Step], source: SourceLine) -> str | None:
         return graph.add_constant("mask.zero", np.zeros((), np.float32))
 
     def negated(mask: str) -> str:
-        node = graph.producer(mask)
+        node = graph.producers.get(mask)
         if node is not None and node.op in ("LOGICAL_NOT", "BITWISE_NOT"):
             return node.inputs[0]
         return emit("LOGICAL_NOT", mask)

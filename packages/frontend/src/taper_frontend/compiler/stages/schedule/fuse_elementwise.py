@@ -36,7 +36,7 @@ def fuse_elementwise(graph: Graph) -> bool:
     position = {node.output: index for index, node in enumerate(graph.order())}
     changed = False
     for node in reversed(graph.order()):
-        if graph.producer(node.output) is not node or not is_fusable(graph, node):
+        if graph.producers.get(node.output) is not node or not is_fusable(graph, node):
             continue
         group = _grow(graph, node, position)
         if len(group) == 1:
@@ -67,7 +67,7 @@ def _grow(graph: Graph, root: Node, position: Mapping[str, int]) -> list[Node]:
     meet(root)
     while waiting:
         _, name = heapq.heappop(waiting)
-        node = graph.producer(name)
+        node = graph.producers.get(name)
         if node is None or name in members or not is_fusable(graph, node):
             continue
         if graph.is_output(name) or any(c.output not in members for c in graph.consumers(name)):

@@ -68,7 +68,7 @@ class Tiles:
                 continue
             op, inputs = "SLICE", [tensor]
             attrs: dict[str, Any] = {"axis": axis, "start": start, "stop": stop}
-            producer = graph.producer(tensor)
+            producer = graph.producers.get(tensor)
             if producer is not None and _repeats(graph, producer, axis):
                 # One for all parts, so that what copies it for a kernel does so once.
                 op, inputs = producer.op, producer.inputs

@@ -37,7 +37,7 @@ def absorb_into_matmul(graph: Graph) -> bool:
 def _absorb_transpose(graph: Graph, node: Node) -> bool:
     if not is_plain_matmul(node):
         return False
-    producer = graph.producer(node.inputs[1])
+    producer = graph.producers.get(node.inputs[1])
     if producer is None or len(graph.tensors[producer.output].shape) < 2:
         return False
     axes = permutation(graph, producer)
@@ -72,7 +72,7 @@ def _absorb_output_factor(graph: Graph, node: Node) -> bool:
     factor = _factor(graph, node)
     if factor is None:
         return False
-    product = graph.producer(node.inputs[0])
+    product = graph.producers.get(node.inputs[0])
     if not is_plain_matmul(product) or graph.sole_consumer(node.inputs[0]) is not node:
         return False
     attrs = _scaled(product, factor)
@@ -87,7 +87,7 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
     if not is_plain_matmul(node):
         return False
     for name in dict.fromkeys(node.inputs):
-        reader, producer = node, graph.producer(name)
+        reader, producer = node, graph.producers.get(name)
         views: list[Node] = []
         while (
             producer is not None
@@ -110,5 +110,5 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
             if producer.definition.view is None:
                 break
             views.append(producer)
-            reader, producer = producer, graph.producer(producer.inputs[0])
+            reader, producer = producer, graph.producers.get(producer.inputs[0])
     return False

@@ -31,10 +31,10 @@ def _absorb(graph: Graph, node: Node) -> bool:
     border = node.definition.border
     if border is None:
         return False
-    cat = graph.producer(node.inputs[0])
+    cat = graph.producers.get(node.inputs[0])
     axes = None if cat is None else permutation(graph, cat)
     if cat is not None and axes is not None:
-        cat = graph.producer(cat.inputs[0])
+        cat = graph.producers.get(cat.inputs[0])
     if cat is None or cat.op != "CAT":
         return False
     axis = cat.attrs["axis"] if axes is None else axes.index(cat.attrs["axis"])
@@ -68,7 +68,7 @@ def _window(graph: Graph, node: Node, axis: int) -> Window | None:
 
 
 def _is_filled_with(graph: Graph, tensor: str, value: float) -> bool:
-    producer = graph.producer(tensor)
+    producer = graph.producers.get(tensor)
     source = producer.inputs[0] if producer is not None and producer.op == "EXPAND" else tensor
     known = graph.value(source)
     return known is not None and bool((known == value).all())

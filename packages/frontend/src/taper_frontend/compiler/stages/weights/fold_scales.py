@@ -34,7 +34,7 @@ def _constant_operand(graph: Graph, node: Node, op: str) -> tuple[Node, str] | N
     if node.op != op or len(node.inputs) != 2 or graph.tensors[node.output].dtype != "float32":
         return None
     for value, constant in (node.inputs, node.inputs[::-1]):
-        producer = graph.producer(value)
+        producer = graph.producers.get(value)
         if (
             producer is not None
             and graph.is_constant(constant)

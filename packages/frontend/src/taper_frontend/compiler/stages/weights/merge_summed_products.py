@@ -98,7 +98,7 @@ def _summed(graph: Graph, node: Node) -> _Sum:
             if not isinstance(operand, str):
                 number += sign * own * operand
                 continue
-            before = graph.producer(operand)
+            before = graph.producers.get(operand)
             if (
                 before is not None
                 and _is_sum(graph, before)
@@ -113,7 +113,7 @@ def _summed(graph: Graph, node: Node) -> _Sum:
 
 def _filter(graph: Graph, leaf: str) -> _Filter | None:
     """Return the convolution that makes ``leaf``, if nothing else needs it or its weight."""
-    node = graph.producer(leaf)
+    node = graph.producers.get(leaf)
     if not is_plain_product(node) or node.op == "CONV_TRANSPOSE" or node.attrs.get("alpha", 1) != 1:
         return None
     if graph.sole_consumer(leaf) is None or not has_own_weight(graph, node):
@@ -175,7 +175,7 @@ def _scaling(graph: Graph, leaf: str, into: _Filter) -> _Filter | None:
     """Return ``leaf`` as a convolution of one tap, if it is x or x times a factor per channel."""
     channels, outputs = into.weight.shape[-2] * into.groups, into.weight.shape[-1]
     factors = filled(1, (channels,))
-    node = graph.producer(leaf)
+    node = graph.producers.get(leaf)
     if leaf != into.x:
         if node is None or node.op != "MUL" or len(node.inputs) != 2:
             return None

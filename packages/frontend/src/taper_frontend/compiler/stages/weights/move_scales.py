@@ -32,7 +32,7 @@ def _move(graph: Graph, node: Node) -> bool:
     format = graph.tensors[weight].format
     if format == PLAIN or not find(format).scales_rows:
         return False
-    mul = graph.producer(scaled)
+    mul = graph.producers.get(scaled)
     if mul is None or mul.op != "MUL" or len(mul.inputs) != 2 or not graph.is_static(mul):
         return False
     if graph.sole_consumer(scaled) is not node or scaled in extras:
