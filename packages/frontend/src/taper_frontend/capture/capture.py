@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map_only
 
 from taper_frontend.capture.attributes import drop_unread
 from taper_frontend.capture.captured import Captured
-from taper_frontend.capture.decompose import decompose_calls, writes
-from taper_frontend.capture.functional import make_ready, views
+from taper_frontend.capture.decompose import decompose_calls, written
+from taper_frontend.capture.functional import make_ready
 from taper_frontend.capture.module_state import ModuleAttributes
 from taper_frontend.capture.quiet import quiet
 from taper_frontend.capture.shape_rules import shape_rules
@@ -165,20 +165,13 @@ def _capture_module(
 def _written_buffers(program: ExportedProgram) -> set[str]:
     """Return the names of the buffers that nodes change, themselves or through a view."""
     buffers = program.graph_signature.inputs_to_buffers
-    return {buffers[name] for name in _written(program) if name in buffers}
+    return {buffers[name] for name in written(program) if name in buffers}
 
 
 def _writes_to_constants(program: ExportedProgram) -> bool:
     """Whether a node changes, itself or through a view, a tensor that is no buffer."""
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
-    return any(name in constants for name in _written(program))
-
-
-def _written(program: ExportedProgram) -> Iterator[str]:
-    """Yield the names of the nodes whose tensors nodes change, themselves or through views."""
-    for node in program.graph.nodes:
-        if writes(node):
-            yield from (view.name for view in views(node.args[0]))
+    return not written(program).isdisjoint(constants)
 
 
 def opened(model: Model) -> torch.nn.Module | ExportedProgram:

@@ -23,7 +23,7 @@ from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.fx_nodes import draws, unbacked_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch._ops import OperatorBase
     from torch.export import ExportedProgram
@@ -366,6 +366,21 @@ def is_fresh(node: Node) -> bool:
         return node.op == "output"
     returns = node.target._schema.returns
     return not any(each.alias_info for each in returns) and str(node.target) not in CASTS
+
+
+def views(node: Any) -> Iterator[Node]:
+    """Yield a node, what it is a view of and so on; the last is the tensor that has the memory."""
+    while isinstance(node, Node):
+        yield node
+        if node.op != "call_function" or is_fresh(node):
+            return
+        node = node.args[0]
+
+
+def written(program: ExportedProgram) -> set[str]:
+    """Return the names of the nodes whose tensors nodes change, themselves or through views."""
+    writers = filter(writes, program.graph.nodes)
+    return {view.name for writer in writers for view in views(writer.args[0])}
 
 
 def _fake_mode(node: Node) -> FakeTensorMode:

@@ -17,13 +17,11 @@ from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from taper_frontend.capture.decompose import is_fresh, writes
+from taper_frontend.capture.decompose import views, writes
 from taper_frontend.errors import CaptureError
 from taper_frontend.lowering.source_line import source_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch.export import ExportedProgram
 
 aten = torch.ops.aten
@@ -48,15 +46,6 @@ def make_ready(program: ExportedProgram) -> None:
                     _respell_expansion(node)
                 elif writes(node):
                     _refuse_gaps(node)
-
-
-def views(node: Any) -> Iterator[Node]:
-    """Return a node, what it is a view of and so on; the last is the tensor that has the memory."""
-    while isinstance(node, Node):
-        yield node
-        if node.op != "call_function" or is_fresh(node):
-            return
-        node = node.args[0]
 
 
 def _part_operands(call: Node) -> None:

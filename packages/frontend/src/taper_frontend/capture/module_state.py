@@ -48,11 +48,6 @@ class ModuleAttributes:
                     _refill(container, elements)
 
 
-def is_uninitialized(value: Any) -> bool:
-    """Whether a value is a parameter or buffer of a lazy module, which has no shape yet."""
-    return is_lazy(value)
-
-
 class ModuleState:
     """What a run of a module may change: attributes, and the values of tensors among them."""
 
@@ -60,13 +55,11 @@ class ModuleState:
         self._attributes = ModuleAttributes(module)
         own = (leaf for _, _, _, leaf in attribute_leaves(module))
         every = (x for x in (*module.buffers(), *own) if isinstance(x, torch.Tensor))
-        tensors = {id(x): x for x in every if not is_lazy(x)}
+        tensors = {id(x): x for x in every if not is_lazy(x)}  # those have no shape yet
         for parameter in module.parameters():
             tensors.pop(id(parameter), None)
         self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]
-        self._requires_grad = [
-            (p, p.requires_grad) for p in module.parameters() if not is_uninitialized(p)
-        ]
+        self._requires_grad = [(p, p.requires_grad) for p in module.parameters() if not is_lazy(p)]
 
     def restore_attributes(self) -> None:
         """Put back all attributes but the buffers."""
@@ -86,24 +79,23 @@ class ModuleState:
 
 def attribute_leaves(
     module: torch.nn.Module,
-) -> Iterator[tuple[torch.nn.Module, str, tuple[PathStep, ...], Any]]:
-    """Yield what stands in the plain attributes of a module and its parts.
+) -> list[tuple[torch.nn.Module, str, tuple[PathStep, ...], Any]]:
+    """Return what stands in the plain attributes of a module and its parts.
 
-    Yields
-    ------
-    part : torch.nn.Module
-    attribute : str
-    path : tuple of PathStep
-        Where in the attribute's value.
-    leaf : object
-        Anything but a list, tuple, dict or object of the user's.
+    Returns
+    -------
+    list of (torch.nn.Module, str, tuple of PathStep, object)
+        The part, its attribute, where in the attribute's value, and what stands there: anything but
+        a list, tuple, dict or object of the user's.
     """
     seen: set[int] = set()
-    for part in module.modules():
-        for name, value in list(vars(part).items()):
-            if name not in _INTERNAL:
-                for path, leaf in _leaves(value, (), seen):
-                    yield part, name, path, leaf
+    return [
+        (part, name, path, leaf)
+        for part in module.modules()
+        for name, value in list(vars(part).items())
+        if name not in _INTERNAL
+        for path, leaf in _leaves(value, (), seen)
+    ]
 
 
 def steps(value: Any) -> list[tuple[PathStep, Any]] | None:

@@ -12,7 +12,9 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.convert import from_bfloat16
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+
+    from taper_runtime.plan.plan import Plan
 
 #: Largest relative L2 error of a float output. Float32 sums in another order reach 1e-6 on one
 #: layer and grow with depth; a wrong kernel or pass is off by orders of magnitude more.
@@ -45,9 +47,10 @@ class Difference(NamedTuple):
     relative: float
 
 
-def tolerance(dtypes: Iterable[str]) -> float:
-    """Return the largest relative error of a plan whose tensors have these dtypes."""
-    return max([TOLERANCE, *(_COARSE[dtype] for dtype in set(dtypes) & _COARSE.keys())])
+def tolerance(plan: Plan) -> float:
+    """Return the largest relative error that is right, by the dtypes of a plan's tensors."""
+    dtypes = {spec.dtype for spec in plan.tensors.values()}
+    return max([TOLERANCE, *(_COARSE[dtype] for dtype in dtypes & _COARSE.keys())])
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> Difference:

@@ -216,7 +216,7 @@ class Side:
     def __init__(self, view: InspectedPlan, captured: Captured, settings: Settings) -> None:
         plan = self._plan = view.plan
         self._settings = settings
-        self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
+        self.tolerance = tolerance(plan)
         executed = [node for node in plan.nodes if plan.is_executed(node)]
         self.executed = len(executed)
         self.tensors: dict[Node, list[str]] = {}

@@ -138,7 +138,7 @@ class _Trials:
         self.inside = Inside(views, reference, verifying_delegates())
         self.given = [plan.samples[name] for name in plan.inputs]
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
-        self.tolerance = tolerance(spec.dtype for spec in plan.tensors.values())
+        self.tolerance = tolerance(plan)
         self.rng = np.random.default_rng(0)
         self.error = Difference(0.0, 0.0)
         self.ran = 0
