@@ -107,7 +107,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what is used for the first time."""
+    """Import a public name's module when the name is first used."""
     from importlib import import_module
 
     if name not in _LATER:

@@ -1,7 +1,7 @@
-"""Element types of OpenInfer's files and programs: one table, and how files store elements.
+"""Define the element types of OpenInfer's files and programs, and how files store elements.
 
-In memory every array has one numpy element per element. Integers narrower than a byte are int8 or
-uint8 there, ``f8`` and ``bf16`` are their bits; files pack narrow integers.
+In memory an array has one numpy element per element. Integers narrower than a byte are held as int8
+or uint8, and ``f8`` and ``bf16`` as their bits. In files, narrow integers are packed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ElementType(NamedTuple):
     code : int
         Its number in a file.
     storage : numpy.dtype
-        Of an array in memory.
+        The numpy type of an array in memory.
     bits : int
-        Of an element in a file.
+        The size of an element in a file.
     kind : str
         ``"float"``, ``"signed"``, ``"unsigned"``, ``"bool"``, ``"bitset"``, ``"packed_signed"`` or
         ``"packed_unsigned"``. Packed types share bytes in a file.
@@ -49,17 +49,17 @@ class ElementType(NamedTuple):
 
     @property
     def json_name(self) -> str:
-        """As graphs in JSON spell it: ``"F32"``, ``"Bool"``."""
+        """Return the name that graphs in JSON use: ``"F32"``, ``"Bool"``."""
         return self.name.capitalize() if self.kind in ("bool", "bitset") else self.name.upper()
 
     @property
     def is_packed(self) -> bool:
-        """Whether elements share bytes in a file."""
+        """Return whether elements share bytes in a file."""
         return self.bits < 8
 
 
 def _integer(name: str, code: int) -> ElementType:
-    """A row of an integer type, told by its name: i8 to i64, u8 to u64, and narrower ones."""
+    """Return the row of an integer type by its name: ``i8``, ``u64``, ``i4``."""
     bits, signed = int(name[1:]), name[0] == "i"
     storage = np.dtype(f"{name[0]}{max(bits, 8) // 8}")
     kind = "signed" if signed else "unsigned"
@@ -101,7 +101,7 @@ DTYPES: dict[str, ElementType] = {row.name: row for row in _ROWS}
 BY_CODE: dict[int, ElementType] = {row.code: row for row in _ROWS}
 BY_JSON_NAME: dict[str, ElementType] = {row.json_name: row for row in _ROWS}
 
-#: Types of metadata that are no element types, by their numbers.
+#: Types of metadata that are not element types, by their numbers.
 STRING, NDARRAY = 14, 15
 
 _TAPER_NAMES = {
@@ -120,22 +120,22 @@ _FROM_TAPER = {taper: name for name, taper in _TAPER_NAMES.items()}
 
 
 def taper_name(dtype: str) -> str | None:
-    """Return how Taper's plans name an element type; None where they have none like it."""
+    """Return the name of an element type in Taper's plans, or None if plans lack it."""
     return _TAPER_NAMES.get(dtype)
 
 
 def from_taper_name(dtype: str) -> str:
-    """Return the element type of one that Taper's plans name."""
+    """Return the element type that has this name in Taper's plans."""
     return _FROM_TAPER[dtype]
 
 
 def of_array(array: np.ndarray) -> str:
-    """Return the element type of an array by its numpy type: uint16 is u16, float32 is f32.
+    """Return the element type of a numpy array: uint16 is u16, float32 is f32.
 
     Raises
     ------
     OpenInferError
-        If numpy's type is none of the table's.
+        If no element type has this numpy type.
     """
     for row in _ROWS:
         if row.storage == array.dtype.newbyteorder("=") and row.name not in ("bf16", "f8"):
@@ -144,31 +144,31 @@ def of_array(array: np.ndarray) -> str:
 
 
 def stored_bytes(dtype: str, count: int) -> int:
-    """Return how many bytes ``count`` elements have in a file."""
+    """Return the size in bytes of ``count`` elements in a file."""
     return -(-count * DTYPES[dtype].bits // 8)
 
 
 def decode(dtype: str, data: bytes | np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return the array that a file's bytes stand for.
+    """Return the array that the bytes of a file represent.
 
     Parameters
     ----------
     dtype : str
     data : bytes or numpy.ndarray of uint8
-        Little-endian, row-major. Element k of a type of w < 8 bits has the bits k * w and those
-        behind it, the lowest bit of a byte first; bits left over are ignored.
+        Little-endian, row-major. In a type of w < 8 bits, element k has the w bits from bit k * w
+        on, counted from the lowest bit of the first byte; unused bits are ignored.
     shape : sequence of int
 
     Returns
     -------
     numpy.ndarray
-        Of the type's ``storage``, read-only; a view of ``data`` unless the type is packed.
+        An array of the type's ``storage``, read-only; a view of ``data`` unless the type is packed.
 
     Raises
     ------
     OpenInferError
-        If there are more or fewer bytes, or some are no value of the type: a bool that is neither 0
-        nor 1, a t2 that is neither -1, 0 nor 1.
+        If the number of bytes is wrong, or some are not a value of the type: a bool other than 0
+        and 1, or a t2 other than -1, 0 and 1.
     """
     row, count = DTYPES[dtype], math.prod(shape)
     raw = np.frombuffer(data, np.uint8)
@@ -190,7 +190,7 @@ def decode(dtype: str, data: bytes | np.ndarray, shape: Sequence[int]) -> np.nda
 
 
 def encode(dtype: str, array: np.ndarray) -> bytes:
-    """Return the bytes of an array in a file; what :func:`decode` reads.
+    """Return the bytes of an array in a file; the inverse of :func:`decode`.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def check_array(dtype: str, array: np.ndarray) -> None:
     Raises
     ------
     OpenInferError
-        Naming the type, or the first such value.
+        If it has another dtype or an invalid value; the message names the first one.
     """
     row = DTYPES[dtype]
     if array.dtype is not row.storage and array.dtype.newbyteorder("=") != row.storage:
@@ -237,7 +237,7 @@ def _check_values(dtype: str, array: np.ndarray) -> None:
 
 
 def to_float32(dtype: str, array: np.ndarray) -> np.ndarray:
-    """Return the values of f8, bf16 or f16 elements; every one is a float32."""
+    """Convert f8, bf16 or f16 elements to float32, exactly."""
     if dtype == "bf16":
         return from_bfloat16(array)
     if dtype == "f8":  # e5m2 is the upper half of a float16
@@ -248,8 +248,8 @@ def to_float32(dtype: str, array: np.ndarray) -> np.ndarray:
 def from_float32(dtype: str, array: np.ndarray) -> np.ndarray:
     """Round float32 values to f8, bf16 or f16.
 
-    A NaN stays one, what is too large becomes infinite. Ties go to the even in bf16 and f16, away
-    from zero in f8, whose NaN is 0x7D.
+    NaN stays NaN, and values that are too large become infinite. Ties round to even in bf16 and
+    f16, and away from zero in f8, whose NaN is 0x7D.
     """
     if dtype == "bf16":
         return to_bfloat16(array)
@@ -274,7 +274,7 @@ def _to_f8(array: np.ndarray) -> np.ndarray:
 
 
 def _table(row: ElementType) -> np.ndarray:
-    """Return the elements that each byte stands for, shape (256, 8 // bits)."""
+    """Return the elements that each byte holds, shape (256, 8 // bits)."""
     shifts = np.arange(8 // row.bits) * row.bits
     fields = np.arange(256)[:, None] >> shifts & ((1 << row.bits) - 1)
     if row.name == "t1":

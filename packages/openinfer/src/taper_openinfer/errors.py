@@ -1,7 +1,7 @@
-"""Define the errors that users of model files, programs and the simulator can make.
+"""Define the errors of model files, programs and the simulator.
 
-Files and programs come from strangers. So every text of these errors is one line per problem, has
-no characters that steer a terminal, and has an end.
+Files and programs may be hostile. So an error's text has one line per problem, no terminal control
+characters, and a limited length.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _Kind = TypeVar("_Kind")
 
-#: Characters of one piece of a stranger's text in a message; problems in one text.
+#: The most characters of a foreign text in a message, and the most problems in one text.
 _MAX_SHOWN = 60
 _MAX_PROBLEMS = 50
 
 
 def shown(value: object) -> str:
-    """Return a stranger's name or value in quotes, printable and cut to a readable length."""
+    """Quote a foreign name or value: printable, and cut to a readable length."""
     if type(value) is int and value.bit_length() > 128:  # str() refuses more than 4,300 digits
         return f"an integer of {value.bit_length()} bits"
     text = value if isinstance(value, str) else repr(value)
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 
 
 class TextPosition(NamedTuple):
-    """Where something stands in the text of a program. Both count from 1."""
+    """A position in the text of a program. Line and column count from 1."""
 
     line: int
     column: int
@@ -44,14 +44,14 @@ class TextPosition(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a program.
+    """One error in a program.
 
     Attributes
     ----------
     message : str
-        What it is about, what was expected and what was got.
+        The subject, the expected value, and the actual one.
     place : TextPosition or None
-        None where the graph was not made from a text.
+        None if the graph was not parsed from a text.
     variable : str or None
         The variable that the problem is about.
     """
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
 
 
 class OpenInferError(InputError):
-    """Base of the errors of this package; its text is safe to print on a terminal."""
+    """Base class of the errors of this package; its text is safe to print on a terminal."""
 
 
 def check_kind(what: str, value: object, kind: type[_Kind]) -> _Kind:
@@ -120,14 +120,14 @@ class OinfError(FileError, OpenInferError):
 
 
 class ProgramError(OpenInferError):
-    """A program cannot be read, linked or run: all problems that were found, the first one first.
+    """A program cannot be read, linked or run: lists all problems that were found, in order.
 
     Parameters
     ----------
     problems : sequence of Problem
         At least one.
     name : str
-        What the program is called, usually its file.
+        The program's name in messages, usually its file.
     """
 
     def __init__(self, problems: Sequence[Problem], name: str = "") -> None:
@@ -146,7 +146,7 @@ class ProgramError(OpenInferError):
 
 
 class MissingCompilerError(ImportError, OpenInferError):
-    """A program is to become a plan, and the compiler of taper-frontend is not installed."""
+    """A program cannot be compiled, because taper-frontend is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -162,13 +162,13 @@ class StepError(OpenInferError):
     Parameters
     ----------
     message : str
-        What was expected and what was got.
+        The expected and the actual value.
     node : str
         The description of the node, see :func:`taper_openinfer.language.graph.describe`.
     place : TextPosition, optional
-        Of the node in the program's text.
+        The position of the node in the program's text.
     variable, index, limit
-        What a cache refused: the variable, the index, and the limit that it passes.
+        The access that a cache refused: the variable, the index, and the limit that it exceeds.
     """
 
     def __init__(
@@ -201,12 +201,12 @@ class NoKernelError(OpenInferError):
     ----------
     op : str
     dtypes : sequence of str
-        Of the inputs, then of the output.
+        The element types of the inputs, then of the output.
     device : str
     known : iterable of str
         The combinations of element types that exist.
     suits_inputs : bool
-        Whether the op takes these inputs, and only gives another type than is declared.
+        Whether the op accepts these inputs, and only its result differs from the declared type.
     """
 
     def __init__(
@@ -236,5 +236,5 @@ class NoKernelError(OpenInferError):
 
     @property
     def is_cast_of_bools(self) -> bool:
-        """Whether somebody wants numbers of bools by the op that makes them of numbers."""
+        """Return whether the call casts bools with the op that makes bools of numbers."""
         return self.op == "cast" and self.dtypes[0] == "bool"

@@ -1,4 +1,4 @@
-"""Link a program to a model file: what its names and sizes are there, checked before it runs."""
+"""Link a program to a model file: resolve its names and sizes, and check it before it runs."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ __all__ = ["TEMPORARY", "LinkedProgram", "LinkedVariable", "link"]
 
 
 class LinkedProgram:
-    """A program that has been linked: it can run.
+    """A program that was checked against a model file, ready to run.
 
     Attributes
     ----------
     graph : Graph
     model : Model
     variables : dict of str to LinkedVariable
-        Those that memory sections declare, then temporaries.
+        The variables of the memory sections, then temporaries.
     zeros : tuple of str
-        The volatile variables that a step may read before it writes them, and that begin as zeros,
-        for the file has no tensor of their names, and the program no ``@init``.
+        The volatile variables that start as zeros, because they have neither a tensor in the file
+        nor ``@init``, and that a step may read before it writes them.
     flow : Flow
-        What its blocks read and write.
+        The reads and writes of the blocks.
     """
 
     def __init__(
@@ -60,29 +60,29 @@ class LinkedProgram:
 
     @property
     def blocks(self) -> dict[str, Block]:
-        """The blocks of the graph."""
+        """Return the blocks of the graph."""
         return self.graph.blocks
 
     def settings(self, op: Op) -> dict[str, Any]:
-        """Return the settings of an op with names replaced by what they mean.
+        """Return the settings of an op, with names replaced by their values.
 
-        Constants that settings name are read from the file.
+        Constants named in settings are read from the file.
         """
         return settings_of(op, self.model, self.variables)
 
     def resolve(self, access: Access, values: Mapping[str, int]) -> str:
-        """Return the tensor of the file that an entry of a prefix table is.
+        """Return the name of the tensor that holds an entry of a prefix table.
 
         Parameters
         ----------
         access : Access
         values : mapping of str to int
-            What the names in its indices are now; sizevars are known.
+            The current values of the names in its indices, except sizevars.
 
         Raises
         ------
         StepError
-            If the file has no such tensor, or it has another type or no data.
+            If the file has no such tensor, or the tensor has the wrong type or no data.
         """
         linked = self.variables[access.base]
         numbers = [self._number(index.value, values) for index in access.indices
@@ -104,24 +104,23 @@ class LinkedProgram:
 
 
 def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu") -> LinkedProgram:
-    """Check a program and link it to a model file, of which only header and tables are needed.
+    """Check a program and link it to a model file; reads only the file's header and tables.
 
-    Variables are linked to the file's tensors by name, or the name that @ref gives, and dims.
+    Variables are linked to the file's tensors by name, or by the name in @ref, and by dims.
 
     Parameters
     ----------
     graph : Graph
     model : Model
     strict : bool
-        Whether it is an error that a volatile variable which a step may read before it writes it
-        begins as zeros: see :attr:`LinkedProgram.zeros`.
+        Whether the variables in :attr:`LinkedProgram.zeros` are errors.
     device : str
-        What is to run it; named where it has no kernel.
+        The device that will run the program; errors about missing kernels name it.
 
     Raises
     ------
     ProgramError
-        With all problems, up to a thousand, in the order of their places.
+        If there are problems: up to a thousand are listed, in the order of the text.
     """
     context = Context(graph, model, strict, device)
     zeros: list[str] = []
@@ -141,7 +140,7 @@ def link(graph: Graph, model: Model, *, strict: bool = False, device: str = "Cpu
 
 
 def _zeros(context: Context, flow: Flow) -> list[str]:
-    """Return what begins as zeros and is read first; note it where that is an error."""
+    """Return the variables that start as zeros and are read first; report them if strict."""
     early = flow.of_block(ENTRY).early
     found = []
     for name, linked in context.variables.items():
@@ -163,5 +162,5 @@ def _zeros(context: Context, flow: Flow) -> list[str]:
 
 
 def _place(problem: Problem) -> tuple[int, int]:
-    """Order problems by place; those without one come first."""
+    """Return a sort key: problems are ordered by position, those without one first."""
     return problem.place or (0, 0)

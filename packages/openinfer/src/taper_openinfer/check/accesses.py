@@ -1,4 +1,4 @@
-"""Check what stands in brackets: entries of prefix tables and of caches."""
+"""Check accesses with indices: entries of prefix tables and of caches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_operand(context: Context, step: Visit, access: Access) -> LinkedVariable | None:
-    """Check what an op or a transfer reads; return its variable if it can be read."""
+    """Check an operand that an op or a transfer reads; return its variable if it is readable."""
     name, place = access.base, step.node.place
     if name not in context.variables and name in context.made:
         _check_order(context, step, name)
@@ -40,7 +40,7 @@ def check_operand(context: Context, step: Visit, access: Access) -> LinkedVariab
 
 
 def _check_order(context: Context, step: Visit, name: str) -> None:
-    """Note, once, that a temporary which no node declares is read before a node writes it."""
+    """Report, once per name, an undeclared temporary that is read before a node writes it."""
     node, block, *_ = context.made[name]
     if name in context.missing or not isinstance(node.kind, Op):
         return  # another node is told that nothing declares what it writes
@@ -57,7 +57,7 @@ def _check_order(context: Context, step: Visit, name: str) -> None:
 
 
 def _check_entry(context: Context, step: Visit, linked: LinkedVariable, access: Access) -> bool:
-    """Check an entry of a prefix table."""
+    """Check an access to a prefix table; return whether it is right."""
     declared = linked.declaration.table_indices
     is_entry = len(access.indices) == len(declared) and all(
         isinstance(index, Single) for index in access.indices
@@ -77,7 +77,7 @@ def _check_entry(context: Context, step: Visit, linked: LinkedVariable, access: 
 
 
 def check_target(context: Context, step: Visit, access: Access) -> LinkedVariable | None:
-    """Check what an op, a cache.read or a transfer writes; return its variable if it can."""
+    """Check what an op, a cache.read or a transfer writes; return its variable if writable."""
     name, place = access.base, step.node.place
     linked = context.find(name, place, "a variable to write, which an assign would declare")
     if linked is None:
@@ -125,6 +125,7 @@ def check_cache(context: Context, step: Visit, access: Access) -> LinkedVariable
 
 
 def _check_indices(context: Context, step: Visit, access: Access, linked: LinkedVariable) -> None:
+    """Check that the values of an access's indices are known and not negative."""
     place, loops = step.node.place, tuple(step.loops)
     for index in access.indices:
         values = (index.value,) if isinstance(index, Single) else (index.start, index.end)
@@ -141,7 +142,7 @@ def _check_indices(context: Context, step: Visit, access: Access, linked: Linked
 
 
 def entry_shape(context: Context, linked: LinkedVariable, access: Access) -> tuple[int, ...] | None:
-    """Return the shape of what an access to a cache selects; None where only a run tells."""
+    """Return the shape that an access to a cache selects, or None if only a run knows it."""
     declaration = linked.declaration
     if declaration.auto_dim:
         return None
@@ -157,9 +158,9 @@ def entry_shape(context: Context, linked: LinkedVariable, access: Access) -> tup
 
 
 def _length(context: Context, index: Slice, size: int | None) -> int | None:
-    """Return how many entries a range of a table has; None where only a run tells.
+    """Return how many entries an index range selects, or None if only a run knows it.
 
-    ``size`` is what the table has along its index from the beginning, if that is known.
+    ``size`` is the table's initial number of entries along this index, if known.
     """
     start = 0 if index.start is None else _known(context, index.start)
     end = size if index.end is None else _known(context, index.end)

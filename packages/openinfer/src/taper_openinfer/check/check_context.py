@@ -1,4 +1,4 @@
-"""Share among the checks of a program what they check, what they found, what a name means."""
+"""Hold what the checks of a program share: the program, the problems found, the variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taper_openinfer.check.visits import Visit
     from taper_openinfer.oinf.reader import Model
 
-#: The kind of memory of what ``assign`` declares. A step's temporaries end with it.
+#: The kind of memory of a variable that ``assign`` declares. It lives until the end of the step.
 TEMPORARY = "temporary"
 
 #: Kinds of element types whose values are whole numbers.
@@ -25,33 +25,34 @@ _WHOLE = ("signed", "unsigned", "packed_signed", "packed_unsigned")
 
 _MAX_INDEX = (1 << 63) - 1
 
-#: How many names are compared with one that is unknown, and how many problems are noted: a stranger
-#: can write more of both than anybody wants to wait for.
+#: Limits on the names compared with an unknown one, and on the problems reported. A hostile program
+#: can have enough of both to make the checks run for hours.
 _MAX_HINTED = 200
 _MAX_PROBLEMS = 1000
 
 
 class TooManyProblems(Exception):
-    """So much is wrong that it is of no use to look further."""
+    """The limit on the number of problems is reached; checking stops."""
 
 
 @dataclass(frozen=True)
 class LinkedVariable:
-    """A variable of a program and what the model file says of it.
+    """A variable of a program, with what the model file says about it.
 
     Attributes
     ----------
     declaration : Variable
-        Of kind ``"temporary"`` for what ``assign`` declares, and for what an op alone writes.
+        Its kind is ``"temporary"`` if ``assign`` declares it, or if no declaration exists and an
+        op writes it.
     dtype : str
     shape : tuple of int
-        As declared. Of a table: of an entry; of what grows: before it grows.
+        As declared: for a table, the shape of one entry; for a growing variable, its first shape.
     tensor : str or None
-        The tensor of the file that it starts with; None where it starts with ``init``, or is a
-        prefix table, each entry of which has its tensor.
+        The tensor of the file that gives the initial value. None if ``init`` gives it, and for a
+        prefix table, each of whose entries has its own tensor.
     init : int, float, bool or None
-        Of every element that no tensor gives: the file's metadata, else what the program says; None
-        is zero, which no constant has.
+        The initial value of every element that no tensor gives: from the file's metadata, else from
+        the program. None means zero; a constant never has None.
     """
 
     declaration: Variable
@@ -69,9 +70,10 @@ class Context:
     graph : Graph
     model : Model
     strict : bool
-        Whether what a step reads before it writes it has to be in the file, or have ``@init``.
+        Whether a variable that a step reads before it writes it must be in the file or have
+        ``@init``.
     device : str
-        What is to run the program.
+        The device that will run the program.
 
     Attributes
     ----------
@@ -80,19 +82,18 @@ class Context:
     unsound : set of str
         Variables whose declarations are wrong.
     entries_left : int
-        How many entries of prefix tables may still be looked for.
+        How many more entries of prefix tables may be looked up.
     broken : set of str
-        Variables of which nothing is known, since what declares or computes them is wrong. What
-        follows from them is no problem of its own.
+        Variables of unknown type, because their declaration or the op that computes them is wrong.
+        Problems that follow from them are not reported.
     valueless : set of str
         Constants that have no value.
     missing : set of str
-        Names that stand for no variable, each of which was reported.
+        Names of no variable; each was reported once.
     made : dict of str to Visit
-        Names that no section and no assign declares, and the first node that writes each.
+        Undeclared names, and the first node that writes each.
     varying : dict of str to Node
-        Variables whose shapes are known only when the program runs, and the ``cache.read`` for
-        which that is so.
+        Variables whose shapes only a run knows, and the ``cache.read`` that causes it.
     """
 
     def __init__(self, graph: Graph, model: Model, strict: bool, device: str) -> None:
@@ -110,7 +111,7 @@ class Context:
     def report(
         self, message: str, place: TextPosition | None = None, variable: str | None = None
     ) -> None:
-        """Note a problem; one of a variable begins with its name."""
+        """Add a problem; the message of one about a variable begins with its name."""
         if variable is not None:
             message = f"{shown(variable)}: {message}"
         self.problems.append(Problem(message, place, variable))
@@ -120,7 +121,7 @@ class Context:
     def add(
         self, declaration: Variable, tensor: str | None = None, place: TextPosition | None = None
     ) -> LinkedVariable:
-        """Resolve a declaration's element type and dims, and know the variable from now on."""
+        """Resolve a declaration's element type and dims, and add the variable."""
         name, place = declaration.name, place or declaration.place
         self.check_name(name, place)
         shape: tuple[int, ...] = ()
@@ -143,14 +144,14 @@ class Context:
         return linked
 
     def check_name(self, name: str, place: TextPosition | None) -> None:
-        """Check a name, which a graph may have from elsewhere than a text."""
+        """Check the spelling of a name: a graph need not come from a parsed text."""
         if not (name.isascii() and name.isidentifier()):
             self.report(f"expected a name of letters, digits and _, got {shown(name)}", place)
 
     def find(
         self, name: str, place: TextPosition | None, what: str = "a variable"
     ) -> LinkedVariable | None:
-        """Return a variable; if there is none of this name, note that once."""
+        """Return a variable, or None after reporting once that no variable has this name."""
         if name not in self.variables:
             if name not in self.missing:
                 message = f"expected {what}, got {shown(name)}{hint(name, self.variables)}"
@@ -160,20 +161,20 @@ class Context:
         return self.variables[name]
 
     def lose(self, name: str, dtype: str = "f32") -> None:
-        """Know a variable of which nothing is known but that something is wrong with it."""
+        """Mark a variable as broken, so that problems that follow from it are not reported."""
         self.broken.add(name)
         if name not in self.variables:
             self.variables[name] = LinkedVariable(Variable(name, TEMPORARY, dtype), dtype, ())
 
     def is_scalar(self, linked: LinkedVariable) -> bool:
-        """Whether a variable is one number, as far as is known."""
+        """Return whether a variable is a single number, as far as is known."""
         declaration = linked.declaration
         return declaration.name in self.broken or not (
             declaration.dims or declaration.table_indices or declaration.is_cache
         )
 
     def is_whole(self, linked: LinkedVariable) -> bool:
-        """Whether a variable is one whole number, as far as is known."""
+        """Return whether a variable is a single whole number, as far as is known."""
         is_broken = linked.declaration.name in self.broken
         return is_broken or (self.is_scalar(linked) and DTYPES[linked.dtype].kind in _WHOLE)
 
@@ -184,10 +185,10 @@ class Context:
         loops: Sequence[str],
         cache: Variable | None = None,
     ) -> None:
-        """Check what an index is: a literal, or a name that means a number there.
+        """Check an index: a literal, or a name that means a number in this place.
 
-        A name is a sizevar, a count of ``cache``, the variable of one of ``loops``, or a persistent
-        number, in this order.
+        A name is looked up as a sizevar, then a count of ``cache``, then a variable of ``loops``,
+        then a persistent scalar.
         """
         if isinstance(value, int):
             if abs(value) > _MAX_INDEX:
@@ -217,7 +218,7 @@ class Context:
 
 
 def describe_variable(linked: LinkedVariable) -> str:
-    """Say what a variable is: ``"a volatile f32[B, 4]"``."""
+    """Describe a variable for a message: ``"a volatile f32[B, 4]"``."""
     declaration = linked.declaration
     dims = f"[{', '.join(declaration.dims)}]" if declaration.dims else ""
     indices = f"({', '.join(declaration.table_indices)})" if declaration.table_indices else ""
@@ -225,7 +226,7 @@ def describe_variable(linked: LinkedVariable) -> str:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """Return the question whether a name like this one was meant."""
+    """Return a question that suggests a known name similar to this one, or an empty text."""
     words = list(itertools.islice(known, _MAX_HINTED + 1))
     is_cheap = len(name) < 100 and len(words) <= _MAX_HINTED
     near = nearest(name, words) if is_cheap else None

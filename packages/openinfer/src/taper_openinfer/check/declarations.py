@@ -38,7 +38,7 @@ def check_declarations(context: Context) -> None:
 
 
 def check_temporaries(context: Context, steps: list[Visit]) -> None:
-    """Check what ``assign`` declares."""
+    """Check the variables that ``assign`` declares."""
     for step in steps:
         kind = step.node.kind
         if not isinstance(kind, Assign):
@@ -58,7 +58,7 @@ def check_temporaries(context: Context, steps: list[Visit]) -> None:
 
 
 def _tensor(context: Context, variable: Variable) -> str | None:
-    """The tensor that a variable starts with, if the file has it and its data."""
+    """Return the tensor that gives a variable's initial value, if the file has its data."""
     if variable.kind in (DYNAMIC, PERSISTENT) or variable.is_prefix_table:
         return None
     info = context.model.tensors.get(variable.ref_name or variable.name)
@@ -66,7 +66,7 @@ def _tensor(context: Context, variable: Variable) -> str | None:
 
 
 def _metadata(context: Context, variable: Variable) -> Value | None:
-    """The metadata that has a constant's name, where no tensor has it."""
+    """Return the metadata with a constant's name, if no tensor has that name."""
     name = variable.ref_name or variable.name
     if variable.kind != CONSTANT or name in context.model.tensors:
         return None
@@ -78,7 +78,7 @@ def _metadata(context: Context, variable: Variable) -> Value | None:
 
 
 def _check_constant(context: Context, linked: LinkedVariable, metadata: Value | None) -> None:
-    """Give a constant that is no tensor its value: never zeros because nothing says another."""
+    """Give a constant without a tensor its value; report one that has no value."""
     variable = linked.declaration
     name, place, tensor = variable.name, variable.place, variable.ref_name or variable.name
     if isinstance(metadata, ScalarValue):
@@ -109,7 +109,7 @@ def _check_constant(context: Context, linked: LinkedVariable, metadata: Value | 
 
 
 def _check_tensor(context: Context, linked: LinkedVariable, metadata: Value | None) -> None:
-    """Check what a variable that is one tensor has to do with the file."""
+    """Check a variable's declaration against its tensor in the file."""
     variable = linked.declaration
     name, place = variable.name, variable.place
     if variable.kind == PERSISTENT:
@@ -135,7 +135,7 @@ def _check_tensor(context: Context, linked: LinkedVariable, metadata: Value | No
 
 
 def _check_init(context: Context, variable: Variable) -> None:
-    """Check type and range of the initial value."""
+    """Check the type and the range of an initial value."""
     init, dtype = variable.init, DTYPES.get(variable.dtype)
     if init is None or dtype is None:
         return
@@ -161,7 +161,7 @@ def _check_init(context: Context, variable: Variable) -> None:
 
 
 def _check_cache(context: Context, variable: Variable) -> None:
-    """Check the indices of a variable, and what makes it a cache."""
+    """Check a variable's indices and its cache attributes."""
     name, place = variable.name, variable.place
     indices, auto_dim = variable.table_indices, variable.auto_dim
     given = {

@@ -16,51 +16,52 @@ if TYPE_CHECKING:
 
 
 class Linked(Protocol):
-    """A program, linked or about to be."""
+    """The parts of a linked program that the analysis reads."""
 
     @property
     def graph(self) -> Graph:
-        """No block of it branches back to itself."""
+        """Return the graph, whose blocks branch in no circle."""
 
     @property
     def model(self) -> Model:
-        """Has the sizes that bound loops."""
+        """Return the model, whose sizes bound the loops."""
 
 
 class Summary(NamedTuple):
-    """What nodes do, whatever was before them.
+    """What some nodes read first and what they write, whatever ran before them.
 
     Attributes
     ----------
     early : dict of str to Node
-        The variables that they may read before they write them, and the first node that does.
+        The variables that the nodes may read before they write them, and the first node that
+        reads each.
     written : set of str
-        Variables that they surely write.
+        The variables that the nodes write in every run.
     """
 
     early: dict[str, Node]
     written: set[str]
 
     def then(self, other: Summary) -> None:
-        """Add what runs behind."""
+        """Add nodes that run afterwards."""
         for name, node in other.early.items():
             if name not in self.written:
                 self.early.setdefault(name, node)
         self.written.update(other.written)
 
     def then_perhaps(self, other: Summary) -> None:
-        """Add what may run behind."""
+        """Add nodes that may run afterwards."""
         self.then(other._replace(written=set()))
 
 
 class Flow:
-    """What the blocks of a program read first, and what they surely write.
+    """Computes what the blocks of a program read first, and what they write in every run.
 
     Parameters
     ----------
     program : Linked
     order : iterable of str
-        Its blocks, each behind those that branch to it.
+        The blocks; each comes after the blocks that branch to it.
     """
 
     def __init__(self, program: Linked, order: Iterable[str]) -> None:
@@ -71,11 +72,11 @@ class Flow:
             self._blocks[name] = self.of_nodes(program.graph.blocks[name].nodes)
 
     def of_block(self, name: str) -> Summary:
-        """Return what a block does; nothing of one that is not known yet, or not at all."""
+        """Return the summary of a block; an empty one if the block is unknown."""
         return self._blocks.get(name) or Summary({}, set())
 
     def of_nodes(self, nodes: Sequence[Node]) -> Summary:
-        """Return what nodes do one after the other."""
+        """Return the summary of nodes that run one after the other."""
         found = Summary({}, set())
         may_have_returned = False
         for node in nodes:
@@ -89,7 +90,7 @@ class Flow:
         return found
 
     def of_node(self, node: Node) -> Summary:
-        """Return what one node does, the body of a loop and the blocks that it runs included."""
+        """Return the summary of one node, including a loop's body and the blocks it branches to."""
         kind = node.kind
         reads, writes = accesses(kind)
         found = Summary({access.base: node for access in reads}, {a.base for a in writes})

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _MAX_AMOUNT = (1 << 63) - 1
 
-#: Kinds of element types that can be counted with.
+#: Kinds of element types that ``cache.increment`` and ``cache.decrement`` accept.
 _COUNTED = ("float", "signed", "unsigned")
 
 
 def check_nodes(context: Context, steps: Sequence[Visit]) -> None:
-    """Check every node that is no op."""
+    """Check every node that is not an op."""
     for step in steps:
         kind = step.node.kind
         match kind:
@@ -81,6 +81,7 @@ def _check_read(context: Context, step: Visit, kind: CacheRead) -> None:
 
 
 def _check_write(context: Context, step: Visit, kind: CacheWrite) -> None:
+    """Check the source, the target and the types of a ``cache.write``."""
     src, dst = check_operand(context, step, kind.src), check_cache(context, step, kind.dst)
     if dst is None:
         return
@@ -103,9 +104,9 @@ def _check_same(
     src: tuple[str, LinkedVariable, tuple[int, ...] | None],
     dst: tuple[str, LinkedVariable, tuple[int, ...] | None],
 ) -> None:
-    """Check that what is copied has the type of what it is copied to.
+    """Check that the source and the target of a copy have the same type.
 
-    Each of ``src`` and ``dst`` is a text, the variable, and the shape if one is known.
+    ``src`` and ``dst`` hold the text of the access, the variable, and the shape if it is known.
     """
     (text, of, shape), (target, to, expected) = src, dst
     name = to.declaration.name
@@ -126,6 +127,7 @@ def _check_same(
 
 
 def _check_count(context: Context, step: Visit, kind: CacheIncrement | CacheDecrement) -> None:
+    """Check the target and the amount of a ``cache.increment`` or ``cache.decrement``."""
     linked = check_cache(context, step, Access(kind.target))
     if linked is None:
         return
@@ -144,6 +146,7 @@ def _check_count(context: Context, step: Visit, kind: CacheIncrement | CacheDecr
 
 
 def _check_reset(context: Context, step: Visit, kind: CacheReset) -> None:
+    """Check a ``cache.reset``: its indices are positions, and none is an index of @auto_dim."""
     linked = check_cache(context, step, kind.target)
     if linked is None:
         return
@@ -163,6 +166,7 @@ def _check_reset(context: Context, step: Visit, kind: CacheReset) -> None:
 
 
 def _check_loop(context: Context, step: Visit, kind: Loop) -> None:
+    """Check a loop's names, and that its bounds are whole numbers."""
     context.check_name(kind.name, step.node.place)
     context.check_name(kind.index, step.node.place)
     if kind.index in context.model.sizevars:
@@ -189,6 +193,7 @@ def _check_loop(context: Context, step: Visit, kind: Loop) -> None:
 
 
 def _check_branch(context: Context, step: Visit, kind: Branch) -> None:
+    """Check that a branch's blocks exist, and that its condition is one value."""
     place = step.node.place
     for target in (kind.then, kind.otherwise):
         if target is not None and target not in context.graph.blocks:
@@ -216,7 +221,7 @@ def _check_transfer(context: Context, step: Visit, kind: Transfer) -> None:
 
 
 def _check_handed(context: Context, step: Visit, name: str) -> None:
-    """Check a variable that is yielded or awaited."""
+    """Check a variable in a ``yield`` or an ``await``."""
     linked = context.find(name, step.node.place)
     if linked is not None and (
         linked.declaration.kind == PERSISTENT or linked.declaration.is_prefix_table
@@ -227,7 +232,7 @@ def _check_handed(context: Context, step: Visit, name: str) -> None:
 
 
 def _check_awaited(context: Context, steps: Sequence[Visit]) -> None:
-    """Check that ``entry`` yields what any block awaits."""
+    """Check that ``entry`` yields every variable that a block awaits."""
     kinds = [(step, step.node.kind) for step in steps]
     yielded = {
         name

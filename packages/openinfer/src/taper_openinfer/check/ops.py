@@ -1,4 +1,4 @@
-"""Check calls of ops by the rules that the ops have."""
+"""Check calls of ops by the rules of the ops."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _Type = tuple[str, tuple[int, ...]]
 
 
 def check_ops(context: Context, steps: Sequence[Visit]) -> None:
-    """Check every op, and declare the temporaries that ops alone write.
+    """Check every op, and add the temporaries that only ops write.
 
-    An output that nothing declares gets the element type and shape that the op gives.
+    An undeclared output gets the element type and the shape of the op's result.
     """
     for step in steps:
         for access in accesses(step.node.kind)[1]:
@@ -58,7 +58,7 @@ def check_ops(context: Context, steps: Sequence[Visit]) -> None:
 
 
 def _varying(context: Context, steps: Sequence[Visit]) -> dict[str, Node]:
-    """Variables that take the shape of what a cache gives, and what is computed from them."""
+    """Return the variables whose shapes depend on a cache's size, each with its ``cache.read``."""
     readers: dict[str, set[str]] = {}
     waiting: list[tuple[str, Node]] = []
     for step in steps:
@@ -81,7 +81,7 @@ def _varying(context: Context, steps: Sequence[Visit]) -> dict[str, Node]:
 
 
 def _varies(context: Context, access: Access) -> bool:
-    """Whether what a cache gives may have another shape in another step."""
+    """Return whether the shape of a cache access may differ between steps."""
     linked = context.variables.get(access.base)
     if linked is None or linked.declaration.kind != PERSISTENT:
         return False
@@ -91,6 +91,11 @@ def _varies(context: Context, access: Access) -> bool:
 def _check_op(
     context: Context, step: Visit, kind: Op, read: set[str], undeclared: dict[int, list[Visit]]
 ) -> None:
+    """Check one call, and declare its output if no ``assign`` does.
+
+    ``read`` holds the names that any node reads. Undeclared outputs of varying shape are added to
+    ``undeclared``, by the index of the ``cache.read`` that makes them vary.
+    """
     name, place = kind.output.base, step.node.place
     inputs = [check_operand(context, step, access) for access in kind.inputs]
     is_declared = name in context.variables
@@ -114,7 +119,7 @@ def _check_op(
         context.report(str(error), place)
         is_right = False
         if isinstance(error, NoKernelError) and output is not None and error.suits_inputs:
-            context.lose(name)  # its declaration is wrong
+            context.lose(name)  # the declaration is wrong
     except OpenInferError as error:
         context.report(f"{kind.op}: {error}", place)
         is_right = False
@@ -124,7 +129,7 @@ def _check_op(
         context.varying.setdefault(name, varying[0])
         context.lose(name)
     elif not is_right:
-        if not is_declared:  # so that whoever reads it is not refused too
+        if not is_declared:  # do not report its readers too
             context.lose(name)
     elif output is None:
         _declare(context, step, kind, result, read)
@@ -139,7 +144,7 @@ def _check_op(
 
 
 def _report_undeclared(context: Context, steps: Sequence[Visit]) -> None:
-    """Note that temporaries whose shapes vary for one reason need an assign each."""
+    """Report temporaries of varying shapes that no ``assign`` declares, by cause."""
     first, *others = dict.fromkeys(
         step.node.kind.output.base for step in steps if isinstance(step.node.kind, Op)
     )
@@ -162,7 +167,10 @@ def _result(
     settings: dict[str, Any],
     output: LinkedVariable | None,
 ) -> _Type | None:
-    """Return what an op gives; None where shapes are not known, of which only types are checked."""
+    """Return the type of an op's result, or None if a shape is unknown.
+
+    Element types are checked in both cases.
+    """
     named = {linked.declaration.name for linked in inputs}
     if output is not None:
         named.add(output.declaration.name)
@@ -183,7 +191,7 @@ def _result(
 
 
 def _declare(context: Context, step: Visit, kind: Op, result: _Type | None, read: set[str]) -> None:
-    """Know a temporary that no ``assign`` declares."""
+    """Add a temporary that no ``assign`` declares."""
     name, place = kind.output.base, step.node.place
     if kind.output.bracketed:
         context.report(f"expected a variable, got {kind.output}", place)
@@ -204,7 +212,7 @@ def _declare(context: Context, step: Visit, kind: Op, result: _Type | None, read
 
 
 def _read(steps: Sequence[Visit]) -> set[str]:
-    """The names that nodes read."""
+    """Return the names that nodes read."""
     found: set[str] = set()
     for step in steps:
         match step.node.kind:

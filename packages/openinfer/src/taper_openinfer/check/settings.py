@@ -1,4 +1,4 @@
-"""Replace names in the settings of ops by what they mean."""
+"""Replace names in the settings of ops by their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taper_openinfer.check.check_context import LinkedVariable
     from taper_openinfer.oinf.reader import Model
 
-#: Types of settings of OpenInfer's ops, and of attrs of Taper's, that are texts or words.
+#: Setting types of OpenInfer's ops, and attr types of Taper's ops, whose values are texts.
 _WORDS = ("dtype", "word", "string", "strings", "scalars")
 
 
@@ -26,14 +26,14 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return the settings of an op as numbers, bools, texts and tuples of int.
 
-    A name stands for a sizevar where a setting takes sizes; where it takes a word for that, or for
-    a string of the file's metadata; else for the value of a constant with one element. ``loops``
-    are the variables of the loops around, which no setting may name.
+    What a name means depends on the setting's type. For sizes it is a sizevar. For words it is the
+    word itself, or a string of the file's metadata. For all others it is a constant with one
+    element. ``loops`` are the variables of the enclosing loops, which no setting may use.
 
     Raises
     ------
     OpenInferError
-        If a name means nothing, or something else.
+        If a name is unknown, or is not of the kind that the setting takes.
     OpError
         If the op, or one of its settings, does not exist.
     """
@@ -54,7 +54,7 @@ def settings_of(
 
 
 def _word(op: str, setting: str, value: Name, model: Model) -> str:
-    """Return a word: itself where the setting has it, else the string of metadata it names."""
+    """Return a word setting: the name if it is one of the words, else the metadata it names."""
     words: Container[str] = ()
     if not is_taper(op):
         found = call_rules.find(op).settings[call_rules.setting_name(op, setting)]
@@ -77,7 +77,7 @@ def _type(op: str, name: str) -> tuple[str, bool]:
 
 
 def _item(setting: str, item: object, model: Model, loops: Container[str]) -> object:
-    """An integer of a list: itself, or a size."""
+    """Return an integer of a list: the literal, or the value of a size's name."""
     if not isinstance(item, str):
         return item
     if item in loops and item not in model.sizevars:
@@ -88,7 +88,7 @@ def _item(setting: str, item: object, model: Model, loops: Container[str]) -> ob
         raise OpenInferError(f"setting {shown(setting)}: {error}") from None
 
 
-#: What to do where a setting cannot be given by what only a run knows.
+#: The advice of an error about a setting whose value only a run would know.
 _BY_INPUT = "taper.INDEX_SELECT takes positions as an input"
 
 
@@ -106,7 +106,7 @@ def _constant(
     variables: Mapping[str, LinkedVariable],
     loops: Container[str],
 ) -> int | float | bool | None:
-    """Return the value of a constant with one element; None of one that has none, an error."""
+    """Return the value of a constant with one element; None if it was reported as valueless."""
     linked = variables.get(name)
     if linked is None and name in loops:
         raise _of_loop(setting, name)

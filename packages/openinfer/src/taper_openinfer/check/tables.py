@@ -1,4 +1,4 @@
-"""Prefix tables: families of the file's tensors under one name."""
+"""Check prefix tables: families of the file's tensors under one name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-#: How many entries that loops reach are looked for before anything runs; others when they are used.
+#: How many entries that loops reach are checked at link time. Further entries are checked at use.
 _MAX_ENTRIES = 4096
 
 
@@ -50,13 +50,13 @@ def check_table(context: Context, variable: Variable) -> None:
 
 
 def entry_name(variable: Variable, indices: Sequence[int]) -> str:
-    """Return the name of the file's tensor that an entry of a prefix table is."""
+    """Return the name of the tensor that holds an entry of a prefix table."""
     values = dict(zip(variable.table_indices, map(str, indices), strict=True))
     return _PLACEHOLDER.sub(lambda match: values[match[1]], variable.pattern or "")
 
 
 def entry_problem(model: Model, linked: LinkedVariable, tensor: str) -> str | None:
-    """Return what is wrong with a tensor of the file as an entry; None if nothing is."""
+    """Return why a tensor cannot be an entry of a prefix table; None if it can."""
     if tensor not in model.tensors:
         return f"the file has no tensor {shown(tensor)}"
     info = model.tensors[tensor]
@@ -68,7 +68,7 @@ def entry_problem(model: Model, linked: LinkedVariable, tensor: str) -> str | No
 def type_problem(
     linked: LinkedVariable, tensor: str, dtype: str, shape: Sequence[int]
 ) -> str | None:
-    """Return how a tensor of the file differs from what a program declares; None if it does not."""
+    """Return how a tensor's type differs from the declared one; None if it does not."""
     if (dtype, tuple(shape)) == (linked.dtype, linked.shape):
         return None
     expected = f"{linked.dtype}{list(linked.shape)}"
@@ -82,7 +82,7 @@ def check_entries(
     place: TextPosition | None,
     loops: Mapping[str, range | None],
 ) -> None:
-    """Check the entries of a prefix table that an op reads, where loops say which these are."""
+    """Check the entries of a prefix table that an op reads, as far as loop bounds are known."""
     variable = linked.declaration
     singles = [index.value for index in access.indices if isinstance(index, Single)]
     given: dict[int | str, range | None] = {}

@@ -1,4 +1,4 @@
-"""Walk through a program: each node with the block and the loops around it."""
+"""Walk through a program: yield each node with its block and the loops around it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Visit(NamedTuple):
-    """A node where it stands.
+    """A node, with its position in the program.
 
     Attributes
     ----------
     node : Node
     block : str
     loops : dict of str to range or None
-        What the variable of each loop around the node can be; None where only a run tells.
+        The values that the variable of each enclosing loop can take; None if only a run knows them.
     depth : int
-        How many loops are around the node, also through branches.
+        The number of enclosing loops, counted through branches.
     """
 
     node: Node
@@ -35,9 +35,9 @@ class Visit(NamedTuple):
 
 
 def walk(context: Context) -> list[Visit]:
-    """Return every node: those of ``entry`` first, those of a block after what branches to it.
+    """Return every node: first those of ``entry``, then each block after those that branch to it.
 
-    A block that others branch to is inside the loops that are around all these branches.
+    The loops around a block are those that enclose every branch to it.
     """
     found: list[Visit] = []
     graph = context.graph
@@ -62,7 +62,7 @@ def walk(context: Context) -> list[Visit]:
 def _common(
     loops: Mapping[str, range | None] | None, others: Mapping[str, range | None]
 ) -> Mapping[str, range | None]:
-    """The loops that are around two branches to one block."""
+    """Return the loops that are around both of two branches to one block."""
     if loops is None:
         return others
     both = loops.keys() & others.keys()
@@ -70,11 +70,11 @@ def _common(
 
 
 def _order(context: Context) -> list[str]:
-    """Blocks so that each is behind those that branch to it; blocks in a circle are reported."""
+    """Order blocks after those that branch to them; report blocks that branch in a circle."""
     blocks = context.graph.blocks
     targets = {name: _targets(context, name) for name in blocks}
     found: list[str] = []
-    path: dict[str, None] = {}  # blocks that have been begun, each branching to the next
+    path: dict[str, None] = {}  # the current path: each block branches to the next
     begun: set[str] = set()
     starts = [iter([*(name for name in blocks if name != ENTRY), *(ENTRY,) * (ENTRY in blocks)])]
     while starts:
@@ -97,7 +97,7 @@ def _order(context: Context) -> list[str]:
 
 
 def _targets(context: Context, block: str) -> list[str]:
-    """Blocks that a block branches to; those that do not exist are reported with the nodes."""
+    """Return the existing blocks that a block branches to; those that do not exist are reported."""
     found = []
     waiting = [(node, 0) for node in context.graph.blocks[block].nodes]
     while waiting:
@@ -116,6 +116,7 @@ def _nodes(
     loops: Mapping[str, range | None],
     depth: int,
 ) -> Iterator[Visit]:
+    """Yield a visit for each of these nodes; a loop's body follows the loop."""
     for node in nodes:
         yield Visit(node, block, loops, depth)
         if isinstance(node.kind, Loop):
@@ -129,7 +130,7 @@ def _nodes(
 
 
 def loop_range(program: Linked, loop: Loop) -> range | None:
-    """Return what the variable of a loop can be, if literals and sizevars say it."""
+    """Return the values of a loop's variable; None if its bounds are only known in a run."""
     start, end = (_number(program, bound) for bound in (loop.start, loop.end))
     return None if start is None or end is None else range(start, end)
 

@@ -34,6 +34,7 @@ def _compile(args: argparse.Namespace) -> Result:
 
     plan = compile_program(args.program, args.model, outputs=args.outputs, strict=args.strict)
 
-    from taper_frontend.cli import saved  # after what says that it is missing
+    # after the import that raises the clearer error if it is missing
+    from taper_frontend.cli import saved
 
     return saved(plan, args.output)

@@ -70,6 +70,7 @@ def _arguments(path: Path) -> dict[str, Any]:
 
 
 def _convert(args: argparse.Namespace) -> Result:
+    """Convert between model files, plans and safetensors files, as the two suffixes say."""
     from taper_openinfer.oinf.layout import MAGIC
 
     path = Path(args.source)
@@ -106,7 +107,7 @@ def _from_plan(args: argparse.Namespace) -> Result:
 
 
 def _written(args: argparse.Namespace, source: object, lists: dict[str, list[str]]) -> Result:
-    """Write a model file; tell of it, and lists of names."""
+    """Write a model file; return a report with these lists of names."""
     from taper_openinfer.oinf.reader import open_model
     from taper_openinfer.oinf.writer import write_model
 

@@ -91,12 +91,12 @@ def _run(simulator: Simulator, args: argparse.Namespace) -> Result:
 def _inputs(
     simulator: Simulator, args: argparse.Namespace
 ) -> dict[str, Sequence[np.ndarray] | np.ndarray]:
-    """Return an array for each step of every dynamic variable.
+    """Return, for every dynamic variable, one array per step.
 
     Raises
     ------
     InputError
-        If a variable is not given, there is none of a name, or an array has another shape.
+        If a variable's value is missing, a name is unknown, or an array has the wrong shape.
     """
     slots = {slot.name: slot for slot in simulator.slots if slot.kind == "dynamic"}
     drawn = [text.removesuffix("=random") for text in args.input if text.endswith("=random")]
@@ -123,7 +123,7 @@ def _inputs(
 
 
 def _drawn(slot: Any, place: int, steps: int) -> list[np.ndarray]:
-    """Return random arrays: the same ones for the same options."""
+    """Return random arrays; equal options give equal arrays."""
     import math
 
     from taper_openinfer import Random
@@ -140,7 +140,7 @@ def _drawn(slot: Any, place: int, steps: int) -> list[np.ndarray]:
 def _result(
     simulator: Simulator, executor: Executor, trace: Sequence[TraceEvent], steps: int
 ) -> Result:
-    """Return what variables are in the end; weights are left out."""
+    """Return the final values of the variables, without weights."""
     from taper_openinfer import format_truncated
 
     variables = simulator.program.variables

@@ -1,7 +1,8 @@
 """Lower the blocks that run beside the entry block, between a `yield` and its `await`.
 
-They see the variables as they are at the `yield`, and no other block's writes. So it is the same to
-run them at once, one after the other, and to take what they wrote at the `await`.
+These blocks see the variables as they are at the `yield`, and not each other's writes. So lowering
+them one after the other at the `yield`, and merging their writes at the `await`, gives the same
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Beside:
-    """What the blocks beside the entry block have done so far.
+    """The blocks that run beside the entry block, and what they have written.
 
     Attributes
     ----------
@@ -48,7 +49,7 @@ class Beside:
                     f"block {name} runs beside others and has {shared[0]}, which is persistent: "
                     "they could come to it in any order"
                 )
-        # only what is written after this differs from what is loaded now
+        # a write is found by comparing the values at the await with those loaded here
         lowering.loaded(scope, [name for name in written if name in graph.vars])
         self._before = dict(scope.values)
         self._scopes = {name: scope.fork() for name in self.blocks}
@@ -56,7 +57,7 @@ class Beside:
             lowering.block(inner, name)
 
     def join(self, lowering: ProgramLowering, scope: Scope) -> None:
-        """Take on what the blocks wrote since the `yield`: of each variable, one at most."""
+        """Merge what the blocks wrote since the `yield`; at most one may write each variable."""
         if not self._scopes:
             return
         scopes = {g.ENTRY: scope, **self._scopes}

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from taper_openinfer.compiler.lower_program import ProgramLowering
     from taper_openinfer.language.graph import Branch, Loop, Node
 
-#: Nodes of the program up to which a loop is unrolled though it could stay one.
+#: A loop of at most so many nodes is unrolled, even if it could stay a loop.
 _SHORT = 4096
 
-#: Nodes of the program up to which a loop is unrolled where it has to be.
+#: A loop that must be unrolled may have at most so many nodes.
 _LONGEST = 65_536
 
 
 def lower_branch(lowering: ProgramLowering, scope: Scope, branch: Branch) -> None:
-    """Run a block, or one of two that a scalar chooses."""
+    """Lower a branch: a block, or a choice of two blocks by a scalar."""
     if branch.condition is None:
         lowering.block(scope, branch.then)
         return
@@ -61,7 +61,7 @@ def lower_branch(lowering: ProgramLowering, scope: Scope, branch: Branch) -> Non
 
 
 def lower_loop(lowering: ProgramLowering, scope: Scope, loop: Loop) -> bool:
-    """Run a body for each value of an index; say whether it met a `return`."""
+    """Lower a loop; return whether its body contains a `return`."""
     start, end = (lowering.bound(scope, bound) for bound in (loop.start, loop.end))
     inside = list(all_nodes(lowering.program.graph, loop.body))
     if isinstance(start, int) and isinstance(end, int):
@@ -80,7 +80,7 @@ def lower_loop(lowering: ProgramLowering, scope: Scope, loop: Loop) -> bool:
 
 
 def _weight(lowering: ProgramLowering, nodes: Sequence[Node]) -> int:
-    """Return how many nodes a body comes to, with inner loops of known bounds unrolled."""
+    """Count the nodes of a body, with inner loops of known bounds unrolled."""
     total = 0
     for node in nodes:
         total += 1
@@ -88,7 +88,7 @@ def _weight(lowering: ProgramLowering, nodes: Sequence[Node]) -> int:
             start, end = lowering.size(node.kind.start), lowering.size(node.kind.end)
             trips = 1 if start is None or end is None else max(end - start, 0)
             total += trips * _weight(lowering, node.kind.body)
-    return max(total, 1)  # a body of nothing takes time too
+    return max(total, 1)  # an empty body takes time too
 
 
 def _unroll(lowering: ProgramLowering, scope: Scope, loop: Loop, values: range) -> bool:
@@ -129,7 +129,7 @@ def _reason_to_unroll(lowering: ProgramLowering, loop: Loop, inside: Sequence[No
 def _lower_while(
     lowering: ProgramLowering, scope: Scope, loop: Loop, start: int | str, end: int | str
 ) -> None:
-    """Make a node of a loop: its index is a carry, and so is each variable that it writes."""
+    """Lower a loop to one node, which carries the index and each variable the loop writes."""
     found = touched(lowering.program.graph, loop.body)
     read = lowering.loaded(scope, found.names)
     carried = lowering.loaded(scope, found.written)

@@ -1,7 +1,7 @@
 """Carry element types that plans lack in types that they have: u16 in int32, i4 in int8.
 
-A value stays the same number. What is computed of such elements is computed in a wider integer and
-wrapped to their width at the end: the low bits of sums and products are those of any width.
+The carrier holds the same number. Arithmetic on such elements is done in a wider integer type and
+wrapped to their width at the end. The low bits of sums and products do not depend on the width.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from taper_runtime.base.dtypes import DTYPES as TAPER_DTYPES
 if TYPE_CHECKING:
     from taper_openinfer.compiler.scope import Scope
 
-#: By kind for those that share bytes in a file; the others by name.
+#: Types packed in a file are listed by kind, the others by name.
 _CARRIERS = {
     "packed_signed": "int8",
     "packed_unsigned": "uint8",
@@ -30,22 +30,22 @@ _CARRIERS = {
 
 
 def is_carried(dtype: str) -> bool:
-    """Whether plans lack an element type of OpenInfer's."""
+    """Return whether plans lack an element type of OpenInfer."""
     return taper_name(dtype) is None
 
 
 def carrier(dtype: str) -> str:
-    """Return Taper's dtype that holds every number of an element type, of u64 those below 2**63."""
+    """Return Taper's dtype that holds every value of an element type; of u64, those below 2**63."""
     return taper_name(dtype) or _CARRIERS.get(dtype) or _CARRIERS[DTYPES[dtype].kind]
 
 
 def carried(dtype: str, array: np.ndarray) -> np.ndarray:
-    """Return elements in storage form as their carrier stores them.
+    """Convert elements from storage form to the carrier's form.
 
     Raises
     ------
     CannotLower
-        If one of u64 is 2**63 or more.
+        If an element of u64 is 2**63 or more.
     """
     if not is_carried(dtype):
         return array
@@ -57,7 +57,7 @@ def carried(dtype: str, array: np.ndarray) -> np.ndarray:
 
 
 def computed(dtype: str, result: str) -> str:
-    """Return the element type that carried elements are computed in, for a result of some type."""
+    """Return the element type in which an op on carried elements is computed."""
     if dtype == "f8":
         return "f32"
     is_long = dtype in ("u32", "u64") or result in ("i64", "u32", "u64")
@@ -65,7 +65,7 @@ def computed(dtype: str, result: str) -> str:
 
 
 def wrapped(scope: Scope, tensor: str, dtype: str) -> str:
-    """Return integers wrapped to the width of a carried element type, in its carrier."""
+    """Wrap integers to the width of a carried element type; the result has the carrier's dtype."""
     row, wide = DTYPES[dtype], scope.type(tensor).dtype
     free = 8 * TAPER_DTYPES[wide].size - row.bits
     if row.kind == "packed_signed":

@@ -1,8 +1,9 @@
 """Keep persistent variables as states of a plan.
 
 The simulator's box of a cache (:mod:`taper_openinfer.simulator.boxes`) grows; a state has
-one shape. So a state is the box at its largest, and an access takes what the box would be by then:
-that is possible where the program alone tells how large it is, whatever the steps before did.
+one shape. So a state has the largest shape of the box, and an access reads the part that the box
+would have at that point. This needs extents that follow from the program alone, whatever earlier
+steps did.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ if TYPE_CHECKING:
     from taper_openinfer.language.graph import Access
     from taper_openinfer.link import LinkedVariable
 
-#: One index of an access: a position, the tensor that has it, or the ends of a slice.
+#: One index of an access: a position, the tensor that holds it, or the ends of a slice.
 Index = int | str | tuple[int | str | None, int | str | None]
 
-#: Entries of a table up to which it is followed which of them are written.
+#: Up to so many entries of a table, the lowering tracks which of them are written.
 _FOLLOWED = 4096
 
 
 @dataclass(frozen=True)
 class KnownBox:
-    """What is known of a cache's box at one point of the program, whatever was before the step.
+    """What is known of a cache's box at one point of the program, whatever earlier steps did.
 
     Attributes
     ----------
     least, most : tuple of int
-        Limits of its extents, one for each axis.
+        The smallest and the largest extent of each axis.
     written, unwritten : frozenset of tuple of int
-        Positions of entries that surely are written by now, and that surely are not.
+        Positions of entries that are written by now in every run, and in no run.
     """
 
     least: tuple[int, ...]
@@ -52,14 +53,17 @@ class KnownBox:
     unwritten: frozenset[tuple[int, ...]] = frozenset()
 
     def with_entry(self, place: tuple[int | str | range, ...]) -> KnownBox:
-        """Return what is known when an entry has been written, at a run's places or known ones."""
+        """Return what is known after an entry at these places has been written.
+
+        A place is a known position, a range of positions, or the name of a tensor that holds it.
+        """
         known = tuple(index for index in place if isinstance(index, int))
         if len(known) < len(place):
             return replace(self, unwritten=frozenset())
         return replace(self, written=self.written | {known}, unwritten=self.unwritten - {known})
 
     def joined(self, other: KnownBox) -> KnownBox:
-        """Return what holds where either does."""
+        """Return what is known if either of two boxes may be the current one."""
         return KnownBox(
             tuple(map(min, self.least, other.least)),
             tuple(map(max, self.most, other.most)),
@@ -69,13 +73,13 @@ class KnownBox:
 
 
 class Cut(NamedTuple):
-    """What an access takes of each axis: a position, the tensor that has it, or a range."""
+    """The part that an access selects per axis: a position, a tensor that holds it, or a range."""
 
     of: tuple[int | str | range, ...]
 
 
 class CompiledCache:
-    """How one persistent variable with indices is kept.
+    """Keeps one persistent variable with indices as a state.
 
     Parameters
     ----------
@@ -83,10 +87,10 @@ class CompiledCache:
     dtype : str
         Taper's.
     reached : sequence of int or None
-        For each index the largest size, or count, that the program alone gives it; None where a
-        run decides.
+        For each index the largest size, or count, that the program gives it; None if only a run
+        knows it.
     first : numpy.ndarray
-        The value of what nobody has written, without dims.
+        The initial value of each element, without dims.
     """
 
     def __init__(
@@ -121,12 +125,12 @@ class CompiledCache:
 
     @property
     def base(self) -> tuple[int, ...]:
-        """The extents before anything is written."""
+        """Return the extents before anything is written."""
         return tuple(axis.base for axis in self.axes)
 
     @property
     def at_start(self) -> KnownBox:
-        """What is known where a step begins."""
+        """Return what is known at the start of a step."""
         return KnownBox(self.base, self.shape)
 
     @property
@@ -138,7 +142,7 @@ class CompiledCache:
         return list(product(*map(range, sizes))) if math.prod(sizes) <= _FOLLOWED else []
 
     def count(self, scope: Scope, index: str) -> int | None:
-        """Return how much the axis of an index of ``@auto_dim`` has grown; None of another name."""
+        """Return how much an ``@auto_dim`` index has grown, or None for another name."""
         for place, axis in enumerate(self.axes):
             if index and axis.name == index and not axis.is_table:
                 extent = scope.extents[self.name]
@@ -146,7 +150,7 @@ class CompiledCache:
         return None
 
     def takes_tensors(self, access: Access, name: str) -> bool:
-        """Whether an access may have a tensor for what ``name`` is in its indices."""
+        """Return whether the index ``name`` of an access may be a tensor's value."""
         for place, index in zip(self._places, access.indices, strict=False):
             axis = self.axes[place]
             if isinstance(index, Slice) and name in (index.start, index.end):
@@ -174,7 +178,7 @@ class CompiledCache:
         return scope.reshape(tensor, [len(part) for part in cut.of if isinstance(part, range)])
 
     def write(self, scope: Scope, access: Sequence[Index], value: str) -> None:
-        """Write an entry, or the whole of what is no table."""
+        """Write an entry; a variable that is no table is written whole."""
         if len(access) != len(self.indices) or any(isinstance(i, tuple) for i in access):
             raise CannotLower(f"{self.name}: a write takes a position for each of its indices")
         extent, cut = self._resolve(scope.extents[self.name], access)
@@ -220,7 +224,7 @@ class CompiledCache:
         scope.extents[self.name] = self._dropped(scope.extents[self.name], tuple(prefix))
 
     def _dropped(self, extent: KnownBox, prefix: tuple[int | str, ...]) -> KnownBox:
-        """Return what is known after entries were dropped: sizes are those of what is left."""
+        """Return what is known after entries were dropped; the table shrinks to the rest."""
         exact = all(isinstance(index, int) for index in prefix)
         all_ = frozenset(self._positions())
         dropped = {p for p in all_ if p[: len(prefix)] == prefix} if exact else all_
@@ -237,7 +241,7 @@ class CompiledCache:
     # -- inside ----------------------------------------------------------------------------------
 
     def _put(self, scope: Scope, places: Sequence[int | str | range], value: str) -> None:
-        """Write ``value`` where the first axes are at these places, in the state's memory."""
+        """Write ``value`` to the state at these positions of the first axes."""
         count = math.prod(self.shape[: len(places)])
         rest = self.shape[len(places) :]
         flat = scope.reshape(scope.values[self.name], (count, *rest))
@@ -247,7 +251,7 @@ class CompiledCache:
         scope.values[self.name] = scope.reshape(written, self.shape)
 
     def _flat_place(self, scope: Scope, places: Sequence[int | str | range]) -> str:
-        """Return the place among all entries, as int64; one outside of them for what is beyond."""
+        """Return the position among all entries, as int64, or one past the end if it is invalid."""
         fixed, moving, inside = 0, "", ""
         for axis, place in enumerate(places):
             stride = math.prod(self.shape[axis + 1 : len(places)])
@@ -273,14 +277,14 @@ class CompiledCache:
         )
 
     def _checked(self, scope: Scope, axis: int, place: str) -> str:
-        """Return a position along an axis; one outside of it for what is negative."""
+        """Return a position along an axis, or one past the end if it is negative."""
         place = scope.cast(place, "int64")
         test = scope.binary("GE", place, 0)
         size = self.shape[axis]
         return scope.emit("WHERE", [test, place], scalar=size, scalar_index=2)
 
     def _resolve(self, extent: KnownBox, access: Sequence[Index]) -> tuple[KnownBox, Cut]:
-        """Return what is known after an access, and what it cuts out of the box."""
+        """Return what is known after an access, and the part of the box that it selects."""
         if len(access) > len(self.indices):
             raise CannotLower(
                 f"{self.name}: expected at most {len(self.indices)} indices, got {len(access)}"
@@ -316,7 +320,7 @@ class CompiledCache:
         return known, Cut(tuple(whole))
 
     def _size(self, axis: int, least: Sequence[int], most: Sequence[int]) -> int:
-        """Return the extent along an axis, which has to be known."""
+        """Return the extent along an axis, or raise CannotLower if it is unknown."""
         if least[axis] == most[axis]:
             return least[axis]
         raise CannotLower(
@@ -326,7 +330,7 @@ class CompiledCache:
         )
 
     def _check_position(self, place: int, index: int | str) -> None:
-        """Refuse a position that each run would."""
+        """Refuse a position that would fail in every run."""
         axis = self.axes[place]
         if isinstance(index, str):
             return
@@ -349,7 +353,7 @@ class CompiledCache:
         least: Sequence[int],
         most: Sequence[int],
     ) -> tuple[int, int]:
-        """Return the ends of a slice, which have to be known."""
+        """Return the ends of a slice, or raise CannotLower if they are unknown."""
         index = self.axes[place].name
         if isinstance(start, str) or isinstance(end, str):
             raise CannotLower(
@@ -372,7 +376,7 @@ class CompiledCache:
 
 
 def _paste(scope: Scope, box: str, value: str) -> str:
-    """Return ``box`` with ``value`` in its first cells along every axis."""
+    """Return ``box`` with ``value`` written at the origin."""
     for axis in reversed(range(len(scope.type(box).shape))):
         size, shape = scope.type(box).shape[axis], scope.type(value).shape
         if shape[axis] == size:

@@ -1,8 +1,8 @@
-"""Lower a linked program to a graph: walk its nodes once, with the tensors that variables are.
+"""Lower a linked program to a graph, in one walk over its nodes.
 
-A step of the program is a run of the plan. What decides which nodes run, loops' bounds and indices
-of tables of weights, is known now, so that the graph is straight except where a branch or a long
-loop becomes a node with blocks.
+One run of the plan is one step of the program. Loop bounds and indices of weight tables are known
+when the program is lowered. So the graph is straight-line code, except for branches and long loops,
+which become nodes with blocks.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from taper_openinfer.oinf.reader import Model
 
 
-#: Nodes of a program, counted as often as they are lowered, and branches inside of branches.
+#: Limits on the nodes lowered, repetitions included, and on the depth of nested branches.
 MAX_NODES, MAX_DEPTH = 1 << 17, 64
 
 
 class TooLong(Exception):
-    """A program comes to more nodes than a plan should have."""
+    """The program has more nodes than a plan may have."""
 
 
 class LoweredGraph(NamedTuple):
-    """What lowering gives: a graph that has not been optimized, and what its outputs are called."""
+    """The result of lowering: a graph that is not optimized yet, and the names of its outputs."""
 
     graph: Graph
     output_names: list[str]
@@ -75,17 +75,17 @@ def lower(program: LinkedProgram, outputs: Sequence[str] | None = None) -> Lower
 
 
 class ProgramLowering:
-    """A walk over a program.
+    """Lowers one program, in one walk.
 
     Attributes
     ----------
     program : LinkedProgram
     caches : dict of str to CompiledCache
-        How persistent variables with indices are kept.
+        The states that hold the persistent variables with indices.
     graph : Graph
-        Of the plan.
+        The graph of the plan.
     problems : list of Problem
-        What cannot be lowered, each once.
+        The problems found so far.
     """
 
     def __init__(self, program: LinkedProgram) -> None:
@@ -110,7 +110,7 @@ class ProgramLowering:
         except TooLong:
             message = f"with its loops and branches it comes to more than {MAX_NODES} nodes"
             raise ProgramError([Problem(message)], self.program.graph.name) from None
-        with self._at(None):  # a step that ends before its await waits all the same
+        with self._at(None):  # a step that ends before its await still waits for the blocks
             self._beside.join(self, scope)
         self._place = None
         names = list(find_outputs(self.program, outputs, self._uses))
@@ -124,7 +124,7 @@ class ProgramLowering:
         return LoweredGraph(graph, names)
 
     def _given(self, scope: Scope, name: str) -> str:
-        """Return the tensor that a run gives of a variable."""
+        """Return the tensor of a variable that is an output of the plan."""
         variable = self.program.variables[name]
         with self._at(variable.declaration.place, name):
             self._dtype(variable.dtype)
@@ -132,7 +132,7 @@ class ProgramLowering:
 
     @contextmanager
     def _at(self, place: TextPosition | None, variable: str | None = None) -> Iterator[None]:
-        """Note what cannot be lowered inside as a problem of one place, and go on behind it."""
+        """Record a CannotLower from the body of the with statement as a problem, and continue."""
         before, self._place = self._place, place or self._place
         try:
             yield
@@ -145,13 +145,16 @@ class ProgramLowering:
 
     @property
     def _is_beside(self) -> bool:
-        """Whether the block at hand runs beside the entry block, where await and yield give."""
+        """Return whether the current block runs beside the entry block.
+
+        There an await and a yield hand values back.
+        """
         return len(self._running) > 1 and self._running[1] in self._beside.blocks
 
     # -- nodes -----------------------------------------------------------------------------------
 
     def block(self, scope: Scope, name: str) -> None:
-        """Run a block to its end or its `return`."""
+        """Lower a block up to its end or its `return`."""
         if name in self._running:
             raise CannotLower(f"block {name} runs itself, how often a run decides")
         if len(self._running) >= MAX_DEPTH:
@@ -161,7 +164,7 @@ class ProgramLowering:
         self._running.pop()
 
     def nodes(self, scope: Scope, nodes: Iterable[Node]) -> bool:
-        """Run nodes in order; say whether there was a `return` that ends the block."""
+        """Lower nodes in order; return whether a `return` ended the block."""
         for node in nodes:
             self._count += _work(node)
             if self._count > MAX_NODES:
@@ -178,6 +181,7 @@ class ProgramLowering:
         return False
 
     def _node(self, scope: Scope, node: Node) -> bool:
+        """Lower one node; return whether it returns from the block."""
         match node.kind:
             case g.Return():
                 return True
@@ -206,7 +210,7 @@ class ProgramLowering:
                 self._beside.start(self, scope)
             case g.Await() if not self._is_beside:
                 self._beside.join(self, scope)
-        return False  # a barrier and a dep keep an order that nodes of a plan have from their data
+        return False  # a barrier and a dep order nodes; in a plan the data do that
 
     def _assign(self, scope: Scope, assign: g.Assign) -> None:
         scope.values[assign.name] = POISON
@@ -266,7 +270,7 @@ class ProgramLowering:
     # -- variables -------------------------------------------------------------------------------
 
     def _declare(self, scope: Scope) -> None:
-        """Make inputs of dynamic variables, and states of persistent ones."""
+        """Add an input for each dynamic variable, and a state for each persistent one."""
         reached = find_reached(self.program)
         for name, variable in self.program.variables.items():
             declared = variable.declaration
@@ -287,7 +291,7 @@ class ProgramLowering:
                 scope.values[name] = scope.graph.add_state(name, array, dtype)
 
     def load(self, scope: Scope, name: str) -> str:
-        """Return the tensor that a variable is; a constant enters the graph when first needed."""
+        """Return the current tensor of a variable; a constant is added at its first use."""
         if name not in scope.values:
             variable = self.program.variables[name]
             scope.values[name] = POISON
@@ -296,7 +300,7 @@ class ProgramLowering:
         return scope.values[name]
 
     def loaded(self, scope: Scope, names: Iterable[str]) -> list[str]:
-        """Return which names stand for a tensor, after each was loaded."""
+        """Load the variables with these names; return the names that have a tensor."""
         found = [n for n in names if n in scope.values or self._is_stored(n)]
         return [name for name in found if self.load(scope, name) != POISON]
 
@@ -305,14 +309,14 @@ class ProgramLowering:
         return variable is not None and variable.declaration.pattern is None
 
     def _stored(self, variable: LinkedVariable) -> Constant:
-        """Return what a variable is where a step begins."""
+        """Return a variable's value at the start of a step."""
         if variable.tensor is not None:
             return self._tensor(variable.tensor)
         dtype = carrier(variable.dtype)
         return filled(carried(variable.dtype, first_value(variable)), dtype, variable.shape)
 
     def _tensor(self, name: str) -> Constant:
-        """Return a tensor of the file, which is read when a plan is made."""
+        """Return a tensor of the file as a constant, whose data are read when a plan is made."""
         if name not in self._constants:
             model = self.program.model
             info = model.tensors[name]
@@ -323,7 +327,7 @@ class ProgramLowering:
         return self._constants[name]
 
     def _dtype(self, dtype: str) -> str:
-        """Return Taper's name of a dtype that users of the plan see."""
+        """Return Taper's dtype for an input, an output or a state of the plan."""
         found = taper_name(dtype)
         if found is None:
             raise CannotLower(
@@ -333,7 +337,7 @@ class ProgramLowering:
         return found
 
     def access(self, scope: Scope, access: Access) -> str:
-        """Return the tensor that an operand of an op is: a variable, or an entry of a family."""
+        """Return the tensor of an operand: a variable, or an entry of a prefix table."""
         variable = self.program.variables.get(access.base)
         if variable is None or variable.declaration.pattern is None:
             return self.load(scope, access.base)
@@ -346,13 +350,13 @@ class ProgramLowering:
     # -- names in indices and bounds -------------------------------------------------------------
 
     def size(self, bound: int | str) -> int | None:
-        """Return the value of a bound that the file or the program gives; None of another."""
+        """Return the value of a bound that the file or the program fixes, or None."""
         if isinstance(bound, int):
             return bound
         return self._sizes.get(bound)
 
     def bound(self, scope: Scope, bound: int | str) -> int | str:
-        """Return an end of a loop: its value, or the tensor that has it."""
+        """Return an end of a loop: its value, or the tensor that holds it."""
         size = self.size(bound)
         if size is not None:
             return size
@@ -365,7 +369,7 @@ class ProgramLowering:
         return scope.reshape(tensor, ())
 
     def _indices(self, scope: Scope, access: Access) -> list[Index] | None:
-        """Return the indices of an access to a cache, their names looked up; None of a lost one."""
+        """Return the indices of an access to a cache, or None if one depends on a lost value."""
         cache = self.caches[access.base]
 
         def value(given: int | str) -> int | str:
@@ -396,7 +400,7 @@ class ProgramLowering:
         return found
 
     def _known_index(self, scope: Scope, name: str, access: Access) -> int:
-        """Return the value of a name in an access to a family of the file's tensors."""
+        """Return the value of a name that indexes a prefix table."""
         size = self.size(name)
         value = scope.indices.get(name) if size is None else size
         if not isinstance(value, int):
@@ -406,7 +410,10 @@ class ProgramLowering:
     # -- where ways meet -------------------------------------------------------------------------
 
     def join(self, scope: Scope, inners: Sequence[Scope], written: Iterable[str]) -> None:
-        """Poison what blocks leave as tensors of several types; join what is known of sizes."""
+        """Merge what alternative blocks leave.
+
+        A variable whose tensors differ in type becomes POISON. Knowledge of the caches is joined.
+        """
         for name in written:
             tensors = [inner.values[name] for inner in inners]
             if POISON in tensors:
@@ -426,19 +433,19 @@ class ProgramLowering:
 
 
 def _work(node: Node) -> int:
-    """Return how many nodes one weighs: what branches copy is more than a node."""
+    """Return the cost of one node in nodes: a branch copies what it runs."""
     if not isinstance(node.kind, g.Branch):
         return 1
     return 8 if node.kind.condition is None else 64
 
 
 def first_value(variable: LinkedVariable) -> np.ndarray:
-    """Return what each element of a variable is where the file has none, without dims."""
+    """Return the initial value of each element of a variable without data, without dims."""
     return filled_array(variable.dtype, (), variable.init)
 
 
 def _read(model: Model, name: str) -> np.ndarray:
-    """Return a tensor of a file as a plan stores it."""
+    """Return a tensor of a file in the form that a plan stores."""
     dtype = model.tensors[name].dtype
     try:
         return np.asarray(carried(dtype, model.read(name)), order="C")

@@ -1,8 +1,8 @@
-"""Lower calls of OpenInfer's ops to nodes of Taper's: the formulas of :mod:`taper_openinfer.ops`.
+"""Lower calls of OpenInfer's ops to nodes of Taper's, by their formulas.
 
-Nodes of a formula are added one by one: passes look at these, and fuse them again. Element types
-that plans lack are computed in wider ones (:mod:`.carriers`). What has no formula is refused:
-nothing is approximated.
+The formulas are in :mod:`taper_openinfer.ops`. Their nodes are added one by one, so that passes can
+match and fuse them. Element types that plans lack are computed in wider ones (:mod:`.carriers`). A
+call without a formula is refused: nothing is approximated.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ def lower_op(
     settings: Mapping[str, Any],
     declared: str | None,
 ) -> str:
-    """Return the tensor that a call gives.
+    """Return the tensor that holds a call's result.
 
     Parameters
     ----------
     scope : Scope
     op : str
-        As the program calls it.
+        The op's name in the program.
     inputs : sequence of str
         Tensors of the scope.
     dtypes : sequence of str
         Their element types in the program.
     settings : mapping
-        With the values of names in their place.
+        The settings, with names replaced by their values.
     declared : str or None
-        OpenInfer's dtype of the output; None where the op decides.
+        The declared element type of the output; None if the op decides it.
 
     Raises
     ------
     CannotLower
-        If Taper's ops do not compute the same.
+        If Taper's ops cannot compute the same result.
     OpError, NoKernelError
         If the op does not allow these inputs or settings.
     """
@@ -82,10 +82,10 @@ def lower_op(
     return tensor
 
 
-#: Why a plan lacks calls of an op, where it is the settings.
+#: Why calls of an op with certain settings cannot be lowered.
 _WHY = {"cast": "what floats beyond the integers become without saturate"}
 
-#: What gives elements of u64 that are no larger than those it is given.
+#: Ops whose results in u64 are no larger than their inputs.
 _NEVER_LARGER = (
     *("min", "max", "filter", "max_axis", "min_axis", "and", "shr", "div", "floor_div", "rem"),
 )
@@ -99,7 +99,7 @@ def _carried(
     settings: Mapping[str, Any],
     result: str,
 ) -> str:
-    """Compute a call of element types that plans lack in wider ones, and wrap what it gives."""
+    """Compute a call on carried element types in a wider type, and wrap the result."""
     full = complete(op, dtypes, settings)
     if op == "cast" and ELEMENTS[result].kind != "float":
         return _carried_cast(scope, inputs[0], dtypes[0], full, result)
@@ -119,7 +119,7 @@ def _carried(
 def _carried_cast(
     scope: Scope, x: str, dtype: str, settings: Mapping[str, Any], result: str
 ) -> str:
-    """Cast to integers: integers keep their values, floats are bounded to those of the result."""
+    """Cast to a carried integer type: integers wrap, floats are clamped to its range."""
     if ELEMENTS[dtype].kind != "float":
         return scope.cast(x, carrier(result))
     dtype = "f32" if is_carried(dtype) else dtype
@@ -134,13 +134,13 @@ def _carried_cast(
 
 
 def _filled(scope: Scope, value: object, dtype: str, shape: Shape) -> str:
-    """Return a constant of one number, which says more to the compiler than the formula."""
+    """Return a constant of one number: the compiler can use it better than the formula."""
     inner = "float32" if dtype in FLOATS_16_BIT else dtype
     return scope.cast(scope.graph.add_constant("fill", filled(value, inner, shape)), dtype)
 
 
 def _emitted(scope: Scope, inputs: Sequence[str], formula: Formula) -> str:
-    """Add the nodes of a formula; return the tensor that it gives."""
+    """Add the nodes of a formula; return the tensor of its result."""
     values = list(inputs)
     for op, operands, attrs in formula.nodes:
         scalars = {place: -1 - v for place, v in enumerate(operands) if v < 0}

@@ -1,4 +1,4 @@
-"""Tell which variables of a program are the outputs of its plan."""
+"""Choose which variables of a program are the outputs of its plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Uses:
-    """When a program read and wrote each variable last, as a walk over it in order finds."""
+    """Records when a program last read and last wrote each variable, in one walk over it."""
 
     def __init__(self) -> None:
         self._clock = 0
@@ -26,14 +26,14 @@ class Uses:
         self._written: dict[str, int] = {}
 
     def note(self, node: Node) -> None:
-        """Note what the next node does."""
+        """Record the reads and the writes of the next node."""
         self._clock += 1
         reads, writes = accesses(node.kind)
         self._read.update((access.base, self._clock) for access in reads)
         self._written.update((access.base, self._clock) for access in writes)
 
     def unread(self, names: Iterable[str]) -> list[str]:
-        """Return which are written and not read after that; all that are written if none is."""
+        """Return the names written and not read after that; all written ones if there is none."""
         written = [name for name in names if name in self._written]
         last = [name for name in written if self._read.get(name, -1) <= self._written[name]]
         return last or written
@@ -42,14 +42,14 @@ class Uses:
 def find_outputs(program: LinkedProgram, wanted: Sequence[str] | None, uses: Uses) -> list[str]:
     """Return the names of the outputs, in order.
 
-    Where none are wanted they are the volatile and dynamic variables that the program writes and
-    never reads after the last write, in the order of the text; all that it writes if there is none
-    of that kind.
+    If ``wanted`` is None, the outputs are the volatile and dynamic variables that the program
+    writes and does not read after the last write, in the order of the text. If it reads each of
+    them, all that it writes are outputs.
 
     Raises
     ------
     ExportError
-        If a wanted one is no variable, or a state or a family of tensors.
+        If a wanted name is no variable, or is a state or a prefix table.
     """
     if wanted is None:
         variables = program.graph.vars.items()

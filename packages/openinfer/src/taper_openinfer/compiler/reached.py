@@ -1,4 +1,4 @@
-"""Find how far a program alone makes caches go: what a state has to have room for."""
+"""Find the largest size that a program gives each cache: the size of its state."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from taper_openinfer.language.graph import Access, Node
     from taper_openinfer.link import LinkedProgram
 
-#: The largest size or count of each index of a cache; None where a run decides.
+#: The largest size or count of each index of a cache; None if only a run knows it.
 Reached = dict[str, list[int | None]]
 
 
 def find_reached(program: LinkedProgram) -> Reached:
-    """Return, for each cache, how far its accesses make each of its indices go."""
+    """Return, for each cache, the largest size or count that its accesses give each index."""
     graph = program.graph
     reached: Reached = {
         name: [0] * len(variable.table_indices)
@@ -33,6 +33,7 @@ def find_reached(program: LinkedProgram) -> Reached:
 def _walk(
     program: LinkedProgram, nodes: Sequence[Node], loops: Mapping[str, int | None], reached: Reached
 ) -> None:
+    """Record the accesses of nodes; ``loops`` holds the largest value of each loop's variable."""
     sizes = program.model.sizevars
     for node in nodes:
         if isinstance(node.kind, g.Loop):
@@ -56,7 +57,7 @@ def _note(
     names: Mapping[str, int | None],
     sizes: list[int | None],
 ) -> None:
-    """Note how far one access goes, along the indices that it gives."""
+    """Record the sizes that one access needs along its indices."""
     for place, index in enumerate(access.indices[: len(sizes)]):
         grows = variable.table_indices[place] in variable.auto_dim
         if isinstance(index, g.Single):

@@ -1,7 +1,7 @@
-"""Refuse what of a program has no place in a plan."""
+"""Define the error for a part of a program that a plan cannot express."""
 
 from __future__ import annotations
 
 
 class CannotLower(Exception):
-    """A node cannot be lowered; the text is the reason. The walk adds the place and goes on."""
+    """A node cannot be lowered. The text is the reason; the walk adds the place and continues."""

@@ -1,4 +1,4 @@
-"""Hold which tensors stand for a program's variables at one point of it."""
+"""Hold the tensors that a program's variables have at one point of the program."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
     from taper_openinfer.compiler.compiled_caches import KnownBox
     from taper_runtime.ops.opdef import Shape, TensorType
 
-#: Stands for a value that cannot be lowered. What needs it is passed over: one cause, one problem.
+#: A value that could not be lowered. Nodes that need it are skipped, so that a cause is reported
+#: once.
 POISON = ""
 
 
 @dataclass
 class Scope:
-    """The variables' tensors in one graph: that of a plan, or a block's of a control-flow node.
+    """The variables' tensors in one graph: the plan's graph, or a block of a control-flow node.
 
     Attributes
     ----------
     graph : Graph
     source : str
-        The line of the program that nodes come from.
+        The line of the program that the next nodes come from.
     values : dict of str to str
-        The tensor that each variable is now; :data:`POISON` if there is none.
+        Each variable's current tensor, or :data:`POISON`.
     extents : dict of str to KnownBox
-        What is known of each cache's size.
+        What is known of the size of each cache.
     indices : dict of str to int or str
-        The loops around: the value of each one's index, or the tensor that has it.
+        For each enclosing loop, its index: the value, or the tensor that holds it.
     """
 
     graph: Graph
@@ -50,27 +51,27 @@ class Scope:
         return self.graph.tensors[tensor].type
 
     def emit(self, op: str, inputs: Sequence[str], *, name: str | None = None, **attrs: Any) -> str:
-        """Add a node; return its output."""
+        """Add a node; return its output's name."""
         return self.graph.add_node(op, inputs, attrs, name=name, source=self.source)
 
     def constant(self, value: object, dtype: str, name: str = "value") -> str:
-        """Return a new constant of ``value``."""
+        """Add a constant of ``value``; return its name."""
         return self.graph.add_constant(name, np.asarray(value, DTYPES[dtype].storage), dtype)
 
     def reshape(self, tensor: str, shape: Sequence[int]) -> str:
-        """Return the elements of ``tensor`` in another shape."""
+        """Reshape a tensor."""
         if self.type(tensor).shape == tuple(shape):
             return tensor
         return self.emit("RESHAPE", [tensor], shape=tuple(shape))
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """Return ``tensor`` in another dtype."""
+        """Cast a tensor to another dtype."""
         return (
             tensor if self.type(tensor).dtype == dtype else self.emit("CAST", [tensor], dtype=dtype)
         )
 
     def slice(self, tensor: str, axis: int, start: int, stop: int) -> str:
-        """Return a range along one axis."""
+        """Take a range along one axis."""
         if (start, stop) == (0, self.type(tensor).shape[axis]):
             return tensor
         return self.emit("SLICE", [tensor], axis=axis, start=start, stop=stop)
@@ -80,7 +81,7 @@ class Scope:
         return self.emit(op, [tensor], scalar=number, scalar_index=1)
 
     def fork(self) -> Scope:
-        """Return a scope of the same graph whose variables go ways of their own from here."""
+        """Return a scope of the same graph with its own copy of the variables."""
         return replace(
             self,
             values=dict(self.values),
@@ -89,13 +90,13 @@ class Scope:
         )
 
     def lost(self) -> dict[str, str]:
-        """Return the variables that stand for no tensor, which is so in blocks inside as well."""
+        """Return the variables that are :data:`POISON` here; blocks inside inherit them."""
         return {name: POISON for name, tensor in self.values.items() if tensor == POISON}
 
     def inner(self, graph: Graph, names: Sequence[str]) -> Scope:
-        """Return the scope of a block of a node: what these variables are enters it as inputs.
+        """Return the scope of a block of a node; these variables become its inputs.
 
-        Constants become its own.
+        Constants are copied into the block.
         """
         inner = Scope(graph, self.source, self.lost(), dict(self.extents), dict(self.indices))
         for name in names:
@@ -103,13 +104,13 @@ class Scope:
         return inner
 
     def enter(self, outer: Scope, tensor: str, name: str) -> str:
-        """Make an input, or a constant, of what is a tensor of the scope around."""
+        """Add an input, or a constant, for a tensor of the enclosing scope; return its name."""
         if tensor in outer.graph.constants:
             return self.graph.add_constant(tensor, outer.graph.constants[tensor])
         return self.graph.add_input(name, *outer.type(tensor)[:2])
 
 
 def filled(value: object, dtype: str, shape: Shape) -> Constant:
-    """Return a constant of one number, stored once."""
+    """Return a constant of one repeated number, which is stored once."""
     one = literal(np.asarray(value, DTYPES[dtype].storage), dtype)
     return derived("EXPAND", [one], {"shape": shape}) if shape else one

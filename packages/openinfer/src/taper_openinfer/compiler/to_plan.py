@@ -32,42 +32,44 @@ def compile_program(
     strict: bool = False,
     passes: Sequence[Pass | str] | None = None,
 ) -> Plan:
-    """Make a plan of a program: a run of it is a step.
+    """Compile a program to a plan; one run of the plan is one step of the program.
 
     Parameters
     ----------
     program : Graph, str or os.PathLike
-        A path is that of a program's text, or of its JSON.
+        A path names a file with a program's text or JSON.
     model : Model, str or os.PathLike
-        What the program's variables hold; a path is that of an ``.oinf`` file.
+        The initial values of the variables; a path names an ``.oinf`` file.
     outputs : sequence of str, optional
-        The variables that a run gives. The default are the volatile and dynamic ones that the
-        program writes and does not read after the last write; all that it writes if it reads each.
+        The variables that a run returns. By default these are the volatile and dynamic ones that
+        the program writes and does not read after the last write, or all that it writes if it reads
+        each of them.
     strict : bool
-        Whether it is an error, not a warning, that a variable begins as zeros though a step reads
-        it before it writes it.
+        Whether to raise an error, instead of a warning, if a variable starts as zeros and a step
+        reads it before writing it.
     passes : sequence of callable or str, optional
-        As :func:`taper_frontend.export` takes them.
+        See :func:`taper_frontend.export`.
 
     Returns
     -------
     Plan
-        Dynamic variables are its inputs, persistent ones its states, each by its own name; an
-        output that has the name of an input is called ``output_`` and that name.
+        Its inputs are the dynamic variables and its states the persistent ones, under their own
+        names. An output with the name of an input gets the prefix ``output_``.
 
     Warns
     -----
     ExportWarning
-        Naming what begins as zeros though a step reads it before it writes it.
+        If a variable starts as zeros and a step reads it before writing it.
 
     Raises
     ------
     ProgramError
-        Listing all that is wrong with the program, or has no place in a plan, with line and column.
+        Listing every error in the program, and every node that a plan cannot express, with line and
+        column.
     ExportError
-        If one of ``outputs`` is no variable that a step leaves.
+        If one of ``outputs`` is no variable that has a value after a step.
     OinfError
-        If the file is no model.
+        If the file is not a valid model.
     """
     graph = program if isinstance(program, Graph) else load_program(program)
     with nullcontext(model) if isinstance(model, Model) else open_model(model) as opened:
@@ -90,7 +92,7 @@ def compile_program(
 
 
 def _of_zeros(program: LinkedProgram) -> list[str]:
-    """Tell of the variables that begin as zeros though a step reads them first."""
+    """Return a message for each variable that starts as zeros and is read first."""
     if not program.zeros:
         return []
     names = ", ".join(program.zeros)

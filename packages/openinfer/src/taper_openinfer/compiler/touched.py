@@ -1,4 +1,4 @@
-"""Tell which variables nodes of a program read and write, and what else decides how they lower."""
+"""Find the variables that nodes of a program read and write, and the names in their indices."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Touched(NamedTuple):
-    """What nodes touch, in the order in which they do.
+    """The variables that some nodes use, in the order of their use.
 
     Attributes
     ----------
     names : tuple of str
-        Bases of accesses, and names in their indices; not all of them are variables.
+        The bases of accesses, and the names in their indices, some of which are no variables.
     written : tuple of str
     """
 
@@ -29,7 +29,7 @@ class Touched(NamedTuple):
 
 
 def touched(graph: Graph, nodes: Iterable[Node]) -> Touched:
-    """Return what ``nodes``, the loops and the blocks they run touch."""
+    """Return what ``nodes`` use, including the loops and the blocks that they run."""
     names: dict[str, None] = {}
     written: dict[str, None] = {}
     for node in all_nodes(graph, nodes):
@@ -41,7 +41,7 @@ def touched(graph: Graph, nodes: Iterable[Node]) -> Touched:
 
 
 def all_nodes(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
-    """Yield nodes and those inside: of loops' bodies, and once of each block that branches run."""
+    """Yield nodes, those of loop bodies, and once those of each block that a branch runs."""
     waiting = [iter(nodes)]
     seen: set[str | None] = set()
     while waiting:
@@ -59,7 +59,7 @@ def all_nodes(graph: Graph, nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def index_names(access: Access) -> list[str]:
-    """Return the names that stand in the indices of an access."""
+    """Return the names in the indices of an access."""
     values = [
         value
         for index in access.indices

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def load_program(path: str | os.PathLike[str]) -> Graph:
-    """Return the graph of a file that holds a text, or a graph in JSON.
+    """Read the graph of a program from a file with its text or its JSON.
 
-    JSON begins with a brace, which no text does.
+    A file that begins with a brace is JSON.
 
     Raises
     ------
     ProgramError
-        If the file is too large, is not UTF-8, or is no program.
+        If the file is too large, is not UTF-8, or is not a program.
     InputError
-        If ``path`` is no path.
+        If ``path`` is not a path.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     check_path(path)
     name = os.fsdecode(path)
@@ -41,7 +41,7 @@ def load_program(path: str | os.PathLike[str]) -> Graph:
         message = f"expected a text in UTF-8, got other bytes at {error.start}"
         raise ProgramError([Problem(message)], name) from None
     if text.lstrip().startswith("{"):
-        from taper_openinfer.language.graph_json import graph_from_json  # rarer than text
+        from taper_openinfer.language.graph_json import graph_from_json  # JSON is rarer than text
 
         return graph_from_json(text, name)
     return parse(text, name)

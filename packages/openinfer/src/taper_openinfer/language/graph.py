@@ -1,7 +1,7 @@
-"""A program: variables in four kinds of memory, and blocks of nodes.
+"""Represent a program as a graph: variables in four kinds of memory, and blocks of nodes.
 
-It is what a text says (:func:`taper_openinfer.language.parser.parse`), what JSON holds, and
-what calls build:
+A graph is parsed from a text (:func:`taper_openinfer.language.parser.parse`), read from JSON, or
+built by calls:
 
 >>> graph = Graph()
 >>> graph.add_var("x", "dynamic", "f32", ["B"])
@@ -10,8 +10,8 @@ what calls build:
 >>> graph.add_node("entry", Op("mul", ["y", "x"], output="y"))
 >>> graph.add_node("entry", Return())
 
-Nothing here looks at a model file, at ops or at element types:
-:func:`taper_openinfer.link.link` checks a whole program before anything runs.
+This module knows no model files, ops or element types: :func:`taper_openinfer.link.link` checks a
+whole program before it runs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ __all__ = [
 DYNAMIC, VOLATILE, CONSTANT, PERSISTENT = MEMORY = "dynamic", "volatile", "constant", "persistent"
 ENTRY = "entry"
 
-#: How deep loops may stand in one another.
+#: How deeply loops may be nested.
 MAX_DEPTH = 32
 
 
@@ -119,12 +119,12 @@ class Node:
     Attributes
     ----------
     index : int
-        Rises in the order in which nodes are made; a loop's is behind those of its body.
+        Increases in the order in which nodes are made; a loop comes after the nodes of its body.
     kind : NodeKind
     uuid : str
-        Names this node alone. Graphs are compared without it, and without ``place``.
+        Unique to this node. Comparing graphs ignores it and ``place``.
     place : TextPosition or None
-        In the text that it comes from.
+        The position in the text that the node was parsed from.
     """
 
     index: int
@@ -141,25 +141,25 @@ class Variable:
     ----------
     name : str
     kind : str
-        Of its memory: ``"dynamic"``, ``"volatile"``, ``"constant"`` or ``"persistent"``.
+        The kind of memory: ``"dynamic"``, ``"volatile"``, ``"constant"`` or ``"persistent"``.
     dtype : str
-        ``"f32"``.
+        The element type: ``"f32"``.
     dims : tuple of str
         Literals, sizevars, or products of two: ``"128"``, ``"B"``, ``"H*D"``.
     init : int, float or bool, optional
-        Of every element that the file does not give.
+        The initial value of every element that the file does not give.
     ref_name : str, optional
-        The file's tensor, where it has another name.
+        The name of the file's tensor, if it differs from the variable's.
     pattern : str, optional
-        Of a prefix table: ``"layers.{l}.weight"``.
+        The tensor names of a prefix table: ``"layers.{l}.weight"``.
     table_indices : tuple of str
-        Of a prefix table or a cache.
+        The indices of a prefix table or a cache.
     table : bool
-        Whether it is a cache of entries by index.
+        Whether the variable is a cache of entries by index.
     auto_dim : tuple of str
         The indices by which the tensor itself grows, one per dim.
     fixed : dict of str to int
-        The most that an index, or a count, may be.
+        The largest value of an index, or of a count.
     """
 
     name: str
@@ -177,12 +177,12 @@ class Variable:
 
     @property
     def is_prefix_table(self) -> bool:
-        """Whether it is a family of the file's tensors under one name."""
+        """Return whether the variable is a family of the file's tensors under one name."""
         return self.pattern is not None
 
     @property
     def is_cache(self) -> bool:
-        """Whether it is a table or grows."""
+        """Return whether the variable is a table of entries, or grows."""
         return self.table or bool(self.auto_dim)
 
 
@@ -202,13 +202,13 @@ class Graph:
     Attributes
     ----------
     vars : dict of str to Variable
-        In the order of declaration.
+        The variables, in the order of declaration.
     blocks : dict of str to Block
-        A step runs ``"entry"``.
+        The blocks; a step runs ``"entry"``.
     next_index : int
-        Of the node that will be made next.
+        The index of the next node.
     name : str
-        What messages call the program, usually its file. It is not compared.
+        The program's name in messages, usually its file. It is not compared.
     """
 
     vars: dict[str, Variable] = field(default_factory=dict)
@@ -276,7 +276,7 @@ class Graph:
         return self.blocks[name]
 
     def add_node(self, block: str, kind: NodeKind, place: TextPosition | None = None) -> Node:
-        """Make a node and put it at the end of a block.
+        """Make a node and append it to a block.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class Graph:
         return self.add_prebuilt_node(block, self.make_node(kind, place))
 
     def add_prebuilt_node(self, block: str, node: Node) -> Node:
-        """Put a node that :meth:`make_node` or :meth:`make_loop_node` made at the end of a block.
+        """Append a node that :meth:`make_node` or :meth:`make_loop_node` made to a block.
 
         Raises
         ------
@@ -298,7 +298,7 @@ class Graph:
         return node
 
     def make_node(self, kind: NodeKind, place: TextPosition | None = None) -> Node:
-        """Make a node that stands in no block yet."""
+        """Make a node that is in no block yet."""
         node = Node(self.next_index, kind, place=place)
         self.next_index += 1
         return node
@@ -312,11 +312,11 @@ class Graph:
         body: Sequence[Node],
         place: TextPosition | None = None,
     ) -> Node:
-        """Make a loop of nodes that were made before it."""
+        """Make a loop node; its body's nodes must exist already."""
         return self.make_node(Loop(name, index, start, end, list(body)), place)
 
     def nodes(self) -> Iterator[Node]:
-        """Every node of every block, those of a loop's body behind the loop."""
+        """Yield every node of every block; the nodes of a loop's body follow the loop."""
         waiting = [iter(block.nodes) for block in reversed(self.blocks.values())]
         while waiting:
             node = next(waiting[-1], None)
@@ -328,7 +328,7 @@ class Graph:
                 waiting.append(iter(node.kind.body))
 
     def blocks_beside(self) -> list[str]:
-        """Names of the blocks that run beside the first one: no branch leads to them."""
+        """Return the names of the blocks that run beside the entry block, no branch's targets."""
         branches = [node.kind for node in self.nodes() if isinstance(node.kind, Branch)]
         targets = {name for branch in branches for name in (branch.then, branch.otherwise)}
         return [name for name in self.blocks if name != ENTRY and name not in targets]

@@ -1,9 +1,9 @@
-"""Programs as OpenInfer's JSON, of its first era, of the middle and of the later one.
+"""Write programs as OpenInfer's JSON, in the spelling of its first, middle or later era.
 
-All eras hold the same graphs. In the first one an op is ``"Add"``, with attrs of its own kind
-(``"None"``, ``{"Relu": {...}}``), and what a variable does not say is left out. In the middle one
-every field of a variable is there. In the later one so it is, an op is ``"add"``, and attrs are a
-list of names and values.
+All eras hold the same graphs. In the first era an op is ``"Add"``, its attrs have a kind of their
+own (``"None"``, ``{"Relu": {...}}``), and fields of a variable that are not set are left out. From
+the middle era on, every field of a variable is written. In the later era an op is ``"add"``, and
+attrs are a list of names and values.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Era = Literal["first", "middle", "later"]
 
 
 def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
-    """Return a graph as OpenInfer writes it: keys sorted, two spaces, no line break at the end.
+    """Return a graph as OpenInfer's JSON: keys sorted, indented by two, no final line break.
 
     Parameters
     ----------
     graph : Graph
     era : {"later", "middle", "first"}
-        Those before the later one have only settings of ``relu``, and cannot hold prefix tables'
-        entries as operands of ops any other way than as their text.
+        The first and the middle era have only the settings of ``relu``, and write an entry of a
+        prefix table that is an operand as its text.
 
     Raises
     ------
@@ -51,6 +51,7 @@ def graph_to_json(graph: g.Graph, era: Era = "later") -> str:
 
 
 def _variable(variable: g.Variable, era: Era) -> dict[str, Any]:
+    """Return the fields of a variable; the first era leaves out those that are not set."""
     written = {
         "name": variable.name,
         "kind": variable.kind.capitalize(),
@@ -79,12 +80,12 @@ def _json_dtype(name: str) -> str:
 
 
 def _init(variable: g.Variable) -> dict[str, Any] | None:
-    """An initial value under the name of its element type."""
+    """Return an initial value as an object whose key is the element type."""
     if variable.init is None:
         return None
     is_float = DTYPES[variable.dtype].kind == "float" and type(variable.init) is int
     value: Any = variable.init
-    if is_float and float(value) == value:  # an integer of more digits stays one
+    if is_float and float(value) == value:  # an integer of more digits stays an integer
         value = float(value)
     if type(value) is float and not math.isfinite(value):
         raise OpenInferError(f"{shown(variable.name)}: expected an init that JSON has, got {value}")
@@ -96,6 +97,11 @@ def _node(node: g.Node, era: Era) -> dict[str, Any]:
 
 
 def _kind(kind: g.NodeKind, era: Era) -> Any:
+    """Return a node's kind as JSON: its name, or an object of its name and its fields.
+
+    Fields have the names of OpenInfer's own enum. Bounds of loops are texts; indices of caches are
+    ``{"Single": value}`` or ``{"Slice": {"start": value, "end": value}}``.
+    """
     name = type(kind).__name__
     fields: dict[str, Any]
     match kind:
@@ -166,7 +172,7 @@ def _value(value: g.Value | None) -> dict[str, Any] | None:
 
 
 def _first_op(op: str) -> str:
-    """``"is_finite"`` as the first era spells it: ``"IsFinite"``."""
+    """Return the first era's name of an op: ``"IsFinite"`` for ``"is_finite"``."""
     name = op if "." in op else "".join(word.capitalize() for word in op.split("_"))
     if from_first_era(name) != op:
         raise OpenInferError(f"OpenInfer's era before the later one cannot spell op {shown(op)}")
@@ -174,6 +180,7 @@ def _first_op(op: str) -> str:
 
 
 def _first_attrs(kind: g.Op) -> Any:
+    """Return the first era's attrs of an op; raise OpenInferError if it has no such setting."""
     if not kind.settings:
         return "None"
     spelled = {setting: name for name, setting in FIRST_SETTINGS.get(kind.op, {}).items()}
@@ -213,5 +220,5 @@ def _setting(value: g.Setting) -> dict[str, Any]:
 
 
 def _settings_number(value: Any) -> Any:
-    """A number as JSON has it, which has no infinities: they are texts."""
+    """Return a number as JSON; infinities, which JSON lacks, are written as texts."""
     return str(value) if type(value) is float and math.isinf(value) else value

@@ -1,4 +1,4 @@
-"""Read graphs from OpenInfer's JSON, of either era; :mod:`.graph_json` writes them."""
+"""Read graphs from OpenInfer's JSON of any era; :mod:`.graph_json` writes it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-#: Characters of the path to a field in a message.
+#: The most characters of the path to a field in a message.
 _MAX_WHERE = 160
 
 #: Memory kinds as JSON spells them.
 _MEMORY = {kind.capitalize(): kind for kind in g.MEMORY}
 
-#: How the first era spells the settings that it has, by op.
+#: The first era's spelling of its settings, by op.
 FIRST_SETTINGS = {"relu": {"negative_slope": "alpha", "clamp_max": "clamp_max"}}
 
 
 def graph_from_json(text: str, name: str = "<program>") -> g.Graph:
-    """Return the graph that JSON of either era holds.
+    """Return the graph in a JSON text of any era.
 
-    Optional fields that are missing have their defaults.
+    Missing optional fields have their defaults.
 
     Raises
     ------
     ProgramError
-        If the text is too long; naming the field that is unknown, missing or of another type.
+        If the text is too long, or a field is unknown, missing or of the wrong type.
     """
     check_text(text)
     if len(text) > MAX_JSON:
@@ -58,7 +58,7 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object, each of whose keys stands there once."""
+    """Make a JSON object; raise _FieldError if a key occurs twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -68,7 +68,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _FieldError(Exception):
-    """A field that is wrong."""
+    """A field is wrong."""
 
     def __init__(self, where: str, reason: str) -> None:
         where = f"...{where[-_MAX_WHERE:]}" if len(where) > _MAX_WHERE else where
@@ -81,13 +81,13 @@ def _fail(where: str, expected: str, got: object) -> NoReturn:
 
 
 class _Fields(NamedTuple):
-    """An object of JSON whose fields are taken by name."""
+    """A JSON object whose fields are read by name."""
 
     where: str
     values: dict[str, Any]
 
     def get(self, key: str, read: Callable[[str, Any], Any], default: Any = ...) -> Any:
-        """Read a field; one without default must be there."""
+        """Read a field; without a default the field is required."""
         if key not in self.values and default is not ...:
             return default
         if key not in self.values:
@@ -153,7 +153,7 @@ _texts = _list_of(_text)
 
 
 def _one_of(where: str, value: Any) -> tuple[str, Any]:
-    """What a kind is: its name, and its fields if it has some."""
+    """Return the name of a kind, and its fields if it has any."""
     if type(value) is str:
         return value, None
     if type(value) is not dict or len(value) != 1:
@@ -162,6 +162,7 @@ def _one_of(where: str, value: Any) -> tuple[str, Any]:
 
 
 def _graph(document: Any, name: str) -> g.Graph:
+    """Build the graph of a JSON document, and check that its counters fit its nodes."""
     fields = _object("graph", document, ("blocks", "next_index", "vars"))
     graph = g.Graph(name=name)
     for key, value in fields.get("vars", _dict, {}).items():
@@ -187,6 +188,7 @@ def _dict(where: str, value: Any) -> dict[str, Any]:
 
 
 def _read_variable(where: str, value: Any, name: str) -> g.Variable:
+    """Read a variable's declaration; ``name`` is its key in the document."""
     known = (
         *("name", "kind", "dtype", "dims", "init", "ref_name", "pattern", "table_indices"),
         *("table", "auto_dim", "fixed"),
@@ -244,6 +246,7 @@ def _read_node(where: str, value: Any, depth: int = 0) -> g.Node:
 
 
 def _read_kind(where: str, value: Any, depth: int) -> g.NodeKind:
+    """Read the kind of a node; ``depth`` counts the enclosing loops."""
     name, fields = _one_of(where, value)
     if name not in _KINDS:
         _fail(where, f"a kind of node ({', '.join(_KINDS)})", name)
@@ -303,7 +306,7 @@ def _read_value(where: str, value: Any) -> g.Value:
 
 
 def _read_operand(where: str, value: Any) -> g.Access:
-    """A variable or an entry of a prefix table, by its text."""
+    """Read the text of a variable or of an entry of a prefix table."""
     try:
         return g.access(_text(where, value))
     except OpenInferError as error:
@@ -311,7 +314,7 @@ def _read_operand(where: str, value: Any) -> g.Access:
 
 
 def from_first_era(op: str) -> str:
-    """Return the name of an op of the first era: ``"is_finite"`` of ``"IsFinite"``."""
+    """Return the later name of a first-era op: ``"is_finite"`` for ``"IsFinite"``."""
     if not op[:1].isupper() or "." in op:
         return op
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in op)[1:]
@@ -320,13 +323,13 @@ def from_first_era(op: str) -> str:
 def _read_op(
     op: str, attrs: tuple[bool, dict[str, Any]], inputs: list[g.Access], output: g.Access
 ) -> g.Op:
-    """Put together an op of either era; ``attrs`` are whether it is the first, and settings."""
+    """Build an op; ``attrs`` says whether it is of the first era, and holds the settings."""
     is_first, settings = attrs
     return g.Op(from_first_era(op) if is_first else op, tuple(inputs), settings, output)
 
 
 def _read_attrs(where: str, value: Any) -> tuple[bool, dict[str, Any]]:
-    """Read settings of either era, and tell whether it is the first."""
+    """Read settings of any era; also return whether they are of the first."""
     if type(value) is dict and "items" in value:
         items = _object(where, value, ("items",)).get("items", _list_of(_read_item))
         if len(dict(items)) < len(items):
@@ -388,7 +391,7 @@ _READ_SRC, _READ_DST = ("src", _read_operand, ...), ("dst", _read_operand, ...)
 _COUNT = (("target", _text, ...), ("amount", _integer, 1))
 _NAMES = (("vars", _texts, ...),)
 
-#: What makes each kind of node, and its fields: name, reader, default.
+#: For each kind of node its class, and its fields: name, reader, default.
 _KINDS: dict[str, tuple[Callable[..., Any], Sequence[tuple[str, Callable[..., Any], Any]]]] = {
     "Assign": (
         g.Assign,

@@ -1,4 +1,4 @@
-"""List the kinds of nodes of a program, and the accesses to variables in them."""
+"""Define the kinds of nodes of a program, and the accesses to variables in them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
     from taper_openinfer.language.graph import Node
 
-#: A bound or an index: a literal, or the name of what gives it when the program runs.
+#: A bound or an index: a literal, or a name that has its value when the program runs.
 Value = int | str
 
 
 class Name(str):
-    """A setting that is a bare word: ``f32``, ``nearest``, or the variable that has the value.
+    """A setting that is a bare word: ``f32``, ``nearest``, or a variable that holds the value.
 
-    It equals the string of its text. Only a ``Name`` can mean a variable.
+    A name equals the string of its text. Only a ``Name`` can mean a variable.
     """
 
     __slots__ = ()
 
 
-#: What a setting of an op can be.
+#: The types of a setting of an op.
 Setting = bool | int | float | str | tuple[int | str, ...]
 
 
@@ -39,7 +39,7 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of indices, ``start`` to before ``end``; None is the first, or behind the last."""
+    """A range of indices from ``start`` to before ``end``; None is the first, or past the last."""
 
     start: Value | None = None
     end: Value | None = None
@@ -54,7 +54,7 @@ Index = Single | Slice
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A variable, or entries of one.
+    """An access to a variable or to some of its entries.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Access:
         The variable.
     indices : tuple of Index
     bracketed : bool
-        Whether brackets stand behind the name, which may hold nothing: ``K[]``.
+        Whether the name is followed by brackets, which may be empty: ``K[]``.
     """
 
     base: str
@@ -74,12 +74,12 @@ class Access:
 
 
 def access(text: str | Access) -> Access:
-    """Return the access that a text like ``"K[layer, ..step]"`` stands for.
+    """Parse a text like ``"K[layer, ..step]"`` as an access.
 
     Raises
     ------
     ProgramError
-        If it stands for none.
+        If the text is not an access.
     """
     if isinstance(text, Access):
         return text
@@ -91,7 +91,7 @@ def access(text: str | Access) -> Access:
 
 
 def _accept(kind: object, *names: str) -> None:
-    """Let a kind of node be made with texts where it has accesses."""
+    """Convert the texts in these fields of a node kind to accesses."""
     for name in names:
         value = getattr(kind, name)
         if isinstance(value, (str, Access)):
@@ -101,20 +101,20 @@ def _accept(kind: object, *names: str) -> None:
 
 
 def _texts(kind: object, *names: str) -> None:
-    """Let a kind of node be made with any sequence of names, or of sizes, where it has a tuple."""
+    """Convert the names or sizes in these fields of a node kind to tuples of strings."""
     for name in names:
         values = getattr(kind, name)
         object.__setattr__(kind, name, tuple(map(str, values)))
 
 
 def _hashable(value: object) -> object:
-    """Let integers of a setting be given as any list of them."""
+    """Convert a list of integers to a tuple; return other values unchanged."""
     return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Declare a temporary, which is zeros until it is written and ends with the step."""
+    """Declares a temporary, which is zeros until it is written and ends with the step."""
 
     name: str
     dtype: str
@@ -126,7 +126,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Op:
-    """Compute ``output`` from ``inputs``. Texts stand for accesses."""
+    """Computes ``output`` from ``inputs``. Texts are parsed as accesses."""
 
     op: str
     inputs: tuple[Access, ...] = ()
@@ -140,12 +140,12 @@ class Op:
 
 @dataclass(frozen=True)
 class Return:
-    """End the block; nodes behind it do not run."""
+    """Ends the block; nodes after it do not run."""
 
 
 @dataclass(frozen=True)
 class CacheRead:
-    """Copy from persistent memory: ``cache.read src >> dst``."""
+    """Copies from persistent memory: ``cache.read src >> dst``."""
 
     src: Access
     dst: Access
@@ -156,7 +156,7 @@ class CacheRead:
 
 @dataclass(frozen=True)
 class CacheWrite:
-    """Copy to persistent memory: ``cache.write src >> dst``."""
+    """Copies to persistent memory: ``cache.write src >> dst``."""
 
     src: Access
     dst: Access
@@ -167,7 +167,7 @@ class CacheWrite:
 
 @dataclass(frozen=True)
 class CacheIncrement:
-    """Add to a persistent number."""
+    """Adds to a persistent number."""
 
     target: str
     amount: int = 1
@@ -175,7 +175,7 @@ class CacheIncrement:
 
 @dataclass(frozen=True)
 class CacheDecrement:
-    """Subtract from a persistent number."""
+    """Subtracts from a persistent number."""
 
     target: str
     amount: int = 1
@@ -183,7 +183,7 @@ class CacheDecrement:
 
 @dataclass(frozen=True)
 class CacheReset:
-    """Bring a persistent variable, or entries of it, back to how it was before the first step."""
+    """Resets a persistent variable, or entries of it, to the state before the first step."""
 
     target: Access
 
@@ -193,7 +193,7 @@ class CacheReset:
 
 @dataclass(frozen=True)
 class Loop:
-    """Run ``body`` for every ``index`` from ``start`` to before ``end``."""
+    """Runs ``body`` for every ``index`` from ``start`` to before ``end``."""
 
     name: str
     index: str
@@ -204,7 +204,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Branch:
-    """Run block ``then``; with a condition, that one where it is not 0 and else ``otherwise``."""
+    """Runs block ``then``, or, if there is a condition and it is 0, block ``otherwise``."""
 
     condition: str | None
     then: str
@@ -213,12 +213,12 @@ class Branch:
 
 @dataclass(frozen=True)
 class Barrier:
-    """Let everything before end before anything behind begins."""
+    """Separates nodes: all nodes before it end before any node after it begins."""
 
 
 @dataclass(frozen=True)
 class Dep:
-    """Let ``before`` begin only after ``after`` has ended."""
+    """Lets ``before`` begin only after ``after`` has ended."""
 
     after: str
     before: str
@@ -226,7 +226,7 @@ class Dep:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Copy between variables of equal dtype and shape: ``transfer src >> dst``."""
+    """Copies between variables of equal dtype and shape: ``transfer src >> dst``."""
 
     src: Access
     dst: Access
@@ -237,7 +237,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Yield:
-    """Hand snapshots of variables to the blocks that run beside the entry block."""
+    """Gives snapshots of variables to the blocks that run beside the entry block."""
 
     names: tuple[str, ...]
 
@@ -247,7 +247,7 @@ class Yield:
 
 @dataclass(frozen=True)
 class Await:
-    """Wait until the blocks beside the entry block have done with these variables."""
+    """Waits until the blocks beside the entry block are done with these variables."""
 
     names: tuple[str, ...]
 
@@ -275,7 +275,7 @@ NodeKind = (
 
 
 def accesses(kind: object) -> tuple[Sequence[Access], Sequence[Access]]:
-    """Return the accesses that a node itself reads, and those that it writes."""
+    """Return the accesses that a node reads, and those that it writes, without its inner nodes."""
     match kind:
         case Op(inputs=inputs, output=output):
             return inputs, (output,)
@@ -297,9 +297,9 @@ def accesses(kind: object) -> tuple[Sequence[Access], Sequence[Access]]:
 
 
 def returns(nodes: Iterable[Node]) -> bool:
-    """Whether one of these nodes, or of loops among them, returns from the block they stand in.
+    """Return whether one of these nodes, or of loops among them, ends their block.
 
-    A return in a block that they branch to only ends that block.
+    A return in a block that a node branches to only ends that block.
     """
     return any(
         isinstance(node.kind, Return) or (isinstance(node.kind, Loop) and returns(node.kind.body))
@@ -308,9 +308,9 @@ def returns(nodes: Iterable[Node]) -> bool:
 
 
 def describe(kind: NodeKind) -> str:
-    """Return the fixed text of a node, without body and settings: ``"cache.read K[l] >> k"``.
+    """Describe a node without its body and its settings: ``"cache.read K[l] >> k"``.
 
-    Traces and errors show it. Names come from strangers: print it with care.
+    Traces and errors show this text. Names in it may be hostile: escape it before printing.
     """
     match kind:
         case Assign():

@@ -1,4 +1,4 @@
-"""Split the text of a program into tokens with their places."""
+"""Split the text of a program into tokens with their positions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from taper_openinfer.errors import (
 )
 from taper_runtime.base.records import NamedTuple
 
-#: Characters of a program as a text, and as JSON, which needs more; of a literal number in a text.
+#: The most characters of a program's text, of its JSON, and of a literal number in a text.
 MAX_TEXT = 1 << 20
 MAX_JSON = 8 * MAX_TEXT
 _MAX_DIGITS = 40
 MAX_INTEGER = (1 << 64) - 1
 
 _NAME, _NUMBER = r"[A-Za-z_][A-Za-z0-9_]*", r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-#: The type that may stand behind a number, as OpenInfer's older programs have it: ``1u8``.
+#: The type suffix that a number may have in OpenInfer's older programs: ``1u8``.
 _SUFFIX = r"[iu](?:8|16|32|64)|f(?:16|32|64)"
 _TOKEN = re.compile(
     rf"""(?P<space>(?:[ \t\r\n\f]+|//[^\n]*|/\*.*?\*/)+)
@@ -37,7 +37,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.+-]+|.", re.DOTALL)
 
 
 class Token(NamedTuple):
-    """A piece of a program.
+    """A token of a program's text.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Token(NamedTuple):
 
 
 def check_text(text: object) -> None:
-    """Check that somebody gives the text of a program, not its path or nothing.
+    """Check that the argument is the text of a program, and not a path.
 
     Raises
     ------
@@ -69,12 +69,12 @@ def check_text(text: object) -> None:
 def tokens(text: str, name: str) -> list[Token]:
     """Return the tokens of a text; the last one is of kind ``"end"``.
 
-    Comments are ``// ...`` and ``/* ... */``, as spaces are.
+    Spaces and comments, ``// ...`` and ``/* ... */``, separate tokens.
 
     Raises
     ------
     ProgramError
-        If the text is too long, or a character begins no token.
+        If the text is too long, or a character cannot begin a token.
     """
     check_text(text)
     if len(text) > MAX_TEXT:
@@ -98,7 +98,7 @@ def tokens(text: str, name: str) -> list[Token]:
 
 
 def _refuse(text: str, at: int, place: TextPosition, name: str) -> NoReturn:
-    """Say what cannot be read."""
+    """Raise the error for a text that is no token."""
     if text.startswith("/*", at):
         message = "expected */ at the end of the comment, got the end of the text"
     elif text[at] == '"':
@@ -111,12 +111,12 @@ def _refuse(text: str, at: int, place: TextPosition, name: str) -> NoReturn:
 
 
 def number(token: Token, sign: int, name: str) -> int | float:
-    """Return the value of a literal number.
+    """Return the value of a number token.
 
     Raises
     ------
     ProgramError
-        If it has very many digits, is beyond u64 or f64, or is none of the type behind it.
+        If it has too many digits, exceeds u64 or f64, or is no value of the type in its suffix.
     """
     typed = _TYPED.fullmatch(token.text)
     if typed:

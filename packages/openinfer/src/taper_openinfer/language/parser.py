@@ -1,6 +1,6 @@
-"""Read the text of a program; docs/openinfer/language.md has its grammar.
+"""Parse the text of a program; docs/openinfer/language.md has the grammar.
 
-It only makes the calls of :class:`~taper_openinfer.language.graph.Graph` that a user could make.
+The parser only uses the public methods of :class:`~taper_openinfer.language.graph.Graph`.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ _ATTRIBUTES = ("init", "table", "auto_dim", "fixed", "pattern", "ref")
 
 
 def parse(text: str, name: str = "<program>") -> Graph:
-    """Return the graph that a text describes.
+    """Parse the text of a program.
 
     Parameters
     ----------
     text : str
     name : str
-        What messages call the program, usually its file.
+        The program's name in messages, usually its file.
 
     Raises
     ------
     ProgramError
-        With line and column, what was expected and what was got.
+        If the text is no program; the message has line, column, expected and actual token.
     """
     return _ProgramParser(text, name).program()
 
 
 def parse_access(text: str) -> Access:
-    """Return the access that a text like ``"K[layer, ..step]"`` stands for.
+    """Parse a text like ``"K[layer, ..step]"`` as an access.
 
     Raises
     ------
     ProgramError
-        If it stands for none.
+        If the text is not an access.
     """
     parser = _ProgramParser(text, "")
     found = parser.access()
@@ -84,7 +84,7 @@ def parse_access(text: str) -> Access:
 
 
 class _ProgramParser:
-    """Tokens, the next one of which is looked at, and the graph so far."""
+    """A recursive-descent parser: tokens, the position of the next one, the graph so far."""
 
     def __init__(self, text: str, name: str) -> None:
         self._name = name
@@ -115,11 +115,11 @@ class _ProgramParser:
         return self._next.kind in ("mark", "name") and self._next.text == text
 
     def _following(self, text: str) -> bool:
-        """Whether this text stands behind the next token, which is not the last one."""
+        """Return whether the token after the next one has this text."""
         return self._tokens[self._at + 1].text == text
 
     def _accept(self, text: str) -> bool:
-        """Take a mark or a word if it is next."""
+        """Consume the next token if it is this mark or word; return whether it was."""
         found = self._is(text)
         self._at += found
         return found
@@ -139,7 +139,7 @@ class _ProgramParser:
         return int(number(token, 1, self._name))
 
     def _list(self, item: Callable[[], T]) -> list[T]:
-        """At least one item, with commas between them."""
+        """Parse one or more items with commas between them."""
         found = [item()]
         while self._accept(","):
             found.append(item())
@@ -171,6 +171,7 @@ class _ProgramParser:
             self._variable(kind)
 
     def _variable(self, kind: str) -> None:
+        """Parse one declaration of a memory section."""
         token = self._take("name", "the name of a variable or '}'")
         indices: list[str] = []
         if self._accept("("):
@@ -212,6 +213,7 @@ class _ProgramParser:
         return self._word("a size: a whole number or the name of a sizevar")
 
     def _attribute(self, found: dict[str, object]) -> None:
+        """Parse one attribute of a declaration, such as ``@init(0)``; add it to ``found``."""
         token = self._next
         if token.kind != "name" or token.text not in _ATTRIBUTES:
             self._refuse(f"an attribute ({', '.join(f'@{name}' for name in _ATTRIBUTES)})")
@@ -325,6 +327,7 @@ class _ProgramParser:
         return Assign(name, dtype, tuple(dims))
 
     def _op_node(self) -> Op:
+        """Parse a call: ``op add(x, y, settings) >> z;``."""
         op = self._word("the name of an op")
         if op == "taper" and self._accept("."):
             op = f"taper.{self._word('the name of an op of Taper')}"
@@ -357,6 +360,7 @@ class _ProgramParser:
             inputs.append(self.access())
 
     def _setting(self) -> Setting:
+        """Parse the value of a setting: a number, a string, a word or a list."""
         for text, value in (("true", True), ("false", False), ("inf", float("inf"))):
             if self._accept(text):
                 return value
@@ -374,7 +378,7 @@ class _ProgramParser:
         return self._signed_number("a value: a number, true, false, inf, a string, [...] or a name")
 
     def _list_item(self) -> int | str:
-        """An integer, or a size as dims write it."""
+        """Parse an integer, or a size in the spelling of dims."""
         if self._is("-"):
             return self._signed_integer()
         item = self._dim()
@@ -426,7 +430,7 @@ class _ProgramParser:
         return Dep(after, self._dotted())
 
     def _dotted(self) -> str:
-        """What a dependency orders: an op, a node such as ``cache.write``, or a variable."""
+        """Parse what a dependency orders: an op, a node such as ``cache.write``, or a variable."""
         self._expect("(")
         words = [self._word("the name of an op or of a node")]
         while self._accept("."):

@@ -1,4 +1,4 @@
-"""Ops of a program as native plans: kernels instead of numpy, several nodes in one call."""
+"""Run ops of a program as native plans: kernels instead of numpy, several nodes per call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cut the calls of a stretch, whose shapes are known, into parts.
+"""Split a stretch of calls whose shapes are known into parts.
 
-A part is a plan of what Taper's ops compute, or one call that numpy computes.
+A part is a plan of calls that Taper's ops compute, or one call that numpy computes.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 
 class OpCall(Protocol):
-    """One op of a stretch, whoever describes it."""
+    """The interface of one op of a stretch."""
 
     @property
     def op(self) -> str:
-        """The op's name."""
+        """Return the op's name."""
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Numbers of values."""
+        """Return the numbers of the values that the op reads."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Numbers, strings and lists of them: no names of variables."""
+        """Return the settings: numbers, strings and lists of them, and no names of variables."""
 
     @property
     def output_dtype(self) -> str:
-        """The element type that the program has for what the op gives."""
+        """Return the element type that the program declares for the result."""
 
 
 class NumberedCall(NamedTuple):
-    """A call between values, which are numbered: each is written once.
+    """A call whose inputs and result are values with numbers; each value is written once.
 
     Attributes
     ----------
@@ -56,9 +56,9 @@ class NumberedCall(NamedTuple):
     reads : tuple of int
     settings : mapping
     value : int
-        What it gives.
+        The number of the result.
     declared : str
-        Element type that the program has for that.
+        The element type that the program declares for the result.
     """
 
     op: str
@@ -69,37 +69,38 @@ class NumberedCall(NamedTuple):
 
 
 class StretchPart(NamedTuple):
-    """Calls that belong together.
+    """Consecutive calls that are computed together.
 
     Attributes
     ----------
     calls : list of NumberedCall
     nodes : list of (str, mapping) or None
-        The op of Taper's that computes each, and its attrs. None where numpy computes the only one.
+        For each call, the Taper op that computes it, and its attrs. None if numpy computes the only
+        call.
     """
 
     calls: list[NumberedCall]
     nodes: list[tuple[str, Mapping[str, Any]]] | None
 
     def pairs(self) -> Iterator[tuple[NumberedCall, tuple[str, Mapping[str, Any]]]]:
-        """Go through the calls of a plan, each with its node."""
+        """Yield each call of a plan with its node."""
         return zip(self.calls, self.nodes or (), strict=True)
 
 
 class Packed(NamedTuple):
-    """How a plan has a constant: which value, and in what format."""
+    """Which value a constant of a plan holds, and in what format."""
 
     value: int
     format: str
 
     @property
     def name(self) -> str:
-        """Of the plan's tensor."""
+        """Return the constant's name in the plan."""
         return f"c{self.value}_{self.format.replace('.', '_')}"
 
 
 def needed(calls: Sequence[NumberedCall], results: Iterable[int]) -> list[NumberedCall]:
-    """Return the calls without those whose values nothing needs."""
+    """Return the calls whose results are needed, for ``results`` or by another needed call."""
     read, kept = set(results), []
     for call in reversed(calls):
         if call.value in read:
@@ -109,12 +110,12 @@ def needed(calls: Sequence[NumberedCall], results: Iterable[int]) -> list[Number
 
 
 def infer(calls: Iterable[NumberedCall], given: Sequence[Typed]) -> dict[int, Typed]:
-    """Return the types of all values; those given are the first ones.
+    """Return the types of all values; ``given`` has those of the inputs, which come first.
 
     Raises
     ------
     OpError, OpenInferError
-        Where a call takes no such inputs.
+        If a call does not accept its inputs.
     """
     types = dict(enumerate(given))
     for op, reads, settings, value, declared in calls:
@@ -123,7 +124,7 @@ def infer(calls: Iterable[NumberedCall], given: Sequence[Typed]) -> dict[int, Ty
 
 
 def cut(calls: Iterable[NumberedCall], types: Mapping[int, Typed]) -> list[StretchPart]:
-    """Return the parts of calls, in order."""
+    """Split calls into parts, in order."""
     parts: list[StretchPart] = []
     for call in calls:
         node = _node(call, types)
@@ -138,7 +139,7 @@ def cut(calls: Iterable[NumberedCall], types: Mapping[int, Typed]) -> list[Stret
 
 
 def written(parts: Sequence[StretchPart], results: Sequence[int]) -> list[list[int]]:
-    """Return for each part the values of its calls that others need: results in their order."""
+    """Return, for each part, the values it must output: those that results or other parts need."""
     order = {value: i for i, value in enumerate(results)}
     read, found = set(results), []
     for part in reversed(parts):
@@ -149,7 +150,7 @@ def written(parts: Sequence[StretchPart], results: Sequence[int]) -> list[list[i
 
 
 def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the op of Taper's that computes a call, and its attrs; None where there is none."""
+    """Return the Taper op that computes a call, and its attrs; None if there is none."""
     ends = [types[value] for value in (*call.reads, call.value)]
     if any(taper_name(dtype) is None for dtype, _ in ends):
         return None
@@ -161,24 +162,26 @@ def _node(call: NumberedCall, types: Mapping[int, Typed]) -> tuple[str, Mapping[
     *given, result = [tensor_type(each) for each in ends]
     try:
         inferred = REGISTRY[op].infer_types(given, attrs)
-    except OpError:  # sizes that Taper's op does not take: the largest of no elements
+    except OpError:  # Taper's op refuses these sizes, such as the maximum of no elements
         return None
     return (op, attrs) if inferred == (result,) else None
 
 
 def tensor_type(typed: Typed) -> TensorType:
-    """Return Taper's type for one of OpenInfer's, whose elements Taper has."""
+    """Convert an OpenInfer type to Taper's; the element type must exist there."""
     dtype, shape = typed
     return TensorType(taper_name(dtype) or dtype, shape)
 
 
 def infer_part(part: StretchPart, given: Mapping[int, TensorType]) -> dict[int, TensorType]:
-    """Return Taper's types of what a plan's calls read and give; sizes may be expressions.
+    """Return Taper's types of the values that a plan's calls read and compute.
+
+    Sizes may be expressions.
 
     Raises
     ------
     OpError
-        Where an op does not take its inputs for all the sizes.
+        If an op does not accept its inputs for all sizes.
     """
     types = dict(given)
     for call, (op, attrs) in part.pairs():
@@ -188,7 +191,7 @@ def infer_part(part: StretchPart, given: Mapping[int, TensorType]) -> dict[int, 
 
 
 class _PlanBuilder:
-    """Makes the plan of a part."""
+    """Builds the plan of a part."""
 
     def __init__(
         self,
@@ -218,6 +221,7 @@ class _PlanBuilder:
         self.nodes.append(PlanNode(op.name, tuple(inputs), (name,), attrs))
 
     def _input(self, value: int, index: int, op: OpDef, attrs: Mapping[str, Any]) -> str:
+        """Return the tensor that is input ``index`` of a call: a constant, an input or a result."""
         name = f"v{value}"
         type_ = self._types[value]
         if value in self._is_constant:
@@ -241,7 +245,7 @@ class _PlanBuilder:
     def _view(
         self, source: str, value: int, op: OpDef, attrs: Mapping[str, Any]
     ) -> Placement | None:
-        """Return where a result lies in its first input's memory, if it does."""
+        """Return the placement of a result inside its first input's memory, or None."""
         if op.view is None:
             return None
         spec, root = self.tensors[source], self.placements[source]
@@ -262,28 +266,28 @@ def make_plan(
     writes: Sequence[int],
     sizes: Mapping[str, tuple[int, int]],
 ) -> tuple[Plan, dict[str, Packed], list[int]]:
-    """Return the plan of a part that numpy does not compute.
+    """Build the plan of a part that kernels compute.
 
     Parameters
     ----------
     part : StretchPart
     types : mapping of int to TensorType
-        Of what the part reads and gives.
+        The types of the values that the part reads and computes.
     constants : container of int
-        Values that do not change.
+        The values that are constant.
     writes : sequence of int
-        What the plan is to give, in order.
+        The values that the plan outputs, in order.
     sizes : mapping of str to (int, int)
-        Variables in the types, with what they may be.
+        The size variables of the types, with their ranges.
 
     Returns
     -------
     plan : Plan
-        Without the constants' arrays.
+        The plan, without the arrays of its constants.
     packed : dict of str to Packed
-        What its constants are.
+        The values of its constants.
     reads : list of int
-        What its inputs are, in order.
+        The values of its inputs, in order.
     """
     nodes = [(call, REGISTRY[op], attrs) for call, (op, attrs) in part.pairs()]
     row_major = {

@@ -1,8 +1,8 @@
-"""Stretches: ops between two nodes of control, run by kernels.
+"""Compile stretches, which are runs of ops between two control nodes, to native plans.
 
-A stretch is straight-line calls of ops on inputs of known shapes. It becomes a plan, compiled by
-Taper's executor: values inside lie in an arena, weights are packed once, one call runs all. A call
-that no op of Taper's computes is numpy's, between two plans.
+A stretch is a sequence of calls of ops on inputs of known shapes. Taper's executor compiles it to a
+plan: intermediate values lie in an arena, weights are packed once, and one call runs everything. A
+call that no op of Taper computes is run by numpy, between two plans.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ if TYPE_CHECKING:
     from taper_openinfer.native.varying import ShapePattern
     from taper_runtime.ops.opdef import TensorType
 
-    #: Arrays in, arrays out.
+    #: A function from input arrays to output arrays.
     Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
-#: Stretches of different calls that are kept for other shapes and constants.
+#: Size of the cache of stretches with different calls, which other shapes and constants reuse.
 MAX_FAMILIES = 256
 
-#: Sets of shapes for which the plans of one are kept, where there is none for all of them.
+#: How many sets of shapes one stretch keeps plans for, if no plan serves all shapes.
 MAX_SHAPES = 8
 
-#: Plans of one for sizes that vary.
+#: How many plans with varying sizes one stretch keeps.
 MAX_GENERALS = 4
 
 
 class Stretches:
-    """Makes stretches that share packed weights.
+    """Compiles stretches, which share packed weights.
 
     Parameters
     ----------
     isa : str, optional
         The level of the kernels; see :attr:`taper_runtime.SessionOptions.isa`.
     threads : int
-        That may compute one node; 0 takes ``TAPER_NUM_THREADS``, else the CPUs at hand.
+        Threads that may compute one node; 0 takes ``TAPER_NUM_THREADS``, else the number of CPUs.
 
     Raises
     ------
     InputError
-        If this CPU lacks the level.
+        If this CPU does not support the level.
     """
 
     def __init__(self, isa: str | None = None, threads: int = 0) -> None:
         self._settings = Settings(thread_count(threads), dispatch=Dispatch(isa=active_isa(isa)))
         self._generations = itertools.count(1)
         self._families: dict[str, _Family] = {}
-        # By an array's identity and the format; with the array, so that its identity stays its own.
+        # Keyed by the array's id and the format. The array is kept so that its id is not reused.
         self._packed: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of the copies of constants in the formats that kernels read."""
+        """Return the bytes of the copies of constants in the formats that kernels read."""
         return sum(stored.nbytes for _, stored in self._packed.values())
 
     def make(
@@ -90,33 +90,33 @@ class Stretches:
         constants: Mapping[int, np.ndarray],
         outputs: Sequence[int],
     ) -> Run:
-        """Return what computes calls on inputs of certain shapes.
+        """Return a function that computes calls on inputs of certain shapes.
 
-        Where one was made of the same calls, and constants of the same shapes, it is used again
-        over these constants; from a second set of shapes on by a plan whose sizes vary.
+        A stretch with the same calls and constant shapes is reused with the new constants. From
+        the second set of shapes on, a plan with varying sizes is used if possible.
 
         Parameters
         ----------
         calls : sequence of OpCall
-            Each may read the inputs and what calls before it give.
+            The calls; each may read the inputs and the results of earlier calls.
         shapes : sequence of tuple of int
-            Of the inputs.
+            The shapes of the inputs.
         dtypes : sequence of str
         constants : mapping of int to numpy.ndarray
-            Inputs that are the same array in each run, by their numbers; nobody writes to it.
+            The inputs that are the same array in every run, by number; nobody writes to them.
         outputs : sequence of int
-            Values that a run returns: the inputs' numbers, then one for each call.
+            The values that a run returns. Inputs are numbered first, then the calls' results.
 
         Returns
         -------
         callable
-            Takes the arrays of the inputs that vary, in order, and only reads them. Returns those
-            of the outputs: new ones, or where no call computes it the input itself.
+            Takes the arrays of the varying inputs, in order, and only reads them. Returns the
+            outputs as new arrays; an output that is an input is that array itself.
 
         Raises
         ------
         OpError, OpenInferError
-            Where a call does not take such inputs.
+            If a call does not accept its inputs.
         """
         numbered = [
             NumberedCall(call.op, call.inputs, call.settings, value, call.output_dtype)
@@ -134,7 +134,7 @@ class Stretches:
         return self._bind(self._find(self._families[key], stretch), constants)
 
     def _find(self, family: _Family, stretch: _Stretch) -> _Compiled:
-        """Return what computes a stretch: that of another of the same calls, if it does."""
+        """Return the compiled form of a stretch, reusing that of an equal stretch if possible."""
         types = infer(stretch.calls, stretch.given)
         shapes = tuple([types[number][1] for number in family.varying])
         found = family.compiled.get(shapes) or family.general(shapes, types)
@@ -161,7 +161,7 @@ class Stretches:
         types: Mapping[int, Typed],
         pattern: ShapePattern,
     ) -> _General | None:
-        """Return what computes all shapes of a pattern; None where a rule asks what they are."""
+        """Compile for all shapes of a pattern; None if an op's rule needs a size's value."""
         given = {value: tensor_type(types[value]) for value in stretch.constants}
         for value, shape in zip(family.varying, pattern.shapes, strict=True):
             given[value] = tensor_type((types[value][0], shape))
@@ -177,7 +177,7 @@ class Stretches:
     def _compile(
         self, stretch: _Stretch, parts: Sequence[StretchPart], types: Mapping[int, Typed]
     ) -> _Compiled:
-        """Return what computes a stretch of one set of shapes."""
+        """Compile a stretch for one set of shapes."""
         all_writes = written(parts, stretch.outputs)
         pieces = []
         for part, writes in zip(parts, all_writes, strict=True):
@@ -206,7 +206,7 @@ class Stretches:
         return _Piece(reads, executor.run, executor, packed)
 
     def _bind(self, compiled: _Compiled, constants: Mapping[int, np.ndarray]) -> Run:
-        """Return what runs the pieces over constants."""
+        """Return a function that runs the pieces with these constants."""
         generation = next(self._generations)
         steps: list[tuple[Run, list[int]]] = []
         for reads, compute, executor, packed in compiled.pieces:
@@ -221,7 +221,7 @@ class Stretches:
     def _stored(
         self, packed: Mapping[str, Packed], constants: Mapping[int, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return a plan's constants as it stores them."""
+        """Return the constants in the formats that the plan stores."""
         return {
             name: self._pack(constants[value], format_) for name, (value, format_) in packed.items()
         }
@@ -236,7 +236,7 @@ class Stretches:
 
 
 class _Stretch(NamedTuple):
-    """What is asked for; see :meth:`Stretches.make`."""
+    """The arguments of :meth:`Stretches.make`."""
 
     calls: Sequence[NumberedCall]
     given: Sequence[Typed]
@@ -250,12 +250,12 @@ class _Piece(NamedTuple):
     Attributes
     ----------
     reads : list of int
-        Values; of a :class:`_Compiled`, slots.
+        The values that the piece reads; as slots in a :class:`_Compiled`.
     compute : callable
     executor : CompiledExecutor, optional
-        Of a plan, with the constants that it was compiled with.
+        The executor of a plan, with the constants that it was compiled with.
     packed : dict of str to Packed, optional
-        What its constants are.
+        The values of the plan's constants.
     """
 
     reads: list[int]
@@ -267,15 +267,15 @@ class _Piece(NamedTuple):
 class _Compiled(NamedTuple):
     """The pieces of a stretch.
 
-    Slots of a run are the inputs that vary, the constants, then what each piece gives.
+    The slots of a run are the varying inputs, the constants, then the results of each piece.
 
     Attributes
     ----------
     pieces : list of _Piece
     results : list of int
-        Slots.
+        The slots of the results.
     is_one_plan : bool
-        Whether its plan takes what the stretch is given and gives what the stretch gives.
+        Whether one plan has the inputs and the outputs of the whole stretch.
     """
 
     pieces: list[_Piece]
@@ -286,7 +286,7 @@ class _Compiled(NamedTuple):
 def _in_order(
     stretch: _Stretch, pieces: Sequence[_Piece], writes: Sequence[Sequence[int]]
 ) -> _Compiled:
-    """Return pieces that read slots instead of values, given what each of them writes."""
+    """Renumber the values that pieces read to slots, given the values that each piece writes."""
     constants = sorted(stretch.constants)
     varying = [value for value in range(len(stretch.given)) if value not in stretch.constants]
     is_one_plan = (
@@ -303,13 +303,13 @@ def _in_order(
 
 
 class _General(NamedTuple):
-    """What computes all shapes of a pattern.
+    """A compiled stretch that serves all shapes of a pattern.
 
     Attributes
     ----------
     pattern : ShapePattern
     outputs : dict of int to tuple of size
-        Shapes of the plan's outputs.
+        The shapes of the plan's outputs.
     compiled : _Compiled
     """
 
@@ -319,14 +319,14 @@ class _General(NamedTuple):
 
 
 class _Family:
-    """Stretches of the same calls over inputs of any shapes.
+    """Stretches with the same calls, on inputs of any shapes.
 
     Attributes
     ----------
     varying : list of int
-        Inputs that are no constants.
+        The inputs that are not constants.
     compiled : dict of tuple to _Compiled
-        By their shapes.
+        The compiled stretches, by their shapes.
     generals : list of _General
     """
 
@@ -336,7 +336,7 @@ class _Family:
         self.generals: list[_General] = []
 
     def general(self, shapes: Sequence[Shape], types: Mapping[int, Typed]) -> _Compiled | None:
-        """Return what computes these shapes among others, and gives what it has to."""
+        """Return a compiled stretch with varying sizes that serves these shapes, or None."""
         for pattern, outputs, compiled in self.generals:
             sizes = pattern.match(shapes)
             if sizes is not None and all(
@@ -349,7 +349,7 @@ class _Family:
 def _all(
     steps: Sequence[tuple[Run, list[int]]], constants: Sequence[np.ndarray], results: Sequence[int]
 ) -> Run:
-    """Return what runs pieces one after the other."""
+    """Return a function that runs pieces one after the other."""
 
     def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         slots = [*values, *constants]
@@ -361,7 +361,7 @@ def _all(
 
 
 def _numpy(call: NumberedCall, types: Mapping[int, Typed]) -> Run:
-    """Return numpy's computation of a call."""
+    """Return a function that computes a call in numpy."""
     dtypes = [types[read][0] for read in call.reads]
     compute = prepare(call.op, dtypes, call.settings, types[call.value][0])
     return lambda arrays: [compute(arrays)]

@@ -1,4 +1,4 @@
-"""Shapes that vary from run to run: what two sets of them have in common."""
+"""Find the pattern that two sets of shapes have in common, with variables for what varies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class ShapePattern(NamedTuple):
-    """Shapes with size variables for the dims that vary; these are one or more.
+    """Shapes with size variables, each at least 1, for the dims that vary.
 
     Attributes
     ----------
     shapes : tuple of tuple of size
     sizes : dict of str to (int, int)
-        The variables and what they may be.
+        The variables and their ranges.
     """
 
     shapes: tuple[Shape, ...]
     sizes: dict[str, tuple[int, int]]
 
     def match(self, shapes: Sequence[Shape]) -> dict[str, int] | None:
-        """Return the variables' values that give ``shapes``; None if there are none."""
+        """Return the variables' values that give ``shapes``, or None if none do."""
         values: dict[str, int] = {}
         for mine, theirs in zip(self.shapes, shapes, strict=True):
             if len(mine) != len(theirs):
@@ -41,10 +41,10 @@ class ShapePattern(NamedTuple):
 
 
 def find_pattern(first: Sequence[Shape], second: Sequence[Shape]) -> ShapePattern | None:
-    """Return what two different sets of shapes have in common.
+    """Return the pattern that two different sets of shapes have in common, or None.
 
-    Dims that are equal in both are fixed; those that change in the same way are one variable. None
-    where the ranks differ, or a dim is 0.
+    Dims that are equal in both are fixed. Dims that have the same pair of values share a variable.
+    There is no pattern if the ranks differ or a dim is 0.
     """
     names: dict[tuple[int, int], str] = {}
     shapes = []
@@ -62,5 +62,5 @@ def find_pattern(first: Sequence[Shape], second: Sequence[Shape]) -> ShapePatter
 
 
 def shape_at(shape: Shape, values: Mapping[str, int]) -> Shape:
-    """Return a shape for values of the size variables."""
+    """Return a shape with these values of the size variables."""
     return tuple([size_at(size, values) for size in shape])

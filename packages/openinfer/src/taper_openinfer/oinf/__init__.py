@@ -1,1 +1,1 @@
-"""Model files (.oinf): named sizes, metadata and tensors, read when they are needed."""
+"""Read and write model files (.oinf): named sizes, metadata and tensors."""

@@ -1,4 +1,4 @@
-"""Represent what a model file holds as Python objects, for its writer and its reader."""
+"""Define the Python objects that represent the contents of a model file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SizeVar(NamedTuple):
     Attributes
     ----------
     value : int
-        At least 0, of 64 bits.
+        From 0 to 2**64 - 1.
     """
 
     value: int
@@ -32,7 +32,7 @@ class ScalarValue(NamedTuple):
     Attributes
     ----------
     value : bool, int or float
-        Of f8, bf16 and f16 the number, not its bits.
+        The number itself, also for f8, bf16 and f16, not its bits.
     dtype : str
     """
 
@@ -42,14 +42,14 @@ class ScalarValue(NamedTuple):
 
 @dataclass(frozen=True)
 class Bitset:
-    """Some bits of metadata.
+    """A sequence of bits in metadata.
 
     Attributes
     ----------
     data : bytes
-        Bit k is bit k % 8, counted from the lowest, of byte k // 8. Bits left over are 0.
+        Bit k is bit k % 8, counted from the lowest, of byte k // 8. Unused bits are 0.
     count : int
-        How many bits there are.
+        The number of bits.
     """
 
     data: bytes
@@ -72,7 +72,7 @@ class Bitset:
 
     @property
     def bits(self) -> np.ndarray:
-        """The bits as bools, shape (count,)."""
+        """Return the bits as bools, shape (count,)."""
         raw = np.frombuffer(self.data, np.uint8)
         return np.unpackbits(raw, count=self.count, bitorder="little").astype(np.bool_)
 
@@ -94,17 +94,16 @@ class ArrayValue:
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """How the numbers of a tensor stand for others: ``(number - zero_point) * scale``.
+    """How the integers of a tensor represent numbers: ``(integer - zero_point) * scale``.
 
     Attributes
     ----------
     scales : numpy.ndarray
         float32, shape (1,), or one for each index along ``axis``.
     zero_points : numpy.ndarray or None
-        int32, as many as scales. None in a symmetric scheme, where they are 0; in an asymmetric
-        one they may be left out as well.
+        int32, one per scale. None means 0; always None in a symmetric scheme.
     axis : int or None
-        Along which scales differ; None where there is one.
+        The axis along which scales differ; None if there is one scale.
     symmetric : bool
     """
 
@@ -123,7 +122,7 @@ class TensorSpec:
     data : array_like
         As :mod:`taper_openinfer.dtypes` keeps elements of the type in memory.
     dtype : str, optional
-        By default as the numpy type says: uint16 is u16.
+        The element type; by default that of the numpy dtype: uint16 is u16.
     name : str, optional
         By default the name of the field that has the tensor.
     quant : Quantization, optional
@@ -137,7 +136,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class UninitializedTensor:
-    """A tensor without data: who reads it has its first value from elsewhere.
+    """A tensor without data: the program has to give its initial value.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Tensors from a plan or a safetensors file into a model file, and from that to safetensors."""
+"""Convert tensors of plans and safetensors files to model files, and back to safetensors."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.recipes import RecipeStep
 
-#: Names of the element types that safetensors files have and plans lack. All numbers of
-#: ``float8_e4m3fn``, which OpenInfer lacks, are numbers of f16.
+#: Element types of safetensors files that plans lack. OpenInfer has no ``float8_e4m3fn``, but every
+#: number of it is exact in f16.
 _FILE_NAMES = {"u16": "uint16", "u32": "uint32", "u64": "uint64", "f8": "float8_e5m2"}
 _FROM_FILE = {name: dtype for dtype, name in _FILE_NAMES.items()}
 _E4M3 = "float8_e4m3fn"
@@ -43,9 +43,9 @@ class PlanTensors(NamedTuple):
     ----------
     tensors : dict of str to TensorSpec
     parameters : tuple of str
-        Which of them are parameters or buffers of the module, by their names in its state dict.
+        The names of the tensors that are parameters or buffers of the module, as in its state dict.
     computed : tuple of str
-        The others: constants that the compiler made, by their names in the plan.
+        The names of all others: constants that the compiler made, as in the plan.
     """
 
     tensors: dict[str, TensorSpec]
@@ -54,12 +54,12 @@ class PlanTensors(NamedTuple):
 
 
 def plan_tensors(plan: Plan) -> PlanTensors:
-    """Return the weights of a plan, as the module has them where that can be told.
+    """Return the weights of a plan, as the module had them if possible.
 
-    Of a plan whose weights can be replaced these are the weights, and the constants that none of
-    them decides. Of another one a constant that only moves the elements of one parameter becomes
-    that parameter again; the others stay as the compiler made them, those in a format that can be
-    undone exactly in plain order. Tied parameters have the first of their names.
+    If the plan's weights can be replaced, these are the weights, and the constants that depend on
+    no weight. Otherwise a constant that only rearranges the elements of one parameter is turned
+    back into that parameter. All other constants stay as the compiler made them; packed ones are
+    unpacked if that is exact. Tied parameters have the first of their names.
     """
     plan = completed(plan)
     specs: dict[str, TensorSpec] = {}
@@ -78,7 +78,7 @@ def plan_tensors(plan: Plan) -> PlanTensors:
 
 
 def _plain_constant(plan: Plan, name: str) -> tuple[np.ndarray, str]:
-    """Return a constant in plain order and its dtype; as it is stored, and "", if there is none."""
+    """Return a constant in plain order and its dtype, or as stored with "" if it stays packed."""
     array, type_ = plan.constants[name], plan.tensors[name].type
     if type_.format == PLAIN:
         return array, type_.dtype
@@ -88,7 +88,7 @@ def _plain_constant(plan: Plan, name: str) -> tuple[np.ndarray, str]:
 
 
 def _parameter(recipe: Sequence[RecipeStep], array: np.ndarray) -> tuple[str, np.ndarray] | None:
-    """Return the parameter whose elements a constant in plain order has, None if it is no such."""
+    """Return the name and the elements of the parameter that a constant rearranges, or None."""
     if not recipe or recipe[0].op != PARAMETER:
         return None
     for place, step in reversed(list(enumerate(recipe))[1:]):
@@ -110,7 +110,7 @@ class SafetensorsTensors(NamedTuple):
     ----------
     tensors : dict of str to TensorSpec
     widened : tuple of str
-        Which of them have a wider type here.
+        The names of the tensors that got a wider type.
     """
 
     tensors: dict[str, TensorSpec]
@@ -118,14 +118,14 @@ class SafetensorsTensors(NamedTuple):
 
 
 def safetensors_source(path: FilePath) -> SafetensorsTensors:
-    """Return the tensors of a safetensors file; every value is kept.
+    """Return the tensors of a safetensors file, with exactly the same values.
 
     Raises
     ------
     PlanFormatError
-        If it is no such file, or has a dtype that is unknown here.
+        If it is not a safetensors file, or has an unknown dtype.
     OSError
-        If it cannot be opened.
+        If the file cannot be opened.
     """
     tensors = {}
     widened = []
@@ -139,7 +139,7 @@ def safetensors_source(path: FilePath) -> SafetensorsTensors:
 
 
 def _from_e4m3(bits: np.ndarray) -> np.ndarray:
-    """Return floats of 4 bits of exponent, 3 of mantissa and no infinities as f16."""
+    """Convert float8_e4m3fn (4 exponent bits, 3 mantissa bits, no infinities) to f16."""
     magnitude = (bits & 0x7F).astype(np.uint16)
     exponent, mantissa = magnitude >> 3, (magnitude & 7).astype(np.float32)
     small = mantissa * np.float32(2.0**-9)  # subnormal
@@ -150,15 +150,15 @@ def _from_e4m3(bits: np.ndarray) -> np.ndarray:
 
 
 class Written(NamedTuple):
-    """What became of a model in a safetensors file.
+    """Which parts of a model were written to a safetensors file, and which were not.
 
     Attributes
     ----------
     tensors : tuple of str
     widened : tuple of str
-        Which of them have a wider type there.
+        The names of the tensors that have a wider type there.
     left_out : tuple of str
-        What such a file has no place for: sizes, metadata, quantisation, tensors without data.
+        What such a file cannot hold: sizes, metadata, quantisation, tensors without data.
     """
 
     tensors: tuple[str, ...]
@@ -167,14 +167,14 @@ class Written(NamedTuple):
 
 
 def write_safetensors(path: FilePath, model: Model) -> Written:
-    """Write the tensors of a model as a safetensors file, atomically; every value is kept.
+    """Write the tensors of a model to a safetensors file, atomically and with exact values.
 
     Raises
     ------
     OinfError
-        If a tensor is not as it should be.
+        If a tensor's data are invalid.
     OSError
-        If the file cannot be written. A file at ``path`` is then as it was.
+        If the file cannot be written. An existing file at ``path`` is then unchanged.
     """
     left_out = [*model.sizevars, *model.metadata]
     types: dict[str, TensorType] = {}
@@ -198,13 +198,13 @@ def _file_name(dtype: str) -> str:
 
 
 def _wider(dtype: str) -> str:
-    """Return an element type that safetensors files have; of packed ones that of a byte each."""
+    """Return an element type of safetensors files that holds all values of this one."""
     if DTYPES[dtype].is_packed:
         return "u8" if DTYPES[dtype].kind == "packed_unsigned" else "i8"
     return "u8" if dtype == "bitset" else dtype
 
 
 def _stored(info: TensorInfo) -> bytes:
-    """Return the bytes of a tensor in the type that it has in a safetensors file."""
+    """Return the bytes of a tensor in its type in a safetensors file."""
     storage = DTYPES[_wider(info.dtype)].storage
     return info.read().astype(storage.newbyteorder("<"), copy=False).tobytes()

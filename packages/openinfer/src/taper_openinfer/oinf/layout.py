@@ -1,4 +1,4 @@
-"""Lay out a model file: its header, and the tables of what it holds.
+"""Parse and check the header and the tables of a model file.
 
 All numbers are little-endian. A file is a header, a table of sizes, one of metadata, one of tensors
 and the data; each part, and each blob of the data, begins on a multiple of :data:`ALIGNMENT`.
@@ -37,22 +37,23 @@ TENSOR = struct.Struct("<III")
 SPAN = struct.Struct("<QQ")
 U64 = struct.Struct("<Q")
 
-#: Flags of a tensor.
+#: Flags of a tensor entry.
 HAS_DATA, HAS_QUANT = 1, 2
 
 #: A fixed part of quantisation info: scheme, modes of scales and zero points, reserved; axis and
 #: count of both.
 QUANTIZATION = struct.Struct("<4I4Q")
 
-#: The numbers of the types that a file may hold. Those that a writer puts into version 1: OpenInfer
-#: wrote the others into files of that version too, before there was another.
+#: The numbers of the types that a file may hold, and of those that a writer puts into version 1.
+#: Version 1 files of OpenInfer may also hold the others: they were written before version 2
+#: existed.
 CODES, VERSION_1_CODES = frozenset(range(1, 26)), frozenset(range(1, 16))
 
 _NAME = re.compile(rb"[A-Za-z0-9._-]+")
 
 
 class Header(NamedTuple):
-    """The numbers of a header; offsets in bytes from the start of the file."""
+    """The fields of a header; offsets are in bytes from the start of the file."""
 
     version: int
     n_sizevars: int
@@ -66,21 +67,21 @@ class Header(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A blob of the file."""
+    """A range of bytes of the file."""
 
     nbytes: int
     offset: int
 
 
 class MetadataEntry(NamedTuple):
-    """What the table says of one value of metadata."""
+    """The table's entry for one value of metadata."""
 
     code: int
     span: Span
 
 
 class TensorEntry(NamedTuple):
-    """What the table says of one tensor; no span where it has no such part."""
+    """The table's entry for one tensor; a span is None if the tensor has no such part."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -89,7 +90,7 @@ class TensorEntry(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The three tables, by names."""
+    """The three tables, by name."""
 
     sizevars: dict[str, int]
     metadata: dict[str, MetadataEntry]
@@ -97,7 +98,7 @@ class Tables(NamedTuple):
 
 
 def fail(field: str, expected: str, got: object) -> NoReturn:
-    """Raise :class:`OinfError` with what was expected and what was got."""
+    """Raise :class:`OinfError` with the expected and the actual value."""
     raise OinfError(field, f"{expected}, got {describe(got)}")
 
 
@@ -112,16 +113,16 @@ def parse_header(head: bytes, file_bytes: int, limits: Limits) -> Header:
     Parameters
     ----------
     head : bytes
-        The first bytes of the file.
+        The first bytes of the file, at least a header's.
     file_bytes : int
-        How many the file has.
+        The size of the file.
     limits : Limits
-        Tables have at most ``header_bytes`` in all, and ``tensors`` entries each.
+        ``header_bytes`` limits the tables' bytes, ``tensors`` the entries of each table.
 
     Raises
     ------
     OinfError
-        Naming the field.
+        If a field is wrong; the message names it.
     """
     if len(head) < HEADER.size:
         if not MAGIC.startswith(head[: len(MAGIC)]):
@@ -166,7 +167,7 @@ def _fail_foreign(head: bytes) -> NoReturn:
 
 
 class _Cursor:
-    """Reads one table, from its first byte on."""
+    """A position in one table."""
 
     def __init__(self, table: memoryview, field: str) -> None:
         self._table, self._field, self._at = table, field, 0
@@ -190,7 +191,7 @@ class _Cursor:
 
 
 def parse_string(data: memoryview, field: str) -> tuple[str, int]:
-    """Return the string at the beginning, and how many bytes it takes there with its padding."""
+    """Return the string at the start of ``data``, and its size in bytes with padding."""
     (length,) = struct.unpack_from("<I", data)
     taken = padded(4 + length)
     if length == 0:
@@ -204,12 +205,12 @@ def parse_string(data: memoryview, field: str) -> tuple[str, int]:
 
 
 def dump_string(text: object, field: str) -> bytes:
-    """Return a string as it stands in a file.
+    """Return the bytes of a string in a file.
 
     Raises
     ------
     OinfError
-        If the format has no place for it: it is empty, or has other characters.
+        If the string is empty, or has characters that the format does not allow.
     """
     raw = text.encode() if isinstance(text, str) else b""
     if not _NAME.fullmatch(raw):
@@ -229,7 +230,7 @@ def parse_tables(header: Header, tables: memoryview) -> Tables:
     Raises
     ------
     OinfError
-        Naming the entry and the field.
+        If an entry is wrong; the message names it and the field.
     """
     start = header.offset_sizevars
     ends = (header.offset_metadata, header.offset_tensors, header.offset_data)
@@ -262,6 +263,7 @@ def _new_name(cursor: _Cursor, known: Container[str], table: str, place: int) ->
 
 
 def _metadata_entry(cursor: _Cursor, header: Header, field: str) -> MetadataEntry:
+    """Read one entry of the table of metadata, and check it."""
     code, flags = cursor.take(TYPE_FLAGS, field)
     nbytes, offset = cursor.take(SPAN, field)
     if code not in CODES:
@@ -279,6 +281,7 @@ def _metadata_entry(cursor: _Cursor, header: Header, field: str) -> MetadataEntr
 
 
 def _tensor_entry(cursor: _Cursor, header: Header, field: str) -> TensorEntry:
+    """Read one entry of the table of tensors, and check its type, flags and spans."""
     code, ndim, flags = cursor.take(TENSOR, field)
     if code not in BY_CODE:
         fail(f"{field}.dtype", "expected the number of an element type", code)
@@ -305,12 +308,12 @@ def _tensor_entry(cursor: _Cursor, header: Header, field: str) -> TensorEntry:
 
 
 def checked_bytes(dtype: str, shape: tuple[int, ...], field: str) -> int:
-    """Return the bytes of a tensor's data.
+    """Return the size in bytes of a tensor's data.
 
     Raises
     ------
     OinfError
-        If they are more than a process can address, a dim of 0 counted as 1.
+        If it exceeds what a process can address, with dims of 0 counted as 1.
     """
     least = stored_bytes(dtype, math.prod(size or 1 for size in shape))
     if least > MAX_TENSOR_BYTES:
@@ -331,7 +334,7 @@ def _optional(
 
 
 def _span(nbytes: int, offset: int, header: Header, field: str, part: str) -> Span:
-    """Check that a blob lies in the data."""
+    """Return a blob's span after checking that it lies in the data section."""
     where = f"{field}.{part}offset"
     if offset % ALIGNMENT:
         fail(where, f"expected a multiple of {ALIGNMENT}", offset)

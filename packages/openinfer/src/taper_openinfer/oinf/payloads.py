@@ -1,4 +1,4 @@
-"""Blobs of a model file: values of metadata, and how tensors are quantised."""
+"""Encode and decode blobs of a model file: values of metadata, and quantisation info."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from taper_runtime.base.checks import MAX_RANK
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Values of metadata.
+#: The types of a metadata value.
 Value = ScalarValue | ArrayValue | Bitset | str
 
 _SMALL_FLOATS = ("f16", "bf16", "f8")
@@ -43,7 +43,7 @@ _NONE, _PER_TENSOR, _PER_CHANNEL = 0, 1, 2
 
 
 def decoded(dtype: str, data: np.ndarray, shape: Sequence[int], field: str) -> np.ndarray:
-    """Decode as :func:`taper_openinfer.dtypes.decode`; an error names ``field``."""
+    """Call :func:`taper_openinfer.dtypes.decode`; an error names ``field``."""
     try:
         return decode(dtype, data, shape)
     except OpenInferError as error:
@@ -51,7 +51,7 @@ def decoded(dtype: str, data: np.ndarray, shape: Sequence[int], field: str) -> n
 
 
 def encoded(dtype: str, array: np.ndarray, field: str) -> bytes:
-    """Encode as :func:`taper_openinfer.dtypes.encode`; an error names ``field``."""
+    """Call :func:`taper_openinfer.dtypes.encode`; an error names ``field``."""
     try:
         return encode(dtype, array)
     except OpenInferError as error:
@@ -59,20 +59,20 @@ def encoded(dtype: str, array: np.ndarray, field: str) -> bytes:
 
 
 def parse_value(code: int, data: np.ndarray, field: str) -> Value:
-    """Return a value of metadata.
+    """Decode a value of metadata.
 
     Parameters
     ----------
     code : int
-        Its type.
+        The number of its type.
     data : numpy.ndarray of uint8
-        Its bytes.
+        The bytes of the value.
     field : str
 
     Raises
     ------
     OinfError
-        If they are no value of the type.
+        If the bytes are not a value of the type.
     """
     if code == STRING:
         text, taken = parse_string(data.data, field)
@@ -104,6 +104,7 @@ def _parse_bitset(data: np.ndarray, field: str) -> Bitset:
 
 
 def _parse_array(data: np.ndarray, field: str) -> ArrayValue:
+    """Decode an array of metadata: element type, dims, elements."""
     code, ndim = _PAIR.unpack_from(data.data)
     if code not in BY_CODE:
         fail(f"{field}.element_type", "expected the number of an element type", code)
@@ -125,12 +126,12 @@ def _check_taken(taken: int, data: np.ndarray, field: str) -> None:
 
 
 def type_code(value: Value, field: str) -> int:
-    """Return the type of a value of metadata; of an array that of its elements.
+    """Return the type number of a value of metadata; for an array, that of its elements.
 
     Raises
     ------
     OinfError
-        If there is no such type.
+        If the format has no such type.
     """
     if isinstance(value, str):
         return STRING
@@ -138,7 +139,7 @@ def type_code(value: Value, field: str) -> int:
 
 
 def dump_value(value: Value, field: str) -> tuple[int, bytes]:
-    """Return the type and the bytes of a value of metadata.
+    """Return the type number and the bytes of a value of metadata.
 
     Raises
     ------
@@ -165,6 +166,7 @@ def _element(dtype: str, field: str) -> ElementType:
 
 
 def _dump_scalar(value: ScalarValue, field: str) -> bytes:
+    """Encode a number of metadata; raise OinfError if its type cannot hold it."""
     dtype, number = DTYPES[value.dtype], value.value
     if dtype.kind == "bitset":
         fail(f"{field}.dtype", "expected a number's type; bits are a Bitset", value.dtype)
@@ -189,12 +191,12 @@ def _pad(data: bytes) -> bytes:
 
 
 def parse_quantization(data: np.ndarray, shape: tuple[int, ...], field: str) -> Quantization:
-    """Return how a tensor of a shape is quantised.
+    """Decode the quantisation info of a tensor of this shape.
 
     Raises
     ------
     OinfError
-        Naming the field that breaks a rule.
+        If a field breaks a rule of the format; the message names it.
     """
     scheme, scale_mode, zero_mode, reserved, *rest = QUANTIZATION.unpack_from(data.data)
     scale_axis, scale_count, zero_axis, zero_count = rest
@@ -240,12 +242,12 @@ def _check_channels(mode: int, axis: int, count: int, shape: tuple[int, ...], fi
 
 
 def dump_quantization(quant: Quantization, shape: tuple[int, ...], field: str) -> bytes:
-    """Return the bytes of what says how a tensor of a shape is quantised.
+    """Encode the quantisation info of a tensor of this shape.
 
     Raises
     ------
     OinfError
-        If it breaks a rule of the format.
+        If the info breaks a rule of the format.
     """
     scales = np.asarray(quant.scales, order="C")
     zeros = quant.zero_points

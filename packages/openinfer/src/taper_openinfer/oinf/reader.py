@@ -1,4 +1,4 @@
-"""Read a model file: its header and tables at once, everything else when it is asked for."""
+"""Read a model file: header and tables when it is opened, everything else on demand."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ _MAX_U63 = 2**63 - 1
 
 
 class _Storage(Protocol):
-    """Where the bytes of a model are."""
+    """The interface to the bytes of a model."""
 
     nbytes: int
 
     def read_into(self, offset: int, memory: memoryview) -> int:
-        """Fill memory from an offset on; return how many bytes there were."""
+        """Fill ``memory`` from an offset on; return how many bytes were read."""
 
     def close(self) -> None:
-        """Let go of them."""
+        """Release the bytes."""
 
 
 class _File:
-    """A regular file, of which ranges are read; threads may read at once."""
+    """A regular file; several threads may read ranges of it at once."""
 
     def __init__(self, path: FilePath) -> None:
         self._file = FileIO(path, "rb", opener=open_regular)
@@ -81,7 +81,7 @@ class _File:
 
 
 class _Bytes:
-    """A file's bytes in memory."""
+    """The bytes of a file, in memory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -98,18 +98,17 @@ class _Bytes:
 
 @dataclass(frozen=True, eq=False)
 class TensorInfo:
-    """What a model says of one tensor, without its data.
+    """What a model file says about a tensor, without its data.
 
     Attributes
     ----------
     name : str
     dtype : str
-        Of :data:`taper_openinfer.dtypes.DTYPES`.
+        A name of :data:`taper_openinfer.dtypes.DTYPES`.
     shape : tuple of int
     has_data : bool
     value_range : tuple of int or None
-        Where its data stand in the file: the first byte, and the one behind the last. None without
-        data.
+        The data's range in the file: the first byte, and one past the last. None without data.
     """
 
     name: str
@@ -122,7 +121,7 @@ class TensorInfo:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The shape as programs write it."""
+        """Return the shape in the spelling of programs."""
         return tuple(map(str, self.shape))
 
     def read(self) -> np.ndarray:
@@ -131,17 +130,17 @@ class TensorInfo:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the file says how the tensor is quantised."""
+        """Return whether the file has quantisation info of the tensor."""
         return self._quantization is not None
 
     @property
     def quantization(self) -> Quantization | None:
-        """How the tensor is quantised, read from the file; None where it is not.
+        """Read the quantisation info from the file; None if the tensor has none.
 
         Raises
         ------
         OinfError
-            Naming the field that breaks a rule.
+            If a field breaks a rule of the format; the message names it.
         """
         span = self._quantization
         if span is None:
@@ -151,7 +150,7 @@ class TensorInfo:
 
 
 class Metadata(Mapping[str, Any]):
-    """The metadata of a model, each value read when it is asked for.
+    """The metadata of a model; each value is read on access.
 
     A value is a bool, an int, a float, a string, a :class:`Bitset`, or an array as
     :mod:`taper_openinfer.dtypes` keeps its elements in memory.
@@ -173,14 +172,14 @@ class Metadata(Mapping[str, Any]):
         return len(self._entries)
 
     def typed(self, key: str) -> Value:
-        """Return a value with its element type, as :func:`write_model` takes it.
+        """Return a value with its element type, in the form that :func:`write_model` takes.
 
         Raises
         ------
         KeyError
             If there is no such key.
         OinfError
-            If its bytes are no value of its type.
+            If its bytes are not a value of its type.
         """
         code, span = self._entries[key]
         field = f"metadata[{key!r}]"
@@ -188,14 +187,14 @@ class Metadata(Mapping[str, Any]):
 
 
 class Model:
-    """A model file, open: named sizes, metadata and tensors.
+    """An open model file: named sizes, metadata and tensors.
 
-    Opening reads its header and tables alone. It may be read from several threads.
+    Opening it reads only the header and the tables. Several threads may read it.
 
     Attributes
     ----------
     version : int
-        Of the format.
+        The version of the format.
     sizevars : mapping of str to int
     metadata : Metadata
     tensors : mapping of str to TensorInfo
@@ -219,7 +218,7 @@ class Model:
 
     @classmethod
     def of(cls, source: object, version: int | None = None) -> Model:
-        """Make a model in memory of what :func:`write_model` takes.
+        """Make a model in memory from what :func:`write_model` takes.
 
         Raises
         ------
@@ -232,7 +231,7 @@ class Model:
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits | None = None) -> Model:
-        """Read a model from the bytes of a file.
+        """Make a model from the bytes of a file.
 
         Raises
         ------
@@ -255,16 +254,16 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Close the file; arrays that have been read stay."""
+        """Close the file; arrays that were read stay valid."""
         self._storage.close()
 
     def var_info(self, name: str) -> TensorInfo:
-        """Return what the model says of a tensor.
+        """Return what the file says about a tensor.
 
         Raises
         ------
         OpenInferError
-            If it has none of this name.
+            If the model has no tensor of this name.
         """
         if not is_one_of(name, self.tensors):
             hint = similar(name, self.tensors)
@@ -285,7 +284,7 @@ class Model:
         OpenInferError
             If there is no such tensor, or it has no data.
         OinfError
-            If the file has been truncated since, or some bytes are no value of the type.
+            If the file was truncated after it was opened, or some bytes are not values of the type.
         """
         info = self.var_info(name)
         if info.value_range is None:
@@ -297,7 +296,7 @@ class Model:
         )
 
     def read_bytes(self, span: Span, field: str) -> np.ndarray:
-        """Read a blob into new memory, read-only; an error names ``field``."""
+        """Read a range into new, read-only memory; an error names ``field``."""
         data = self._read(span, field)
         data.flags.writeable = False
         return data
@@ -308,7 +307,7 @@ class Model:
         Raises
         ------
         OpenInferError
-            If the model has none of this name.
+            If the model has no size of this name.
         """
         if not is_one_of(name, self.sizevars):
             hint = similar(name, self.sizevars)
@@ -316,7 +315,7 @@ class Model:
         return self.sizevars[name]
 
     def resolve_dim_value(self, dim: str) -> int:
-        """Return what a dim is: a number, a named size, or a product of two of these.
+        """Return the value of a dim: a number, a named size, or a product of two of these.
 
         Raises
         ------
@@ -339,12 +338,12 @@ class Model:
         return tuple(map(self.resolve_dim_value, check_texts("dims", dims)))
 
     def resolve_len(self, dims: Sequence[str]) -> int:
-        """Return how many elements an array of such dims has.
+        """Return the number of elements of an array with these dims.
 
         Raises
         ------
         OpenInferError
-            If a size is unknown, or there are more than a process can address.
+            If a size is unknown, or the number exceeds what a process can address.
         """
         count = math.prod(self.resolve_shape(dims))
         if count > MAX_TENSOR_BYTES:
@@ -365,7 +364,7 @@ class Model:
         memory = aligned_bytes(span.nbytes)
         try:
             done = self._storage.read_into(span.offset, memory.data)
-        except ValueError:  # of a closed file
+        except ValueError:  # the file is closed
             raise OpenInferError(f"{field}: the model is closed") from None
         with self._counting:
             self.bytes_read += done
@@ -379,10 +378,10 @@ def _limits(limits: Limits | None) -> Limits:
 
 
 def open_model(path: FilePath, limits: Limits | None = None) -> Model:
-    """Open a model file; only its header and tables are read.
+    """Open a model file; reads only its header and tables.
 
-    Ranges of the file are read, not mapped: what becomes of it later is an error of
-    :meth:`Model.read`, and never a signal.
+    The file is read, not mapped: if it is truncated later, :meth:`Model.read` raises an error, and
+    the process gets no signal.
 
     Parameters
     ----------
@@ -393,11 +392,11 @@ def open_model(path: FilePath, limits: Limits | None = None) -> Model:
     Raises
     ------
     OinfError
-        Naming the field that breaks a rule of docs/openinfer/files.md.
+        If a field breaks a rule of docs/openinfer/files.md; the message names it.
     InputError
         If ``path`` is no path, which a number is not either, or ``limits`` are no limits.
     OSError
-        If it cannot be opened, or is no regular file.
+        If the file cannot be opened, or is not a regular file.
     """
     check_path(path)
     limits = _limits(limits)

@@ -1,4 +1,4 @@
-"""Sort what a model is written from into its parts: a dict, a dataclass or another model."""
+"""Sort the arguments of a writer, a dict, a dataclass or a model, into the parts of a file."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SIGNED = ("i8", "i16", "i32", "i64")
 
 
 class Tensor(NamedTuple):
-    """One tensor to be written.
+    """A tensor to be written.
 
     Attributes
     ----------
     dtype : str
     shape : tuple of int
     data : numpy.ndarray, TensorInfo or None
-        An array of the type's ``storage``, a tensor of another model, or none.
+        An array of the type's ``storage``, a tensor of another model, or None.
     quantization : Quantization or None
     """
 
@@ -49,7 +49,7 @@ class Tensor(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The parts of a model, by names."""
+    """The parts of a model, by name."""
 
     sizevars: dict[str, int]
     metadata: dict[str, Value]
@@ -57,12 +57,12 @@ class Contents(NamedTuple):
 
 
 def contents_of(source: object) -> Contents:
-    """Sort what a model is to be written from.
+    """Sort the items of a dict, a dataclass or a model into sizes, metadata and tensors.
 
     Raises
     ------
     OinfError
-        Naming the item that the format cannot hold.
+        If the format cannot hold an item; the message names it.
     """
     if isinstance(source, Model):
         return _of_model(source)
@@ -89,7 +89,7 @@ def _of_model(model: Model) -> Contents:
 
 
 def _items(source: object) -> list[tuple[str, object, bool]]:
-    """Return names, values, and whether a field is annotated as a size."""
+    """Return names, values, and whether each field is annotated as a size."""
     if isinstance(source, Mapping):
         return [(name, value, False) for name, value in source.items()]
     if dataclasses.is_dataclass(source) and not isinstance(source, type):
@@ -103,7 +103,7 @@ def _items(source: object) -> list[tuple[str, object, bool]]:
 
 
 def _is_size(annotation: object) -> bool:
-    """Whether a field is annotated ``SizeVar``, as a type or as text."""
+    """Return whether a field is annotated ``SizeVar``, as a type or as a text."""
     return annotation is SizeVar or (
         isinstance(annotation, str) and annotation.rpartition(".")[2] == "SizeVar"
     )
@@ -128,7 +128,7 @@ def _tensor(spec: TensorSpec | UninitializedTensor, field: str) -> Tensor:
 
 
 def _stored(array: np.ndarray, dtype: str, field: str) -> np.ndarray:
-    """Return numbers as elements of a type: floats are rounded, integers have to fit."""
+    """Convert numbers to elements of a type: floats are rounded, integers have to fit."""
     row = DTYPES[dtype]
     if array.dtype == row.storage:
         return array
@@ -163,8 +163,8 @@ def _dtype_of(array: np.ndarray, field: str) -> str:
 def _value(value: object, field: str) -> Value:
     """Return a value of metadata with its type.
 
-    An int has the smallest unsigned type that holds it, a negative one the smallest signed; a float
-    is f32; a list of ints has the smallest signed type.
+    An int gets the smallest unsigned type that holds it, a negative int the smallest signed type, a
+    float f32, and a list of ints the smallest signed type.
     """
     if isinstance(value, (str, Bitset, ScalarValue, ArrayValue)):
         return value

@@ -1,4 +1,4 @@
-"""Show a model file: sizes, metadata, and of each tensor some elements and how they lie."""
+"""Describe a model file: sizes, metadata, and elements and statistics of each tensor."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from taper_openinfer.oinf.payloads import Value
     from taper_openinfer.oinf.reader import Model, TensorInfo
 
-#: Elements that are shown all, else so many from each end.
+#: How many elements are shown in full, and how many from each end of a longer tensor.
 _ALL, _ENDS = 10, 5
 
-#: Integers that span at most so many values have a bin for each; others, and floats, have ten bins.
+#: Integers in a range of at most so many values get a bin per value; all others get ten bins.
 _MOST_VALUES, _BINS = 20, 10
 
 
 def describe_model(model: Model) -> tuple[dict[str, Any], str]:
-    """Return everything that a model says, as plain data and as text; reads the whole file.
+    """Describe a model as plain data and as text; reads the whole file.
 
     Raises
     ------
     OinfError
-        If some value or tensor is not as it should be.
+        If a value or a tensor is invalid.
     """
     lines = [f"version {model.version}"]
     lines += [f"{name} := {value}" for name, value in model.sizevars.items()]
@@ -63,7 +63,7 @@ def _described(value: Value) -> tuple[str, str]:
 
 
 def _plain(value: Value) -> object:
-    """Return a value of metadata as it may stand in JSON."""
+    """Convert a value of metadata for JSON."""
     if isinstance(value, ScalarValue):
         return _numbers_in_json(value.value)
     if isinstance(value, Bitset):
@@ -74,7 +74,7 @@ def _plain(value: Value) -> object:
 
 
 def _numbers_in_json(value: object) -> object:
-    """Return numbers, or lists of them, with what JSON cannot write as plans spell it."""
+    """Convert numbers, or lists of them, for JSON; infinities and NaN become texts."""
     if isinstance(value, list):
         return [_numbers_in_json(each) for each in value]
     return to_json(value, "value") if isinstance(value, float) else value
@@ -85,7 +85,7 @@ def _type(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def _numbers(dtype: str, array: np.ndarray) -> np.ndarray:
-    """Return the values of elements that are held as bits."""
+    """Return the values of elements that are stored as bits."""
     return to_float32(dtype, array) if dtype in ("bf16", "f8") else array
 
 
@@ -102,6 +102,7 @@ def _text(value: bool | int | float) -> str:
 
 
 def _tensor(info: TensorInfo) -> tuple[dict[str, Any], list[str]]:
+    """Describe one tensor as plain data and as lines of text."""
     data: dict[str, Any] = {
         "dtype": info.dtype,
         "shape": list(info.shape),
@@ -148,7 +149,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _statistics(values: np.ndarray) -> dict[str, int | float]:
-    """Return what is to be said of the finite elements, and how many others there are."""
+    """Return statistics of the finite elements, and the number of all others."""
     finite = _finite(values)
     found: dict[str, int | float] = {}
     if finite.size:
@@ -166,30 +167,32 @@ def _statistics(values: np.ndarray) -> dict[str, int | float]:
 
 
 def _spread(wide: np.ndarray) -> float:
-    """Return the standard deviation; computed of halves of the range where squares overflow."""
+    """Return the standard deviation; large values are scaled, so that squares do not overflow."""
     scale = float(abs(wide).max())
     return float((wide / scale).std() * scale) if scale > 1e100 else float(wide.std())
 
 
 def _histogram(dtype: str, values: np.ndarray) -> list[tuple[int | float, int | float, int]]:
-    """Return bins that are not empty: the least value, the largest or the next bin's, and a count.
+    """Return the bins that are not empty: lower end, upper end, and count.
 
-    Integers that span few values have a bin for each, both ends the same; so have equal values.
+    Integers in a small range have a bin per value, with equal ends; so have elements that are all
+    equal.
     """
     finite = _finite(values)
     if not finite.size:
         return []
-    low, high = finite.min().item() + 0, finite.max().item() + 0  # of a bool 0 and 1
+    low, high = finite.min().item() + 0, finite.max().item() + 0  # bools become 0 and 1
     if low == high:
         return [(low, high, finite.size)]
     if DTYPES[dtype].kind != "float":
         if high - low <= _MOST_VALUES:
             bins = zip(*np.unique(finite, return_counts=True), strict=True)
             return [(int(value), int(value), int(count)) for value, count in bins]
-        # what they have in common may be all that a float holds of them
+        # a float could hold only the digits that they share, so subtract the minimum first
         above = (finite.astype(np.uint64) - np.array(low).astype(np.uint64)) / float(high - low)
     else:
-        scale = 4.0 if max(-low, high) > 1e300 else 1.0  # so that the width of the range is finite
+        # high - low may overflow where both are finite
+        scale = 4.0 if max(-low, high) > 1e300 else 1.0
         wide = finite.astype(np.float64) / scale
         above = (wide - low / scale) / (high / scale - low / scale)
     counts, parts = np.histogram(above, _BINS, (0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Write a model file: equal models give equal bytes."""
+"""Write a model file; equal models give equal bytes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 class _Blob(NamedTuple):
-    """Bytes of the data section, made when they are written."""
+    """A piece of the data section, whose bytes are made when they are written."""
 
     nbytes: int
     make: Callable[[], bytes]
 
 
 class _Entry(NamedTuple):
-    """An entry of a table: its first bytes, and the blobs whose spans follow them."""
+    """An entry of a table: its leading bytes, and the blobs whose spans follow them."""
 
     head: bytes
     blobs: tuple[_Blob | None, ...] = ()
@@ -60,7 +60,7 @@ class _Entry(NamedTuple):
 
 
 def write_model(path: FilePath, source: object, version: int | None = None) -> None:
-    """Write a model file atomically: another process sees the old file or the new one.
+    """Write a model file atomically: other processes see the old file or the new one.
 
     Parameters
     ----------
@@ -79,11 +79,11 @@ def write_model(path: FilePath, source: object, version: int | None = None) -> N
     Raises
     ------
     OinfError
-        Naming the item that the format, or this version of it, cannot hold.
+        If the format, or this version of it, cannot hold an item; the message names it.
     InputError
-        If ``path`` is no path.
+        If ``path`` is not a path.
     OSError
-        If the file cannot be written. A file at ``path`` is then as it was.
+        If the file cannot be written. An existing file at ``path`` is then unchanged.
     """
     check_path(path)
     replace_file(os.fsdecode(path), _chunks(contents_of(source), version))
@@ -95,7 +95,7 @@ def dump_model(source: object, version: int | None = None) -> bytes:
 
 
 def _chunks(contents: Contents, version: int | None) -> Iterator[bytes]:
-    """Give the bytes of a file, one part after the other."""
+    """Yield the bytes of a file, part by part."""
     version = _version(contents, version)
     values = {name: dump_value(v, f"metadata[{name!r}]") for name, v in contents.metadata.items()}
     tables = [
@@ -117,7 +117,7 @@ def _chunks(contents: Contents, version: int | None) -> Iterator[bytes]:
 
 
 def _placed(tables: Sequence[Sequence[_Entry]], start: int) -> tuple[list[bytes], int]:
-    """Place the blobs one after the other; return the tables' bytes, and where the data end.
+    """Place the blobs one after the other; return the tables' bytes and the end of the data.
 
     A blob that is absent has the span 0, 0.
     """
@@ -135,7 +135,7 @@ def _placed(tables: Sequence[Sequence[_Entry]], start: int) -> tuple[list[bytes]
 
 
 def _blobs(tables: Sequence[Sequence[_Entry]]) -> Iterator[_Blob]:
-    """Give the blobs in the order in which they stand in the file."""
+    """Yield the blobs in their order in the file."""
     return (blob for table in tables for entry in table for blob in entry.blobs if blob)
 
 
@@ -151,6 +151,7 @@ def _metadata(key: str, code: int, data: bytes) -> _Entry:
 
 
 def _tensor(name: str, tensor: Tensor, version: int) -> _Entry:
+    """Make the table entry of a tensor."""
     field = f"tensors[{name!r}]"
     dtype, shape, source, quantization = tensor
     if len(shape) > MAX_RANK or not all(map(is_size, shape)):
@@ -183,7 +184,7 @@ def _version(contents: Contents, asked: int | None) -> int:
 
 
 def _beyond_version_1(contents: Contents) -> Iterator[tuple[str, str, object]]:
-    """Give what version 1 cannot hold: the field, what it expects there, what there is."""
+    """Yield what version 1 cannot hold: the field, the expected type, the actual one."""
     for name, value in contents.metadata.items():
         field = f"metadata[{name!r}]"
         if type_code(value, field) not in VERSION_1_CODES:

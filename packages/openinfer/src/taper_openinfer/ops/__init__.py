@@ -1,4 +1,4 @@
-"""OpenInfer's ops: their table, their rules, and what computes them."""
+"""Define OpenInfer's ops: their table, their rules, and their computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a call of an op and infer what it gives: settings, element types, shapes."""
+"""Check a call of an op and infer its result: settings, element types, shapes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
-#: No array has as many.
+#: More elements than any array has.
 MAX_BYTES = 1 << 62
 
 
@@ -38,9 +38,9 @@ def output_type(
     declared: str | None = None,
     device: str = "Cpu",
 ) -> tuple[str, Shape]:
-    """Return element type and shape of what a call gives.
+    """Return the element type and the shape of a call's result.
 
-    An op ``taper.NAME`` is one of Taper's: :mod:`taper_openinfer.ops.taper`.
+    An op ``taper.NAME`` is an op of Taper: :mod:`taper_openinfer.ops.taper`.
 
     Parameters
     ----------
@@ -48,19 +48,19 @@ def output_type(
     inputs : sequence of (str, tuple of int)
         Element types and shapes.
     settings : mapping
-        As programs give them: :func:`complete`.
+        The settings in the program; :func:`complete` adds the defaults.
     declared : str, optional
-        Element type that the program declares for the output. Where it declares none the op's rule
-        decides: the first input's for most.
+        The element type that the program declares for the output. If it declares none the op's rule
+        decides: for most ops it is the first input's.
     device : str
-        Named in errors.
+        The device that errors name.
 
     Raises
     ------
     OpError
-        If there is no such op, or it has other inputs, settings or shapes: what, expected, got.
+        If the op is unknown, or does not accept these inputs, settings or shapes.
     NoKernelError
-        If the op is not there for these element types, or gives another than ``declared``.
+        If the op lacks these element types, or its result differs from ``declared``.
     """
     if taper.is_taper(op):
         result, shape = taper.output_type(op, inputs, settings, declared, device)
@@ -88,12 +88,12 @@ def _output_type(
 
 
 def find(op: str) -> OpSpec:
-    """Return an op of the table.
+    """Return the table's row of an op.
 
     Raises
     ------
     OpError
-        If there is none of the name.
+        If the table has no op of this name.
     """
     if op not in OPS:
         known = {**{name.lower(): taper.PREFIX + name for name in REGISTRY}, **{o: o for o in OPS}}
@@ -105,9 +105,9 @@ def find(op: str) -> OpSpec:
 
 
 def result_dtype(op: str, dtypes: Sequence[str], settings: Mapping[str, Any]) -> str | None:
-    """Return the element type of the result; None where the op is not there for these.
+    """Return the element type of the result; None if the op lacks these element types.
 
-    ``settings`` is complete.
+    ``settings`` must be complete.
     """
     spec = find(op)
     first = dtypes[0]
@@ -127,12 +127,12 @@ def result_dtype(op: str, dtypes: Sequence[str], settings: Mapping[str, Any]) ->
 def checked_dtype(
     op: str, dtypes: Sequence[str], settings: Mapping[str, Any], declared: str | None, device: str
 ) -> str:
-    """Return the element type of the result, which is ``declared`` where the program has one.
+    """Return the element type of the result; it must be ``declared`` if the program has one.
 
     Raises
     ------
     NoKernelError
-        If the op is not there for these element types, or gives another than ``declared``.
+        If the op lacks these element types, or its result differs from ``declared``.
     """
     result = result_dtype(op, dtypes, settings)
     if result is None or declared not in (None, result):
@@ -142,12 +142,15 @@ def checked_dtype(
 
 
 def _casts(dtype: str) -> tuple[str, ...]:
-    """What an element type can be cast to."""
+    """Return the element types that one can be cast to."""
     return UNPACKED if dtype in FLOATS else (*FLOATS, *ACCUMULATORS.get(dtype, ()))
 
 
 def combinations(op: str) -> list[tuple[tuple[str, ...], str, dict[str, str]]]:
-    """List the element types of the inputs and the output that exist, and the setting for them."""
+    """List the combinations of element types that exist, with the settings that select them.
+
+    Each is the inputs' types, the output's type, and the settings.
+    """
     spec = find(op)
     found: list[tuple[tuple[str, ...], str, dict[str, str]]] = []
     for dtype in spec.dtypes:
@@ -164,7 +167,7 @@ def combinations(op: str) -> list[tuple[tuple[str, ...], str, dict[str, str]]]:
 
 
 def existing(op: str) -> list[str]:
-    """Say which combinations of element types exist, those that are alike in one text."""
+    """Describe the combinations of element types that exist; similar ones share a text."""
     spec = find(op)
     inputs = ["T or bool" if operand == "cond" else "T" for operand in spec.operands]
     if spec.result == "to":
@@ -181,21 +184,20 @@ def existing(op: str) -> list[str]:
 
 
 def complete(op: str, dtypes: Sequence[str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a call, by their first names, checked.
+    """Return all settings of a call, with defaults, by their first names, after checking them.
 
     Parameters
     ----------
     op : str
     dtypes : sequence of str
-        Of the inputs; numbers are of the first's type.
+        The element types of the inputs; numbers are checked against the first.
     settings : mapping
-        Numbers, bools, strings and lists of int. A setting that a program gives by the name of a
-        variable stands here with the variable's value.
+        Numbers, bools, strings and lists of int, with names of variables replaced by their values.
 
     Raises
     ------
     OpError
-        On a setting that is unknown, missing, given twice or not of its type.
+        If a setting is unknown, missing, given twice or of the wrong type.
     """
     spec = find(op)
     given: dict[str, Any] = {}
@@ -213,12 +215,12 @@ def complete(op: str, dtypes: Sequence[str], settings: Mapping[str, Any]) -> dic
 
 
 def setting_name(op: str, spelling: str) -> str:
-    """Return the name of a setting that may have several.
+    """Return the first name of a setting that may have several.
 
     Raises
     ------
     OpError
-        If the op has none of that name.
+        If the op has no setting of that name.
     """
     settings = find(op).settings
     for name, setting in settings.items():
@@ -242,7 +244,7 @@ _TYPES = {
 
 
 def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> Any:
-    """Return a setting's value if it has its type."""
+    """Return a setting's value after checking its type."""
     what = f"{name}, {_TYPES[setting.type]}"
     kind = setting.type
     if kind in ("value", "bound"):
@@ -254,7 +256,7 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
     if kind == "word":
         if not isinstance(value, str) or value not in setting.words:
             fail(op, f"{name} of {', '.join(setting.words)}", shown(value))
-        return str(value)  # a plain one: programs have names of a class of their own
+        return str(value)  # a plain str: the names in programs are a subclass
     if kind == "dtype":
         if not isinstance(value, str) or value not in DTYPES:
             fail(op, what, shown(value))
@@ -272,7 +274,7 @@ def _checked(op: str, name: str, setting: Setting, dtype: str, value: Any) -> An
 
 
 def _is_no_bound(setting: Setting, dtype: str, value: Any) -> bool:
-    """Whether a bound bounds nothing: the infinity, or a number beyond all of the element type."""
+    """Return whether a bound has no effect: an infinity, or beyond the element type's range."""
     if setting.type != "bound" or type(value) not in (int, float):
         return False
     beyond = DTYPES[dtype].high < value if setting.default > 0 else value < DTYPES[dtype].low
@@ -280,7 +282,7 @@ def _is_no_bound(setting: Setting, dtype: str, value: Any) -> bool:
 
 
 def _number(op: str, name: str, dtype: str, value: Any) -> Any:
-    """Return a number of an element type; an integer may be written as 2.0, a bool as 0 or 1."""
+    """Return a number of an element type; integers may be written as 2.0, bools as 0 or 1."""
     row = DTYPES[dtype]
     if type(value) not in (int, float) and not (type(value) is bool and row.kind == "bool"):
         fail(op, f"{name}, a number of {dtype}", shown(value))
@@ -298,6 +300,7 @@ def _number(op: str, name: str, dtype: str, value: Any) -> Any:
 
 
 def _shape(op: str, spec: OpSpec, shapes: list[Shape], settings: Mapping[str, Any]) -> Shape:
+    """Return the shape of the result, or raise OpError if the inputs' shapes do not fit."""
     first = shapes[0]
     if spec.shape == "broadcast":
         return rules.broadcast(op, shapes)
@@ -317,17 +320,17 @@ def _shape(op: str, spec: OpSpec, shapes: list[Shape], settings: Mapping[str, An
     return tuple(size for axis, size in enumerate(first) if axis not in axes)
 
 
-#: Reductions of which nothing has no value.
+#: Reductions that have no value on empty inputs.
 _NEVER_EMPTY = ("max_axis", "min_axis", "argmax_axis", "argmin_axis")
 
 
 def reduced_axes(op: str, rank: int, settings: Mapping[str, Any]) -> Shape:
-    """Return the axes of a reduction, rising, counted from the front.
+    """Return the axes of a reduction in increasing order, counted from the front.
 
     Raises
     ------
     OpError
-        If an axis does not exist or stands twice.
+        If an axis does not exist or occurs twice.
     """
     axes = settings["axes"] if "axes" in settings else (settings["axis"],)
     for axis in axes:
@@ -349,5 +352,5 @@ def _product_shape(op: str, a: Shape, b: Shape) -> Shape:
 
 
 def fail(op: str, expected: str, got: object) -> NoReturn:
-    """Raise :class:`OpError`; a long ``got`` is cut."""
+    """Raise :class:`OpError`; a long ``got`` is shortened."""
     rules.fail(op, expected, got)

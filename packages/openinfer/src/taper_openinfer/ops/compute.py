@@ -1,4 +1,4 @@
-"""Compute OpenInfer's ops in numpy, on arrays as they are stored."""
+"""Compute OpenInfer's ops in numpy, on arrays in storage form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
     Evaluator = Callable[[Sequence[np.ndarray]], np.ndarray]
 
-#: Stored in fewer bits than float32, which they are computed in.
+#: Element types that are computed in float32 and stored in fewer bits.
 SMALL_FLOATS = ("f8", "bf16", "f16")
 
 
@@ -31,22 +31,22 @@ def evaluate(
     settings: Mapping[str, Any],
     output_dtype: str,
 ) -> np.ndarray:
-    """Compute one call that :func:`output_type` allows.
+    """Compute a call that :func:`output_type` accepts.
 
     Parameters
     ----------
     op : str
     inputs : sequence of numpy.ndarray
-        As their element types are stored in memory; read only.
+        The inputs in storage form; they are not written to.
     dtypes : sequence of str
     settings : mapping
     output_dtype : str
-        What :func:`output_type` gives.
+        The element type that :func:`output_type` returns.
 
     Returns
     -------
     numpy.ndarray
-        A new array, row-major, as ``output_dtype`` is stored.
+        A new array, row-major, in the storage form of ``output_dtype``.
     """
     return prepare(op, dtypes, settings, output_dtype)(inputs)
 
@@ -54,7 +54,7 @@ def evaluate(
 def prepare(
     op: str, dtypes: Sequence[str], settings: Mapping[str, Any], output_dtype: str
 ) -> Evaluator:
-    """Return what :func:`evaluate` calls with the inputs, for a call that is computed often."""
+    """Return a function of the inputs that computes a call which is evaluated often."""
     if taper.is_taper(op):
         return taper.prepare(op, settings)
     settings = complete(op, dtypes, settings)
@@ -82,12 +82,12 @@ def prepare(
     return run
 
 
-#: By byte.
+#: The number of 1 bits of each byte.
 _COUNTS = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
 
 
 def _ones(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Count the bits that are 1: ``popcount``, which no op of Taper's computes."""
+    """Count the 1 bits of each element: ``popcount``, which no Taper op computes."""
     row = DTYPES[dtype]
     x = np.asarray(x & x.dtype.type((1 << row.bits) - 1) if row.is_packed else x, order="C")
     counts: np.ndarray = _COUNTS[x.reshape(*x.shape, 1).view(np.uint8)].sum(axis=-1, dtype=np.uint8)
@@ -95,7 +95,7 @@ def _ones(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _widening(dtype: str, acc: str | None) -> Callable[[np.ndarray], np.ndarray] | None:
-    """How stored elements become what is computed with; None where they are that."""
+    """Return the conversion of stored elements to the type of the computation, or None."""
     if acc is not None:
         return lambda array: array.astype(DTYPES[acc].storage)
     if dtype in SMALL_FLOATS:
@@ -104,7 +104,7 @@ def _widening(dtype: str, acc: str | None) -> Callable[[np.ndarray], np.ndarray]
 
 
 def _narrowing(dtype: str) -> Callable[[Any], np.ndarray] | None:
-    """How results become stored elements: small floats are rounded, narrow integers wrapped."""
+    """Return the conversion of results to storage form: floats are rounded, integers wrapped."""
     row = DTYPES[dtype]
     if dtype in SMALL_FLOATS:
         return lambda array: from_float32(dtype, np.asarray(array, np.float32))

@@ -1,9 +1,9 @@
-"""Say each of OpenInfer's ops in Taper's ops: one table, :data:`FORMULAS`.
+"""Define each of OpenInfer's ops as a formula of Taper's ops, in one table, :data:`FORMULAS`.
 
-A formula is a list of nodes, written for the element type that a call is computed in. Who computes
-a call reads the same formula in its own way: numpy by the evaluators of Taper's ops
-(:meth:`Formula.evaluate`), a part of the simulator as one node for a kernel
-(:func:`native_node`), a compiled program as nodes of its graph (:func:`formula_of_plan`).
+A formula is a list of nodes, written for the element type that a call is computed in. It is used in
+three ways. The numpy evaluators of Taper's ops compute it (:meth:`Formula.evaluate`). The simulator
+runs it as one node with a kernel (:func:`native_node`). A compiled program adds its nodes to its
+graph (:func:`formula_of_plan`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     Node = tuple[str, dict[str, Any]]
     Shape = tuple[int, ...]
 
-#: What plans compute narrow types in; results are narrowed again, integers wrap then.
+#: The types that plans compute narrow types in. Results are converted back; integers wrap.
 _WIDER = {"f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i32", "u8": "i32"}
 
 
 class Given(NamedTuple):
-    """What a formula is written for.
+    """The call that a formula is written for.
 
     Attributes
     ----------
     dtype : str
-        The element type that is computed in: floats are f32 or f64.
+        The element type of the computation: floats are f32 or f64.
     dtypes : sequence of str
-        Those of the inputs in the program.
+        The element types of the inputs in the program.
     shape : tuple of int
-        Of the first input.
+        The shape of the first input.
     settings : mapping
-        All of the call, by their first names.
+        All settings of the call, by their first names.
     """
 
     dtype: str
@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
     @property
     def is_float(self) -> bool:
-        """Whether floats are computed with."""
+        """Return whether the computation uses floats."""
         return self.dtype in FLOATS
 
 
@@ -63,12 +63,12 @@ class FormulaNode(NamedTuple):
     Attributes
     ----------
     op : str
-        Of Taper's registry.
+        An op of Taper's registry.
     operands : tuple of int
-        ``v >= 0`` is a value: the inputs, then the results of the nodes; ``v < 0`` is the number
-        ``scalars[-1 - v]``, which takes the type of the values beside it.
+        ``v >= 0`` is a value: the inputs are numbered first, then the nodes' results. ``v < 0`` is
+        the number ``scalars[-1 - v]``, which takes the type of the other operands.
     attrs : dict
-        The ``dtype`` of a CAST is an element type of OpenInfer's.
+        The op's attrs; the ``dtype`` of a CAST is an element type of OpenInfer's.
     """
 
     op: str
@@ -77,14 +77,14 @@ class FormulaNode(NamedTuple):
 
 
 class Formula:
-    """Nodes of Taper's ops that compute a call; values are numbers.
+    """Nodes of Taper's ops that compute a call. Values are identified by numbers.
 
     Attributes
     ----------
     nodes : list of FormulaNode
     scalars : list of number
     result : int
-        The value that the call gives; an input where it is that.
+        The value that is the call's result; it may be an input.
     """
 
     def __init__(self, count: int) -> None:
@@ -99,16 +99,16 @@ class Formula:
         return self._count + len(self.nodes) - 1
 
     def cast(self, value: int, dtype: str) -> int:
-        """Add a conversion to an element type of OpenInfer's."""
+        """Add a conversion to an element type of OpenInfer's; return the number of its value."""
         return self.add("CAST", value, dtype=dtype)
 
     def scalar(self, value: float) -> int:
-        """Return the number of a scalar."""
+        """Add a scalar; return its number, which is negative."""
         self.scalars.append(value)
         return -len(self.scalars)
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the formula in numpy; element types that plans lack are computed in, too."""
+        """Compute the formula in numpy, also in element types that plans lack."""
         values = list(inputs)
         for op, operands, attrs in self.nodes:
             given = [values[v] if v >= 0 else self.scalars[-1 - v] for v in operands]
@@ -116,9 +116,9 @@ class Formula:
         return values[self.result]
 
     def node(self) -> Node | None:
-        """Return the formula as one node of the inputs in order: an op, or a tile program (MAP).
+        """Return the formula as one node of its inputs in order: an op, or a tile program (MAP).
 
-        None if it is more than that.
+        Return None if one node cannot compute it.
         """
         if self.result < self._count:
             return "COPY", {}
@@ -136,7 +136,7 @@ class Formula:
 
 
 def _evaluate_node(op: str, given: Sequence[Any], attrs: Mapping[str, Any]) -> np.ndarray:
-    if op == "CAST":  # Taper's takes uint16 for bfloat16, which is none that is computed in
+    if op == "CAST":  # Taper's evaluator takes uint16 as bfloat16, which no formula computes in
         return np.asarray(given[0]).astype(DTYPES[attrs["dtype"]].storage)
     if op in MICROOPS:
         return evaluate_micro(op, given)
@@ -146,9 +146,9 @@ def _evaluate_node(op: str, given: Sequence[Any], attrs: Mapping[str, Any]) -> n
 
 
 def write(op: str, given: Given) -> Formula | None:
-    """Write the formula of a call whose inputs are in the element type that is computed in.
+    """Write the formula of a call whose inputs are in the element type of the computation.
 
-    None if there is none.
+    Return None if the op has no formula for it.
     """
     row = FORMULAS.get(op)
     if row is None:
@@ -161,16 +161,16 @@ def write(op: str, given: Given) -> Formula | None:
 def formula_of_plan(
     op: str, dtypes: Sequence[str], shape: Shape, settings: Mapping[str, Any], result: str
 ) -> Formula | None:
-    """Write the formula of a call whose element types plans have, from its inputs to its result.
+    """Write the formula of a call for a plan, from its stored inputs to its stored result.
 
-    Narrow types are computed in wider ones.
+    Narrow element types are computed in wider ones. All element types must exist in plans.
 
     Parameters
     ----------
     op : str
     dtypes : sequence of str
     shape : tuple of int
-        Of the first input.
+        The shape of the first input.
     settings : mapping
         All of the call.
     result : str
@@ -178,7 +178,7 @@ def formula_of_plan(
     Returns
     -------
     Formula or None
-        None where no ops of a plan compute the same.
+        None if no ops of a plan compute the same result.
     """
     row = FORMULAS.get(op)
     if row is None:
@@ -206,22 +206,22 @@ def native_node(
     settings: Mapping[str, Any],
     out: tuple[str, Shape],
 ) -> Node | None:
-    """Return the op of Taper's registry that computes a call, and its attrs.
+    """Return the Taper op that computes a call, and its attrs.
 
     Parameters
     ----------
     op : str
     dtypes, shapes : sequence
-        Of the inputs.
+        The element types and the shapes of the inputs.
     settings : mapping
-        As programs give them.
+        The settings in the program.
     out : (str, tuple of int)
-        What :func:`output_type` says.
+        The result of :func:`output_type`.
 
     Returns
     -------
     (str, dict) or None
-        It takes the call's inputs in their order. None where no kernel computes the same.
+        The op takes the call's inputs in order. None if no kernel computes the same result.
     """
     if taper.is_taper(op):
         if settings.get(taper.OUTPUT, 0) or not taper.definition(op).native:
@@ -240,12 +240,15 @@ def native_node(
 
 
 def _same(op: str) -> Callable[..., int]:
-    """The elementwise op of that name."""
+    """Return a formula that is the elementwise op of that name."""
     return lambda f, given, *values: f.add(op, *values)
 
 
 def _where_zero(f: Formula, given: Given, divisor: int, rule: float | None, quotient: int) -> int:
-    """Put the mask, or what the rule says, where the divisor is 0; None leaves the quotient."""
+    """Select the quotient, or what the rule gives if the divisor is 0.
+
+    A rule of None keeps the quotient.
+    """
     mask = given.settings["div_by_zero_mask"]
     value = rule if mask is None else mask
     if value is None:
@@ -288,7 +291,7 @@ def _relu(f: Formula, given: Given, x: int) -> int:
 
 
 def _bounded(f: Formula, op: str, x: int, bound: float, none: float) -> int:
-    """Keep a bound; ``none`` is the one that bounds nothing."""
+    """Clamp by a bound; ``none`` is the value that has no effect."""
     return x if bound == none else f.add(op, x, f.scalar(bound))
 
 
@@ -298,7 +301,7 @@ def _clamp(f: Formula, given: Given, x: int) -> int:
 
 
 def _round(f: Formula, given: Given, x: int) -> int:
-    """Round halves away from zero, where ROUND takes them to the even."""
+    """Round halves away from zero; ROUND rounds them to even."""
     whole = f.add("TRUNC", x)
     part = f.add("ABS", f.add("SUB", x, whole))
     is_far = f.add("GE", part, f.scalar(0.5))
@@ -306,7 +309,7 @@ def _round(f: Formula, given: Given, x: int) -> int:
 
 
 def _shift(op: str) -> Callable[..., int]:
-    """Shift by a constant; from the width on, which 64 is in every type, all bits go out."""
+    """Return a formula of a shift by a constant; 64 or more bits shift out everything."""
     return lambda f, given, x: f.add(op, x, f.scalar(min(given.settings["bits"], 64)))
 
 
@@ -326,19 +329,23 @@ def _filter(f: Formula, given: Given, a: int, b: int, condition: int) -> int:
 
 
 def _fill(f: Formula, given: Given, x: int) -> int:
-    """A comparison of x with itself is a condition; what is chosen where, says nothing of x."""
+    """Fill a tensor with a number; the input gives only the shape.
+
+    A comparison of x with itself is the condition; both choices are constants.
+    """
     value = f.scalar(given.settings["value"])
     once = f.add("WHERE", f.add("EQ", x, x), value, x)
     if not given.is_float:
         return once
-    return f.add("WHERE", f.add("EQ", x, x), once, value)  # where x is NaN
+    return f.add("WHERE", f.add("EQ", x, x), once, value)  # if x is NaN
 
 
 def _cast(f: Formula, given: Given, x: int) -> int:
+    """Convert between element types, with the rounding and the saturation of the settings."""
     to = given.settings["to"]
     target = _WIDER.get(to, to)
     if DTYPES[to].kind == "float" or not given.is_float:
-        target = "f32" if to == "f8" else target  # from which it is rounded
+        target = "f32" if to == "f8" else target  # it is rounded from float32
         return x if target == given.dtype else f.cast(x, target)
     mode = given.settings["rounding_mode"]
     x = _round(f, given, x) if mode == "nearest" else f.add(mode.upper(), x)
@@ -354,7 +361,7 @@ def _cast(f: Formula, given: Given, x: int) -> int:
 
 
 def _lowest_bits(f: Formula, whole: int, to: str) -> int:
-    """Give the lowest bits of a whole float, by way of u64, which plans lack."""
+    """Return the low bits of a float that is a whole number, through u64, which plans lack."""
     low = f.add("FMOD", f.add("ABS", f.cast(whole, "f64")), f.scalar(2.0**64))
     bits = f.cast(f.add("WHERE", f.add("ISNAN", low), f.scalar(0.0), low), "u64")
     is_low = f.add("LT", whole, f.scalar(0))
@@ -378,7 +385,7 @@ def _reduced(op: str, given: Given) -> dict[str, Any]:
 
 
 def _mean(f: Formula, given: Given, x: int) -> int:
-    """The mean of integers is exact, rounded toward zero; that of nothing is 0."""
+    """Return the mean. For integers it is exact and rounded toward zero; that of nothing is 0."""
     reduced = _reduced("mean_axis", given)
     if given.is_float:
         return f.add("MEAN", x, **reduced)
@@ -386,7 +393,7 @@ def _mean(f: Formula, given: Given, x: int) -> int:
     if given.dtypes[0] not in ("i64", "u64"):
         total = f.add("SUM", f.cast(x, "i64"), **reduced)
         return f.cast(f.add("TRUNC_DIV", total, count), given.dtype)
-    # The sum may need more bits: quotients and rests are summed apart, both rounded down so far.
+    # The sum may overflow, so quotients and remainders are summed separately, both rounded down.
     wholes, rests = f.add("FLOOR_DIV", x, count), f.add("REMAINDER", x, count)
     wholes, rests = f.add("SUM", wholes, **reduced), f.add("SUM", rests, **reduced)
     mean = f.add("ADD", wholes, f.add("FLOOR_DIV", rests, count))
@@ -396,7 +403,7 @@ def _mean(f: Formula, given: Given, x: int) -> int:
 
 
 def _search(op: str) -> Callable[..., int]:
-    """Where the extreme is; the last of equals is the first of the reversed elements."""
+    """Return a formula for argmax or argmin; the last of equals is found by reversing the axis."""
 
     def write_search(f: Formula, given: Given, x: int) -> int:
         (axis,) = reduced_axes(op, len(given.shape), given.settings)
@@ -420,22 +427,22 @@ _COMPARED = ("f32", "i32", "i64")
 
 
 class Row(NamedTuple):
-    """How Taper's ops serve one of OpenInfer's.
+    """How Taper's ops compute one of OpenInfer's ops.
 
     Attributes
     ----------
     write : callable
-        Adds the nodes to a formula and returns the value that the call gives, in the element type
-        that is computed in, or that of the op's result.
+        Adds nodes to a formula and returns the result's value, in the element type of the
+        computation or of the op's result.
     kernels : tuple of str
-        The element types computed in that kernels serve.
+        The element types of the computation that kernels support.
     """
 
     write: Callable[..., int]
     kernels: tuple[str, ...] = ()
 
 
-#: popcount alone is not here: no op of Taper's counts bits.
+#: Only popcount is missing: no op of Taper counts bits.
 FORMULAS: Mapping[str, Row] = {
     "add": Row(_same("ADD"), _ANY),
     "mul": Row(_same("MUL"), _ANY),

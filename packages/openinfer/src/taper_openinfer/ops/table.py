@@ -1,7 +1,7 @@
-"""List OpenInfer's ops in one table, for validation, lookup, documentation and tests.
+"""List OpenInfer's ops in one table, for checks, lookup, documentation and tests.
 
-An op that is not here does not exist in a program, but for those of Taper, which programs call as
-``taper.NAME`` (:mod:`taper_openinfer.ops.taper`).
+Programs can call the ops of this table, and Taper's ops as ``taper.NAME``
+(:mod:`taper_openinfer.ops.taper`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTS = (*SIGNED, *UNSIGNED)
 PACKED = (*PACKED_SIGNED, *PACKED_UNSIGNED)
 NUMBERS = (*FLOATS, *INTS, *PACKED)
 ALL = (*NUMBERS, "bool", "bitset")
-#: What :func:`cast` converts to.
+#: The element types that ``cast`` converts to.
 UNPACKED = (*FLOATS, *INTS)
 
 _SIGNED_NUMBERS = (*FLOATS, *SIGNED, *PACKED_SIGNED)
@@ -32,7 +32,7 @@ _SHIFTED = (*INTS, "i2", "i4", "u2", "u4")
 
 
 def _accumulators() -> dict[str, tuple[str, ...]]:
-    """Map dtypes to those that ``acc`` may name: integers that are wider and of the same sign."""
+    """Map each dtype to those that ``acc`` may name: wider integers of the same signedness."""
     found: dict[str, tuple[str, ...]] = {}
     for packed, whole in ((PACKED_SIGNED, SIGNED), (PACKED_UNSIGNED, UNSIGNED)):
         found.update(dict.fromkeys(packed, whole))
@@ -51,14 +51,14 @@ class Setting(NamedTuple):
     Attributes
     ----------
     type : str
-        "value", a number of the element type of the op's inputs; "bound", such a number, or one
-        beyond them all on the side of the default, an infinity, which bounds nothing; "dtype";
+        "value", a number of the element type of the op's inputs; "bound", such a number, or a
+        number outside the type's range, which has no effect (the default is an infinity); "dtype";
         "bool"; "count", an integer from 0 to 255; "axis" and "axes", integers that count from the
-        end where negative; "word".
+        end if negative; "word".
     doc : str
     default : object
     words : tuple of str
-        What a word may be.
+        The words that a setting of type "word" may have.
     spellings : tuple of str
         Other names that programs may use.
     """
@@ -71,28 +71,28 @@ class Setting(NamedTuple):
 
 
 class OpSpec(NamedTuple):
-    """What is fixed about an op.
+    """The definition of an op.
 
     Attributes
     ----------
     operands : tuple of str
-        Names of the inputs, as ``doc`` uses them. All have one element type, but for ``cond``,
-        which may be bool too.
+        Names of the inputs, which ``doc`` uses. All have the same element type, except ``cond``,
+        which may also be bool.
     doc : str
         The formula and its special cases.
     dtypes : tuple of str
-        Element types of the inputs.
+        The element types that the inputs may have.
     settings : mapping of str to Setting
     shape : str
-        "same": the shapes of all inputs are equal and the result's; "broadcast": they broadcast to
-        it by NumPy's rule; "matmul": so do the axes before the last two; "axes" and "axis": the
-        input's without the axes that the setting names, or with size 1 there with ``keepdims``;
-        "one": a single value.
+        "same": all inputs and the result have one shape; "broadcast": the inputs broadcast to the
+        result's shape by NumPy's rule; "matmul": a matrix product, whose leading axes broadcast;
+        "axes" and "axis": the input's shape without the axes that the setting names, which have
+        size 1 with ``keepdims``; "one": a single value.
     in_place : bool
         Whether the result may overwrite an input of its type.
     result : str
-        Element type of the result: "input" for that of the inputs, "to" for the setting's, else its
-        name.
+        Element type of the result: "input" for that of the inputs, "to" for that of the setting,
+        else a name.
     """
 
     operands: tuple[str, ...]
@@ -105,17 +105,17 @@ class OpSpec(NamedTuple):
 
     @property
     def arity(self) -> int:
-        """Number of inputs."""
+        """Return the number of inputs."""
         return len(self.operands)
 
     @property
     def broadcast(self) -> bool:
-        """Whether shapes of inputs may differ by NumPy's rule."""
+        """Return whether the shapes of the inputs may differ by NumPy's rule."""
         return self.shape in ("broadcast", "matmul")
 
     @property
     def acc(self) -> bool:
-        """Whether it may compute in, and give, a wider integer."""
+        """Return whether the op may compute in a wider integer type, which the result then has."""
         return "acc" in self.settings
 
 
@@ -168,7 +168,8 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         "fma": OpSpec(("a", "b", "c"), "a * b + c", FLOATS),
         "recip": _unary("1 / x; of 0 NaN", FLOATS, settings={"div_by_zero_mask": _MASK}),
         "neg": _unary("-x", _SIGNED_NUMBERS),
-        # OpenInfer began with abs and relu of unsigned integers and bools too: x itself.
+        # OpenInfer first had abs and relu also for unsigned integers and bools, where they return
+        # x.
         "abs": _unary(
             "|x|; of the lowest integer itself",
             (*_SIGNED_NUMBERS, *UNSIGNED, "bool"),

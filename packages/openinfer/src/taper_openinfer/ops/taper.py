@@ -1,13 +1,14 @@
-"""Taper's own ops in programs: ``op taper.SOFTMAX(x, axis=1) >> y;``.
+"""Support calls of Taper's own ops in programs: ``op taper.SOFTMAX(x, axis=1) >> y;``.
 
 Any op of Taper's registry that runs no blocks can be called. Its attrs are the settings, its type
-rule checks them, and its numpy evaluator computes it. Element types stand in OpenInfer's spelling;
-only those that Taper knows can be used. An op of several outputs gives the first, or the one whose
-number the setting ``output`` says.
+rule checks them, and its numpy evaluator computes it. Element types have OpenInfer's names; only
+those that Taper has can be used. A call of an op with several outputs returns the first, or the one
+whose number is in the setting ``output``.
 
-A list of strings, as a tile program is, is one string with commas between; so is a list of numbers
-that are no integers. Lists of integers, and single ones that may be sizes, can have sizes by name:
-the linker puts numbers in their place (``openinfer/check/settings.py``).
+A list of strings, such as a tile program, is written as one string with commas between; so is a
+list of numbers that are not integers. Lists of integers, and integers that may be sizes, can
+contain names of sizes, which the linker replaces with numbers
+(:mod:`taper_openinfer.check.settings`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import OpDef, Shape
 
-#: Before the names of Taper's ops.
+#: The prefix of the names of Taper's ops.
 PREFIX = "taper."
 
 #: The setting that chooses one of several outputs.
@@ -38,7 +39,7 @@ OUTPUT = "output"
 
 
 def is_taper(op: str) -> bool:
-    """Whether a program means an op of Taper's by this name."""
+    """Return whether this is the name of one of Taper's ops."""
     return op.startswith(PREFIX)
 
 
@@ -48,7 +49,7 @@ def definition(op: str) -> OpDef:
     Raises
     ------
     OpError
-        If the registry has no such op, or it runs blocks, which programs have not.
+        If the registry has no such op, or the op runs blocks, which programs do not have.
     """
     name = op.removeprefix(PREFIX)
     found: OpDef | None = REGISTRY.get(name)
@@ -61,12 +62,12 @@ def definition(op: str) -> OpDef:
 
 
 def attrs_of(op: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attrs that settings say, complete and checked; without ``output``.
+    """Return the attrs that settings give, complete and checked; without ``output``.
 
     Raises
     ------
     OpError
-        On a setting that is unknown, missing or of another type.
+        If a setting is unknown, missing or of the wrong type.
     """
     found = definition(op)
     attrs = {}
@@ -79,7 +80,7 @@ def attrs_of(op: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attr(op: str, name: str, type_: str, value: Any) -> Any:
-    """Turn a setting as programs write it into an attr."""
+    """Convert a setting from the spelling of programs to an attr."""
     if isinstance(value, str):
         if type_ == "strings":
             return [word.strip() for word in value.split(",") if word.strip()]
@@ -87,7 +88,7 @@ def _attr(op: str, name: str, type_: str, value: Any) -> Any:
             return [_scalar(op, name, word) for word in value.split(",") if word.strip()]
         if name == "dtype" and value in DTYPES:
             return taper_name(value) or str(value)
-        return str(value)  # a plain one: programs have names of a class of their own
+        return str(value)  # a plain str: the names in programs are a subclass
     return value
 
 
@@ -119,14 +120,14 @@ def output_type(
     declared: str | None = None,
     device: str = "Cpu",
 ) -> tuple[str, Shape]:
-    """Return element type and shape of what a call of ``taper.NAME`` gives.
+    """Return the element type and the shape of the result of a call of ``taper.NAME``.
 
     Raises
     ------
     OpError
-        If the op does not take these inputs or settings.
+        If the op does not accept these inputs or settings.
     NoKernelError
-        If Taper has no such element types, or the op gives another than ``declared``.
+        If Taper lacks these element types, or the result's differs from ``declared``.
     """
     types = _types(op, inputs, device)
     attrs = attrs_of(op, settings)
@@ -143,7 +144,7 @@ def output_type(
 
 
 def _chosen(op: str, settings: Mapping[str, Any], count: int) -> int:
-    """Which output is meant."""
+    """Return the number of the output that a call returns."""
     index = settings.get(OUTPUT, 0)
     if type(index) is not int or not 0 <= index < count:
         fail(op, f"output in [0, {count})", shown(index))
@@ -151,12 +152,12 @@ def _chosen(op: str, settings: Mapping[str, Any], count: int) -> int:
 
 
 def prepare(op: str, settings: Mapping[str, Any]) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
-    """Return what computes a call that :func:`output_type` allows."""
+    """Return a function that computes a call which :func:`output_type` accepts."""
     found, attrs = definition(op), attrs_of(op, settings)
     index = settings.get(OUTPUT, 0)
 
     def run(inputs: Sequence[np.ndarray]) -> np.ndarray:
-        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+        with np.errstate(all="ignore"):  # infinities and NaN are ordinary values
             result = np.asarray(found.evaluate_all(inputs, attrs)[index], order="C")
         is_view = any(np.may_share_memory(result, array) for array in inputs)
         return result.copy() if is_view else result

@@ -1,1 +1,1 @@
-"""Runs programs step by step: memory kinds, caches, control flow, devices, traces."""
+"""Run programs step by step: memory kinds, caches, control flow, devices, traces."""

@@ -1,4 +1,4 @@
-"""Indices of an access to a persistent variable, and what its kinds share."""
+"""Define an access to a persistent variable, and helpers that the kinds of caches share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from taper_openinfer.errors import StepError
 
-#: One index of an access: a position, or the start and the end of a slice, None where left out.
+#: One index of an access: a position, or the start and the end of a slice; None if left out.
 Index = int | tuple[int | None, int | None]
 
 
-#: Is given the cells that are about to change, so that what has views of them copies these.
+#: A callback that gets the cells which are about to change, so that views of them are copied first.
 Keep = Callable[[np.ndarray], None]
 
 
 def filled_box(name: str, shape: tuple[int, ...], fill: np.ndarray) -> np.ndarray:
-    """Return an array of one value; memory of zeros costs nothing until it is written."""
+    """Return an array of one repeated value; zeros take no memory until they are written."""
     size = math.prod(shape) * fill.dtype.itemsize
     try:
         if size > np.iinfo(np.intp).max:
@@ -32,12 +32,12 @@ def filled_box(name: str, shape: tuple[int, ...], fill: np.ndarray) -> np.ndarra
 
 
 def wrong_shape(name: str, expected: tuple[int, ...], value: np.ndarray) -> StepError:
-    """Return the error of a value that does not fit."""
+    """Return the error for a value of the wrong shape."""
     return StepError(f"{name}: expected a value of shape {expected}, got {value.shape}")
 
 
 def show_access(access: Sequence[Index]) -> str:
-    """Return indices as a program spells them: ``[1, 2..]``."""
+    """Return indices in the spelling of programs: ``[1, 2..]``."""
     words = [
         "..".join("" if end is None else str(end) for end in index)
         if isinstance(index, tuple)

@@ -1,9 +1,10 @@
-"""Persistent variables with indices: tables of entries, tensors that grow, tables of these.
+"""Implement persistent variables with indices: tables, growing tensors, and tables of these.
 
-Such a variable lies in one array, the *box*, whose axes are those of the table (one for each index
-that selects entries) and then those of an entry. Each axis has an extent, what a program sees, and
-a capacity, which doubles as the extent grows. Cells that nobody has written hold the initial value.
-An access is checked whole before anything changes, so that one that fails has changed nothing.
+Such a variable lies in one array, the *box*. Its first axes are those of the table, one for each
+index that selects entries; the rest are those of an entry. Each axis has an extent, which the
+program sees, and a capacity, which doubles when the extent exceeds it. Cells that were never
+written hold the initial value. An access is checked completely first, so that a failing access
+changes nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ class BoxAxis(NamedTuple):
     Attributes
     ----------
     name : str
-        Of the index that selects along it; empty where none does.
+        The name of the index that selects along the axis; empty if none does.
     base : int
-        Its extent before anything is written; an entry's axis never has less.
+        The extent before anything is written; an entry's axis never has less.
     limit : int or None
-        The most that its index may reach: the size of a table, the count of an axis that grows.
+        The limit of the table's size, or of the count of an axis that grows.
     is_table : bool
-        Whether it selects entries.
+        Whether the axis selects entries.
     """
 
     name: str
@@ -49,18 +50,18 @@ def make_axes(
     auto_dim: Sequence[str] = (),
     fixed: Mapping[str, int] | None = None,
 ) -> tuple[BoxAxis, ...]:
-    """Return the axes of a declaration: of ``A(l, i): f32[D] @table @auto_dim(i)``, those of l, i.
+    """Return the axes of a declaration; ``A(l, i): f32[D] @table @auto_dim(i)`` has two, l and i.
 
     Parameters
     ----------
     shape : sequence of int
-        Of an entry, as declared.
+        The shape of an entry, as declared.
     indices : sequence of str
-        All that the declaration names, in its order.
+        All indices, in the order of the declaration.
     auto_dim : sequence of str
-        Those along which an entry grows: one for each dim of ``shape``, or none at all.
+        The indices along which an entry grows: one for each dim of ``shape``, or none.
     fixed : mapping of str to int
-        Limits.
+        The limits of indices and counts.
     """
     fixed = fixed or {}
     table = [name for name in indices if name not in auto_dim]
@@ -72,13 +73,13 @@ def make_axes(
 
 
 class Box:
-    """A table, a tensor that grows, or both.
+    """The memory of a table, of a growing tensor, or of a table of growing tensors.
 
     Parameters
     ----------
     name : str
     axes : sequence of BoxAxis
-        Those of the table first.
+        The axes; those of the table come first.
     indices : sequence of str
     fill : numpy.ndarray
     """
@@ -95,10 +96,11 @@ class Box:
         self._places = tuple(places[index] for index in indices)
         self._extents = tuple(axis.base for axis in axes)
         self._box: np.ndarray | None = None
-        self._written: np.ndarray | None = None  # which entries of a table were
-        self._is_table = self._table_rank == len(self.indices)  # whose entries do not grow
-        self._entry = self.entry_shape  # of such a table
-        # The view that was read last: by which access, of which extents.
+        self._written: np.ndarray | None = None  # the written entries of a table
+        # whether it is a table whose entries do not grow
+        self._is_table = self._table_rank == len(self.indices)
+        self._entry = self.entry_shape  # the empty entry of such a table
+        # The view of the last read, and the access and the extents it was made for.
         self._view: tuple[Sequence[Index], tuple[int, ...], np.ndarray] | None = None
 
     # -- what a program sees ---------------------------------------------------------------------
@@ -110,12 +112,12 @@ class Box:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many entries a table has along each of its indices."""
+        """Return the number of entries along each index of the table."""
         return self._extents[: self._table_rank]
 
     @property
     def entry_shape(self) -> tuple[int, ...]:
-        """The shape of an entry: as declared, plus the counts."""
+        """Return the shape of an entry: as declared, plus the counts."""
         return self._extents[self._table_rank :]
 
     def count(self, index: str) -> int:
@@ -162,7 +164,7 @@ class Box:
             self._extents = (*sizes, *self._extents[self._table_rank :])
 
     def _write_anew(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None) -> None:
-        """Write where there may be no room yet, or nowhere."""
+        """Write an entry that may not exist yet, or lie outside the capacity."""
         if len(access) != len(self.indices) or any(type(index) is not int for index in access):
             raise StepError(
                 f"{self.name}: a write takes one position for each of its indices "
@@ -207,7 +209,7 @@ class Box:
         return self._box is not None and array.base is self._box
 
     def _is_inside(self, cell: tuple[Index, ...], extents: tuple[int, ...]) -> bool:
-        """Whether ``cell`` has a position inside ``extents`` for each index of a mere table."""
+        """Return whether ``cell`` is a position within ``extents`` along each table index."""
         if len(cell) != self._table_rank or not self._is_table:
             return False
         for index, extent in zip(cell, extents, strict=False):
@@ -216,9 +218,9 @@ class Box:
         return True
 
     def _plain_cut(self, access: Sequence[Index]) -> tuple[Any, ...] | None:
-        """Return what cuts an access out of a table's box; None where that has to be resolved.
+        """Return the numpy index of an access to a table, or None if it must be resolved.
 
-        That is where it may be wrong, makes the table grow, or counts from the end.
+        It must be resolved if it may be invalid, makes the table grow, or counts from the end.
         """
         sizes = self._extents
         if len(access) > self._table_rank:
@@ -241,7 +243,7 @@ class Box:
     # -- selecting --------------------------------------------------------------------------------
 
     def _resolve(self, access: Sequence[Index]) -> tuple[tuple[int, ...], tuple[int | slice, ...]]:
-        """Return the extents that an access asks for and what it cuts out of a box of those."""
+        """Return the extents that an access needs, and its numpy index into a box of them."""
         if len(access) > len(self.indices):
             raise StepError(f"{self.name}: {self._too_many(access)}")
         extents = list(self._extents)
@@ -268,7 +270,7 @@ class Box:
         return tuple(extents), tuple(cut)
 
     def _check_position(self, place: int, index: int) -> None:
-        """Refuse an index that is negative, or beyond what @fixed allows."""
+        """Raise StepError for an index that is negative, or above the limit of @fixed."""
         axis = self._axes[place]
         if index < 0:
             raise StepError(
@@ -281,7 +283,7 @@ class Box:
     def _bounds(
         self, place: int, start: int | None, end: int | None, extent: int
     ) -> tuple[int, int]:
-        """Return the ends of a slice along an axis of some extent."""
+        """Return the ends of a slice along an axis of this extent."""
         axis = self._axes[place]
         begin = 0 if start is None else start
         stop = extent if end is None else end if end >= 0 else extent + end
@@ -318,7 +320,7 @@ class Box:
     # -- memory -----------------------------------------------------------------------------------
 
     def _grow(self, extents: tuple[int, ...]) -> None:
-        """Have a box of at least these extents, with what was in it, and take them on."""
+        """Grow the box to at least these extents and keep its contents."""
         box = self._box
         if box is None or any(map(int.__gt__, extents, box.shape)):
             grown = self._allocate(extents)
@@ -331,7 +333,8 @@ class Box:
                 if self._written is not None:
                     inside = tuple(map(slice, self.sizes))
                     written[inside] = self._written[inside]
-            self._written = written  # before the box, which says that there is room in both
+            # grown before the box, whose shape says that there is room in both
+            self._written = written
             self._box = grown
         self._extents = extents
 
@@ -342,7 +345,7 @@ class Box:
 
     @staticmethod
     def _capacity(axis: BoxAxis, held: int, extent: int) -> int:
-        """Return how long an axis is made for an extent: twice what is held, where that helps."""
+        """Return the capacity of an axis: twice the present one, if that is enough and allowed."""
         if extent <= held:
             return held
         if extent == axis.base:
@@ -353,7 +356,7 @@ class Box:
         return max(extent, min(held * 2, most))
 
     def _drop(self, prefix: tuple[int | slice, ...], keep: Keep | None) -> None:
-        """Set entries back, and the table's sizes to what is left of it."""
+        """Reset entries, and shrink the table's sizes to the entries that are left."""
         if self._box is None or self._written is None:
             return
         inside = all(

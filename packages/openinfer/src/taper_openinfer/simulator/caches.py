@@ -1,4 +1,4 @@
-"""Persistent variables of one executor."""
+"""Hold the persistent variables of one executor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Cache(Protocol):
-    """One persistent variable of one executor.
+    """The interface of one persistent variable of an executor.
 
     Attributes
     ----------
     name : str
-        For messages.
+        The name for messages.
     indices : tuple of str
-        What an access may give, in order.
+        The indices that an access may have, in order.
     """
 
     name: str
@@ -32,29 +32,29 @@ class Cache(Protocol):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether an access has needed its memory."""
+        """Return whether an access has allocated the variable's memory."""
 
     def read(self, access: Sequence[Index] = ()) -> np.ndarray:
-        """Return what an access selects, growing what it makes grow.
+        """Return the selected entries; the variable grows if the access says so.
 
         Returns
         -------
         numpy.ndarray
-            C-contiguous and read-only, maybe the one of the read before. It may be a view of this
-            cache, which a later write or reset changes: :meth:`holds` tells.
+            C-contiguous and read-only; it may be the same array as that of the read before. It may
+            be a view of this cache, which a later write or reset changes: see :meth:`holds`.
         """
 
     def write(self, access: Sequence[Index], value: np.ndarray, keep: Keep | None = None) -> None:
-        """Write one entry, or the whole of what is no table; every index is a position."""
+        """Write one entry, or the whole variable if it is no table; every index is a position."""
 
     def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
-        """Go back to the initial state, or drop the entries whose first indices are these."""
+        """Restore the initial state, or drop the entries whose first indices are these."""
 
     def holds(self, array: np.ndarray) -> bool:
-        """Whether ``array`` is a view of memory that this cache writes to."""
+        """Return whether ``array`` is a view of memory that this cache may write to."""
 
     def count(self, index: str) -> int:
-        """Return how much the axis of an index of ``@auto_dim`` has grown."""
+        """Return how much the axis of an ``@auto_dim`` index has grown."""
 
 
 def make_cache(
@@ -65,13 +65,13 @@ def make_cache(
     auto_dim: Sequence[str] = (),
     fixed: Mapping[str, int] | None = None,
 ) -> Cache:
-    """Return an empty cache, as its declaration has it.
+    """Return an empty cache for a declaration.
 
     Parameters
     ----------
     name : str
     shape : sequence of int
-        Of an entry, as declared.
+        The shape of an entry, as declared.
     fill : numpy.ndarray
         The initial value of every element: an array without dims, of the variable's storage dtype.
     indices, auto_dim, fixed
@@ -83,7 +83,7 @@ def make_cache(
 
 
 class Whole:
-    """A scalar or a tensor, which is read and written whole: an array that takes another's place.
+    """A scalar or a tensor that is read and written whole; a write replaces the array.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Whole:
             raise self._no_indices(access)
         if value.shape != self._shape:
             raise wrong_shape(self.name, self._shape, value)
-        self._value = value if value.base is None else value.copy()  # of a cache's memory
+        self._value = value if value.base is None else value.copy()  # a view of a cache's memory
 
     def reset(self, access: Sequence[Index] = (), keep: Keep | None = None) -> None:
         """See :class:`Cache`."""

@@ -1,4 +1,4 @@
-"""Compile a program's blocks: names to numbers, runs of ops to stretches, nodes to instructions."""
+"""Compile blocks: names to numbers, runs of ops to stretches, nodes to instructions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_slots(program: LinkedProgram) -> list[VariableSlot]:
-    """Return the variables that are one array, temporaries behind those that are declared."""
+    """Return the variables that are a single array; temporaries come last."""
     return [
         VariableSlot(
             name,
@@ -39,16 +39,16 @@ def find_slots(program: LinkedProgram) -> list[VariableSlot]:
 
 
 class Compiler:
-    """Makes the instructions of every block.
+    """Compiles every block of a program to instructions.
 
     Parameters
     ----------
     program : LinkedProgram
     slots : sequence of VariableSlot
     stretches : Stretches
-        Makes what computes ops.
+        Compiles the runs of ops.
     is_split : bool
-        Whether each op is a stretch of its own: for whoever looks at every node.
+        Whether each op becomes a stretch of its own, as traces and debuggers need it.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Compiler:
         stretches: Stretches,
         is_split: bool,
     ) -> None:
+        """Assign numbers to slots, loops and caches."""
         self._program = program
         self._names = Names(program)
         self._flow = program.flow
@@ -79,7 +80,7 @@ class Compiler:
         for name in self._program.graph.blocks:
             self._blocks[name] = []
         for name, block in self._program.graph.blocks.items():
-            # a step's temporaries end with it; what runs behind another block is not known
+            # temporaries end with the step; what runs after any other block is unknown
             live = Liveness(self._flow, block.nodes, name != g.ENTRY)
             self._blocks[name].extend(self._sequence(block.nodes, name, live))
         return self._blocks
@@ -110,13 +111,14 @@ class Compiler:
     def _stretch(
         self, nodes: Sequence[Node], block: str, live: Liveness, last: int
     ) -> Iterator[Instruction]:
-        """Compile a run of ops and assignments, each of whose values gets a number.
+        """Compile a run of ops and assignments; each result gets a number.
 
-        ``last`` is the place of its last node in the sequence that ``live`` is of.
+        ``last`` is the position of the run's last node in the sequence that ``live`` describes.
         """
         sources: list[StretchInput] = []
         places: dict[str, int] = {}
-        current: dict[str, tuple[str, int]] = {}  # by variable: the call that wrote it
+        # for each variable, the value that holds its last result
+        current: dict[str, tuple[str, int]] = {}
         calls: list[tuple[Node, list[tuple[str, int]]]] = []
         for node in nodes:
             kind = node.kind
@@ -131,7 +133,7 @@ class Compiler:
                 inputs.append(current.get(name) or ("source", places[name]))
             current[kind.output.base] = ("call", len(calls))
             calls.append((node, inputs))
-        for node in nodes:  # a temporary that the run writes before it reads needs no zeros
+        for node in nodes:  # a temporary that the run writes before it reads it needs no zeros
             if isinstance(node.kind, g.Assign):
                 name = node.kind.name
                 if name in places or name not in current:
@@ -157,7 +159,7 @@ class Compiler:
         return StretchCall(node, kind.op, tuple(inputs), settings, self._dtype(kind.output.base))
 
     def _source(self, access: g.Access) -> StretchInput:
-        """Return what an op reads from before its run."""
+        """Return the stretch input for a value that was computed before the run."""
         name = access.base
         dtype = self._dtype(name)
         if self._program.variables[name].declaration.is_prefix_table:
@@ -167,7 +169,7 @@ class Compiler:
         return StretchInput(slot, dtype, is_constant=is_given and name not in self._written)
 
     def _outlives(self, name: str, live: Liveness, last: int) -> bool:
-        """Whether anybody can see what is left in a variable behind the node at a place."""
+        """Return whether a variable's value may be read after the node at this position."""
         if self._is_split or self._variables[self._slots[name]].kind != "temporary":
             return True
         return live.is_read(name, last)
@@ -178,6 +180,7 @@ class Compiler:
     # -- control ----------------------------------------------------------------------------------
 
     def _control(self, node: Node, block: str, live: Liveness, place: int) -> Instruction:
+        """Compile one control node; ``place`` is its position in the sequence of ``live``."""
         kind = node.kind
         slots, names = self._slots, self._names
         match kind:
@@ -208,6 +211,7 @@ class Compiler:
         return i.Locked(made) if self._has_threads else made
 
     def _cache_node(self, node: Node, block: str) -> Instruction:
+        """Compile a node about a persistent variable."""
         kind = node.kind
         names = self._names
         if isinstance(kind, g.CacheIncrement | g.CacheDecrement):
@@ -227,17 +231,17 @@ class Compiler:
         return i.Reset(node, block, cache, indices, self._views_of(kind.target.base))
 
     def _views_of(self, cache: str) -> list[int]:
-        """The slots that may hold views of a cache's memory; with threads, all are copies."""
+        """Return the slots that may hold views of a cache; none with threads, which copy."""
         return [] if self._has_threads else sorted(set(self._readers.get(cache, ())))
 
 
 def _rank(source: StretchInput) -> int:
-    """Order what a stretch reads: what varies, what nobody writes, entries of tables."""
+    """Return a sort key of inputs: varying ones, then constants, then entries of tables."""
     return source.is_constant + (source.entry is not None)
 
 
 def _writes(kind: g.NodeKind) -> list[str]:
-    """The variables, but persistent ones, that a node writes."""
+    """Return the variables that a node writes, except persistent ones."""
     match kind:
         case g.Op():
             return [kind.output.base]
@@ -247,7 +251,7 @@ def _writes(kind: g.NodeKind) -> list[str]:
 
 
 def _names(assign: Node, other: Node) -> bool:
-    """Whether an op reads or writes what a later node assigns."""
+    """Return whether an op uses a variable that a later ``assign`` declares anew."""
     kind = other.kind
     assert isinstance(assign.kind, g.Assign)
     return isinstance(kind, g.Op) and assign.kind.name in (

@@ -1,4 +1,4 @@
-"""Devices: the level of kernels that each one is, and why one may be refused."""
+"""Map devices to levels of kernels, and refuse devices that this CPU or build lacks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import platform
 from taper_openinfer.errors import OpenInferError, check_choice
 from taper_runtime.native._kernels import available_isas
 
-#: The level of each device's kernels. No kernels are made for AVX alone: what a CPU with AVX and
-#: nothing newer runs are the baseline's.
+#: The level of each device's kernels. There are no kernels for AVX alone: a CPU with AVX and
+#: nothing newer runs those of the baseline.
 LEVELS = {
     "Cpu": "baseline",
     "CpuAvx": "baseline",
@@ -25,7 +25,7 @@ def level_of(device: str) -> str:
     Raises
     ------
     OpenInferError
-        If there is no such device, this build has none of it, or this CPU lacks it.
+        If the device is unknown, or this build or this CPU does not support it.
     """
     if check_choice("device", device, (*LEVELS, "Vulkan")) == "Vulkan":
         raise OpenInferError(
@@ -41,7 +41,7 @@ def level_of(device: str) -> str:
 
 
 def available_devices() -> list[str]:
-    """Return the devices that this CPU and build have."""
+    """Return the devices that this CPU and this build support."""
     levels = available_isas()
     is_x86 = platform.machine().lower() in _X86
     return [

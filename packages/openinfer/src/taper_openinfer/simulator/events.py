@@ -1,4 +1,4 @@
-"""Record what a traced step tells of each node: objects, JSON, printed lines, Perfetto."""
+"""Record a traced step's nodes as objects, JSON, printed lines, and a Perfetto trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TraceEvent(NamedTuple):
-    """One node that ran.
+    """A node that ran.
 
     Attributes
     ----------
@@ -23,18 +23,18 @@ class TraceEvent(NamedTuple):
     kind : str
         ``"OpExecute"``, else the kind of the node: ``"Assign"``, ``"CacheRead"``, ...
     params : list of str
-        What an op read, as the program spells it, an index that is a loop's with its value:
+        The operands of an op in the spelling of the program, with the values of loop variables:
         ``"W[l=3]"``.
     output : list of str
-        What it wrote.
+        The accesses that the op wrote.
     micros_parts : tuple of int
-        Milliseconds, microseconds and nanoseconds of an op's time; zeros without a timer.
+        An op's time in milliseconds, microseconds and nanoseconds; zeros without a timer.
     node_desc : str
-        The node in the words of the program.
+        The node in the spelling of the program.
     op_name : str
-        Empty where the node is no op.
+        The op's name; empty if the node is not an op.
     start_ns : int
-        When the node began, in nanoseconds of the timer; 0 without one.
+        The timer's value in nanoseconds when the node began; 0 without a timer.
     """
 
     block_name: str
@@ -50,14 +50,14 @@ class TraceEvent(NamedTuple):
 
     @property
     def micros(self) -> str:
-        """The time as text: ``"0ms 31us 788ns"``; empty without a timer."""
+        """Return the time as a text: ``"0ms 31us 788ns"``; empty without a timer."""
         if not any(self.micros_parts):
             return ""
         return "{}ms {}us {}ns".format(*self.micros_parts)
 
     @property
     def duration_ns(self) -> int:
-        """The time in nanoseconds."""
+        """Return the time in nanoseconds."""
         ms, us, ns = self.micros_parts
         return (ms * 1000 + us) * 1000 + ns
 
@@ -67,7 +67,7 @@ class TraceEvent(NamedTuple):
         return printable(f"{text} -- ({self.micros})" if self.micros else text)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields that stand in JSON, in their order."""
+        """Return the fields of the JSON form, in order."""
         return {
             "block_name": self.block_name,
             "node_index": self.node_index,
@@ -80,7 +80,7 @@ class TraceEvent(NamedTuple):
 
 
 def parts_of(nanoseconds: int) -> tuple[int, int, int]:
-    """Return a duration as milliseconds, microseconds and nanoseconds."""
+    """Split a duration into milliseconds, microseconds and nanoseconds."""
     microseconds, ns = divmod(nanoseconds, 1000)
     return (*divmod(microseconds, 1000), ns)
 
@@ -91,9 +91,9 @@ def to_json(events: Iterable[TraceEvent]) -> str:
 
 
 def to_perfetto(events: Iterable[TraceEvent]) -> str:
-    """Return events as a trace that Perfetto and chrome://tracing open; blocks are its threads.
+    """Return a trace that Perfetto and chrome://tracing open; blocks appear as threads.
 
-    Without a timer each node takes the place of one microsecond; with one only ops take time.
+    Without a timer each node takes one microsecond; with a timer only ops take time.
     """
     events = list(events)
     first = min((event.start_ns for event in events), default=0)

@@ -1,4 +1,4 @@
-"""Run a program's steps, and hold what is between them."""
+"""Run a program's steps, and hold its state between them."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Runs a program step after step, with persistent variables of its own.
+    """Runs a program step by step, with persistent variables of its own.
 
-    One thread uses it at a time. A step that fails, or is interrupted, is over: the node that
-    failed has changed nothing, what nodes before it wrote into persistent variables stays, and the
-    next step starts as every step does.
+    Only one thread may use it at a time. A step that fails or is interrupted ends there: the
+    failing node has changed nothing, writes of earlier nodes to persistent variables remain, and
+    the next step starts as usual.
 
     Attributes
     ----------
     names : Names
-        What a name in an index is.
+        The meaning of names in indices.
     """
 
     def __init__(self, simulator: Simulator) -> None:
+        """Create the persistent variables and the first frame; blocks are compiled when needed."""
         self._simulator = simulator
         self.names = simulator.names
         self._program = program = simulator.program
@@ -84,26 +85,26 @@ class Executor:
         self._has_stepped = False
         self._frame = self._new_frame()
         self.is_stopped = False
-        #: Held while one of several threads uses a persistent variable.
+        #: Held while a thread uses a persistent variable, if there are several threads.
         self.lock = RLock()
         self.threads = Threads(program.graph.blocks_beside(), self._slots, self._run_beside)
 
     # -- what a user does ------------------------------------------------------------------------
 
     def insert_dynamic(self, name: str, value: np.ndarray | Scalar) -> None:
-        """Give a dynamic variable its value for the next step.
+        """Set a dynamic variable for the next step.
 
         Parameters
         ----------
         name : str
         value : numpy.ndarray
-            As the variable's dtype is stored in memory, of its shape; copied. A number of Python
-            does where the variable has no dims.
+            An array of the variable's shape, in the storage form of its dtype; it is copied. A
+            variable without dims also accepts a Python number.
 
         Raises
         ------
         OpenInferError
-            If there is no such variable, it is not dynamic, or shape or dtype are others.
+            If the variable is unknown or not dynamic, or the shape or the dtype is wrong.
         """
         if not is_one_of(name, self._dynamic):
             known = [slot.name for slot in self._slots if slot.kind == g.DYNAMIC]
@@ -121,7 +122,7 @@ class Executor:
         self._frame.values[number] = array
 
     def step(self) -> None:
-        """Run the program once; with a trace, note every node and print its line.
+        """Run the program once; if traced, record every node and print its line.
 
         Raises
         ------
@@ -143,32 +144,32 @@ class Executor:
     run_step = step
 
     def iterate(self) -> Iterator[TraceEvent]:
-        """Run the program once, node by node; variables can be fetched in between.
+        """Run the program once, node by node; variables can be fetched between nodes.
 
         Yields
         ------
         TraceEvent
-            Of the node that has just run. Loops have none of their own.
+            The event of the node that has just run. Loops have no event.
 
         Raises
         ------
         StepError
-            If a node fails, or another step has begun since.
+            If a node fails, or another step was started meanwhile.
         """
         frame = self._begin()
         self._walk = self._walked(frame)
         return self._walk
 
     def fetch(self, name: str) -> np.ndarray | Scalar:
-        """Return a copy of a variable's value, a number of Python where it has no dims.
+        """Return a copy of a variable's value; a Python number if it has no dims.
 
-        A persistent variable with indices is given whole. Temporaries can be fetched while
-        :meth:`iterate` is at work; dynamic variables until the next step begins.
+        A persistent variable with indices is returned whole. Temporaries can be fetched during
+        :meth:`iterate`, and dynamic variables until the next step begins.
 
         Raises
         ------
         OpenInferError
-            If there is no such variable, or it has no value now.
+            If the variable is unknown, or has no value now.
         """
         if is_one_of(name, self._caches):
             variable = self._program.variables[name]
@@ -186,7 +187,7 @@ class Executor:
         return array.copy() if array.shape or slot.shape else python_scalar(slot.dtype, array)
 
     def state(self, name: str) -> VariableState:
-        """Return whether a variable has its data in memory.
+        """Return whether a variable's data are in memory.
 
         Raises
         ------
@@ -204,13 +205,14 @@ class Executor:
         raise self._unknown(name)
 
     def trace(self) -> list[TraceEvent]:
-        """Return the events of all steps so far; none without a trace."""
+        """Return the events of all steps so far; empty without tracing."""
         return list(self._events)
 
     def loaded(self) -> dict[str, np.ndarray]:
-        """Return the values of the variables that have their data, without loading any.
+        """Return the values of the variables whose data are in memory, without loading any.
 
-        They are read-only; those with indices are whole, and change with the next node.
+        The arrays are read-only. Those of variables with indices are whole, and the next node may
+        change them.
         """
         pairs = zip(self._slots, self._frame.values, strict=True)
         found = {slot.name: value for slot, value in pairs if value is not None}
@@ -218,19 +220,19 @@ class Executor:
         return found | caches
 
     def loops(self) -> dict[str, int]:
-        """Return the loops that the node which ran last is in, and their variables' values."""
+        """Return the variables of the loops around the last node that ran, with their values."""
         pairs = zip(self.names.loops, self._frame.loops, strict=True)
         return {name: value for name, value in pairs if value is not None}
 
     # -- what a step asks ------------------------------------------------------------------------
 
     def first_value(self, number: int) -> np.ndarray:
-        """Return the value that a variable has before anything writes it.
+        """Return a variable's initial value, by its slot's number.
 
         Raises
         ------
         StepError
-            If it is dynamic and was not given.
+            If the variable is dynamic and was not set.
         """
         slot = self._slots[number]
         if slot.kind == g.DYNAMIC:
@@ -246,16 +248,16 @@ class Executor:
         return value
 
     def known_first(self, number: int) -> np.ndarray | None:
-        """Return that value if it was needed before."""
+        """Return a variable's initial value if it is already in memory, else None."""
         return self._firsts[number]
 
     def entry(self, table: str, tensor: str) -> np.ndarray:
-        """Return an entry of a table of weights: a tensor of the file."""
+        """Return an entry of a prefix table, a tensor of the file."""
         self._read_tables.add(table)
         return self._simulator.tensor(tensor)
 
     def single(self, node: Node) -> i.Instruction:
-        """Return the instruction of one op by itself."""
+        """Return an instruction that runs one op alone."""
         waiting = [made for block in self._blocks(is_split=True).values() for made in block]
         while waiting:
             made = waiting.pop()
@@ -274,19 +276,19 @@ class Executor:
         return self._compiled[is_split]
 
     def _new_frame(self) -> ThreadFrame:
-        """Return the variables as a step finds them."""
+        """Return the frame that a step starts with."""
         return ThreadFrame(self, self._firsts.copy(), self._no_loops.copy(), self._cache_list)
 
     def _begin(self) -> ThreadFrame:
         self._end_walk()
-        if self._has_stepped:  # nothing was given since
+        if self._has_stepped:  # nothing was set since the last step
             self._frame = self._new_frame()
         self._has_stepped = True
         self.is_stopped = False
         return self._frame
 
     def _end(self) -> None:
-        """End a step, whatever became of it."""
+        """End a step, whether it succeeded or failed."""
         self.is_stopped = True
         self.threads.end()
 
@@ -297,7 +299,7 @@ class Executor:
             walk.close()
 
     def _walked(self, frame: ThreadFrame) -> Generator[TraceEvent, None, None]:
-        """Walk over a step's nodes."""
+        """Run a step node by node and yield its events."""
         self._is_looked_at = True
         has_trace = self._simulator.has_trace
         try:
@@ -315,12 +317,12 @@ class Executor:
         return perf_counter_ns if self._simulator.has_timer else None
 
     def _await_rest(self, frame: ThreadFrame) -> None:
-        """A step that ends before its await waits all the same."""
+        """Wait for the blocks that run beside a step which ended before its await."""
         if self.threads.is_waiting:
             self.threads.join(frame)
 
     def _run_beside(self, block: str, frame: ThreadFrame) -> list[TraceEvent]:
-        """Run a block in its own thread."""
+        """Run a block in its own thread; return its events."""
         if not self._is_looked_at:
             i.run_all(self._blocks(is_split=False)[block], frame)
             return []

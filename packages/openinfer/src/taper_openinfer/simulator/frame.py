@@ -1,4 +1,4 @@
-"""Hold the values of variables that a block runs on, at one point of a step."""
+"""Hold the values of variables that a block works on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class VariableSlot(NamedTuple):
-    """A variable whose value is one array: any but persistent ones and tables of weights.
+    """A variable that is a single array: any except persistent ones and prefix tables.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class VariableSlot(NamedTuple):
         As declared.
     init : bool, int, float or None
     tensor : str or None
-        The file's, where its data are the first value.
+        The name of the file's tensor that is the initial value.
     """
 
     name: str
@@ -39,21 +39,21 @@ class VariableSlot(NamedTuple):
 
 
 class ThreadFrame:
-    """The variables of a thread of a step.
+    """The values of the variables in one thread of a step.
 
-    An array here is never written to: what changes a variable puts another array in its place. So
-    arrays are shared between frames and variables, and one is another's only if nobody wrote it.
+    Arrays are never written to: changing a variable replaces its array. So frames and variables can
+    share arrays, and a variable was written if and only if its array is another one.
 
     Attributes
     ----------
     executor : Executor
     values : list of numpy.ndarray or None
-        By the number of the slot. None is the first value, which nobody has needed yet.
+        The values by slot. None stands for an initial value that was not needed yet.
     loops : list of int or None
-        By the number of the loops' variable; None outside of its loop.
+        The values of loop variables, by number; None outside of the loop.
     caches : list of Cache
     is_consumer : bool
-        Whether it is that of a block which waits for what ``entry`` yields.
+        Whether the thread runs a block that waits for what ``entry`` yields.
     """
 
     __slots__ = ("caches", "depth", "executor", "is_consumer", "loops", "values")
@@ -71,15 +71,15 @@ class ThreadFrame:
         self.loops = loops
         self.caches = caches
         self.is_consumer = is_consumer
-        self.depth = 0  # of the branches around
+        self.depth = 0  # the number of enclosing branches
 
     def get(self, slot: int) -> np.ndarray:
-        """Return the value of a variable; the first one where nothing has written it."""
+        """Return the value of a variable; its initial value if nothing has written it."""
         value = self.values[slot]
         if value is None:
             value = self.values[slot] = self.executor.first_value(slot)
         return value
 
     def fork(self) -> ThreadFrame:
-        """Return a frame of its own for a block in another thread, with the values of now."""
+        """Return a copy of the frame for a block in another thread."""
         return ThreadFrame(self.executor, self.values.copy(), self.loops.copy(), self.caches, True)

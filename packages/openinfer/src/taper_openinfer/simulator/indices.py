@@ -1,4 +1,4 @@
-"""Resolve the names in indices and bounds once, so that a step only looks at numbers."""
+"""Resolve the names in indices and bounds to getters, so that a step looks up no names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """What a name in an index can be.
+    """The meanings that a name in an index can have.
 
     Attributes
     ----------
@@ -42,13 +42,13 @@ class Names:
         self.caches = {name: number for number, name in enumerate(self._variables)}
 
     def number(self, value: g.Value, cache: str | None = None) -> int | Number:
-        """Return what gives a value: a sizevar, a count of ``cache``, a loop, a persistent scalar.
+        """Return the value, or the getter, of a sizevar, a count, a loop or a persistent scalar.
 
         Parameters
         ----------
         value : int or str
         cache : str, optional
-            The variable whose access it stands in.
+            The cache whose access contains the value; its counts can be named.
         """
         if isinstance(value, int):
             return value
@@ -83,12 +83,12 @@ class Names:
 
 
 def whole_number(name: str, array: np.ndarray) -> int:
-    """Return the one number of a variable of integers.
+    """Return the value of an integer variable with one element.
 
     Raises
     ------
     StepError
-        If it has several.
+        If the variable has several elements.
     """
     if array.size != 1:
         raise StepError(f"{name}: expected one number, got shape {array.shape}")
@@ -96,7 +96,7 @@ def whole_number(name: str, array: np.ndarray) -> int:
 
 
 def indices_of(access: g.Access, names: Names) -> Callable[[ThreadFrame], Sequence[Index]]:
-    """Return what gives the indices of an access to a cache."""
+    """Return a function that evaluates the indices of an access to a cache."""
     found: list[Index | Callable[[ThreadFrame], Index]] = [
         _index(index, names, access.base) for index in access.indices
     ]
@@ -114,7 +114,7 @@ def indices_of(access: g.Access, names: Names) -> Callable[[ThreadFrame], Sequen
 
 
 def _index(index: g.Index, names: Names, cache: str) -> Index | Callable[[ThreadFrame], Index]:
-    """Return one index, or what gives it where it depends on the step."""
+    """Return one index, or a function that evaluates it if it depends on the step."""
     if isinstance(index, g.Single):
         return names.number(index.value, cache)
     start, end = (
@@ -127,21 +127,21 @@ def _index(index: g.Index, names: Names, cache: str) -> Index | Callable[[Thread
 
 
 def _getter(value: Any) -> Callable[[ThreadFrame], Any]:
-    """Return what gives a value; one that gives it itself stays."""
+    """Return a function that returns the value; a function is returned as it is."""
     return value if callable(value) else lambda _: value
 
 
 def bounds_of(
     start: g.Value, end: g.Value, names: Names, slots: Mapping[str, int]
 ) -> Callable[[ThreadFrame], tuple[int, int]]:
-    """Return what gives the bounds of a loop: literals, sizevars, or scalar variables.
+    """Return a function that evaluates a loop's bounds: literals, sizevars, or scalars.
 
     Parameters
     ----------
     start, end : int or str
     names : Names
     slots : mapping of str to int
-        Of the variables that have one.
+        The slots of the variables that have one.
     """
     first, last = (_bound(bound, names, slots) for bound in (start, end))
     return lambda frame: (first(frame), last(frame))
@@ -157,7 +157,7 @@ def _bound(bound: g.Value, names: Names, slots: Mapping[str, int]) -> Number:
 def entry_of(
     access: g.Access, program: LinkedProgram, names: Names
 ) -> Callable[[ThreadFrame], str]:
-    """Return what gives the name of the file's tensor that an entry of a table of weights is."""
+    """Return a function that evaluates which tensor of the file a prefix table's entry is."""
     values = {
         index.value: names.number(index.value)
         for index in access.indices

@@ -1,6 +1,7 @@
-"""Compile a block to small objects: one for each control node and each stretch of ops.
+"""Define the instructions that blocks are compiled to: control nodes, caches and stretches.
 
-Names were resolved when it was made. ``run(frame)`` returns whether the block has returned.
+Names are resolved when an instruction is made. ``run(frame)`` returns whether the block has
+returned.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
     Bounds = Callable[[ThreadFrame], tuple[int, int]]
     Indices = Callable[[ThreadFrame], Sequence[Index]]
 
-#: Branches that may be inside each other: each takes a few levels of Python's own stack.
+#: The limit on nested branches: each takes a few levels of Python's stack.
 MAX_DEPTH = 100
 
 
 class Instruction(ABC):
-    """One node at work.
+    """The interface of an instruction.
 
     Attributes
     ----------
     node : Node
-        For a stretch of several, the first.
+        The node; for a stretch, its first node.
     block : str
     """
 
@@ -46,7 +47,7 @@ class Instruction(ABC):
 
     @abstractmethod
     def run(self, frame: ThreadFrame) -> bool | None:
-        """Do what the node says."""
+        """Execute the node; return whether the block has returned."""
 
 
 def run_all(instructions: Sequence[Instruction], frame: ThreadFrame) -> bool:
@@ -55,7 +56,7 @@ def run_all(instructions: Sequence[Instruction], frame: ThreadFrame) -> bool:
     Raises
     ------
     StepError
-        Naming the node that failed.
+        If a node fails; the message names it.
     """
     instruction = None
     try:
@@ -69,7 +70,7 @@ def run_all(instructions: Sequence[Instruction], frame: ThreadFrame) -> bool:
 
 
 def located(error: Exception, node: Node) -> StepError:
-    """Return ``error`` as one that says at which node, unless it says so already."""
+    """Return ``error`` as a StepError that names the node, unless it already is one."""
     if not isinstance(error, StepError):
         text = error.reason if isinstance(error, NodeInputError) else str(error)
         return StepError(text, describe(node.kind), node.place)
@@ -79,26 +80,26 @@ def located(error: Exception, node: Node) -> StepError:
 
 
 class Nothing(Instruction):
-    """``barrier`` and ``dep``: nodes run in their order as it is."""
+    """``barrier`` and ``dep``, which do nothing: nodes run in order anyway."""
 
     def run(self, frame: ThreadFrame) -> None:
         """Do nothing."""
 
 
 class Restart(Instruction):
-    """``assign``: a temporary is zeros from here on."""
+    """``assign``: resets a temporary to zeros."""
 
     def __init__(self, node: Node, block: str, slot: int) -> None:
         super().__init__(node, block)
         self._slot = slot
 
     def run(self, frame: ThreadFrame) -> None:
-        """Forget the value."""
+        """Reset the value."""
         frame.values[self._slot] = None
 
 
 class ReturnInstruction(Instruction):
-    """``return``."""
+    """``return``: ends the block."""
 
     def run(self, frame: ThreadFrame) -> bool:
         """Return from the block."""
@@ -106,20 +107,20 @@ class ReturnInstruction(Instruction):
 
 
 class TransferInstruction(Instruction):
-    """``transfer``: one variable takes on the value of another."""
+    """``transfer``: sets a variable to the value of another."""
 
     def __init__(self, node: Node, block: str, source: int, target: int) -> None:
         super().__init__(node, block)
         self._source, self._target = source, target
 
     def run(self, frame: ThreadFrame) -> None:
-        """Share the array: nobody writes to one."""
+        """Share the array: arrays are never written to."""
         value, target = frame.get(self._source), frame.get(self._target)
         if value.shape != target.shape:
             raise StepError(
                 f"transfer: expected a value of shape {target.shape}, got {value.shape}"
             )
-        # A view of a cache would change with it, unseen by the cache's borrowers.
+        # A view of a cache must be copied: the cache does not know this variable as a reader.
         frame.values[self._target] = value if value.base is None else value.copy()
 
 
@@ -127,16 +128,16 @@ class TransferInstruction(Instruction):
 
 
 class CacheInstruction(Instruction):
-    """A node about one persistent variable.
+    """The base of the instructions about one persistent variable.
 
     Parameters
     ----------
     node, block
         See :class:`Instruction`.
     cache : int
-        Its number.
+        The number of the persistent variable.
     indices : callable
-        Returns what the access selects.
+        Evaluates the indices of the access.
     readers : sequence of int
         The slots that may hold views of the cache's memory.
     """
@@ -148,7 +149,7 @@ class CacheInstruction(Instruction):
         self.cache, self.indices, self.readers = cache, indices, tuple(readers)
 
     def keep(self, frame: ThreadFrame) -> Keep | None:
-        """Return what copies the views that variables have of cells which are about to change."""
+        """Return a callback that copies the views of cells which are about to change."""
         values, cache = frame.values, frame.caches[self.cache]
         for slot in self.readers:
             if values[slot] is not None:
@@ -166,7 +167,7 @@ class CacheInstruction(Instruction):
 
 
 class Read(CacheInstruction):
-    """``cache.read``."""
+    """``cache.read``: sets a variable to the selected entries."""
 
     def __init__(
         self,
@@ -181,13 +182,13 @@ class Read(CacheInstruction):
         self._target, self._is_copied = target, is_copied
 
     def run(self, frame: ThreadFrame) -> None:
-        """Put what is selected into a variable."""
+        """Set the variable."""
         value = frame.caches[self.cache].read(self.indices(frame))
         frame.values[self._target] = value.copy() if self._is_copied else value
 
 
 class Write(CacheInstruction):
-    """``cache.write``."""
+    """``cache.write``: writes a variable's value to an entry."""
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ class Write(CacheInstruction):
         self._source = source
 
     def run(self, frame: ThreadFrame) -> None:
-        """Write a variable's value."""
+        """Write the value."""
         value = frame.values[self._source]
         if value is None:
             value = frame.get(self._source)
@@ -211,10 +212,10 @@ class Write(CacheInstruction):
 
 
 class Reset(CacheInstruction):
-    """``cache.reset``."""
+    """``cache.reset``: restores initial values."""
 
     def run(self, frame: ThreadFrame) -> None:
-        """Go back to the first value."""
+        """Restore the initial values."""
         frame.caches[self.cache].reset(self.indices(frame), self.keep(frame))
 
 
@@ -227,7 +228,7 @@ class Add(Instruction):
         self._dtype = DTYPES[dtype]
 
     def run(self, frame: ThreadFrame) -> None:
-        """Add to the one number."""
+        """Add to the number."""
         cache = frame.caches[self._cache]
         cache.write((), self._sum(cache.read()))
 
@@ -246,7 +247,7 @@ class Add(Instruction):
 
 
 class LoopInstruction(Instruction):
-    """``loop``: its variable is as it was before when it ends."""
+    """``loop``: runs the body; afterwards its variable has its earlier value again."""
 
     def __init__(
         self, node: Node, block: str, variable: int, bounds: Bounds, body: Sequence[Instruction]
@@ -255,11 +256,11 @@ class LoopInstruction(Instruction):
         self.variable, self._bounds, self.body = variable, bounds, body
 
     def run(self, frame: ThreadFrame) -> bool:
-        """Run the body for each value."""
+        """Run the body for each value; return whether it returned from the block."""
         return any(run_all(self.body, frame) for _ in self.rounds(frame))
 
     def rounds(self, frame: ThreadFrame) -> Iterator[int]:
-        """Go through the values of the loop's variable, which is set to each."""
+        """Set the loop's variable to each of its values and yield it."""
         loops, variable, executor = frame.loops, self.variable, frame.executor
         before = loops[variable]
         try:
@@ -273,7 +274,7 @@ class LoopInstruction(Instruction):
 
 
 class BranchInstruction(Instruction):
-    """``branch``: another block runs, and its return comes back."""
+    """``branch``: runs another block and continues when it returns."""
 
     def __init__(
         self,
@@ -287,18 +288,18 @@ class BranchInstruction(Instruction):
         self._condition, self._targets, self._blocks = condition, targets, blocks
 
     def run(self, frame: ThreadFrame) -> None:
-        """Run the block that is chosen."""
+        """Run the chosen block."""
         with self.inside(frame):
             run_all(self._blocks[self.target(frame)], frame)
 
     @contextmanager
     def inside(self, frame: ThreadFrame) -> Iterator[None]:
-        """Count how many branches are inside each other.
+        """Count the nested branches while the body of the with statement runs.
 
         Raises
         ------
         StepError
-            If they are too many: blocks that branch to themselves.
+            If there are too many: a block branches to itself.
         """
         if frame.depth >= MAX_DEPTH:
             raise StepError(f"expected at most {MAX_DEPTH} branches inside each other, got more")
@@ -309,7 +310,7 @@ class BranchInstruction(Instruction):
             frame.depth -= 1
 
     def target(self, frame: ThreadFrame) -> str:
-        """Return the name of the block that is chosen."""
+        """Return the name of the chosen block."""
         then, otherwise = self._targets
         if self._condition is None or otherwise is None:
             return then
@@ -321,9 +322,9 @@ class BranchInstruction(Instruction):
 
 
 class YieldInstruction(Instruction):
-    """``yield``: from ``entry``, start the blocks that wait; in these, hand back.
+    """``yield``: in ``entry``, starts the waiting blocks; in these, does nothing.
 
-    What a block hands back is what it has changed, so that there is nothing to do.
+    A waiting block hands back what it has changed, which :class:`AwaitInstruction` finds by itself.
     """
 
     def __init__(self, node: Node, block: str, slots: Sequence[int]) -> None:
@@ -331,7 +332,7 @@ class YieldInstruction(Instruction):
         self._slots = slots
 
     def run(self, frame: ThreadFrame) -> None:
-        """Start threads with snapshots."""
+        """Start threads with snapshots of the variables."""
         for slot in self._slots:
             frame.get(slot)
         if not frame.is_consumer:
@@ -339,22 +340,22 @@ class YieldInstruction(Instruction):
 
 
 class AwaitInstruction(Instruction):
-    """``await``: in ``entry``, wait for the blocks; these have what they wait for."""
+    """``await``: in ``entry``, waits for the blocks; in these, does nothing."""
 
     def run(self, frame: ThreadFrame) -> None:
-        """Join threads and take on what they have changed."""
+        """Join the threads and merge what they have changed."""
         if not frame.is_consumer:
             frame.executor.threads.join(frame)
 
 
 class Locked(Instruction):
-    """A node about a persistent variable, where several threads have nodes at once."""
+    """An instruction about a persistent variable, under a lock: several threads may run."""
 
     def __init__(self, inner: Instruction) -> None:
         super().__init__(inner.node, inner.block)
         self._inner = inner
 
     def run(self, frame: ThreadFrame) -> bool | None:
-        """Do what the node says while no other does."""
+        """Run the instruction while no other thread uses a persistent variable."""
         with frame.executor.lock:
             return self._inner.run(frame)

@@ -1,4 +1,4 @@
-"""Tell where what a temporary holds is still read, so that a run of ops leaves no more."""
+"""Find where a variable's value is read last, so that a run of ops returns no unused results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Liveness:
-    """What nodes, one after the other, still need of variables.
+    """Tells which variables a sequence of nodes still needs at each position.
 
     Parameters
     ----------
     flow : Flow
     nodes : sequence of Node
     is_kept : bool
-        Whether what the block leaves in temporaries where it returns may be read.
+        Whether temporaries may be read after the block returns.
     behind : callable, optional
-        Says of a variable whether what runs behind the last node may read it first; by default that
-        is the end of the block.
+        Returns whether a variable may be read after the last node before it is written. By default
+        the block ends there.
     """
 
     def __init__(
@@ -35,11 +35,12 @@ class Liveness:
         is_kept: bool,
         behind: Callable[[str], bool] | None = None,
     ) -> None:
+        """Record the reads, the writes and the returns by position."""
         self._behind, self._is_kept = behind, is_kept
-        # By variable: the places of the nodes that read it first, or surely write it, in order.
+        # For each variable, the positions of the nodes that read it first or always write it.
         self._places: dict[str, list[int]] = {}
         self._is_read: dict[str, list[bool]] = {}
-        # Of nodes that may return from the block.
+        # The positions of nodes that may return from the block.
         self._exits = [place for place, node in enumerate(nodes) if returns([node])]
         for place, node in enumerate(nodes):
             early, written = flow.of_node(node)
@@ -48,7 +49,7 @@ class Liveness:
                 self._is_read.setdefault(name, []).append(name in early)
 
     def is_read(self, name: str, place: int) -> bool:
-        """Whether the value that a variable has behind the node at a place may be read."""
+        """Return whether the value of a variable after the node at ``place`` may be read."""
         places = self._places.get(name, ())
         following = bisect_right(places, place)
         is_last = following == len(places)
@@ -62,7 +63,7 @@ class Liveness:
         return self._is_kept if self._behind is None else self._behind(name)
 
     def of_body(self, flow: Flow, body: Sequence[Node], place: int) -> Liveness:
-        """Return that of the body of the loop at a place: its nodes may run again."""
+        """Return the liveness in the body of the loop at ``place``: its nodes may run again."""
         again, leaves = flow.of_nodes(body).early, self._is_kept and returns(body)
 
         def behind(name: str) -> bool:

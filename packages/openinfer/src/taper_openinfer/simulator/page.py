@@ -1,4 +1,4 @@
-"""Recorded steps as one self-contained page, to go through node by node."""
+"""Show recorded steps as one self-contained page, to step through node by node."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 def run_page(
     title: str, facts: Sequence[Sequence[str]], recorder: Recorder, events: Sequence[TraceEvent]
 ) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Parameters
     ----------
     title : str
     facts : sequence of (str, str)
-        About program, model and device.
+        Names and values about the program, the model and the device.
     recorder : Recorder
     events : sequence of TraceEvent
-        Of the same steps, timed.
+        The events of the same steps, timed.
     """
     data = recorder.data()
     steps = max((step["step"] for step in data["steps"]), default=0)
@@ -52,7 +52,7 @@ def run_page(
 
 
 def _times(events: Sequence[TraceEvent]) -> dict[str, Any]:
-    """Return a table of the nodes: how often each ran, and how long its ops took."""
+    """Return a table of the nodes: the number of runs, and the time of their ops."""
     runs: Counter[str] = Counter()
     times: Counter[str] = Counter()
     found: dict[str, TraceEvent] = {}

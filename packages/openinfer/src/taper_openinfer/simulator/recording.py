@@ -1,4 +1,4 @@
-"""Record what variables are after each node of some steps."""
+"""Record the values of variables after each node of some steps."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from taper_openinfer.simulator.events import TraceEvent
     from taper_openinfer.simulator.executor import Executor
 
-#: Nodes that are recorded; further ones run without.
+#: How many nodes are recorded; later ones run unrecorded.
 MAX_NODES = 20_000
-#: Entries of a table that are shown.
+#: How many entries of a table are shown.
 _MAX_ENTRIES = 8
 
 
 class Recorder:
-    """Walks over an executor's steps and notes what changes.
+    """Runs an executor's steps node by node and records what changes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Recorder:
         self.is_cut = False
 
     def step(self) -> Iterator[TraceEvent]:
-        """Walk over one step; see :meth:`.executor.Executor.iterate`."""
+        """Run one step; see :meth:`.executor.Executor.iterate`."""
         self._count += 1
         walk = self._executor.iterate()
         self._note(f"step {self._count} begins", "", [], (), "")
@@ -68,7 +68,7 @@ class Recorder:
     def _note(
         self, title: str, block: str, facts: list[list[str]], written: tuple[str, ...], kind: str
     ) -> None:
-        """Note the variables that are others than after the node before."""
+        """Record the variables that changed since the node before."""
         if len(self._steps) >= MAX_NODES:
             self.is_cut = True
             return
@@ -96,7 +96,7 @@ class Recorder:
         return self._known
 
     def _has_changed(self, name: str, before: np.ndarray | None, now: np.ndarray) -> bool:
-        """Whether a variable changed; arrays are never written to, but those of caches."""
+        """Return whether a variable changed; only arrays of caches are ever written to."""
         if before is None:
             return True
         if self._program.variables[name].declaration.is_cache:
@@ -104,7 +104,7 @@ class Recorder:
         return before is not now
 
     def _add(self, name: str, array: np.ndarray) -> int:
-        """Keep how a value is shown; return its number."""
+        """Store how a value is displayed; return its number."""
         variable = self._program.variables[name]
         lines = [format_truncated(array, variable.dtype)]
         rank = array.ndim - len(variable.shape)
@@ -119,7 +119,7 @@ class Recorder:
         return len(self._values) - 1
 
     def data(self) -> dict[str, Any]:
-        """Return the recording as JSON has it: variables, values, and what each step changed."""
+        """Return the recording for JSON: variables, values, and the changes of each step."""
         variables = []
         for name in self._numbers:
             variable = self._program.variables[name]
@@ -130,7 +130,7 @@ class Recorder:
 
 
 def _written(kind: g.NodeKind) -> tuple[str, ...]:
-    """The cache that a node writes to, or the variable that may get the same view of one again."""
+    """Return the cache that a node writes, or the variable that may get the same view again."""
     match kind:
         case g.CacheRead():
             return (kind.dst.base,)
@@ -144,6 +144,6 @@ def _written(kind: g.NodeKind) -> tuple[str, ...]:
 
 
 def _first(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The first indices of a table."""
+    """Return the first indices of a table."""
     count = min(int(np.prod(shape)), _MAX_ENTRIES)
     return [tuple(map(int, np.unravel_index(number, shape))) for number in range(count)]

@@ -1,4 +1,4 @@
-"""A program that was checked against a model, ready to run on a device."""
+"""Check a program against a model, and make executors that run it on a device."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Simulator:
     Parameters
     ----------
     model : Model
-        Open as long as the simulator is used: data are read when a node needs them.
+        The model must stay open while the simulator is used: data are read when needed.
     graph : Graph
-        It and the model are checked against each other; nothing runs if something is wrong.
+        The program. It is checked against the model before anything runs.
     device : str
         ``"Cpu"``, ``"CpuAvx"``, ``"CpuAvx2"``, ``"CpuAvx512"`` or ``"Neon"``.
     link : str
-        ``"lenient"``: a volatile variable that the model lacks begins as ``@init`` or zeros.
-        ``"strict"``: zeros that a step reads before it writes the variable are a problem.
+        ``"lenient"``: a volatile variable that the model lacks starts as ``@init`` or zeros.
+        ``"strict"``: it is an error if a step reads such zeros before it writes the variable.
 
     Raises
     ------
     ProgramError
-        With all problems of the program.
+        If the program has errors; the message lists all of them.
     OpenInferError
         If this CPU or build lacks the device, or an argument is of another type or value.
     """
@@ -64,12 +64,12 @@ class Simulator:
         self._lock = Lock()
 
     def with_trace(self) -> Simulator:
-        """Note every node that runs, and print its line."""
+        """Record every node that runs, and print its line."""
         self.has_trace = True
         return self
 
     def with_timer(self) -> Simulator:
-        """Take the time of every op that a trace notes, or that is iterated over."""
+        """Measure the time of every op that is traced or iterated over."""
         self.has_timer = True
         return self
 
@@ -78,7 +78,7 @@ class Simulator:
         return Executor(self)
 
     def first_value(self, number: int) -> np.ndarray:
-        """Return what a variable is before anything writes it: read-only, one array for all."""
+        """Return a variable's initial value: read-only, one array for all executors."""
         slot = self.slots[number]
         if slot.tensor is not None:
             return self.tensor(slot.tensor)
@@ -88,7 +88,7 @@ class Simulator:
             return self._filled[number]
 
     def tensor(self, name: str) -> np.ndarray:
-        """Return a tensor of the model, which is read when it is first asked for."""
+        """Return a tensor of the model; it is read at the first call."""
         with self._lock:
             if name not in self._tensors:
                 self._tensors[name] = self.program.model.read(name)

@@ -1,4 +1,4 @@
-"""A maximal run of ops without control between them."""
+"""Run a stretch: a maximal run of ops without control nodes between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
-#: Sets of shapes and entries that a stretch keeps: more than models have layers.
+#: How many sets of shapes and entries a stretch caches: more than models have layers.
 MAX_KEPT = 512
 
 
@@ -32,9 +32,9 @@ class StretchCall(NamedTuple):
     node : Node
     op : str
     inputs : tuple of int
-        Numbers of values: those that the stretch reads come first, then one for each call.
+        The values that the op reads. The stretch's inputs are numbered first, then its calls.
     settings : mapping
-        No names of variables among them.
+        The settings, with names replaced by their values.
     output_dtype : str
     """
 
@@ -51,14 +51,14 @@ class StretchInput(NamedTuple):
     Attributes
     ----------
     slot : int
-        Of a variable; -1 of an entry of a table of weights.
+        The slot of a variable; -1 for an entry of a prefix table.
     dtype : str
     table : str
-        The table's name, else empty.
+        The name of the prefix table, else empty.
     entry : callable or None
-        Returns the name of the file's tensor that the entry is.
+        Evaluates which tensor of the file the entry is.
     is_constant : bool
-        Whether it is the same array in each run, but for which entry it is.
+        Whether the variable, or each entry of the table, is the same array in every run.
     """
 
     slot: int
@@ -69,18 +69,18 @@ class StretchInput(NamedTuple):
 
 
 class Stretch(Instruction):
-    """Ops that are computed in one go.
+    """Ops that are computed by one call.
 
     Parameters
     ----------
     block : str
     calls : sequence of StretchCall
     sources : sequence of StretchInput
-        Those that vary, then variables that nobody writes, then entries of tables of weights.
+        Inputs that vary, then variables that nothing writes, then entries of prefix tables.
     results : sequence of (int, int)
-        Slots and the numbers of the values that they are left with.
+        The slots that are written, and the numbers of their values.
     stretches : Stretches
-        Makes what computes.
+        Compiles the calls.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class Stretch(Instruction):
         self._made: dict[tuple[Any, ...], Run] = {}
 
     def run(self, frame: ThreadFrame) -> None:
-        """Compute."""
+        """Compute all ops."""
         values = frame.values
         inputs: list[Any] = [values[slot] for slot in self._varying]
         try:
             key: tuple[Any, ...] = tuple([value.shape for value in inputs])
-        except AttributeError:  # one is None: its first value, which nobody has needed yet
+        except AttributeError:  # one is None: an initial value that was not needed yet
             inputs = [self._first_value(frame, slot) for slot in self._varying]
             key = tuple([value.shape for value in inputs])
         if self._entries:
@@ -115,13 +115,13 @@ class Stretch(Instruction):
             run = self._make(frame, inputs, key)
         try:
             results = run(inputs)
-        except InputError as error:  # an index outside of what it indexes, say
+        except InputError as error:  # for example an index that is out of range
             raise self._blamed(frame, error) from error
         for slot, value in zip(self._slots, results, strict=True):
             values[slot] = value
 
     def _first_value(self, frame: ThreadFrame, slot: int) -> np.ndarray:
-        """Return the first value of a variable; where it has none, blame the op that reads it."""
+        """Return a variable's initial value; blame the op that reads it if there is none."""
         try:
             return frame.get(slot)
         except OpenInferError as error:
@@ -130,7 +130,7 @@ class Stretch(Instruction):
             raise located(error, call.node) from error
 
     def _make(self, frame: ThreadFrame, inputs: Sequence[np.ndarray], key: tuple[Any, ...]) -> Run:
-        """Return what computes inputs of these shapes."""
+        """Return a function that computes inputs of these shapes."""
         first = len(inputs)
         constants = [
             frame.get(source.slot)
@@ -154,7 +154,7 @@ class Stretch(Instruction):
         return made
 
     def _blamed(self, frame: ThreadFrame, error: Exception) -> Exception:
-        """Return the error of the node that fails when they are computed one by one."""
+        """Run the ops one by one to find the node that fails; return its error."""
         for call in self._calls if len(self._calls) > 1 else ():
             try:
                 frame.executor.single(call.node).run(frame)

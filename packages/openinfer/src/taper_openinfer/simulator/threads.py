@@ -1,4 +1,4 @@
-"""Run the blocks that wait for what ``entry`` yields, each in a thread with its own variables."""
+"""Run each block that waits for what ``entry`` yields in a thread with its own variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """One block at work in its thread.
+    """A block that runs in its own thread.
 
     Parameters
     ----------
@@ -40,25 +40,25 @@ class Consumer:
 
     def wait(self) -> None:
         """Wait until the block has ended."""
-        self._is_done.wait()  # join alone takes a thread for ended when it is interrupted
+        self._is_done.wait()  # an interrupted join would consider the thread ended
         self._thread.join()
 
     def _work(self) -> None:
         try:
             self.events = self._run(self.block, self.frame)
-        except BaseException as error:  # the caller's thread raises it
+        except BaseException as error:  # join() raises it in the caller's thread
             self.error = error
         finally:
             self._is_done.set()
 
 
 class Threads:
-    """The blocks that one executor runs beside ``entry``.
+    """The blocks that an executor runs beside ``entry``.
 
     Parameters
     ----------
     blocks : sequence of str
-        Those that are neither ``entry`` nor a branch's target.
+        The blocks that are neither ``entry`` nor the target of a branch.
     slots : sequence of VariableSlot
     run : callable
         Runs a block on a frame and returns the events of its nodes.
@@ -73,15 +73,15 @@ class Threads:
         self._blocks, self._slots, self._run = blocks, slots, run
         self._running: list[Consumer] = []
         self._snapshot: list[np.ndarray | None] = []
-        self.is_waiting = False  # from a yield to its await
+        self.is_waiting = False  # the running blocks, between a yield and its await
 
     def start(self, frame: ThreadFrame) -> None:
-        """Start every block with the variables of ``entry`` as they are now.
+        """Start every block with a copy of the current variables of ``entry``.
 
         Raises
         ------
         StepError
-            If what was yielded before has not been awaited.
+            If an earlier yield has not been awaited yet.
         """
         if self.is_waiting:
             raise StepError("expected an await before the second yield")
@@ -90,21 +90,21 @@ class Threads:
         self._running = [Consumer(block, frame.fork(), self._run) for block in self._blocks]
 
     def join(self, frame: ThreadFrame) -> list[TraceEvent]:
-        """Wait for the blocks and give ``entry`` the values of the variables that they wrote.
+        """Wait for the blocks, and set the variables of ``entry`` to what they wrote.
 
-        The first await of a yield waits for all of them; a further one has nothing to wait for.
+        The first await after a yield waits for all blocks; further ones do nothing.
 
         Returns
         -------
         list of TraceEvent
-            Of the blocks' nodes, block after block.
+            The events of the blocks' nodes, block by block.
 
         Raises
         ------
         StepError
-            If a variable was written in two places.
+            If two threads wrote the same variable.
         BaseException
-            The first that a block raised.
+            The first exception that a block raised.
         """
         if not self.is_waiting:
             return []
@@ -119,15 +119,15 @@ class Threads:
         return [event for consumer in consumers for event in consumer.events]
 
     def end(self) -> None:
-        """Wait for the blocks of a step that failed; what they did and met is forgotten."""
+        """Wait for the blocks of a step that failed, and discard their results and errors."""
         for consumer in self._running:
             consumer.wait()
         self._running, self._snapshot, self.is_waiting = [], [], False
 
     def _merge(self, frame: ThreadFrame, consumers: Sequence[Consumer]) -> None:
-        """Take on what was written: values are never changed in place, so that new ones tell."""
+        """Take over written values; a changed array shows that a variable was written."""
         for slot, (before, variable) in enumerate(zip(self._snapshot, self._slots, strict=True)):
-            if variable.kind == "temporary":  # each thread has its own
+            if variable.kind == "temporary":  # each thread has its own temporaries
                 continue
             first = before if before is not None else frame.executor.known_first(slot)
             writers = [

@@ -1,4 +1,4 @@
-"""Arrays of variables: the first value, what a user gives and takes, and text that shows one."""
+"""Make arrays of variables: initial values, values from and for users, and their display."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class VariableState(StrEnum):
-    """Whether a variable has its data in memory."""
+    """Whether a variable's data are in memory."""
 
     UNLOADED = "Unloaded"
     DATA = "Data"
 
     @classmethod
     def of(cls, is_loaded: bool) -> VariableState:
-        """Return the state of a variable that has its data, or has not."""
+        """Return the state for whether the data are in memory."""
         return cls.DATA if is_loaded else cls.UNLOADED
 
 
 Scalar = bool | int | float
 
-#: Floats whose arrays hold bits.
+#: Float types whose arrays hold the bits.
 _BITS = ("bf16", "f8")
 
 
@@ -40,7 +40,7 @@ def scalar_array(dtype: str, value: Scalar) -> np.ndarray:
     Raises
     ------
     OpenInferError
-        If the type has no such value.
+        If the value is not one of the type's.
     """
     row = DTYPES[dtype]
     if row.kind == "float":
@@ -56,12 +56,12 @@ def scalar_array(dtype: str, value: Scalar) -> np.ndarray:
 
 
 def zero(dtype: str) -> np.ndarray:
-    """Return the value whose bits in a file are 0, as an array without dims: -1 of t1, else 0."""
+    """Return the value whose bits in a file are 0, without dims: -1 for t1, else 0."""
     return scalar_array(dtype, -1 if dtype == "t1" else 0)
 
 
 def filled(dtype: str, shape: Sequence[int], init: Scalar | None) -> np.ndarray:
-    """Return a read-only array of the value of ``@init``, or of zeros where there is none."""
+    """Return a read-only array of the ``@init`` value, or of zeros if there is none."""
     value = zero(dtype) if init is None else scalar_array(dtype, init)
     array = np.zeros(shape, value.dtype) if not value.any() else np.full(shape, value)
     array.flags.writeable = False
@@ -69,32 +69,32 @@ def filled(dtype: str, shape: Sequence[int], init: Scalar | None) -> np.ndarray:
 
 
 def python_scalar(dtype: str, array: np.ndarray) -> Scalar:
-    """Return the one element of an array in storage form as a number of Python."""
+    """Return the only element of an array in storage form as a Python number."""
     value: Scalar = (to_float32(dtype, array) if dtype in _BITS else array).item()
     return value
 
 
 def is_true(dtype: str, array: np.ndarray) -> bool:
-    """Whether the one element of an array is not 0."""
+    """Return whether the only element of an array is not 0."""
     return python_scalar(dtype, array) != 0
 
 
 def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.ndarray:
-    """Return a read-only copy of what a user gives for a variable.
+    """Return a read-only copy of a user's value for a variable, after checking it.
 
     Parameters
     ----------
     name : str
-        For messages.
+        The name for messages.
     dtype : str
     shape : tuple of int
     given : array_like
-        An array of the storage type of ``dtype``; a number of Python where there are no dims.
+        An array of the storage type of ``dtype``, or a Python number if there are no dims.
 
     Raises
     ------
     OpenInferError
-        If shape or dtype are others, or a value is none of the type's.
+        If the shape or the dtype is wrong, or a value is not one of the type's.
     """
     row = DTYPES[dtype]
     if type(given) is np.ndarray and given.dtype is row.storage and given.shape == shape:
@@ -123,13 +123,13 @@ def taken(name: str, dtype: str, shape: tuple[int, ...], given: object) -> np.nd
 
 
 class Random:
-    """Numbers from a seed, as examples and tests want them."""
+    """Reproducible random numbers for examples and tests."""
 
     @staticmethod
     def generate_with_seed(
         seed: int, bounds: tuple[float, float], count: int, dtype: str = "f32"
     ) -> np.ndarray:
-        """Return ``count`` numbers, evenly spread between two bounds; the same for the same seed.
+        """Return ``count`` uniform numbers between two bounds; equal seeds give equal numbers.
 
         Parameters
         ----------
@@ -186,9 +186,9 @@ def _bounds(bounds: object) -> tuple[float, float]:
 
 
 def format_truncated(array: np.ndarray | Sequence[Scalar], dtype: str | None = None) -> str:
-    """Return the elements in braces: all where there are four at most, else two of each end.
+    """Return the elements in braces; of more than four, only two from each end.
 
-    Floats have two decimals. ``dtype`` tells how an array of bits is read (bf16, f8).
+    Floats have two decimals. ``dtype`` is needed for arrays of bits (bf16, f8).
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Walk over a block node by node, with an event for each: what debuggers and traces see."""
+"""Run a block node by node and yield an event for each, for debuggers and traces."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 def walk(
     block: str, blocks: Blocks, frame: ThreadFrame, clock: Clock
 ) -> Generator[TraceEvent, None, None]:
-    """Run a block.
+    """Run a block and yield an event after each node.
 
     Parameters
     ----------
     block : str
     blocks : mapping of str to sequence of Instruction
-        Compiled so that each op is an instruction.
+        The compiled blocks, with one instruction per op.
     frame : ThreadFrame
     clock : callable, optional
-        Gives nanoseconds.
+        Returns the time in nanoseconds.
 
     Yields
     ------
@@ -76,6 +76,7 @@ def _walk(
 
 
 def _event(made: Instruction, frame: ThreadFrame, start: int, end: int = 0) -> TraceEvent:
+    """Return the event of a node that ran from ``start`` to ``end``, in nanoseconds."""
     node = made.node
     kind = node.kind
     params: list[str] = []
@@ -101,7 +102,7 @@ def _event(made: Instruction, frame: ThreadFrame, start: int, end: int = 0) -> T
 
 
 def _resolved(access: g.Access, frame: ThreadFrame) -> g.Access:
-    """Return an access to a table of weights with the values of loops: ``W[l=3]``."""
+    """Return an access to a prefix table with the values of loop variables: ``W[l=3]``."""
     if not access.indices:
         return access
     indices = tuple(_with_value(index, frame) for index in access.indices)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def is_read_plain(weight: Shape, groups: int) -> bool:
-    """Whether the groups of a CONV are so small that its kernels are no matrix products.
+    """Return whether the groups of a CONV are so small that its kernels are no matrix products.
 
     That is several groups of one channel each (depthwise) or of 2, 4 or 8, as many in as out.
     """

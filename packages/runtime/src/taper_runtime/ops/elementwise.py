@@ -192,7 +192,7 @@ def _cast_target(code: str) -> str | None:
 
 
 def refuses(code: str) -> bool:
-    """Whether a micro-op refuses values: an integer divided by 0."""
+    """Return whether a micro-op refuses values: an integer divided by 0."""
     return code in _REFUSING
 
 

@@ -84,7 +84,7 @@ _MANY = 4096
 
 
 def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether a product of integers has many elements and no sum beyond 2 ** 53."""
+    """Return whether a product of integers has many elements and no sum beyond 2 ** 53."""
     if max(a.size, b.size) < _MANY or not min(a.size, b.size):
         return False
     largest = [max(int(x.max()), -int(x.min())) for x in (a, b)]

@@ -185,7 +185,7 @@ class Attr(NamedTuple):
     role: Literal["", "axis", "shape", "padding"] = ""
 
     def accepts(self, value: Any) -> bool:
-        """Whether ``value`` is plain data of this attr's type."""
+        """Return whether ``value`` is plain data of this attr's type."""
         if self.sized:
             if type(value) is Size:
                 return self.type == "int"
@@ -521,7 +521,7 @@ class OpDef(NamedTuple):
             self.check(inputs, attrs)
 
     def takes_strided(self, index: int) -> bool:
-        """Whether input ``index`` may have any strides."""
+        """Return whether input ``index`` may have any strides."""
         return ALL_INPUTS in self.strided or index in self.strided
 
 
@@ -536,7 +536,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def is_contiguous(shape: Shape, strides: Sequence[int]) -> bool:
-    """Whether the elements of ``shape`` lie row-major without gaps."""
+    """Return whether the elements of ``shape`` lie row-major without gaps."""
     return all(
         got == want or size in (0, 1)
         for size, got, want in zip(shape, strides, contiguous_strides(shape), strict=True)
