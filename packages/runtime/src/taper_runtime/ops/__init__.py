@@ -60,14 +60,14 @@ REGISTRY = Registry(
 
 
 def register(op: OpDef) -> OpDef:
-    """Add ``op`` to the registry, one of a user's own.
+    """Add a user's op to the registry.
 
     Raises
     ------
     ValueError
         If the name is taken.
     OpError
-        If an attr is of no known type, or its default not of its type.
+        If an attr's type is unknown, or its default is not of that type.
     """
     if op.name in REGISTRY:
         raise ValueError(f"op {op.name!r} is registered already")

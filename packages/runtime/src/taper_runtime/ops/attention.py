@@ -1,4 +1,4 @@
-"""ATTENTION: scaled dot-product attention as one node."""
+"""Define ATTENTION, scaled dot-product attention as one node."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Check q, k, v and the mask; return the type of the result."""
     dtype = check_same_dtype("ATTENTION", inputs[:3])
     check_dtype("ATTENTION", "q, k and v", dtype, FLOATS)
     q, k, v = (t.shape for t in inputs[:3])
@@ -46,6 +47,7 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Compute attention in float64; add a float mask in the mask's dtype."""
     q, k, v = (x.astype(np.float64) for x in inputs[:3])
     if q.ndim == 4 and k.shape[1]:
         group = q.shape[1] // k.shape[1]
@@ -55,7 +57,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         if len(inputs) == 4 and inputs[3].dtype == np.bool_:
             scores = np.where(inputs[3], scores, -np.inf)
         elif len(inputs) == 4:
-            # In the dtype itself: a large negative number, added, has to swallow a score.
+            # Added in the mask's dtype: adding its most negative number must absorb the score.
             scores = scores.astype(inputs[3].dtype) + inputs[3]
         if attrs["causal"]:
             rows, columns = np.ogrid[: scores.shape[-2], : scores.shape[-1]]
@@ -81,7 +83,7 @@ def _attended(queries: int, keys: int, diagonal: int) -> int:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost of two products over the attended pairs, and of a softmax with four flops per pair."""
+    """Return the cost of two products over the attended pairs, and of softmax at 4 flops per pair."""
     q, k, v = (t.shape for t in inputs[:3])
     pairs = _attended(q[-2], k[-2], attrs["diagonal"] if attrs["causal"] else k[-2])
     heads = q[0] * (q[1] if len(q) == 4 else 1)
@@ -90,9 +92,14 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Return the regions of q, k, v and the mask.
+
+    Heads are a window where several query heads share a key head: which one depends on the
+    position.
+    """
     q, k = inputs[0].shape, inputs[1].shape
     rank = len(q)
-    # With a diagonal, the keys of a query depend on where it stands among all.
+    # With a diagonal, a query's keys depend on its position, so no range is independent.
     query_axis = 1 if attrs["transpose_output"] else rank - 2
     query = Window(query_axis) if attrs["causal"] else Same(query_axis)
     heads: tuple[Relation, ...] = ()

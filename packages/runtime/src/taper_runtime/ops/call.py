@@ -1,7 +1,7 @@
-"""Calls: ops whose one block says what they compute, and that something else may compute instead.
+"""Define CALL, an op whose block defines its result and that other code may compute instead.
 
-Passes see such a node from outside alone: nothing is fused with what is inside. Where nothing else
-computes it the block is run.
+Passes treat such a node as one op: they fuse nothing with the nodes of its block. If no kernel or
+delegate computes the node, its block is run.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def arguments(attrs: Attrs) -> dict[str, Any]:
-    """Return the arguments of a CALL that are no tensors, by name.
+    """Return the arguments of a CALL that are not tensors, by name.
 
     Raises
     ------
     OpError
-        If the attr is not the JSON of an object.
+        If the attr is not a JSON object.
     """
     try:
         found = json.loads(attrs["arguments"])

@@ -1,7 +1,7 @@
-"""Linear algebra and scans of complex numbers, whose parts lie along a last axis of 2, by numpy.
+"""Define linear algebra and scans of complex numbers, with numpy's LAPACK.
 
-Each op is one on reals under another name: the same attrs and errors, and the same evaluator, which
-gets complex arrays.
+Real and imaginary parts lie along a last axis of 2. Each op derives from the op on real numbers: it
+has the same attrs and errors, and the same evaluator, which gets complex arrays.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.region import Region
 
-#: The first letters of the ops' names.
+#: The prefix of the ops' names.
 PREFIX = "COMPLEX_"
 
-#: Results that are real, by op: singular values, eigenvalues, logarithms of magnitudes, places.
+#: The results that are real, by op: singular values, eigenvalues, log magnitudes, positions.
 _REAL_RESULTS: dict[str, tuple[int, ...]] = {
     "SVD": (1,), "EIGH": (0,), "SLOGDET": (1,), "CHOLESKY_INFO": (0,), "LU": (1, 2, 3),
 }  # fmt: skip
@@ -44,11 +44,16 @@ def _as_pairs(array: np.ndarray) -> np.ndarray:
 
 
 def real_results(op: str, attrs: Attrs) -> tuple[int, ...]:
-    """Return which results of the op are real; values come first where there are no vectors."""
+    """Return the indices of the op's results that are real; without vectors, only values exist."""
     return (0,) if attrs.get("vectors") is False else _REAL_RESULTS.get(op, ())
 
 
 def _define(op: OpDef) -> OpDef:
+    """Derive an op on complex numbers from the op on real ones.
+
+    Types, evaluators and regions drop the last axis of 2, call those of the real op, and add it
+    again to every result that is not real.
+    """
     name = PREFIX + op.name
 
     def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType | tuple[TensorType, ...]:
@@ -94,7 +99,7 @@ def _define(op: OpDef) -> OpDef:
 
 
 def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Count as many multiplications as a product of the matrices takes."""
+    """Return a cost of as many multiplications as a product of the matrices."""
     moved = output.nbytes + sum(t.nbytes for t in inputs)
     shape = inputs[0].shape
     return Cost(4 * inputs[0].size * (shape[-2] if len(shape) > 1 else 1), moved)

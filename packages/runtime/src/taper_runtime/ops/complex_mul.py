@@ -1,4 +1,4 @@
-"""Products of complex numbers, whose real and imaginary parts lie along a last axis of 2."""
+"""Define products of complex numbers, whose parts lie along a last axis of 2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_pairs(op: str, what: str, t: TensorType) -> Shape:
     Raises
     ------
     OpError
-        If its last axis is not of 2, or its dtype not one of floats.
+        If the last axis does not have size 2, or the dtype is not a float.
     """
     check_dtype(op, what, t.dtype, FLOATS)
     if not t.shape or t.shape[-1] != 2:

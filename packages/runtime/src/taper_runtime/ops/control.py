@@ -1,7 +1,7 @@
-"""Control flow: ops that run blocks, once, as long as a condition holds, or step by step.
+"""Define control flow: IF, WHILE and SCAN, whose blocks run once, in a loop, or per step.
 
-A block is closed: it reads its own inputs and constants alone. So all that a block uses of what is
-around it is an operand of the node.
+A block reads only its own inputs and constants. So every tensor of the enclosing graph that a block
+uses is an operand of the node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from taper_runtime.ops.rules import MANY, fail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The ops whose blocks are steps of the same run.
+#: The ops whose blocks run as part of the same run of the session.
 CONTROL = ("IF", "WHILE", "SCAN")
 
 _PREDICATE = TensorType("bool", ())
@@ -38,7 +38,7 @@ def check_types(
     Raises
     ------
     OpError
-        Naming the first that differs.
+        If a type differs; the message names the first one.
     """
     if len(got) != len(expected):
         fail(op, f"{len(expected)} {what}s of {of}", len(got))
@@ -109,6 +109,7 @@ def _evaluate_while(
 def _infer_scan(
     inputs: Sequence[TensorType], attrs: Attrs, blocks: Sequence[Signature]
 ) -> tuple[TensorType, ...]:
+    """Return the types of the final carries, and of the outputs stacked along a first axis."""
     n = _count("SCAN", "carries", attrs["carries"], 0, len(inputs))
     m = _count("SCAN", "xs", attrs["xs"], 1, len(inputs) - n)
     carries, xs, others = inputs[:n], inputs[n : n + m], inputs[n + m :]
@@ -130,6 +131,7 @@ def _infer_scan(
 def _evaluate_scan(
     inputs: Sequence[np.ndarray], attrs: Attrs, blocks: Sequence[BlockFunction]
 ) -> tuple[np.ndarray, ...]:
+    """Run the block once per step; stack its outputs along a first axis."""
     n, m = attrs["carries"], attrs["xs"]
     carries, xs, others = list(inputs[:n]), inputs[n : n + m], inputs[n + m :]
     (body,) = blocks
@@ -148,14 +150,14 @@ def _evaluate_scan(
 
 
 def _count(op: str, what: str, count: int, least: int, most: int) -> int:
-    """Return how many of the inputs are of one kind."""
+    """Check that the number of inputs of one kind is from ``least`` to ``most``; return it."""
     if not least <= count <= most:
         fail(op, f"{what} from {least} to {most}", count)
     return count
 
 
 def own(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Copy the arrays: a block may return one of its inputs."""
+    """Copy the arrays, because a block may return one of its inputs."""
     return tuple(np.array(array, order="C") for array in arrays)
 
 

@@ -1,4 +1,4 @@
-"""CONV and CONV_TRANSPOSE: convolutions over channels-last tensors, with an epilogue."""
+"""Define CONV and CONV_TRANSPOSE: convolutions of channels-last tensors, with an epilogue."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 
 
 def is_read_plain(weight: Shape, groups: int) -> bool:
-    """Return whether the groups of a CONV are so small that its kernels are no matrix products.
+    """Return whether a CONV's groups are so small that its kernels compute no matrix products.
 
-    That is several groups of one channel each (depthwise) or of 2, 4 or 8, as many in as out.
+    That is so if there are several groups of 1 (depthwise), 2, 4 or 8 channels, with as many output
+    as input channels.
     """
     return groups > 1 and weight[-2] in (1, 2, 4, 8) and weight[-1] == groups * weight[-2]
 
 
 def _check_weight(op: str, channels: int, shape: Shape, attrs: Attrs) -> None:
-    """Check that a weight of this shape fits an x of so many channels."""
+    """Check that a weight of this shape fits an input with this number of channels."""
     kernel, groups = attrs["kernel"], attrs["groups"]
     if not 1 <= groups <= max(1, channels) or channels % groups:
         fail(op, f"groups that divide the {channels} channels of x", groups)
@@ -79,7 +80,7 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _transposed_positions(output: Sequence[int], attrs: Attrs) -> list[np.ndarray]:
-    """Map each output and tap, per spatial dim, to an input position; -1: none."""
+    """Map each output and tap, per spatial dim, to an input position, or -1 if there is none."""
     positions = []
     for d, size in enumerate(output):
         taps = np.arange(attrs["kernel"][d]) * attrs["dilation"][d]
@@ -90,6 +91,7 @@ def _transposed_positions(output: Sequence[int], attrs: Attrs) -> list[np.ndarra
 
 
 def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Gather the windows of all output pixels and multiply them by the weight, group by group."""
     x, weight = inputs[:2]
     groups, kernel = attrs["groups"], attrs["kernel"]
     columns = weight.shape[-1] // groups
@@ -103,9 +105,8 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
     windows = np.moveaxis(windows, -2, 0)  # [groups, N, *sizes, taps, C/groups]
     windows = windows.reshape(groups, x.shape[0] * math.prod(sizes), matrices.shape[1])
     with np.errstate(all="ignore"):
-        product = np.matmul(
-            windows, matrices.astype(wide, copy=False)
-        )  # [groups, pixels, O/groups]
+        # [groups, pixels, O/groups]
+        product = np.matmul(windows, matrices.astype(wide, copy=False))
         product = np.asarray(product.transpose(1, 0, 2), x.dtype, order="C")
     product = product.reshape(x.shape[0], *sizes, groups * matrices.shape[2])
     return evaluate_epilogue(product, inputs[2:], attrs)
@@ -130,12 +131,13 @@ def _region(
 
 
 def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of the product, or of Winograd's algorithm if the weight's format says so."""
     x = inputs[0].shape
     taps, groups = math.prod(attrs["kernel"]), attrs["groups"]
     tile = winograd.tile_of(inputs[1].format)
     if tile is not None:
         return _winograd_cost(tile, inputs, output, attrs)
-    # Each tap of the kernel meets every output pixel of a CONV, every input pixel of the other.
+    # Each tap is multiplied with every output pixel of a CONV, every input pixel of CONV_TRANSPOSE.
     columns = output.shape[-1]
     lanes = whole_panels(columns) if groups == 1 else columns
     pixels = output.size // max(1, columns)
@@ -152,7 +154,7 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
 def _winograd_cost(
     tile: int, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 ) -> Cost:
-    """Cost of the pointwise products of all tiles, and of scratch traffic in whole vectors."""
+    """Return the cost of the pointwise products of all tiles, and of scratch traffic."""
     batch, *sizes, columns = output.shape
     channels, lanes = inputs[0].shape[-1], whole_panels(columns)
     points = batch * winograd.tiles(tuple(sizes), tile) * (tile + 2) ** 2
@@ -172,6 +174,7 @@ _WEIGHT = (
 
 
 def _define(name: str, doc: str, *, native: bool) -> OpDef:
+    """Define a convolution: both share everything except the positions that the taps read."""
     return OpDef(
         name=name,
         doc=doc,

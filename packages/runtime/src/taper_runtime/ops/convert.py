@@ -1,4 +1,4 @@
-"""CAST, and conversions of dtypes that numpy lacks."""
+"""Define CAST, and conversions of dtypes that numpy lacks."""
 
 from __future__ import annotations
 
@@ -14,33 +14,37 @@ from taper_runtime.ops.rules import FLOATS, check_dtype
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Stored in half the bytes of a float32, computed in float32.
+#: Dtypes of half the size of float32, which are computed in float32.
 FLOATS_16_BIT = ("float16", "bfloat16")
 
-#: What weights may be stored in: widened where a product reads them, exactly.
+#: Dtypes that weights may be stored in; products widen them exactly when they read them.
 NARROW = (*FLOATS_16_BIT, "int8")
 
 
 def is_native_cast(source: str, target: str) -> bool:
-    """Whether a native kernel converts one dtype to the other: 16-bit floats, with float32 only."""
+    """Return whether a native kernel casts ``source`` to ``target``.
+
+    16-bit floats are cast only to and from float32.
+    """
     return "float32" in (source, target) or not {source, target} & {*FLOATS_16_BIT}
 
 
 def from_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """float32 values of bfloat16 bits (uint16): the upper half of a float32."""
+    """Convert bfloat16 bits (uint16) to float32: they are the upper half of a float32."""
     return np.asarray(np.left_shift(bits, 16, dtype=np.uint32)).view(np.float32)
 
 
 def to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """Bits (uint16) of float32 values rounded to bfloat16, to nearest even; NaN to one NaN."""
+    """Round float32 values to bfloat16 bits (uint16), to nearest even; all NaNs become one NaN."""
     bits = np.asarray(x, order="C").view(np.uint32)
-    # Half of the last place kept, less one unit where that place is even; a carry is right.
+    # Add half a unit of the last kept bit, minus one if that bit is 0: ties round to even. A carry
+    # into the exponent is right.
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
 
 
 def cast(x: np.ndarray, dtype: str) -> np.ndarray:
-    """``x`` in ``dtype``. An array of uint16 holds bfloat16: there is no dtype uint16."""
+    """Convert an array to ``dtype``. An array of uint16 holds bfloat16: plans have no uint16."""
     if x.dtype == np.uint16:
         x = from_bfloat16(x)
     with np.errstate(all="ignore"):

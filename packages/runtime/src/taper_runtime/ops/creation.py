@@ -1,4 +1,4 @@
-"""Define ARANGE, the op that reads no tensor."""
+"""Define ARANGE, which reads no tensor."""
 
 from __future__ import annotations
 

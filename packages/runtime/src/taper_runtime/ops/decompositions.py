@@ -1,4 +1,4 @@
-"""Decompositions of matrices by numpy's LAPACK: an output for each factor."""
+"""Define decompositions of matrices, by numpy's LAPACK, with one output per factor."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def _compute_finite(
 ) -> Arrays:
     """Decompose a batch of matrices; a matrix with an infinity gets factors of NaN.
 
-    LAPACK's iterations may never end on an infinity. ``read`` is x but for what is not read of it.
+    LAPACK's iterations may never end on an infinity. ``read`` is the part of x that is read; the
+    rest of it is 0.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a matrix holds NaN, as torch does.
+        If a matrix contains NaN, as in torch.
     """
     if np.isnan(read).any():
         raise np.linalg.LinAlgError
@@ -128,9 +129,9 @@ def _infer_lu(inputs: Sequence[TensorType], attrs: Attrs) -> Types:
 
 
 def _lu(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
-    """Eliminate column by column, the largest element of each first.
+    """Eliminate column by column, with the largest element of the column as pivot.
 
-    Of complex numbers LAPACK takes that with the largest sum of its parts.
+    Complex elements are compared by the sum of their parts' magnitudes, as in LAPACK.
     """
     x = np.array(inputs[0], order="C")
     *batch, rows, columns = x.shape

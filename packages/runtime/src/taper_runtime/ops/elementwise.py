@@ -1,9 +1,9 @@
-"""Elementwise ops: one line each in :data:`MICROOPS`.
+"""Define the elementwise ops, one line each in :data:`MICROOPS`.
 
-The same table serves the ops as nodes of their own and as the micro-ops of a tile program
-(:mod:`taper_runtime.ops.map`). A micro-op has operands and no attrs, so that a program is a list of
-names. What an op has in an attr follows the name: the dtype of CAST, as in ``"CAST:float32"``, and
-that a division of integers refuses to divide by 0, as in ``"FLOOR_DIV:nonzero"``.
+The table defines both the ops, as nodes, and the micro-ops of a tile program
+(:mod:`taper_runtime.ops.map`). A micro-op has operands and no attrs, so a program is a list of
+names. An attr of the op becomes a suffix of the name: ``"CAST:float32"`` has the dtype of a CAST,
+and ``"FLOOR_DIV:nonzero"`` raises an error for a division of integers by 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from taper_runtime.ops.rules import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: dtypes that the native micro-ops serve.
+#: The dtypes that native micro-ops support.
 NATIVE = ("float32", "float64", "int64", "int32", "bool")
 _BITS = (*INTS, "bool")
 
@@ -46,17 +46,17 @@ class MicroOp(NamedTuple):
     Attributes
     ----------
     function : callable
-        Arrays of one dtype to an array; the meaning of the op.
+        Computes an array from arrays of one dtype; defines the op.
     arity : int
-        The one of arity 3, WHERE, has a bool condition first.
+        The number of operands. The only op of arity 3 is WHERE, whose first is a bool condition.
     dtypes : tuple of str
-        What the operands may be, all alike; a condition aside.
+        The dtypes that the operands, except a condition, may have; all must be equal.
     doc : str
         The formula, with operands named as in ``function``.
     result : str, optional
-        dtype of the result if not that of the operands.
+        The result's dtype, if it differs from the operands'.
     wide : bool
-        Whether ``function`` is given, and gives, float64.
+        Whether ``function`` takes and returns float64.
     commutes : bool
         Whether the operands may be swapped.
     """
@@ -176,38 +176,38 @@ MICROOPS: dict[str, MicroOp] = {
     "WHERE": MicroOp(np.where, 3, COMPUTED, "a where the condition holds, else b"),
 }
 
-#: Those that divide: integers by 0 give 0, or are refused, as ``by_zero`` says.
+#: The ops that divide. Integers divided by 0 give 0 or an error, according to ``by_zero``.
 DIVISIONS = ("FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD")
 
-#: In a program, those that refuse to divide integers by 0.
+#: Their micro-ops that raise an error for a division of integers by 0.
 _REFUSING = {f"{name}:nonzero": name for name in DIVISIONS}
 
 # -- a micro-op on its own -------------------------------------------------------------------------
 
 
 def _cast_target(code: str) -> str | None:
-    """Return the dtype in ``"CAST:<dtype>"``, None for a code of another form."""
+    """Return the dtype in ``"CAST:<dtype>"``, or None for any other micro-op."""
     name, _, dtype = code.partition(":")
     return dtype if name == "CAST" and dtype in DTYPES else None
 
 
 def refuses(code: str) -> bool:
-    """Return whether a micro-op refuses values: an integer divided by 0."""
+    """Return whether a micro-op raises an error for some values: an integer divided by 0."""
     return code in _REFUSING
 
 
 def refusing(division: str) -> str:
-    """Return the micro-op that is one of :data:`DIVISIONS` and refuses to divide by 0."""
+    """Return the micro-op of a division that raises an error for integers divided by 0."""
     return f"{division}:nonzero"
 
 
 def arity(code: str) -> int:
-    """Return how many operands a micro-op has.
+    """Return the number of operands of a micro-op.
 
     Parameters
     ----------
     code : str
-        As in a tile program: a name of :data:`MICROOPS`, one that :func:`refuses`, or
+        The micro-op in a tile program: a name of :data:`MICROOPS`, a name with ``":nonzero"``, or
         ``"CAST:<dtype>"``.
 
     Raises
@@ -229,10 +229,10 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     Parameters
     ----------
     code : str
-        One that :func:`arity` knows.
+        A micro-op that :func:`arity` accepts.
     operands : sequence of str or number
-        The dtype of an array, or the value of a scalar, which takes the dtype of the arrays beside
-        it (bool as the condition of WHERE).
+        For an array its dtype; for a scalar its value. A scalar takes the dtype of the arrays; as
+        the condition of WHERE it is a bool.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     micro = MICROOPS.get(_REFUSING.get(code, code))
     if micro is None:
         target = _cast_target(code)
-        assert target is not None  # else arity() refuses it
+        assert target is not None  # arity() refuses all others
         return target if type(operands[0]) is str else fail(code, "an array", operands[0])
     conditions = 1 if micro.arity == 3 else 0
     dtype = next((x for x in operands[conditions:] if type(x) is str), None)
@@ -258,18 +258,18 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
 
 
 def _check_nonzero(op: str, operands: Sequence[np.ndarray | float]) -> None:
-    """Check that nothing is divided by 0."""
+    """Check that no divisor is 0."""
     if all(np.size(x) for x in operands) and not np.all(operands[1]):
         raise InputError(f"{op}: expected integers other than 0 as divisors, got 0")
 
 
 def evaluate_micro(code: str, operands: Sequence[np.ndarray | float]) -> np.ndarray:
-    """Compute a micro-op on what :func:`infer_micro` allows.
+    """Compute a micro-op on operands that :func:`infer_micro` accepts.
 
     Raises
     ------
     InputError
-        On values that it refuses.
+        If a micro-op with ``":nonzero"`` divides by 0.
     """
     target = _cast_target(code)
     if target is not None:
@@ -280,7 +280,7 @@ def evaluate_micro(code: str, operands: Sequence[np.ndarray | float]) -> np.ndar
     micro = MICROOPS[name]
     conditions = 1 if micro.arity == 3 else 0
     storage = next(x.dtype for x in operands[conditions:] if isinstance(x, np.ndarray))
-    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values
         arrays = [
             np.asarray(x, np.bool_ if i < conditions else storage) for i, x in enumerate(operands)
         ]
@@ -293,7 +293,7 @@ def evaluate_micro(code: str, operands: Sequence[np.ndarray | float]) -> np.ndar
 
 
 def _operands(op: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
-    """Return ``inputs`` with the scalar, if there is one, at its place."""
+    """Return ``inputs`` with the scalar of the attrs, if there is one, in its position."""
     operands = list(inputs)
     index, count = attrs["scalar_index"], MICROOPS[op].arity
     if index != -1:
@@ -311,7 +311,7 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _infer_mul(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    """Return the product's type; a matrix in panels times factors of its rows stays in panels."""
+    """Return the product's type; a matrix in panels keeps its format if its rows are scaled."""
     product, x = _infer("MUL", inputs, attrs), inputs[0]
     if x.format == PLAIN:
         return product
@@ -322,7 +322,7 @@ def _infer_mul(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _check_divisor(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
-    """Check, at run time, that no integer is divided by 0 where that is not allowed."""
+    """Check, at run time, that no integer is divided by 0 if ``by_zero`` forbids it."""
     if not attrs["by_zero"] and inputs[0].dtype.name in INTS:
         _check_nonzero(op, _operands(op, inputs, attrs))
 
@@ -337,7 +337,8 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
 
 
 def _define(op: str, micro: MicroOp) -> OpDef:
-    # MethodType gives a function its first argument in one object, where partial makes three.
+    """Define the op of a micro-op."""
+    # MethodType binds a first argument with one object; functools.partial needs three.
     divides = op in DIVISIONS
     return OpDef(
         name=op,
@@ -357,7 +358,7 @@ def _define(op: str, micro: MicroOp) -> OpDef:
 
 _ATTRS = {"scalar": Attr("scalar", 0), "scalar_index": Attr("int", -1)}
 _DIVISION_ATTRS = {**_ATTRS, "by_zero": Attr("bool", True)}
-#: By arity: fewest and most inputs, one of which may be the scalar; and which are overwritten.
+#: By arity: the fewest and the most inputs, since one may be the scalar; the inputs for in-place.
 _COUNTS = {1: (1, 1), 2: (1, 2), 3: (2, 3)}
 _INPLACE = {1: (0,), 2: (0, 1), 3: (0, 1, 2)}
 

@@ -1,4 +1,4 @@
-"""Compute one op in numpy on arrays as tensors are stored: what its evaluator says."""
+"""Compute one op in numpy with its evaluator, on arrays as tensors are stored."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def evaluate_op(
 ) -> tuple[np.ndarray, ...]:
     """Compute one op on arrays that store tensors of the given types.
 
-    The results store tensors of the types the op infers.
+    The results store tensors of the types that the op infers.
 
     Raises
     ------
     InputError
-        If the op does not allow the values.
+        If the op does not accept the values.
     InternalError
-        If the evaluator gives other types than the op infers.
+        If the evaluator's results do not have the types that the op infers.
     """
     definition = REGISTRY[op]
     expected = definition.infer_types(types, attrs, [block.types for block in blocks])
@@ -41,7 +41,7 @@ def evaluate_op(
         array if array is None or type_ is None else decode(array, type_)
         for array, type_ in zip(arrays, types, strict=True)
     ]
-    with np.errstate(all="ignore"):  # inf and nan are values like others
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values
         results = definition.evaluate_all(values, definition.complete(attrs), blocks)
     stored = []
     for result, type_ in zip(results, expected, strict=True):
@@ -57,7 +57,7 @@ def check_type(what: str, array: np.ndarray, expected: TensorType, error: type[E
     Raises
     ------
     Exception
-        ``error``, if it has others.
+        ``error``, if it has not.
     """
     storage = DTYPES[expected.dtype].storage
     if array.shape != expected.shape or array.dtype != storage:
@@ -75,32 +75,32 @@ def evaluate_step(
     attrs: Attrs,
     result: TensorType,
 ) -> np.ndarray:
-    """Compute one output of an op, as a step on the way to a constant.
+    """Compute one output of an op, as a step of a constant's recipe.
 
-    What only moves values is a view where it can be.
+    An op that only moves values returns a view if possible.
 
     Parameters
     ----------
     op : str
     index : int
-        Which of the op's outputs.
+        The index of the output.
     arrays : sequence of numpy.ndarray or None
-        What stores the inputs; read only.
+        The arrays that store the inputs; they are not written to.
     types : sequence of TensorType or None
-        Those of the inputs.
+        The types of the inputs.
     attrs : mapping
     result : TensorType
-        What the op infers for that output.
+        The type that the op infers for that output.
 
     Returns
     -------
     numpy.ndarray
-        What stores the output: read it only, it may be a view of an input.
+        The array that stores the output. Do not write to it: it may be a view of an input.
 
     Raises
     ------
     InputError
-        If the op does not allow the values: the inverse of a singular matrix, say.
+        If the op does not accept the values, as for the inverse of a singular matrix.
     """
     array = _moved(op, arrays, types, attrs, result)
     return evaluate_op(op, arrays, types, attrs)[index] if array is None else array
@@ -113,13 +113,13 @@ def _moved(
     attrs: Attrs,
     result: TensorType,
 ) -> np.ndarray | None:
-    """Return a view of the first input, or None where there is none of the result."""
+    """Return the result as a view of the first input, or None if it cannot be a view."""
     definition = REGISTRY[op]
     if not arrays or arrays[0] is None or types[0] is None or types[0].format != PLAIN:
         return None
     first = arrays[0]
     if op == "PACK":
-        return encode(first, result)  # its evaluator copies first
+        return encode(first, result)  # PACK's evaluator would copy
     if definition.view is None or not first.size:
         return None
     itemsize = first.itemsize

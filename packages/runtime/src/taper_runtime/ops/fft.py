@@ -1,7 +1,7 @@
-"""Fourier transforms along one axis.
+"""Define Fourier transforms along one axis.
 
-Complex numbers lie with real and imaginary parts along a last axis of 2; an axis is counted without
-it. Native kernels read a table of roots of unity and the like, :func:`table`.
+The real and imaginary parts of complex numbers lie along a last axis of 2, which is not counted as
+an axis. Native kernels read a table of constants such as roots of unity, see :func:`table`.
 
 A length whose prime factors are all small is transformed by passes of those radices (Stockham's
 form, Cochran et al. 1967, "What is the fast Fourier transform?"), a single long one in four steps
@@ -27,39 +27,40 @@ from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail, repla
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What a transform of n numbers is divided by: nothing, the square root of n, n.
+#: The divisor of a transform of n numbers: 1, the square root of n, or n.
 _NORMS = ("none", "root", "length")
 
-#: Largest length that kernels serve.
+#: The largest length that kernels support.
 _MAX_LENGTH = 1 << 26
 
-#: Flops of a complex number, 5 log2(n): of a usual length, for sizes may decide the length.
+#: Flops per complex number, 5 log2(n), for a typical n: the length may be a size expression.
 _FLOPS = 45
 
-#: Largest prime factor that a pass of its own transforms.
+#: The largest radix of a pass.
 _MAX_RADIX = 31
 
 
-#: By length and whether one side is real: what is in use, for many nodes have one length.
+#: The tables in use, by length and whether one side is real. Many nodes have the same length.
 _TABLES: WeakValueDictionary[tuple[int, bool], np.ndarray] = WeakValueDictionary()
 
 
 def table(n: int, *, real: bool) -> np.ndarray:
-    """Return what a kernel needs to know of transforms of ``n`` numbers.
+    """Return the table of constants that kernels need for transforms of ``n`` numbers.
 
     Parameters
     ----------
     n : int
         At least 1.
     real : bool
-        Whether one side is real.
+        Whether the input or the output is real.
 
     Returns
     -------
     numpy.ndarray
         float32 ``[rows, 2]``, complex numbers one after the other, with ``w(m, k) = exp(-2 pi i k /
-        m)``: ``w(n, k)`` for ``k < n``. Then, for the ``length`` that is transformed, ``n`` or half
-        of it, what :func:`_factors` gives; or, where it has a large prime factor, the chirp
+        m)``. First ``w(n, k)`` for ``k < n``. ``length`` is ``n``, or half of it if :func:`_length`
+        says so. If it has only small prime factors, the result of :func:`_factors` follows. If not,
+        these follow: the chirp
         ``w(2 length, j^2)``, the transform of its inverse in ``padded`` numbers divided by
         ``padded``, ``w(padded, k)`` for ``k < padded``, and the factors of ``padded``.
     """
@@ -85,7 +86,7 @@ def table(n: int, *, real: bool) -> np.ndarray:
 
 
 def _length(n: int, real: bool) -> int:
-    """Return how many complex numbers are transformed: pairs of real ones where they fit."""
+    """Return the length in complex numbers: n, or n / 2 if real numbers can be taken in pairs."""
     return n // 2 if real and n % 2 == 0 else n
 
 
@@ -97,7 +98,7 @@ def _is_smooth(n: int) -> bool:
 
 
 def _split(n: int) -> int:
-    """Return the largest divisor up to the square root: the first factor of four steps, or 1."""
+    """Return the first factor of the four-step algorithm: the largest divisor up to the root."""
     for divisor in range(math.isqrt(n), 3, -1):
         if n % divisor == 0:
             return divisor
@@ -105,7 +106,7 @@ def _split(n: int) -> int:
 
 
 def _padded(length: int) -> int:
-    """Return a square with room for a circular convolution, whose root has factors 2, 3, 5, 7."""
+    """Return a length for a circular convolution: a square of a product of 2, 3, 5 and 7."""
     root = max(4, -(-math.isqrt(2 * length - 2) // 4) * 4)
     while root * root < 2 * length - 1 or any(f > 7 for f in _prime_factors(root)):
         root += 4
@@ -128,7 +129,10 @@ def _roots(m: int, k: np.ndarray) -> np.ndarray:
 
 
 def _factors(length: int) -> np.ndarray:
-    """Return ``w(length, i j)``, row by row: i to the first factor, j to the second; or nothing."""
+    """Return the twiddle factors ``w(length, i j)``, row by row, of the four-step algorithm.
+
+    ``i`` is below the first factor and ``j`` below the second. Empty if there is one step.
+    """
     first = _split(length)
     if first == 1:
         return np.empty(0, np.complex128)
@@ -218,9 +222,9 @@ def _evaluate_irfft(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Region rule: a part needs the whole transformed axis and both parts of each number."""
+    """Return the regions: a part needs the whole transformed axis and both parts of each number."""
     rank = min(len(inputs[0].shape), len(output.shape))
-    rank -= len(inputs[0].shape) == len(output.shape)  # the parts' axis of both
+    rank -= len(inputs[0].shape) == len(output.shape)  # the axis of the parts, in input and output
     axes = [WHOLE if axis == attrs["axis"] else Same(axis) for axis in range(rank)]
     parts = [WHOLE] * (len(inputs[0].shape) - rank)
     return [(*axes, *parts)]
@@ -245,7 +249,7 @@ def _table(x: TensorType, n: int, *, real: bool) -> np.ndarray | None:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    numbers = (inputs[0].size + output.size) // 4  # of real ones, half as many
+    numbers = (inputs[0].size + output.size) // 4  # real numbers take half the flops
     return Cost(_FLOPS * numbers, output.nbytes + sum(t.nbytes for t in inputs))
 
 

@@ -1,6 +1,7 @@
-"""Elementwise functions that numpy lacks, or defines otherwise than torch.
+"""Define elementwise functions that numpy lacks, or defines differently from torch.
 
-Those of :data:`Wide` take and give float64: they are several steps, to be rounded once at the end.
+Functions of :data:`Wide` take and return float64: they have several steps, and the result is
+rounded once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def erf(x: Wide) -> Wide:
-    """Error function."""
+    """Return the error function of x."""
     return np.asarray(_erf(x), np.float64)
 
 
@@ -30,78 +31,78 @@ def erfc(x: Wide) -> Wide:
 
 
 def gelu(x: Wide) -> Wide:
-    """``x * (1 + erf(x / sqrt(2))) / 2``, by erfc, which does not cancel where x < 0."""
+    """Return ``x * (1 + erf(x / sqrt(2))) / 2``, by erfc, which does not cancel for x < 0."""
     return 0.5 * x * erfc(-math.sqrt(0.5) * x)
 
 
 def gelu_tanh(x: Wide) -> Wide:
-    """``x * (1 + tanh(u)) / 2``, which is ``x * sigmoid(2 u)``."""
+    """Return ``x * (1 + tanh(u)) / 2``, which is ``x * sigmoid(2 u)``."""
     u = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return x * sigmoid(2 * u)
 
 
 def sigmoid(x: Wide) -> Wide:
-    """``1 / (1 + exp(-x))``."""
+    """Return ``1 / (1 + exp(-x))``."""
     return 1 / (1 + np.exp(-x))
 
 
 def silu(x: Wide) -> Wide:
-    """``x * sigmoid(x)``."""
+    """Return ``x * sigmoid(x)``."""
     return x * sigmoid(x)
 
 
 def softplus(x: Wide) -> Wide:
-    """``log(1 + exp(x))``; ``x`` from 20 on, as in torch."""
+    """Return ``log(1 + exp(x))``, or ``x`` if it exceeds 20, as torch does."""
     return np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20))))
 
 
 def mish(x: Wide) -> Wide:
-    """``x * tanh(softplus(x))``."""
+    """Return ``x * tanh(softplus(x))``."""
     return x * np.tanh(softplus(x))
 
 
 def hardsigmoid(x: Wide) -> Wide:
-    """``x / 6 + 1 / 2`` within 0 and 1."""
+    """Return ``x / 6 + 1 / 2``, clamped to 0 and 1."""
     return np.clip(x + 3, 0, 6) / 6
 
 
 def hardswish(x: Wide) -> Wide:
-    """``x * hardsigmoid(x)``."""
+    """Return ``x * hardsigmoid(x)``."""
     return x * hardsigmoid(x)
 
 
 def rsqrt(x: Wide) -> Wide:
-    """``1 / sqrt(x)``."""
+    """Return ``1 / sqrt(x)``."""
     return 1 / np.sqrt(x)
 
 
 def elu(x: Wide, alpha: Wide) -> Wide:
-    """``x`` where positive, else ``alpha * (exp(x) - 1)``."""
+    """Return ``x`` if it is positive, else ``alpha * (exp(x) - 1)``."""
     return np.where(x > 0, x, alpha * np.expm1(x))
 
 
 def leaky_relu(x: np.ndarray, slope: np.ndarray) -> Any:
-    """``x`` where positive, else ``slope * x``."""
+    """Return ``x`` if it is positive, else ``slope * x``."""
     return np.where(x > 0, x, slope * x)
 
 
 def relu(x: np.ndarray) -> Any:
-    """0 where negative, else ``x``: of NaN and -0 themselves."""
+    """Return 0 if x is negative, else ``x``; NaN and -0 are returned unchanged."""
     return np.where(x < 0, x.dtype.type(0), x)
 
 
 def sign(x: np.ndarray) -> Any:
-    """-1, 0 or 1; of NaN 0, as in torch."""
+    """Return -1, 0 or 1; for NaN 0, as torch does."""
     return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 def reciprocal(x: np.ndarray) -> Any:
-    """``1 / x``."""
+    """Return ``1 / x``."""
     return x.dtype.type(1) / x
 
 
 def trunc_div(a: np.ndarray, b: np.ndarray) -> Any:
-    """Quotient rounded toward zero; of integers by 0: 0."""
+    """Return the quotient rounded toward zero; integers divided by 0 give 0."""
     if a.dtype.kind == "f":
         return np.trunc(a / b)
     floor = a // b
@@ -109,13 +110,13 @@ def trunc_div(a: np.ndarray, b: np.ndarray) -> Any:
 
 
 def remainder(a: np.ndarray, b: np.ndarray) -> Any:
-    """Remainder of the division rounded down: of the sign of ``b``, but 0 of that of ``a``."""
+    """Return the remainder of floor division: it has the sign of ``b``; 0 has the sign of ``a``."""
     rest = np.fmod(a, b)
     return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
 def power(a: np.ndarray, b: np.ndarray) -> Any:
-    """Power; an integer to a negative one is truncated: 0, unless the base is 1 or -1."""
+    """Return the power; an integer to a negative power is truncated to 0, 1 or -1."""
     if a.dtype.kind == "f":
         return np.power(a, b)
     inverse = np.where(abs(a) == 1, np.power(a, b & 1), 0)

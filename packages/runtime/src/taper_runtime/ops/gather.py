@@ -1,4 +1,4 @@
-"""Ops that read where index tensors say."""
+"""Define ops that read elements at positions in index tensors."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ _MODES = ("sum", "mean", "max")
 
 
 def _infer_embedding_bag(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Check the inputs and the mode; return the type ``[bags, features]``."""
     op = "EMBEDDING_BAG"
     table, indices, offsets, *weights = inputs
     check_dtype(op, "weight", table.dtype, FLOATS)
@@ -67,7 +68,7 @@ def _infer_embedding_bag(inputs: Sequence[TensorType], attrs: Attrs) -> TensorTy
 
 def _check_embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
     table, indices, offsets = inputs[:3]
-    if not offsets.size:  # nobody reads the indices
+    if not offsets.size:  # the indices are not read
         return
     check_indices("EMBEDDING_BAG", indices, 0, table.shape[0])
     ends = np.append(offsets, indices.size)
@@ -79,6 +80,7 @@ def _check_embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
 
 
 def _embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Reduce the rows of each bag; indices equal to ``padding`` are left out."""
     table, indices, offsets, *weights = inputs
     _check_embedding_bag(inputs, attrs)
     if not offsets.size:
@@ -99,7 +101,7 @@ def _embedding_bag(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return y
 
 
-#: Attrs of the ops that find elements, or slices, along an axis by an index tensor.
+#: The attrs of ops that select elements or slices along an axis by an index tensor.
 PLACES = {"axis": Attr("int", role="axis"), "wrap": Attr("bool", True)}
 
 
@@ -117,13 +119,13 @@ def _index_select(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def check_places(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
-    """Check, at run time, the positions along ``axis`` of the first input that the second holds."""
+    """Check, at run time, that the second input's positions exist along ``axis`` of the first."""
     size = inputs[0].shape[attrs["axis"]]
     check_indices(op, inputs[1], -size if attrs["wrap"] else 0, size)
 
 
 def check_along(op: str, x: TensorType, index: TensorType, axis: int) -> None:
-    """Check an index into one axis of x for each of its own positions in the other axes."""
+    """Check the type of an index with a position along one axis for each position in the others."""
     check_dtype(op, "index", index.dtype, INDICES)
     check_axis(op, axis, len(x.shape))
     within = len(index.shape) == len(x.shape) and all(
@@ -135,7 +137,7 @@ def check_along(op: str, x: TensorType, index: TensorType, axis: int) -> None:
 
 
 def along(index: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
-    """Subscript of the elements that an index into one axis means, each at its own position."""
+    """Return numpy's subscript for such an index: positions along ``axis``, ranges elsewhere."""
     places: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     return tuple(places)
@@ -166,7 +168,7 @@ def _region_index_select(
     inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 ) -> list[Region]:
     axis = attrs["axis"]
-    behind = axis + len(inputs[1].shape)  # the axes of the index
+    behind = axis + len(inputs[1].shape)  # the axes that come from the index
     before = map(Same, range(axis))
     after = map(Same, range(behind, len(output.shape)))
     return [(*before, WHOLE, *after), tuple(map(Same, range(axis, behind)))]
@@ -174,7 +176,7 @@ def _region_index_select(
 
 def _region_gather(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
     x, index = (t.shape for t in inputs)
-    # An axis of x may be longer than the index: the rest is not read.
+    # An axis of x may be longer than that of the index; the rest is not read.
     region: list[Relation] = [
         Same(axis) if size == count else Window(axis)
         for axis, (size, count) in enumerate(zip(x, index, strict=True))
@@ -184,12 +186,12 @@ def _region_gather(inputs: Sequence[TensorType], output: TensorType, attrs: Attr
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost of reading only the rows that are taken from the table."""
+    """Return the cost of reading only the rows that are taken from the table."""
     return Cost(0, 2 * output.nbytes + sum(index.nbytes for index in inputs[1:]))
 
 
 def _cost_embedding_bag(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost of reading the rows taken from the table, and of adding each once."""
+    """Return the cost of reading the rows taken from the table, and of adding each once."""
     table, indices = inputs[:2]
     taken = indices.size * table.shape[1]
     read = TensorType(table.dtype, (taken,)).nbytes + sum(t.nbytes for t in inputs[1:])

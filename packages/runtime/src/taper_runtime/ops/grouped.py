@@ -1,4 +1,4 @@
-"""GROUPED_MATMUL: each run of rows times a matrix of its own, as mixtures of experts need it."""
+"""Define GROUPED_MATMUL: each group of rows times its own matrix, for mixtures of experts."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
-    # The matrix of a row depends on where it stands among all.
+    # A row's matrix depends on its position among all rows.
     return [(Window(0), WHOLE), (WHOLE, WHOLE, Same(1)), (WHOLE,)]
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost with every row in some group; no more matrices of b than rows."""
+    """Return the cost if every row is in some group, with at most as many matrices as rows."""
     a, b, ends = inputs
     read = b.nbytes // largest(1, b.shape[0]) * smallest(a.shape[0], b.shape[0])
     return Cost(

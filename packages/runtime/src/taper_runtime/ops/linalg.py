@@ -1,7 +1,7 @@
-"""Linear algebra by numpy's LAPACK: equations, triangular factors, determinants.
+"""Define linear algebra by numpy's LAPACK: equations, triangular factors, determinants.
 
-What LAPACK refuses, such as a singular matrix, is an :class:`InputError` that says which matrix of
-the batch it is; an op without ``check`` gives NaN there.
+If LAPACK refuses a matrix, such as a singular one, an :class:`InputError` names it by its index in
+the batch; an op without ``check`` returns NaN for it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_d
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: Up to here a triangular matrix is solved row by row.
+#: Triangular systems of up to this size are solved row by row.
 _ROWS = 32
 
 
 def check_matrices(op: str, inputs: Sequence[TensorType], square: bool = True) -> TensorType:
-    """Return the type of the first input if all are matrices of one float dtype."""
+    """Return the type of the first input, if all inputs are matrices of one float dtype."""
     check_dtype(op, "matrices", check_same_dtype(op, inputs), FLOATS)
     for _, shape, _ in inputs:
         if len(shape) < 2:
@@ -47,9 +47,9 @@ def check_matrices(op: str, inputs: Sequence[TensorType], square: bool = True) -
 def guarded(
     op: str, expected: str, check: bool, compute: Callable[..., Any], *arrays: np.ndarray
 ) -> np.ndarray:
-    """Compute a batch; where LAPACK refuses a matrix, raise for it, or let it be NaN.
+    """Compute a batch; for a matrix that LAPACK refuses, raise InputError or return NaN.
 
-    ``arrays`` have the same batch; what is NaN has the shape of the last of them.
+    ``arrays`` have the same batch dims. A result of NaN has the shape of the last array.
     """
     (result,) = guarded_all(op, expected, check, lambda *parts: (compute(*parts),), *arrays)
     return result
@@ -58,7 +58,7 @@ def guarded(
 def guarded_all(
     op: str, expected: str, check: bool, compute: Callable[..., Any], *arrays: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Guard a ``compute`` with several results."""
+    """Compute a batch like :func:`guarded`, with a ``compute`` that has several results."""
     with np.errstate(all="ignore"):
         try:
             return tuple(np.asarray(result, order="C") for result in compute(*arrays))
@@ -114,14 +114,14 @@ def _solve(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _solve_triangular(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = _broadcast_batches(*inputs)
     with np.errstate(all="ignore"):
-        if attrs["upper"]:  # turned around it is a lower one
+        if attrs["upper"]:  # reversed, an upper triangle is a lower one
             a, b = a[..., ::-1, ::-1], b[..., ::-1, :]
         x = _solve_lower(a, b, attrs["unit"])
     return np.ascontiguousarray(x[..., ::-1, :] if attrs["upper"] else x)
 
 
 def _solve_lower(a: np.ndarray, b: np.ndarray, unit: bool) -> np.ndarray:
-    """Substitute forwards, by halves: most of the work is a product then."""
+    """Solve by forward substitution, recursively by halves, so that most work is a product."""
     size = a.shape[-1]
     if size > _ROWS:
         half = size // 2
@@ -192,9 +192,9 @@ def _is_indefinite(x: np.ndarray) -> bool:
     return False
 
 
-#: Coefficients of the diagonal Pade approximant of degree 13, and the 1-norm up to which it is
-#: exact in float64: N. Higham, "The scaling and squaring method for the matrix exponential
-#: revisited", 2005.
+#: The coefficients of the diagonal Pade approximant of degree 13, and the 1-norm up to which its
+#: error is below the rounding of float64: N. Higham, "The scaling and squaring method for the
+#: matrix exponential revisited", 2005.
 _PADE = [
     math.factorial(26 - k) * math.factorial(13) / (math.factorial(k) * math.factorial(13 - k))
     for k in range(14)
@@ -203,6 +203,7 @@ _PADE_NORM = 5.37
 
 
 def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Scale each matrix by a power of 2, apply the Pade approximant, and square the result."""
     x = inputs[0].astype(np.result_type(inputs[0], np.float64))
     with np.errstate(all="ignore"):
         norms = np.asarray(np.abs(x).sum(-2).max(-1, initial=0))
@@ -224,7 +225,7 @@ def _matrix_exp(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Count as many multiplications as a product of the matrices takes."""
+    """Return a cost of as many multiplications as a product of the matrices."""
     moved = output.nbytes + sum(t.nbytes for t in inputs)
     return Cost(2 * inputs[0].size * inputs[0].shape[-1], moved)
 
@@ -294,7 +295,7 @@ OPS = (
         doc="Exponentials of matrices.",
         inputs=(1, 1),
         infer=partial(_infer_inverse, "MATRIX_EXP"),
-        region=whole,  # the largest matrix of a batch decides how all are computed
+        region=whole,  # the largest norm of a batch decides the scaling of all its matrices
         evaluate=_matrix_exp,
     ),
 )

@@ -1,4 +1,4 @@
-"""Tile programs: elementwise DAGs, as a node (MAP) and as the epilogue of a product."""
+"""Define tile programs: elementwise DAGs, as a node (MAP) and as the epilogue of a product."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 MAX_INPUTS = 16
 MAX_INSTRUCTIONS = 64
-#: Most inputs of an epilogue beside the product.
+#: The most inputs of an epilogue, not counting the product.
 MAX_EXTRAS = MAX_INPUTS - 1
-#: Attrs of an epilogue.
+#: The attrs of an epilogue.
 EPILOGUE = {
     "code": Attr("strings", ()),
     "args": Attr("ints", ()),
@@ -35,20 +35,20 @@ EPILOGUE = {
 
 
 def infer_program(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    """Type of a tile program's result.
+    """Return the type of a tile program's result.
 
-    A program is in SSA form: values ``0..n-1`` are the inputs and instruction ``j`` makes value
-    ``n + j``. The operands of each are the next entries of ``args``: ``v >= 0`` is a value made
-    before, ``v < 0`` is ``scalars[-1 - v]``. The last instruction is the result.
+    A program is in SSA form. Values ``0..n-1`` are the inputs; instruction ``j`` computes value
+    ``n + j``. The operands of each instruction are the next entries of ``args``: ``v >= 0`` is an
+    earlier value, ``v < 0`` is ``scalars[-1 - v]``. The last instruction computes the result.
 
     Parameters
     ----------
     op : str
-        Named in errors.
+        The op's name in errors.
     inputs : sequence of TensorType
-        Of dtypes, and of shapes that broadcast against each other to that of the result.
+        The types of the inputs, whose shapes broadcast to the result's shape.
     attrs : mapping
-        With ``code``, ``args``, ``scalars``.
+        The attrs ``code``, ``args`` and ``scalars``.
 
     Raises
     ------
@@ -74,12 +74,12 @@ def infer_program(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> Tensor
 
 
 def evaluate_program(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    """Compute a tile program, one whole array after the other.
+    """Compute a tile program, one instruction after the other on whole arrays.
 
     Raises
     ------
     InputError
-        On values that an instruction refuses.
+        If an instruction refuses a value.
     """
     values: list[np.ndarray] = list(inputs)
     for name, operands in _instructions(attrs):
@@ -98,7 +98,7 @@ def _check(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
 def infer_epilogue(
     op: str, product: TensorType, extras: Sequence[TensorType], attrs: Attrs
 ) -> TensorType:
-    """Type of what an epilogue makes of ``product``, its value 0: that very type.
+    """Return the type of an epilogue's result, which must be the type of ``product``, value 0.
 
     Raises
     ------
@@ -117,16 +117,16 @@ def infer_epilogue(
 def evaluate_epilogue(
     product: np.ndarray, extras: Sequence[np.ndarray], attrs: Attrs
 ) -> np.ndarray:
-    """Compute an epilogue; without code it is ``product`` itself."""
+    """Compute an epilogue; without code, return ``product``."""
     return evaluate_program([product, *extras], attrs) if attrs["code"] else product
 
 
 def epilogue_regions(
     product: Sequence[Region], extras: Sequence[TensorType], output: TensorType
 ) -> list[Region]:
-    """Regions of what a product reads, then those of its extras.
+    """Return the regions of a product's inputs, followed by those of its extras.
 
-    These are cut only along axes that the product is cut along.
+    The extras are cut only along axes that the product is cut along.
     """
     cut = {axis for region in product for relation in region for axis in output_axes(relation)}
     regions = [*product]
@@ -144,7 +144,7 @@ def epilogue_regions(
 
 
 def _instructions(attrs: Attrs) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each instruction's code and operands."""
+    """Yield each instruction's code and operands."""
     start = 0
     for name in attrs["code"]:
         stop = start + arity(name)

@@ -1,4 +1,4 @@
-"""MATMUL: torch's matmul with absorbed transpose and scale, and an epilogue."""
+"""Define MATMUL: torch's matmul with absorbed transposes, scale and epilogue."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def _logical_b(b: TensorType, attrs: Attrs) -> TensorType:
-    """Type of b as torch.matmul takes it: ``[K]`` or ``[..., K, N]``.
+    """Return the type of b in torch.matmul's form: ``[K]`` or ``[..., K, N]``.
 
-    A narrow dtype is widened, which kernels do in all formats but plain.
+    A narrow dtype counts as widened, which kernels do in every format except plain.
     """
     dtype, shape = b.dtype, b.shape
     if b.format != PLAIN and dtype in NARROW:
@@ -40,7 +40,7 @@ def _logical_b(b: TensorType, attrs: Attrs) -> TensorType:
 
 
 def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    """Type of ``alpha * (a @ b)``, value 0 of the epilogue.
+    """Return the type of ``alpha * (a @ b)``, which is value 0 of the epilogue.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     a, b = inputs[0].shape, logical_b.shape
     if not a or not b:
         fail("MATMUL", "a and b of rank 1 or more", [list(a), list(b)])
-    if a[-1] != b[-2:][0]:  # of rank 1, b has only rows
+    if a[-1] != b[-2:][0]:  # b of rank 1 has only rows
         fail("MATMUL", "as many columns of a as rows of b", [list(a), list(b)])
     batch = broadcast("MATMUL", [a[:-2], b[:-2]])
     return TensorType(dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))
@@ -63,13 +63,14 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Multiply, in float64 if integer sums are exact there; then compute the epilogue."""
     a, b = inputs[0], inputs[1]
     if b.dtype != a.dtype:
         b = cast(b, "float32")
     if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
     with np.errstate(all="ignore"):
-        if a.dtype.kind in "iu" and _is_exact_in_float64(a, b):  # which numpy multiplies sooner
+        if a.dtype.kind in "iu" and _is_exact_in_float64(a, b):  # numpy multiplies float64 faster
             product = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64)
         else:
             product = np.matmul(a, b)
@@ -79,12 +80,12 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return evaluate_epilogue(product, inputs[2:], attrs)
 
 
-#: Elements from which it pays to look at them all before they are multiplied.
+#: Matrices of at least so many elements are inspected before they are multiplied.
 _MANY = 4096
 
 
 def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether a product of integers has many elements and no sum beyond 2 ** 53."""
+    """Return whether a large product of integers has no sum beyond 2 ** 53."""
     if max(a.size, b.size) < _MANY or not min(a.size, b.size):
         return False
     largest = [max(int(x.max()), -int(x.min())) for x in (a, b)]

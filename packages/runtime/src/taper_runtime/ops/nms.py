@@ -1,4 +1,4 @@
-"""NMS: which of boxes that overlap are kept."""
+"""Define NMS: select boxes so that no two selected ones overlap too much."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taper_runtime.ops.rules import FLOATS, check_dtype, fail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FLOPS = 14  # of a pair of boxes
+_FLOPS = 14  # the overlap of a pair of boxes
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -24,6 +24,7 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Take the boxes by descending score, and drop those that overlap a box taken before."""
     boxes, threshold = inputs[0], float(attrs["iou_threshold"])
     start, end = boxes[:, :2], boxes[:, 2:]
     with np.errstate(all="ignore"):

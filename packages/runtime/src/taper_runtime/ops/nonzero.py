@@ -1,4 +1,4 @@
-"""NONZERO: where elements lie. What reads the found ones reads that many of a full buffer."""
+"""Define NONZERO: the positions of nonzero elements, in a buffer with room for all, and a count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax and the norms. Evaluated in float64 and rounded once."""
+"""Define softmax and the norms. They are evaluated in float64 and rounded once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _softmax(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _check_norm(
     op: str, x: TensorType, parameters: Sequence[TensorType | None], dims: int
 ) -> TensorType:
-    """Return the type of x if the parameters fit the ``dims`` last dims, which are normalised."""
+    """Check the parameters against the last ``dims`` dims of x; return the type of x."""
     check_dtype(op, "x", x.dtype, FLOATS)
     if not 1 <= dims <= len(x.shape):
         fail(op, f"dims in [1, {len(x.shape)}]", dims)
@@ -76,7 +76,7 @@ def _rms_norm(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _mean(x: np.ndarray, dims: int) -> np.ndarray:
-    """Mean over the last ``dims`` dims, kept; NaN of nothing."""
+    """Return the mean over the last ``dims`` dims, kept with size 1; the mean of nothing is NaN."""
     axes = tuple(range(x.ndim - dims, x.ndim))
     count = np.float64(np.prod(x.shape[x.ndim - dims :]))
     return np.asarray(x.sum(axes, keepdims=True) / count)

@@ -1,11 +1,11 @@
-"""Define what an op is: the record every op of the registry fills in.
+"""Define the record that describes an op: every op of the registry is one.
 
-An :class:`OpDef` owns the meaning of an op: its attrs, its shape and dtype rule, a numpy evaluator
-that is both the reference and the fallback, how its output may share memory with an input, what it
-costs. Lowering, passes, planner, loader, executors and tests all read it; nothing repeats it.
+An :class:`OpDef` defines an op: its attrs, its shape and dtype rule, a numpy evaluator that is both
+the reference and the fallback, how its output may share memory with an input, and its cost.
+Lowering, passes, planner, loader, executors and tests all read it; nothing repeats it.
 
-An op has one output or several, inputs that may be absent, and, if it is one of control flow,
-blocks: graphs that it runs.
+An op has one or more outputs. Some inputs may be absent. Ops of control flow have blocks, which are
+graphs that they run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Attrs = Mapping[str, Any]
 
 
 class TensorType(NamedTuple):
-    """dtype, shape and format of a tensor: what shape inference maps to what."""
+    """The dtype, the shape and the format of a tensor: what type inference works on."""
 
     dtype: str
     shape: Shape
@@ -38,17 +38,17 @@ class TensorType(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return math.prod(self.shape)
 
     @property
     def storage(self) -> TensorType:
-        """The plain type of the array that stores the tensor.
+        """Return the plain type of the array that stores the tensor.
 
         Raises
         ------
         OpError
-            If there is no such format, or not for this dtype and shape.
+            If the format is unknown, or cannot hold this dtype and shape.
         """
         if self.format == PLAIN:
             return self
@@ -56,26 +56,26 @@ class TensorType(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous tensor as it is stored."""
+        """Return the size in bytes of the contiguous tensor as it is stored."""
         storage = self.storage
         return storage.size * DTYPES[storage.dtype].size
 
 
 class Signature(NamedTuple):
-    """Types of what a block takes and gives."""
+    """The types of a block's inputs and outputs."""
 
     inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
 
 
 class BlockFunction(NamedTuple):
-    """A block as an evaluator calls it.
+    """A block in the form that an evaluator calls.
 
     Attributes
     ----------
     types : Signature
     run : callable
-        The arrays that it takes to those that it gives.
+        Computes the output arrays from the input arrays.
     """
 
     types: Signature
@@ -87,28 +87,28 @@ class BlockFunction(NamedTuple):
 
 
 class View(NamedTuple):
-    """Where a tensor lies inside another's memory."""
+    """The offset and the strides of a tensor inside another's memory."""
 
     offset: int  # elements from the start of the viewed tensor
     strides: Shape  # elements
 
 
 class Cost(NamedTuple):
-    """Work of one node: what :mod:`taper_runtime.machine.cost` makes a time of.
+    """The work of one node, from which :mod:`taper_runtime.machine.cost` computes a time.
 
     Attributes
     ----------
     flops : int
     bytes : int
-        Of operands and result, each read or written once.
+        Bytes of operands and result, each read or written once.
     padding : int
-        Flops beyond ``flops`` on lanes of vectors that hold no column of the result.
+        Additional flops on lanes of vectors that hold no column of the result.
     sums : int
-        Sums of products that are computed in registers and then stored, those lanes' among them.
+        The number of sums of products that are computed in registers and stored, with those lanes.
     scratch : int
-        Bytes that the op's algorithm writes to scratch and reads there.
+        Bytes that the op's algorithm writes to scratch memory and reads there.
     copied : int
-        Of ``bytes``, those that are not moved where the output takes over the first input's memory.
+        The part of ``bytes`` that is saved if the output takes over the first input's memory.
     """
 
     flops: int
@@ -125,10 +125,10 @@ class Save(NamedTuple):
     Attributes
     ----------
     op, attrs
-        Of the node that reads it: of the inputs but the last.
+        The node that reads the part; its inputs are those of the in-place node without the last.
     restore_op, restore_attrs
-        Of the node that writes it back: of the result, the inputs between the first and the last,
-        and what was read.
+        The node that writes it back; its inputs are the result, the inputs between the first and
+        the last, and the part that was read.
     """
 
     op: str
@@ -145,7 +145,7 @@ def _is_scalar(value: Any) -> bool:
     return type(value) in (float, bool) or _is_int(value)
 
 
-#: attr type name -> does this plain value have it? The names are those of the kernel descriptors.
+#: For each attr type, a predicate of its values. The names are those of the kernel descriptors.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": _is_int,
     "float": lambda v: type(v) is float or _is_int(v),
@@ -159,12 +159,12 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 
 REQUIRED: Any = object()
 
-#: The attrs of an op that has none, and of a node that sets none.
+#: The attrs of an op without attrs, and of a node that sets none.
 NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Attr(NamedTuple):
-    """Type and default of one attr.
+    """The type and the default of one attr.
 
     Attributes
     ----------
@@ -174,9 +174,9 @@ class Attr(NamedTuple):
     sized : bool
         Whether its integers may be size expressions.
     role : str
-        What its integers mean, if that concerns axes: "axis" for axes of the first input, "shape"
-        for the sizes of the output's, "padding" for the amounts before and behind each axis that
-        windows slide along (:attr:`Window.padding`).
+        The meaning of its integers, if it concerns axes: "axis" for axes of the first input,
+        "shape" for the sizes of the output, "padding" for the padding before and after each axis
+        that windows slide along (:attr:`Window.padding`).
     """
 
     type: str
@@ -206,12 +206,12 @@ if TYPE_CHECKING:
     CostRule = Callable[[Sequence[Any], TensorType, Attrs], Cost]
     PackingRule = Callable[[TensorType, Attrs], str | None]
 
-#: ``OpDef.strided`` of an op that takes any strides on every input.
+#: The value of ``OpDef.strided`` for an op that accepts any strides on every input.
 ALL_INPUTS = -1
 
 
 def _streaming_cost(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> Cost:
-    """One flop per output element; every tensor read or written once."""
+    """Return the cost of one flop per output element, with each tensor read or written once."""
     return Cost(output.size, output.nbytes + sum(t.nbytes for t in inputs if t is not None))
 
 
@@ -224,83 +224,82 @@ def _computes(inputs: Sequence[TensorType | None], output: TensorType) -> bool:
 
 
 class OpDef(NamedTuple):
-    """Definition of one op.
+    """The definition of one op.
 
     Parameters
     ----------
     name : str
-        Upper case, the name in plans and of the kernels that serve it.
+        The name in plans and of the op's kernels, in upper case.
     doc : str
-        One paragraph: what it computes.
+        One paragraph that defines the result.
     inputs : tuple of int
-        Fewest and most inputs.
+        The fewest and the most inputs.
     infer : callable
-        ``(input types, attrs) -> output type``, a tuple of types if there are several. Raises
-        :class:`OpError` on anything the op does not allow, attr values included: it is what stands
-        between a plan file and a kernel. ``attrs`` is complete (defaults filled in). An op with
-        blocks takes their signatures as a third argument.
+        ``(input types, attrs) -> output type``, or a tuple of types if there are several outputs.
+        Raises :class:`OpError` for everything that the op does not accept, including attr values:
+        kernels rely on this check of a plan file. ``attrs`` has all defaults. For an op with blocks
+        their signatures are a third argument.
     evaluate : callable
-        ``(arrays, attrs) -> array`` in numpy, of the inferred dtype and shape, a tuple of arrays if
-        there are several. The meaning of the op, whatever the tensors' formats are: see
-        :meth:`compute`. An op with blocks takes them as a third argument, each a
-        :data:`BlockFunction`.
+        ``(arrays, attrs) -> array`` in numpy, of the inferred dtype and shape, or a tuple of arrays
+        if there are several outputs. It defines the op; tensors in other formats are unpacked
+        first, see :meth:`compute`. For an op with blocks a sequence of :data:`BlockFunction` is a
+        third argument.
     optional : tuple of int
-        Inputs that may be absent though others follow: ``None`` stands in their place. The last
-        input is never absent; there are fewer inputs then.
+        Inputs that may be absent, with ``None`` in their place, even if others follow. The last
+        input is never None; it is left out instead.
     blocks : int
-        How many blocks a node of the op has.
+        The number of blocks of a node.
     carries : callable
-        ``(attrs, index of a block) -> count``. So many of the block's outputs, from the first on,
-        take the place of its inputs of the same numbers when it runs again: such an output may lie
-        in the input's memory.
+        ``(attrs, index of a block) -> count``. The first ``count`` outputs of the block become its
+        first inputs when it runs again, so such an output may lie in the memory of its input.
     check : callable, optional
-        ``(arrays, attrs)``. Raises :class:`InputError` on values of the inputs that the op does not
-        allow, indices out of range say; ``evaluate`` does so too. What a kernel that meets such a
-        value is explained by, and what is left to do where the output is empty.
+        ``(arrays, attrs)``. Raises :class:`InputError` for input values that the op does not
+        accept, such as indices out of range; ``evaluate`` does so too. It is called for the message
+        when a kernel finds such a value, and instead of the kernel if the output is empty.
     attrs : mapping of str to Attr
     region : callable
-        ``(input types, output type, attrs) -> one region per input``: which part of it a part of
-        the output needs (:mod:`taper_runtime.ops.region`); all of it by default. Batches and images
-        are split, and movements pass the op, as far as this says. It need not catch
-        :class:`UndecidedError`: then all is needed.
+        ``(input types, output type, attrs) -> one region per input``: the part of the input that a
+        part of the output needs (:mod:`taper_runtime.ops.region`); by default the whole input.
+        Passes use it to split batches and images, and to move other ops past this one. It need not
+        catch :class:`UndecidedError`, which means that the whole input is needed.
     border : float, optional
-        What windows that slide over the first input find beyond it.
+        The value of the padding around the first input, for ops with windows.
     weights : tuple of int
-        Inputs that hold parameters: where they are constants they may be stored in another form.
+        Inputs that hold parameters: if they are constant they may be stored in another format.
     packing : callable, optional
-        ``(type of the first of weights, attrs) -> format``: the one in which kernels read a plain
-        constant best; None where they read it as it lies. A weight that is decoded first
-        (``decodes``) comes with the type in which it is stored.
+        ``(type of the first of weights, attrs) -> format``: the best format for a plain constant,
+        or None if kernels read it as it is. If the weight is decoded first (``decodes``), the type
+        is that of the stored weight.
     commutes : bool
-        Whether its two inputs may be swapped.
+        Whether the two inputs may be swapped.
     decodes : callable
-        ``(input types, output type) -> bool``: whether it only widens stored values to those that
-        are computed with, exactly. By default no.
+        ``(input types, output type) -> bool``: whether the op only converts stored values, exactly,
+        to the type of the computation. By default False.
     view : callable, optional
-        ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None where
-        strides cannot express it. Only ops that move no values have one.
+        ``(input shape, input strides, attrs) -> View`` of the output inside input 0, or None if
+        strides cannot express it. Only for ops that do not change values.
     parts : callable, optional
-        ``(input shapes, attrs) -> offsets`` (elements): where each row-major input lies in the
-        output if the output is their concatenation, else None. Only ops that move no values have
-        one.
+        ``(input shapes, attrs) -> offsets`` in elements: the position of each row-major input in
+        the output if the output is their concatenation, else None. Only for ops that do not change
+        values.
     inplace : tuple of int
-        Inputs whose memory the output may take over when shape and dtype are equal.
+        Inputs whose memory the output may take over if shape and dtype are equal.
     save : callable, optional
-        ``attrs -> Save``: of an op that overwrites a part of its first input only, which part. Such
-        a node may run in place over a state.
+        ``attrs -> Save``, for an op that overwrites only a part of its first input: how to save and
+        restore that part. Such a node may run in place over a state.
     strided : tuple of int
-        Inputs every native kernel of the op takes with any strides; ``(ALL_INPUTS,)`` for all.
-        The others must be contiguous.
+        Inputs that every native kernel of the op accepts with any strides; ``(ALL_INPUTS,)`` for
+        all. All others must be contiguous.
     formatted : tuple of int
-        Inputs that may have any format; the others are plain. Kernels say which formats they read.
+        Inputs that may have any format; all others are plain. Kernels declare the formats they
+        read.
     table : callable, optional
-        ``(input types, attrs) -> array``: what native kernels read beside the inputs and what
-        takes long to compute, roots of unity say. A session computes it once for each set of sizes.
-        None where no kernel serves them.
+        ``(input types, attrs) -> array``: constants that native kernels read and that take long to
+        compute, such as roots of unity. A session computes them once for each set of sizes. None if
+        no kernel supports the types.
     cost : callable
     native : bool
-        Whether native kernels exist (for the dtypes they list). Ops without only feed folding, or
-        run through ``evaluate``.
+        Whether native kernels exist (for the dtypes they list). Other ops run through ``evaluate``.
     """
 
     name: str
@@ -330,12 +329,12 @@ class OpDef(NamedTuple):
     carries: Callable[[Attrs, int], int] = _carries_nothing
 
     def check_attrs(self) -> None:
-        """Check what :meth:`complete` relies on: types that exist, defaults that have them.
+        """Check that the attrs' types exist and that their defaults have these types.
 
         Raises
         ------
         OpError
-            On an unknown type or a default of another type; a default list must be a tuple.
+            If a type is unknown, or a default has another type; a default list must be a tuple.
         """
         for name, attr in self.attrs.items():
             if attr.type not in _CHECKS:
@@ -347,12 +346,12 @@ class OpDef(NamedTuple):
                 raise OpError(f"{self.name}.{name}: default: expected {attr.type}, got {default!r}")
 
     def complete(self, attrs: Attrs) -> dict[str, Any]:
-        """``attrs`` with defaults filled in, names and types checked.
+        """Return ``attrs`` with defaults filled in, after checking names and types.
 
         Raises
         ------
         OpError
-            On an unknown, missing or wrongly typed attr.
+            If an attr is unknown, missing or of the wrong type.
         """
         full, given = {}, 0
         for name, attr in self.attrs.items():
@@ -372,7 +371,7 @@ class OpDef(NamedTuple):
         return full
 
     def fill(self, attrs: Attrs) -> dict[str, Any]:
-        """Return ``attrs`` that :meth:`complete` has taken before with defaults filled in."""
+        """Return ``attrs``, which :meth:`complete` has accepted before, with defaults filled in."""
         full = {}
         for name, attr in self.attrs.items():
             value = attrs.get(name, attr.default)
@@ -385,7 +384,7 @@ class OpDef(NamedTuple):
         attrs: Attrs,
         blocks: Sequence[Signature] = (),
     ) -> tuple[TensorType, ...]:
-        """Output types for these inputs; :class:`OpError` where the op does not allow them."""
+        """Return the output types; raise :class:`OpError` if the op does not accept the inputs."""
         low, high = self.inputs
         if not low <= len(inputs) <= high:
             raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
@@ -404,7 +403,7 @@ class OpDef(NamedTuple):
         return (types,) if isinstance(types, TensorType) else tuple(types)
 
     def infer_type(self, inputs: Sequence[TensorType | None], attrs: Attrs) -> TensorType:
-        """Output type of an op that has one output; :class:`OpError` as :meth:`infer_types`."""
+        """Return the output type of an op that has one output; see :meth:`infer_types`."""
         types = self.infer_types(inputs, attrs)
         if len(types) != 1:
             raise OpError(f"{self.name}: expected an op of one output, it has {len(types)}")
@@ -416,7 +415,7 @@ class OpDef(NamedTuple):
         attrs: Attrs,
         blocks: Sequence[BlockFunction] = (),
     ) -> tuple[np.ndarray, ...]:
-        """Return all outputs as ``evaluate`` gives them; ``attrs`` is complete."""
+        """Return all outputs of ``evaluate``; ``attrs`` must be complete."""
         values = (
             self.evaluate(inputs, attrs, blocks) if self.blocks else self.evaluate(inputs, attrs)
         )
@@ -425,7 +424,7 @@ class OpDef(NamedTuple):
     def needs(
         self, inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs
     ) -> Sequence[Region]:
-        """Return the region of each input; what sizes leave undecided is needed whole.
+        """Return the region of each input; inputs are needed whole if sizes leave it undecided.
 
         Raises
         ------
@@ -457,23 +456,23 @@ class OpDef(NamedTuple):
         Parameters
         ----------
         inputs, output, attrs
-            Of the node as it is.
+            The types and the attrs of the node.
         cuts : mapping of int to tuple of int
-            For output axes, the first position wanted and the one behind the last; of other axes
-            all is wanted.
+            For output axes, the range that is wanted: its first position, and one past its last.
+            All other axes are wanted whole.
 
         Returns
         -------
         Part or None
-            What is read of each input, and the attrs it takes; None where the op cannot compute
-            such a part by itself.
+            The ranges of the inputs that are read, and the attrs of the part; None if the op cannot
+            compute such a part alone.
         """
         return part_of(self, inputs, output, attrs, cuts)
 
     def work(
         self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType], attrs: Attrs
     ) -> Cost:
-        """Return the work of a node: what ``cost`` says, which knows the first output alone."""
+        """Return the work of a node: that of ``cost``, plus the bytes of further outputs."""
         work = self.cost(inputs, outputs[0], attrs)
         return work._replace(bytes=sum((output.nbytes for output in outputs[1:]), work.bytes))
 
@@ -485,27 +484,27 @@ class OpDef(NamedTuple):
         types: Sequence[TensorType | None] = (),
         blocks: Sequence[BlockFunction] = (),
     ) -> None:
-        """Fill ``outputs``, of the inferred types, with what ``evaluate`` gives.
+        """Write the results of ``evaluate`` to ``outputs``, which have the inferred types.
 
-        Empty ones cost nothing, however large the dims that are not 0.
+        Empty outputs cost nothing, however large their other dims are.
 
         Parameters
         ----------
         inputs : sequence of numpy.ndarray or None
-            As they are stored; None for those that are absent.
+            The inputs as they are stored; None for absent ones.
         attrs : mapping
-            Complete.
+            The attrs, complete.
         outputs : sequence of numpy.ndarray
-            What stores the outputs.
+            The arrays that store the outputs.
         types : sequence of TensorType or None, optional
-            Of the inputs and the outputs; needed where one is not plain.
+            The types of the inputs and the outputs; required if one is not plain.
         blocks : sequence of callable
-            As many as the op has.
+            The blocks of the node.
 
         Raises
         ------
         InputError
-            On values of the inputs that the op does not allow.
+            If the op does not accept the values of the inputs.
         """
         if types:
             inputs = [
@@ -526,7 +525,7 @@ class OpDef(NamedTuple):
 
 
 def contiguous_strides(shape: Shape) -> Shape:
-    """Row-major strides in elements."""
+    """Return row-major strides in elements."""
     strides = []
     step = 1
     for size in reversed(shape):
@@ -536,7 +535,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def is_contiguous(shape: Shape, strides: Sequence[int]) -> bool:
-    """Return whether the elements of ``shape`` lie row-major without gaps."""
+    """Return whether the elements of ``shape`` lie in row-major order without gaps."""
     return all(
         got == want or size in (0, 1)
         for size, got, want in zip(shape, strides, contiguous_strides(shape), strict=True)
@@ -544,10 +543,10 @@ def is_contiguous(shape: Shape, strides: Sequence[int]) -> bool:
 
 
 def plain_strides(shape: Shape, strides: Sequence[int]) -> Shape:
-    """Strides in the one form they have.
+    """Return strides in normal form.
 
-    Those of dims of size 1 say nothing: they become what row-major order would make them, so that a
-    contiguous view has exactly the row-major strides.
+    Strides of dims of size 1 have no meaning. They are replaced by those of row-major order, so
+    that a contiguous view has exactly the row-major strides.
     """
     result = []
     step = 1

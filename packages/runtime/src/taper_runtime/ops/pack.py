@@ -1,4 +1,4 @@
-"""PACK and UNPACK: a tensor in another format, its values the same."""
+"""Define PACK and UNPACK, which change a tensor's format and keep its values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _infer_pack(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     dtype, shape, _ = inputs[0]
     format_ = find(attrs["format"])
-    format_.storage(dtype, shape)  # refuses a tensor that cannot be stored so
+    format_.storage(dtype, shape)  # raises OpError if the format cannot hold the tensor
     return TensorType(dtype, shape, format_.name)
 
 

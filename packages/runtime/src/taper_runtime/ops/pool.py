@@ -1,4 +1,4 @@
-"""Pooling over the spatial dims of channels-last tensors."""
+"""Define pooling over the spatial dims of channels-last tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _infer_avg(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _windows(x: np.ndarray, attrs: Attrs, fill: float) -> tuple[np.ndarray, list[np.ndarray]]:
-    """``[N, *out, taps, C]``, and the positions of the taps per dim."""
+    """Return the windows ``[N, *out, taps, C]``, and the positions of the taps per dim."""
     sizes = window_sizes("", x.shape[1:-1], attrs)
     positions = window_positions(sizes, attrs)
     windows = gather_windows(x, positions, fill)
@@ -88,7 +88,7 @@ def _infer_adaptive(
 def _adaptive(
     function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attrs
 ) -> np.ndarray:
-    """One dim after the other: all windows along it, from floor(i n / m) to ceil((i+1) n / m)."""
+    """Pool one dim after the other; window i goes from floor(i n / m) to ceil((i+1) n / m)."""
     (x,) = inputs
     y = x.astype(np.float64) if x.dtype.kind == "f" else x
     with np.errstate(all="ignore"):
@@ -122,7 +122,7 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 
 
 def _cost_adaptive(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost with each element of x in about one window."""
+    """Return the cost if each element of x is in about one window."""
     return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
 
 

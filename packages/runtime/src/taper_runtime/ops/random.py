@@ -1,8 +1,8 @@
-"""Random numbers: what is drawn from a generator's state, and the state after that.
+"""Define random numbers: ops that draw from a generator's state and return the next state.
 
-Both are functions of the state alone. So nothing that knows of tensors needs to know of randomness:
-two draws have different inputs and are never one, no draw is constant, and the next state, which is
-an output of the plan, keeps every draw in its place.
+Numbers and next state depend only on the state. So no pass needs to treat randomness specially: two
+draws have different inputs and are never merged, no draw is constant, and the next state, which is
+an output of the plan, keeps the draws in order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 #: The type of a generator's state.
 STATE = TensorType("int64", (STATE_SIZE,))
 
-#: From here on torch draws an integer below a limit from 64 bits, so that the remainder is even.
+#: From this limit on torch draws integers from 64 bits, so that the remainders are nearly uniform.
 _LARGE_LIMIT = 2**28
-#: From here on torch shuffles with 64 bits.
+#: From this length on torch shuffles with 64 bits.
 _MAX_PERMUTATION = (2**32 - 1) // 20
-#: Normals that are made at a time where there are so many.
+#: The block size in which torch draws normals, if there are at least so many.
 _BLOCK = 16
-#: Numbers that are made at a time; a multiple of that.
+#: How many numbers are computed at a time; a multiple of the block size.
 _PART = 1 << 16
 
 
@@ -49,7 +49,7 @@ def _uniform(generator: Generator, count: int, limit: int, dtype: str) -> np.nda
 
 
 def _parts(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield stretches of ``values`` that stay in cache, with all that is computed for them."""
+    """Yield slices of ``values`` that fit in cache with their intermediate results."""
     for start in range(0, len(values), _PART):
         yield values[start : start + _PART]
 
@@ -61,7 +61,7 @@ def _normal_words(count: int, limit: int, dtype: str) -> int | None:
 
 
 def _normal(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
-    """Draw standard normals; 16 and more of them in blocks, the last 16 anew if one is short."""
+    """Draw standard normals, from 16 on in blocks; an incomplete last block redraws the last 16."""
     if count < _BLOCK:
         return generator.normals(count)
     values = _uniform(generator, count, limit, dtype)
@@ -78,7 +78,7 @@ def _half_normal_words(count: int, limit: int, dtype: str) -> int | None:
 
 
 def _half_normal(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
-    """Draw as :func:`_normal` does, but no numbers for the elements that the last block covers."""
+    """Draw like :func:`_normal`, but draw nothing for elements that the last block overwrites."""
     if count < _BLOCK:
         return generator.normals(count)
     blocks = _normal_blocks(_uniform(generator, -(-count // _BLOCK) * _BLOCK, limit, dtype))
@@ -88,7 +88,7 @@ def _half_normal(generator: Generator, count: int, limit: int, dtype: str) -> np
 
 
 def _normal_blocks(uniforms: np.ndarray) -> np.ndarray:
-    """Make normals of blocks of 16 uniforms: 8 radii and their angles, then cosines and sines."""
+    """Convert blocks of 16 uniforms to normals: 8 radii and angles give cosines and sines."""
     number = uniforms.dtype.type
     radii, angles = np.moveaxis(uniforms.reshape(-1, 2, _BLOCK // 2), 1, 0)
     radii = np.sqrt(number(-2) * np.log(number(1) - radii))
@@ -101,7 +101,7 @@ def _integer_words(count: int, limit: int, dtype: str) -> int:
 
 
 def _integer(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
-    """Draw integers below ``limit``; any 64 bits if it is 0."""
+    """Draw integers below ``limit``; if it is 0, any 64-bit integers."""
     values = np.empty(count, np.int64)
     for part in _parts(values):
         if 0 < limit < _LARGE_LIMIT:
@@ -119,7 +119,7 @@ def _permutation_words(count: int, limit: int, dtype: str) -> int:
 
 
 def _permutation(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
-    """Shuffle by exchanging each element with one that is not before it."""
+    """Shuffle by exchanging each element with itself or a later one."""
     words = generator.words(_permutation_words(count, limit, dtype))
     places = np.arange(len(words))
     others = places + words % (count - places).astype(np.uint32)
@@ -130,14 +130,14 @@ def _permutation(generator: Generator, count: int, limit: int, dtype: str) -> np
 
 
 class _Law(NamedTuple):
-    """A distribution, and how numbers are drawn from it.
+    """A distribution, and how to draw from it.
 
     Attributes
     ----------
     dtypes : tuple of str
     words : callable
-        ``(count, limit, dtype) -> words`` that it uses up; None where that depends on a normal left
-        over.
+        ``(count, limit, dtype) -> words``: how many words of the generator a draw uses. None if
+        that depends on a cached normal.
     draw : callable
         ``(generator, count, limit, dtype) -> count numbers``
     """

@@ -1,10 +1,10 @@
-"""Recurrent layers over a whole sequence: what depends on the step before.
+"""Define recurrent layers over a whole sequence: the part that depends on the step before.
 
-The input's share of the gates, for all steps at once, is a MATMUL before; here ``gates`` is
-``x @ w_ih.T + biases`` as ``[T, B, gates * H]``, and each step adds ``h @ w_hh.T``.
+A MATMUL before computes the input's part of the gates for all steps: ``gates`` is
+``x @ w_ih.T + biases`` as ``[T, B, gates * H]``. Each step adds ``h @ w_hh.T``.
 
-Weights lie as the kernels read them: ``[gates * H, K]`` as ``[ceil(H/16), gates, K, 16]``, 16
-columns of all gates side by side, zero beyond H.
+Weights have the layout that the kernels read: ``[gates * H, K]`` becomes ``[ceil(H/16), gates, K,
+16]``, with 16 columns of all gates side by side, and zeros beyond H.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _unpacked(packed: np.ndarray, hidden: int) -> np.ndarray:
-    """Return the transpose ``[K, gates * H]`` of what :func:`pack` has packed."""
+    """Return the transposed weight ``[K, gates * H]``, which :func:`pack` has packed."""
     blocks, gates, k, width = packed.shape
     columns = packed.transpose(2, 1, 0, 3).reshape(k, gates, blocks * width)[:, :, :hidden]
     return np.ascontiguousarray(columns).reshape(k, gates * hidden)
@@ -40,7 +40,7 @@ def _check(op: str, what: str, t: TensorType, shape: Shape) -> None:
 
 
 def _gates(op: str, inputs: Sequence[TensorType], count: int) -> tuple[int, int, int]:
-    """Return steps, batch and hidden size."""
+    """Check the inputs; return the numbers of steps, of batch items, and of hidden units."""
     check_dtype(op, "inputs", check_same_dtype(op, inputs), FLOATS)
     shape = inputs[0].shape
     if len(shape) != 3 or shape[2] % count:
@@ -49,6 +49,7 @@ def _gates(op: str, inputs: Sequence[TensorType], count: int) -> tuple[int, int,
 
 
 def _infer_lstm(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, TensorType]:
+    """Return the types of all hidden states, and of the last cell state."""
     steps, batch, hidden = _gates("LSTM", inputs, 4)
     out = hidden
     if len(inputs) == 5:
@@ -66,6 +67,7 @@ def _infer_lstm(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType,
 
 
 def _lstm(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, np.ndarray]:
+    """Run the steps in float64, with gates in the order input, forget, cell, output."""
     gates, h, c, w_hh = inputs[:4]
     steps, batch, width = gates.shape
     hidden, out = width // 4, h.shape[1]
@@ -94,6 +96,7 @@ def _infer_gru(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _gru(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Run the steps in float64, with gates in the order reset, update, new."""
     gates, h, w_hh, b_hn = inputs
     hidden = h.shape[1]
     result = np.empty((*gates.shape[:2], hidden), gates.dtype)

@@ -1,4 +1,4 @@
-"""Reductions. Floats are summed and multiplied in float64; float32 is rounded once."""
+"""Define reductions. Floats are summed and multiplied in float64; float32 is rounded once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _infer_arg(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorTyp
 
 
 def _arg(function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    # To numpy too the first NaN is the extreme.
+    # In numpy, too, the first NaN is the extreme.
     result = function(inputs[0], axis=attrs["axis"], keepdims=attrs["keepdim"])
     return np.asarray(result, np.int64, order="C")
 
@@ -92,16 +92,16 @@ def _define(
     *,
     of_nothing: bool = True,
 ) -> OpDef:
-    """An op over several axes.
+    """Define a reduction over several axes.
 
     Parameters
     ----------
     op, doc : str
     function : callable
-        numpy's of that name, or like it. Gets floats as float64.
+        A numpy reduction, or one with its signature. Floats are passed as float64.
     dtypes : tuple of str
     of_nothing : bool
-        Whether no elements have a result.
+        Whether the reduction of no elements has a result.
     """
 
     def infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:

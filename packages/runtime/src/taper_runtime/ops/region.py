@@ -1,10 +1,10 @@
-"""Define region rules: which part of each input a part of an op's output needs.
+"""Define region rules: the part of each input that a part of an op's output needs.
 
-A *region* tells, for each axis of one input, how it is related to the axes of the output: by
-:class:`Same`, :class:`Window`, :class:`Grouped`, :data:`BROADCAST` or :data:`WHOLE`. An op's rule
-(:attr:`OpDef.region`) returns one region per input. It knows types and attrs alone, whose sizes may
-be expressions. :data:`WHOLE` is right for every axis of every op; each other relation claims that
-less is needed, and :func:`taper_runtime.ops.region_check.check_region` finds a false claim.
+A *region* has, for each axis of one input, its relation to the axes of the output: :class:`Same`,
+:class:`Window`, :class:`Grouped`, :data:`BROADCAST` or :data:`WHOLE`. An op's rule
+(:attr:`OpDef.region`) returns one region per input. A rule knows only types and attrs, and their
+sizes may be expressions. :data:`WHOLE` is correct for every axis of every op. The other relations
+claim that less is needed; :func:`taper_runtime.ops.region_check.check_region` finds false claims.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Attrs = Mapping[str, Any]
 
-#: A range of an axis: its first position and the one behind its last.
+#: A range of an axis: its first position, and one past its last.
 Range = tuple[int, int]
 
 
 class Same(NamedTuple):
     """Element ``i`` of the output axis needs element ``i`` of the input axis, of the same size.
 
-    Of the elements of a range alone the op computes that range.
+    Given only a range of the input axis, the op computes that range of the output.
     """
 
     axis: int
@@ -39,19 +39,19 @@ class Same(NamedTuple):
 class Window(NamedTuple):
     """Element ``i`` of the output axis needs a run of elements of the input axis.
 
-    Those are ``length`` elements from ``first + i * stride`` on, as far as they exist: what lies
-    outside the input is padding.
+    The run has ``length`` elements from ``first + i * stride`` on; elements outside the input are
+    padding.
 
     Attributes
     ----------
     axis : int
-        Of the output.
+        The output axis.
     first, stride, length : int
         The stride may be negative.
     padding : tuple of (str, int), optional
-        The attr that pads this axis, and where in it the amounts before and behind stand: with
-        those changed, the op computes a range of its output from the elements that the range
-        needs. None where it cannot, because the result depends on positions in the whole axis.
+        The attr with the padding of this axis, and the indices in it of the amounts before and
+        after. With these changed, the op computes a range of its output from the elements that the
+        range needs. None if it cannot, because the result depends on positions in the whole axis.
     """
 
     axis: int
@@ -69,7 +69,7 @@ class Window(NamedTuple):
 class Grouped(NamedTuple):
     """Some axes of the input and some of the output hold the same elements in row-major order.
 
-    Axes of size 1 are in no block. Each axis in ``inputs`` has this relation.
+    Axes of size 1 are in no group. Each axis in ``inputs`` has this relation.
     """
 
     inputs: tuple[int, ...]
@@ -77,7 +77,7 @@ class Grouped(NamedTuple):
 
 
 class Simple(NamedTuple):
-    """A relation to no output axis in particular."""
+    """A relation to no particular output axis."""
 
     name: str
 
@@ -87,7 +87,7 @@ class Simple(NamedTuple):
 
 #: The input has one element along the axis, which every element of the output needs.
 BROADCAST = Simple("BROADCAST")
-#: All elements along the axis are needed: what every element needs, or what no rule describes.
+#: All elements along the axis are needed, or no rule describes which ones are.
 WHOLE = Simple("WHOLE")
 
 Relation = Same | Window | Grouped | Simple
@@ -95,7 +95,7 @@ Relation = Same | Window | Grouped | Simple
 #: One input's relations, one per axis.
 Region = tuple[Relation, ...]
 
-#: Of the inputs' types (None where one is absent), the output's and complete attrs.
+#: A function of the inputs' types (None for absent ones), the output's type and the complete attrs.
 RegionRule = Callable[[Sequence[Any], "TensorType", Attrs], Sequence[Region]]
 
 
@@ -113,22 +113,22 @@ def output_axes(relation: Relation) -> tuple[int, ...]:
 
 
 def whole(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Region rule: each part of the output needs every input whole."""
+    """Return the regions if each part of the output needs every input whole."""
     return [() if t is None else all_of(t.shape) for t in inputs]
 
 
 def elementwise(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Need one element of each input, which broadcasts to the output as in numpy."""
+    """Return the regions if inputs broadcast to the output and one element of each is needed."""
     return [broadcast_region(t.shape, output.shape) for t in inputs]
 
 
 def along(name: str) -> RegionRule:
-    """Return the rule of ops that keep each axis, and need the whole of those that an attr names.
+    """Return the rule of ops that keep each axis, and need the axes that an attr names whole.
 
     Parameters
     ----------
     name : str
-        Of the attr: an axis, or several.
+        The name of the attr, which holds an axis or several.
     """
 
     def rule(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
@@ -140,7 +140,7 @@ def along(name: str) -> RegionRule:
 
 
 def reducing(name: str) -> RegionRule:
-    """Return the rule of reductions over the axes that an attr names, with an attr ``keepdim``."""
+    """Return the rule of reductions over the axes in an attr; they have an attr ``keepdim``."""
 
     def rule(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
         axes, region, kept = _named(attrs[name]), [], 0
@@ -153,7 +153,7 @@ def reducing(name: str) -> RegionRule:
 
 
 def trailing(inputs: Sequence[Any], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Need the whole of the last axes, as many as the attr ``dims`` says, and all parameters."""
+    """Return the regions if the last ``dims`` axes and all parameters are needed whole."""
     x, *parameters = inputs
     lead = len(x.shape) - attrs["dims"]
     region = tuple(Same(axis) if axis < lead else WHOLE for axis in range(len(x.shape)))
@@ -161,7 +161,7 @@ def trailing(inputs: Sequence[Any], output: TensorType, attrs: Attrs) -> list[Re
 
 
 def matrices(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
-    """Need whole matrices, of batches that broadcast."""
+    """Return the regions if whole matrices are needed, in batches that broadcast."""
     rank = max(len(t.shape) for t in inputs) - 2
     batch = output.shape[:rank]
     return [(*broadcast_region(t.shape[:-2], batch), WHOLE, WHOLE) for t in inputs]
@@ -191,10 +191,10 @@ def broadcast_region(shape: Shape, output: Shape) -> Region:
 
 
 def reshape_region(old: Shape, new: Shape) -> Region:
-    """Pair the axes of two shapes of one tensor in row-major order, in groups as small as can be.
+    """Pair the axes of two shapes of one tensor in row-major order, in the smallest groups.
 
-    An axis of size 1 is paired with one where both stand at the same place. Where sizes leave open
-    which axes belong together, the last ones that are equal are paired, the others are one block.
+    An axis of size 1 is paired with one in the same position. If size expressions leave undecided
+    which axes belong together, equal trailing axes are paired, and the others form one group.
     """
     if 0 in old:
         return all_of(old)
@@ -218,7 +218,7 @@ def reshape_region(old: Shape, new: Shape) -> Region:
 
 
 def _least_block(old: Shape, i: int, new: Shape, j: int) -> tuple[list[int], list[int]]:
-    """Return the fewest axes from these on that hold as many elements."""
+    """Return the smallest groups of axes, from i and from j on, with equally many elements."""
     mine, theirs = [i], [j]
     have, want = old[i], new[j]
     while have != want:
@@ -237,7 +237,7 @@ def _least_block(old: Shape, i: int, new: Shape, j: int) -> tuple[list[int], lis
 def _rest(
     old: Shape, i: int, new: Shape, j: int, region: list[Relation]
 ) -> tuple[list[int], list[int]]:
-    """Pair the trailing axes that are equal; return the remaining ones."""
+    """Pair equal trailing axes; return the remaining axes of both shapes."""
     mine = [axis for axis in range(i, len(old)) if old[axis] != 1]
     theirs = [axis for axis in range(j, len(new)) if new[axis] != 1]
     while mine and theirs and old[mine[-1]] == new[theirs[-1]]:
@@ -260,9 +260,9 @@ class Part(NamedTuple):
     Attributes
     ----------
     inputs : tuple of tuple of Range
-        For each input and each of its axes, what is read.
+        For each input and each of its axes, the range that is read.
     attrs : dict
-        Those the op then has.
+        The op's attrs for the part.
     """
 
     inputs: tuple[tuple[Range, ...], ...]
@@ -276,7 +276,7 @@ def part_of(
     attrs: Attrs,
     cuts: Mapping[int, Range],
 ) -> Part | None:
-    """Return how ``op`` itself computes a part of its output from parts of its inputs.
+    """Return how ``op`` computes a part of its output from parts of its inputs.
 
     Parameters
     ----------
@@ -284,12 +284,12 @@ def part_of(
     inputs, output, attrs
         Types and attrs of the node.
     cuts : mapping of int to Range
-        The ranges of output axes that are wanted, none of them empty; of other axes all is.
+        The wanted ranges of output axes, none of them empty. All other axes are wanted whole.
 
     Returns
     -------
     Part or None
-        None where the op cannot: it needs a whole axis, or positions in it.
+        None if the op cannot, because it needs a whole axis, or positions in it.
     """
     try:
         return _part(op, inputs, output, attrs, cuts)
@@ -304,6 +304,13 @@ def _part(
     attrs: Attrs,
     cuts: Mapping[int, Range],
 ) -> Part | None:
+    """Compute what :func:`part_of` returns, for ranges that are not whole axes.
+
+    For each input axis that is related to a wanted output axis: find the range that it needs, clip
+    it to the input, and turn what was clipped into padding. At last adapt attrs that hold the
+    output's shape. Return None if an axis needs more than a range, if a packed input would be cut,
+    or if no input is related to a wanted axis: then its size comes from elsewhere.
+    """
     wanted = {axis: cut for axis, cut in cuts.items() if cut != (0, output.shape[axis])}
     changed = dict(attrs)
     parts: list[tuple[Range, ...]] = []
@@ -325,9 +332,9 @@ def _part(
                 return None
             related.update(axes)
         if t.format != PLAIN and any(r != (0, n) for r, n in zip(ranges, t.shape, strict=True)):
-            return None  # what is packed is not cut
+            return None  # packed tensors cannot be cut
         parts.append(tuple(ranges))
-    if not wanted.keys() <= related:  # nothing that is read decides the size of such an axis
+    if not wanted.keys() <= related:  # no input decides the size of such an axis
         return None
     for name, attr in op.attrs.items():
         if attr.role == "shape":
@@ -339,7 +346,10 @@ def _part(
 def _needed(
     relation: Relation, axis: int, shape: Shape, output: Shape, wanted: Mapping[int, Range]
 ) -> Range | None:
-    """Return what the wanted part needs along an axis, which may exceed it; None: not a range."""
+    """Return the range that the wanted part needs along an axis; None if it is not a range.
+
+    The range may exceed the input.
+    """
     match relation:
         case Same():
             return wanted[relation.axis]
@@ -351,7 +361,7 @@ def _needed(
                 return None
             if axis != inputs[0]:
                 return 0, shape[axis]
-            # Row-major: elements of whole rows of the first axes of both.
+            # The range must consist of whole rows of the group's first input axis.
             step = math.prod(output[other] for other in others)
             row = math.prod(shape[other] for other in inputs[1:])
             (start, rest), (stop, more) = (divmod(end * step, row) for end in wanted[first])
@@ -360,7 +370,7 @@ def _needed(
 
 
 def _pad(window: Window, needed: Range, read: Range, attrs: dict[str, Any]) -> bool:
-    """Set the padding of a range of the output; return False where the op cannot pad."""
+    """Set the padding for a range of the output; return False if the op cannot pad."""
     if window.padding is None or read[0] >= read[1]:
         return False
     name, at = window.padding

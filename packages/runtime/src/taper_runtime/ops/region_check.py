@@ -1,4 +1,4 @@
-"""Hold an op's region rule against its evaluator."""
+"""Check an op's region rule against its evaluator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {dtype.storage: name for name, dtype in DTYPES.items()}
 
 _ALL_PLAIN: Mapping[int, str] = MappingProxyType({})
 
-#: Of values computed alone and among others: sums may be taken in another order.
+#: Tolerances between a part computed alone and within the whole: sums may be in another order.
 _RTOL = {"float32": 1e-5, "float64": 1e-12}
 
 
@@ -35,28 +35,30 @@ def check_region(
     attrs: Attrs = NO_ATTRS,
     formats: Mapping[int, str] = _ALL_PLAIN,
 ) -> None:
-    """Check what an op's ``region`` claims, on one call of the op.
+    """Check the claims of an op's ``region`` on one call of the op.
 
     - *Form*: there is a relation for each axis of each input, and sizes agree.
-    - *Reach*: elements that a claim leaves out are changed; what is said not to need them must
+    - *Reach*: change the input elements that an output element claims not to need; the element must
       keep its bits.
-    - *Parts*: where ``OpDef.part`` says so, the op computes a range of its output from ranges of
-      its inputs, with the type and the values of that range of the whole.
+    - *Parts*: if ``OpDef.part`` returns ranges of the inputs, the op must compute from them the
+    type
+      and the values of that range of the whole output.
 
     Parameters
     ----------
     op : OpDef
     inputs : sequence of numpy.ndarray or None
-        None where an input is absent. An axis of one element proves nothing.
+        The inputs; None for absent ones. Give each axis several elements: one element proves
+        nothing.
     attrs : mapping, optional
     formats : mapping of int to str, optional
-        Of the inputs that are not plain.
+        The formats of inputs that are not plain.
 
     Raises
     ------
     OpError
-        On a claim that does not hold; it names the op and the shapes of the inputs, what was
-        expected and got.
+        If a claim is false. The message names the op, the shapes of the inputs, and the expected
+        and the actual result.
     """
     types = [
         None
@@ -68,12 +70,12 @@ def check_region(
 
 
 class _Check:
-    """One call of one op."""
+    """The check of one call of one op."""
 
     def __init__(
         self,
         op: OpDef,
-        arrays: Sequence[Any],  # None where an input is absent
+        arrays: Sequence[Any],  # None for an absent input
         types: Sequence[TensorType | None],
         attrs: Attrs,
     ) -> None:
@@ -127,6 +129,7 @@ class _Check:
     # -- reach -------------------------------------------------------------------------------------
 
     def _check_reach(self, result: np.ndarray, element: Shape) -> None:
+        """Check that an output element keeps its bits if elements it does not need change."""
         for index, (array, region) in enumerate(zip(self._arrays, self._regions, strict=True)):
             if array is None:
                 continue
@@ -139,7 +142,7 @@ class _Check:
             changed[index] = np.where(kept, array, _other_values(array))
             try:
                 got = self._evaluate(changed, self._attrs)[element]
-            except InputError:  # values that the op does not allow prove nothing
+            except InputError:  # values that the op does not accept prove nothing
                 continue
             if got.tobytes() != result[element].tobytes():
                 what = f"element {list(element)} to need of input {index} no more than the ranges"
@@ -151,6 +154,7 @@ class _Check:
     # -- parts -------------------------------------------------------------------------------------
 
     def _check_part(self, result: np.ndarray, cuts: Mapping[int, Range]) -> None:
+        """Check that the op computes a range of its output from the ranges in its ``Part``."""
         part = self._op.part(self._types, self._output, self._attrs, cuts)
         if part is None:
             return
@@ -178,14 +182,14 @@ class _Check:
 
 
 def _some_elements(shape: Shape) -> Iterator[Shape]:
-    """Yield a few places: the first, the last, and some between."""
+    """Yield some positions: the first, the last, and some between."""
     size = math.prod(shape)
     for place in sorted({0, size // 3, size // 2, 2 * size // 3, size - 1}):
         yield tuple(map(int, np.unravel_index(place, shape)))
 
 
 def _some_cuts(shape: Shape) -> Iterator[dict[int, Range]]:
-    """Yield ranges of one axis, then of two neighbours at once."""
+    """Yield ranges of single axes, then of two neighbouring axes at once."""
     parts = {
         axis: [(0, (size + 1) // 2), (size // 2, size), (size // 2, size // 2 + 1)]
         for axis, size in enumerate(shape)
@@ -198,7 +202,7 @@ def _some_cuts(shape: Shape) -> Iterator[dict[int, Range]]:
 
 
 def _needed(region: Region, shape: Shape, output: Shape, element: Shape) -> list[Range]:
-    """Return, per axis of an input, what one element of the output needs."""
+    """Return, per axis of an input, the range that one element of the output needs."""
     needed = []
     for axis, relation in enumerate(region):
         part = (0, shape[axis])
@@ -220,9 +224,9 @@ def _needed(region: Region, shape: Shape, output: Shape, element: Shape) -> list
 
 
 def _other_values(array: np.ndarray) -> np.ndarray:
-    """Return values that differ and that an op allows wherever it allows those of ``array``.
+    """Return different values that an op accepts if it accepts those of ``array``.
 
-    Matrices stay definite, rows sorted, indices in range.
+    Matrices stay positive definite, rows stay sorted, and indices stay in range.
     """
     if array.dtype == np.bool_:
         return ~array

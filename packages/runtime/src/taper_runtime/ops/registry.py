@@ -1,4 +1,4 @@
-"""Look up ops by name, importing the module of an op when it is first asked for."""
+"""Look up ops by name, importing the module of an op when it is first needed."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 
 class Registry(dict[str, "OpDef"]):
-    """Ops by name.
+    """A mapping of names to ops.
 
     Parameters
     ----------
     modules : mapping of str to str
-        Modules beside this one, and the names of the ops in the ``OPS`` of each, separated by
+        Modules of this package, and the names of the ops in each one's ``OPS``, separated by
         spaces.
     """
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         super().__init__()
-        #: op -> its module, until that is imported
+        #: The module of each op whose module is not imported yet.
         self._pending = {op: module for module, ops in modules.items() for op in ops.split()}
 
     def _load(self, module: str) -> None:
-        """Import a module and register its ops; threads that do the same at once do no harm."""
+        """Import a module and register its ops; several threads may do so at once."""
         ops = import_module(f"{__name__.rpartition('.')[0]}.{module}").OPS
         self.update({op.name: op for op in ops if op.name in self._pending})
         for op in ops:
             self._pending.pop(op.name, None)
 
     def _whole(self) -> Registry:
-        """Return the registry with all of its ops."""
+        """Return the registry after loading all ops."""
         for module in dict.fromkeys(self._pending.copy().values()):
             self._load(module)
         return self
@@ -48,7 +48,7 @@ class Registry(dict[str, "OpDef"]):
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        # in this order: another thread may load the op between the two
+        # look in this order: another thread may load the op between the two lookups
         return name in self._pending or dict.__contains__(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:

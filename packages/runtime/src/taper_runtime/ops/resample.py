@@ -1,4 +1,4 @@
-"""RESAMPLE: another size of one dim, by interpolation as torch does it."""
+"""Define RESAMPLE: resize one dim by interpolation, as torch does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NEAREST = ("nearest", "nearest-exact")
-#: mode -> elements on either side of a position that count.
+#: For each mode, the number of elements on either side of a position that are used.
 _REACH = {"linear": 1, "cubic": 2, "linear-antialias": 1, "cubic-antialias": 2}
 MODES = (*NEAREST, *_REACH)
-#: Bound of a given scale and of its reciprocal.
+#: The largest explicit scale, and the largest reciprocal of one.
 _MAX_SCALE = 2.0**20
 
 
@@ -43,7 +43,7 @@ def _linear(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic(x: np.ndarray, a: float) -> np.ndarray:
-    """Cubic convolution (Keys 1981) with parameter ``a``."""
+    """Return the weights of cubic convolution (Keys 1981) with parameter ``a``."""
     x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -51,7 +51,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 def _step(old: int, attrs: Attrs, real: Any) -> Any:
-    """Return the step in x between output elements, in torch's precision."""
+    """Return the distance in x between output elements, in torch's precision."""
     new = attrs["size"]
     if attrs["align_corners"]:
         return real(old - 1) / real(new - 1) if new > 1 else real(0)
@@ -59,18 +59,18 @@ def _step(old: int, attrs: Attrs, real: Any) -> Any:
 
 
 def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return which elements of x make each output, and their weights: both ``[size, taps]``.
+    """Return which elements of x each output element uses, and their weights, ``[size, taps]``.
 
-    Where an output element has fewer taps than others, index -1 stands for none.
+    If an output element has fewer taps than others, the rest have index -1.
 
     Parameters
     ----------
     old : int
         Size of x along the axis.
     attrs : mapping
-        Of the op.
+        The attrs of the op.
     real : type
-        ``numpy.float32`` or ``numpy.float64``: what positions are computed in.
+        ``numpy.float32`` or ``numpy.float64``: the type in which positions are computed.
     """
     mode, new = attrs["mode"], attrs["size"]
     step = _step(old, attrs, real)
@@ -90,7 +90,7 @@ def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
         weight = _linear(distance) if mode.startswith("linear") else _cubic(distance, -0.5)
         used = index < last[:, None]
         weight = np.where(used, weight, real(0))
-        total = weight.sum(1, keepdims=True)  # 0 where a given scale leads past the end
+        total = weight.sum(1, keepdims=True)  # 0 if an explicit scale leads past the end
         return np.where(used, index, -1), weight / np.where(total == 0, real(1), total)
     half = real(0 if attrs["align_corners"] else 0.5)
     at = (outputs + half) * step - half
@@ -105,6 +105,7 @@ def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Sum the weighted taps of each output element along the axis."""
     (x,) = inputs
     axis = attrs["axis"]
     nearest = attrs["mode"] in NEAREST

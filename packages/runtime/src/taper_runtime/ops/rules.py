@@ -1,6 +1,6 @@
 """Share type rules, evaluators and costs among ops.
 
-A ``check_*`` function returns what it checked, or raises :class:`OpError`.
+A ``check_*`` function returns the value that it checked, or raises :class:`OpError`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 FLOATS = ("float32", "float64")
 INTS = ("int64", "int32", "int16", "int8", "uint8")
 REALS = (*FLOATS, *INTS)
-#: What ops compute in; float16 and bfloat16 are only moved and cast.
+#: The float dtypes that ops compute in; float16 and bfloat16 are only moved and cast.
 COMPUTED = (*REALS, "bool")
 INDICES = ("int64", "int32")
 
-#: Most inputs of an op that takes any number: a limit of the plan, not of the op.
+#: The most inputs of an op that takes any number: a limit of plans, not of the op.
 MANY = 2**16
 
 _INT_LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in INTS}
@@ -31,7 +31,7 @@ _INT_LIMITS["bool"] = (0, 1)
 
 
 def fail(op: str, expected: str, got: object) -> NoReturn:
-    """Raise :class:`OpError`; a long ``got`` is cut."""
+    """Raise :class:`OpError`; a long ``got`` is shortened."""
     text = str(got)
     raise OpError(
         f"{op}: expected {expected}, got {text if len(text) <= 120 else text[:117] + '...'}"
@@ -46,21 +46,21 @@ def check_dtype(op: str, what: str, dtype: str, allowed: Sequence[str]) -> str:
 
 
 def check_same_dtype(op: str, inputs: Sequence[TensorType]) -> str:
-    """Return the dtype all inputs share."""
+    """Return the dtype that all inputs share."""
     if any(t.dtype != inputs[0].dtype for t in inputs):
         fail(op, "inputs of one dtype", [t.dtype for t in inputs])
     return inputs[0].dtype
 
 
 def check_axis(op: str, axis: int, rank: int) -> int:
-    """Return ``axis`` if it counts from the front and exists."""
+    """Return ``axis`` if it exists and is counted from the front."""
     if not 0 <= axis < rank:
         fail(op, f"an axis in [0, {rank})", axis)
     return axis
 
 
 def check_axes(op: str, axes: Sequence[int], rank: int) -> Shape:
-    """Return ``axes`` if they exist and rise: each then stands once."""
+    """Return ``axes`` if they exist and are in increasing order, which excludes duplicates."""
     for axis in axes:
         check_axis(op, axis, rank)
     if any(a >= b for a, b in itertools.pairwise(axes)):
@@ -76,9 +76,9 @@ def check_shape(op: str, shape: Sequence[int]) -> Shape:
 
 
 def check_scalar(op: str, value: float, dtype: str) -> float:
-    """Return ``value`` if ``dtype`` has it: an integer no fraction, and nothing out of range.
+    """Return ``value`` if ``dtype`` can hold it: in range, and for integers without a fraction.
 
-    A float dtype has any number, rounded.
+    A float dtype accepts every number, with rounding.
     """
     if dtype in _INT_LIMITS:
         low, high = _INT_LIMITS[dtype]
@@ -88,11 +88,11 @@ def check_scalar(op: str, value: float, dtype: str) -> float:
 
 
 def broadcast(op: str, shapes: Sequence[Shape]) -> Shape:
-    """Return the shape numpy broadcasts ``shapes`` to."""
+    """Return the shape to which numpy broadcasts ``shapes``."""
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:
-        if shape == (*result,):  # as those of most operands are
+        if shape == (*result,):  # most operands have equal shapes
             continue
         for i, size in enumerate(shape, rank - len(shape)):
             if result[i] == 1:
@@ -115,7 +115,7 @@ def check_indices(op: str, index: np.ndarray, low: int, size: int) -> None:
     Raises
     ------
     InputError
-        As a kernel that finds such an index.
+        If an index is out of range, with the message of a kernel that finds one.
     """
     if index.size and not (low <= index.min() and index.max() < size):
         raise InputError(
@@ -129,5 +129,8 @@ def replace(shape: Shape, axis: int, *sizes: int) -> Shape:
 
 
 def move_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost of reading each output element from the first input; other inputs are read whole."""
+    """Return the cost of reading each output element once from the first input.
+
+    All other inputs are read whole.
+    """
     return Cost(0, 2 * output.nbytes + sum(t.nbytes for t in inputs[1:]))

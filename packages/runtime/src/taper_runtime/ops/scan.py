@@ -1,4 +1,4 @@
-"""Scans: running sums, products and extremes along an axis, floats in float64."""
+"""Define scans: running sums, products and extremes along an axis, floats in float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def _accumulate(function: np.ufunc, inputs: Sequence[np.ndarray], attrs: Attrs) 
 
 
 def _log_sum(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    """Add up exponentials; of complex numbers, which np.logaddexp does not take, step by step."""
+    """Return the running log of sums of exponentials.
+
+    Complex numbers, which np.logaddexp does not accept, are added step by step.
+    """
     (x,) = inputs
     if x.dtype.kind == "f":
         return _accumulate(np.logaddexp, inputs, attrs)
@@ -60,7 +63,7 @@ def _extreme(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     where = np.zeros(best.shape, np.int64)
     for i in range(1, len(x)):
         better = x[i] >= best if op == "CUMARGMAX" else x[i] <= best
-        better |= x[i] != x[i]  # from the first NaN on, the last NaN
+        better |= x[i] != x[i]  # from the first NaN on, the position of the last NaN
         best = np.where(better, x[i], best)
         where = np.where(better, i, where)
         out[i] = where[0]

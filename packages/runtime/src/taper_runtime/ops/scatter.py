@@ -1,4 +1,4 @@
-"""SCATTER and WRITE: writing where an index tensor says, into a copy."""
+"""Define SCATTER and WRITE: write at the positions in an index tensor, into a copy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from taper_runtime.ops.rules import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: How SCATTER combines with what is there; "none" overwrites.
+#: How SCATTER combines a value with the present one; "none" overwrites it.
 _COMBINE: dict[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
@@ -66,7 +66,7 @@ def _scatter(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
     x, index = (t.shape for t in inputs[:2])
-    # Along the axis, and where the index is shorter, it means positions in the whole of x.
+    # Along the axis, and if the index is shorter, positions are those in the whole of x.
     alike = [
         size == count and axis != attrs["axis"]
         for axis, (size, count) in enumerate(zip(x, index, strict=True))
@@ -104,7 +104,7 @@ def _region_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 
 
 def _cost_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Cost of the written slices, and of copying x unless the output takes over its memory."""
+    """Return the cost of the written slices, and of copying x unless it is overwritten in place."""
     _, places, src = inputs
     copied = 2 * output.nbytes
     return Cost(0, copied + 2 * src.nbytes + places.nbytes, copied=copied)

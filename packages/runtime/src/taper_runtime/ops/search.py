@@ -1,4 +1,4 @@
-"""SEARCHSORTED: places in sorted rows."""
+"""Define SEARCHSORTED: find positions in sorted rows."""
 
 from __future__ import annotations
 

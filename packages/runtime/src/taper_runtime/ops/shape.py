@@ -1,4 +1,4 @@
-"""Ops that move values without changing them. All but COPY and CAT have a view rule."""
+"""Define ops that move values without changing them. All except COPY and CAT have a view rule."""
 
 from __future__ import annotations
 
@@ -93,18 +93,19 @@ def _infer_flip(shape: Shape, attrs: Attrs) -> Shape:
 
 
 def _view(shape: Shape, strides: Sequence[int], offset: int = 0) -> View:
-    """Return the view, in the one form it has. A view of no elements starts at 0."""
+    """Return the view with strides in normal form. A view of no elements has offset 0."""
     if 0 in shape:
         return View(0, contiguous_strides(shape))
     return View(offset, plain_strides(shape, strides))
 
 
 def _view_reshape(shape: Shape, strides: Shape, attrs: Attrs) -> View | None:
-    """Split and join dims that lie evenly in memory; None where the new dims may not."""
+    """Return the view of a reshape, or None if the new dims do not lie evenly in memory."""
     new = attrs["shape"]
     if 0 in shape:
         return _view(new, contiguous_strides(new))
-    runs: list[tuple[int, int]] = []  # elements and step of dims that lie evenly, innermost last
+    # runs of dims that lie evenly: their elements and the stride between them, innermost last
+    runs: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
             continue
@@ -228,7 +229,7 @@ def _infer_cat(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _parts_cat(shapes: Sequence[Shape], attrs: Attrs) -> list[int] | None:
-    """Place the inputs end to end if the axis is the outermost with more than one element."""
+    """Return the inputs' offsets if no axis before the concatenated one has several elements."""
     axis = attrs["axis"]
     if any(size != 1 for size in shapes[0][:axis]):
         return None
@@ -247,7 +248,7 @@ def _movement(
     region: RegionRule,
     evaluate: Callable[[np.ndarray, Attrs], np.ndarray],
 ) -> OpDef:
-    """An op of one input and a view rule; ``evaluate`` may give a view of numpy's."""
+    """Define an op with one input and a view rule; ``evaluate`` may return a numpy view."""
     return OpDef(
         name=name,
         doc=doc,

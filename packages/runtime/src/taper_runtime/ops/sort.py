@@ -1,4 +1,4 @@
-"""ARGSORT; what is sorted itself is a GATHER by it, the largest few its first places."""
+"""Define ARGSORT; a GATHER by it sorts, and its first positions are the largest few."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     x, axis = inputs[0], attrs["axis"]
     if attrs["descending"]:
-        # Read backwards, what is sorted must be reversed too, for equals to keep their order.
+        # The result is reversed, so the input is reversed too: then equal elements keep their
+        # order.
         ascending = np.argsort(np.flip(x, axis), axis, kind="stable")
         order = x.shape[axis] - 1 - np.flip(ascending, axis)
     else:

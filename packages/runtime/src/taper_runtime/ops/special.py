@@ -1,4 +1,4 @@
-"""Elementwise ops that are rare enough to be left to numpy: no kernels, no scalar operand."""
+"""Define rare elementwise ops, which numpy computes: no kernels, no scalar operand."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class Special(NamedTuple):
-    """One function.
+    """The definition of one function.
 
     Attributes
     ----------
     function : callable
-        Arrays of one dtype to an array. Floats are given as float64 unless ``exact``.
+        Computes an array from arrays of one dtype. Floats are passed as float64 unless ``exact``.
     arity : int
     dtypes : tuple of str
     doc : str
@@ -44,9 +44,10 @@ class Special(NamedTuple):
 
 
 def erfinv(x: Wide) -> Wide:
-    """Inverse of erf: Winitzki's approximation, then Newton's steps on erfc, exact in the tails.
+    """Return the inverse of erf: Winitzki's approximation, then Newton steps on erfc.
 
-    S. Winitzki, "A handy approximation for the error function and its inverse", 2008.
+    Using erfc keeps the tails exact. S. Winitzki, "A handy approximation for the error function and
+    its inverse", 2008.
     """
     size = np.abs(x)
     inside = np.where(size < 1, size, 0.0)
@@ -63,7 +64,7 @@ def erfinv(x: Wide) -> Wide:
 def _log_gamma(x: float) -> float:
     try:
         return math.lgamma(x)
-    except (ValueError, OverflowError):  # a pole, or beyond all floats
+    except (ValueError, OverflowError):  # a pole, or an overflow
         return math.inf
 
 
@@ -71,10 +72,11 @@ _lgamma = np.frompyfunc(_log_gamma, 1, 1)
 
 
 def digamma(x: Wide) -> Wide:
-    """Logarithmic derivative of the gamma function.
+    """Return the logarithmic derivative of the gamma function.
 
-    By reflection for negative numbers, by recurrence up to 10, then by the asymptotic series
-    (Abramowitz and Stegun, 6.3.18). At 0 an infinity of the other sign, at the other poles NaN.
+    Negative numbers are reflected, numbers up to 10 are shifted by the recurrence, and the rest
+    uses the asymptotic series (Abramowitz and Stegun, 6.3.18). At 0 the result is an infinity of
+    the opposite sign; at the other poles it is NaN.
     """
     negative = x < 0
     z = np.where(negative, 1 - x, x)
@@ -93,14 +95,14 @@ def digamma(x: Wide) -> Wide:
 
 
 def left_shift(a: np.ndarray, b: np.ndarray) -> Any:
-    """``a * 2^b``; 0 where all bits are shifted out, or ``b`` is negative, as in torch."""
+    """Return ``a * 2^b``; 0 if all bits are shifted out or ``b`` is negative, as torch does."""
     bits = 8 * a.dtype.itemsize
     inside = (b >= 0) & (b < bits)
     return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
 
 
 def right_shift(a: np.ndarray, b: np.ndarray) -> Any:
-    """``a / 2^b`` rounded down; all bits shifted out where ``b`` is negative, as in torch."""
+    """Return ``a / 2^b`` rounded down; negative ``b`` shifts out all bits, as in torch."""
     last = 8 * a.dtype.itemsize - (a.dtype.kind == "i")
     inside = (b >= 0) & (b < last)
     return np.right_shift(a, np.where(inside, b, last).astype(a.dtype))
@@ -132,7 +134,7 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     special, dtype = SPECIALS[op], inputs[0].dtype
     wide = dtype.kind == "f" and not special.exact
-    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values
         result = special.function(*(x.astype(np.float64) if wide else x for x in inputs))
         shape = np.broadcast_shapes(*(x.shape for x in inputs))
         return np.asarray(result, order="C").astype(dtype).reshape(shape)

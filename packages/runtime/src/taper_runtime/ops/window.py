@@ -1,4 +1,4 @@
-"""Windows that slide over the spatial dims of a channels-last tensor ``[N, *spatial, C]``."""
+"""Compute windows that slide over the spatial dims of a channels-last ``[N, *spatial, C]``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import Attrs, Shape, TensorType
 
-#: Most spatial dims.
+#: The most spatial dims.
 MAX_SPATIAL = 3
-#: Bound of sizes, steps and paddings: positions computed from them fit in 64 bits.
+#: The bound of sizes, steps and paddings: positions computed from them fit in 64 bits.
 LIMIT = 2**31
 
 
 def check_ints(op: str, attrs: Attrs, name: str, count: int, low: int) -> Shape:
-    """Return the attr if it is ``count`` integers in ``[low, LIMIT)``."""
+    """Return the attr if it has ``count`` integers in ``[low, LIMIT)``."""
     values: Shape = attrs[name]
     if len(values) != count or not all(low <= v < LIMIT for v in values):
         fail(op, f"{name} of {count} integers from {low} to {LIMIT - 1}", list(values))
@@ -29,7 +29,7 @@ def check_ints(op: str, attrs: Attrs, name: str, count: int, low: int) -> Shape:
 
 
 def check_spatial(op: str, x: TensorType, attrs: Attrs) -> Shape:
-    """Return the spatial sizes of ``x``, as many as ``kernel`` has entries; checks those too."""
+    """Return the spatial sizes of ``x``, one per entry of ``kernel``, after checking them."""
     n = len(attrs["kernel"])
     if not 1 <= n <= MAX_SPATIAL:
         fail(op, f"a kernel of 1 to {MAX_SPATIAL} dims", n)
@@ -40,7 +40,7 @@ def check_spatial(op: str, x: TensorType, attrs: Attrs) -> Shape:
 
 
 def window_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
-    """Return how many windows fit along each spatial dim.
+    """Return the number of windows along each spatial dim.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def window_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
 
 
 def window_region(attrs: Attrs) -> list[Window]:
-    """Return what each spatial dim of the output needs of the same dim of x."""
+    """Return the window of each spatial dim of x that the same dim of the output needs."""
     dilation = attrs.get("dilation") or (1,) * len(attrs["kernel"])
     return [
         Window(
@@ -87,10 +87,10 @@ def window_positions(output: Sequence[int], attrs: Attrs) -> list[np.ndarray]:
 
 
 def gather_windows(x: np.ndarray, positions: Sequence[np.ndarray], fill: float) -> np.ndarray:
-    """Return ``[N, *out, *kernel, C]``: what stands at the positions, ``fill`` outside of ``x``."""
+    """Return the elements at the positions, ``[N, *out, *kernel, C]``; ``fill`` outside x."""
     n = len(positions)
     for d, at in enumerate(positions):
-        axis = 1 + 2 * d  # each dim before has become two
+        axis = 1 + 2 * d  # each earlier dim has become two
         size = x.shape[axis]
         outside = np.full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), fill, x.dtype)
         at = np.where((at >= 0) & (at < size), at, size)
