@@ -1,4 +1,4 @@
-"""Limit what a plan may be, and check single values for all of its checkers."""
+"""Define the limits of plans, and check single values for all checkers."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ if TYPE_CHECKING:
     from taper_runtime.base.dtypes import DType
     from taper_runtime.ops.opdef import TensorType
 
-#: Boundary of everything in the arena, and of constants whose size is a multiple of it: one cache
-#: line, and the widest vector.
+#: The alignment in bytes of everything in the arena, and of constants whose size is a multiple of
+#: it: one cache line, and the widest vector.
 ALIGNMENT = 64
 
-#: numpy 1 holds no more dims.
+#: The most dims of an array in numpy 1.
 MAX_RANK = 32
 
-#: Of one tensor, a view as well, by :func:`counted_bytes`: more than a process can address. Any
-#: number of elements, byte stride or offset inside a tensor then fits a signed 64-bit integer.
+#: The most bytes of one tensor or view, as :func:`counted_bytes` counts them: more than a process
+#: can address. So every element count, byte stride and offset inside a tensor fits a signed 64-bit
+#: integer.
 MAX_TENSOR_BYTES = 2**48
 
 MAX_ARENA_BYTES = 2**40
 
-#: The name that a safetensors header keeps for itself.
+#: The name that a safetensors header reserves.
 METADATA_NAME = "__metadata__"
 
-#: Samples stand beside the constants in the file, under this prefix.
+#: The prefix of samples, which are stored beside the constants in the file.
 SAMPLE_PREFIX = "sample/"
 
-#: Weights that no constant is stand beside the constants in the file, under this prefix.
+#: The prefix of weights that are not constants themselves, which are stored beside the constants.
 WEIGHT_PREFIX = "weight/"
 
-#: Arrays and objects inside each other in attrs, trees and metadata.
+#: The most nested arrays and objects in attrs, trees and metadata.
 MAX_DEPTH = 100
 
-#: Blocks inside each other.
+#: The most nested blocks.
 MAX_BLOCK_DEPTH = 16
 
-#: Items of an attr that is a list: its op checks them in one go, in some tens of milliseconds.
+#: The most items of a list in an attr. Its op checks them without a stop, in tens of milliseconds.
 MAX_ATTR_ITEMS = 2**16
 
 
@@ -60,7 +61,7 @@ def describe(value: object) -> str:
         return "an array"
     if (
         type(value) is int and not _LEAST <= value <= _LARGEST
-    ):  # may have more digits than Python would print
+    ):  # may have more digits than Python prints
         return f"an integer of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -72,12 +73,12 @@ def tensor_field(name: object) -> str:
 
 
 def fail(field: str, expected: str, got: object) -> NoReturn:
-    """Raise :class:`PlanFormatError` with what was expected and what was got."""
+    """Raise :class:`PlanFormatError` with the expected and the actual value."""
     raise PlanFormatError(field, f"{expected}, got {describe(got)}")
 
 
 def counted_bytes(tensor: TensorType) -> int:
-    """Return the bytes of a tensor, a zero dim counted as one, for :data:`MAX_TENSOR_BYTES`."""
+    """Return the bytes of a tensor with zero dims counted as one, for :data:`MAX_TENSOR_BYTES`."""
     dtype, shape, _ = tensor.storage
     return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
@@ -87,17 +88,17 @@ _LEAST, _LARGEST = -(2**63), 2**63 - 1
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether ``value`` is an integer of 64 bits (a bool is none)."""
+    """Return whether ``value`` is a 64-bit integer; a bool is not."""
     return type(value) is int and _LEAST <= value <= _LARGEST
 
 
 def is_size(value: object) -> TypeGuard[int]:
-    """Whether ``value`` is an integer of 64 bits and not negative."""
+    """Return whether ``value`` is a 64-bit integer of at least 0."""
     return type(value) is int and 0 <= value <= _LARGEST
 
 
 def check_text(value: object, field: str) -> None:
-    """Check that ``value`` is a string that UTF-8 can express: one without lone surrogates."""
+    """Check that ``value`` is a string that UTF-8 can encode, without lone surrogates."""
     if type(value) is not str:
         fail(field, "expected a string", value)
     if value.isascii():
@@ -109,35 +110,38 @@ def check_text(value: object, field: str) -> None:
 
 
 def check_attr_items(value: object, field: str) -> None:
-    """Check that an attr that is a list has at most :data:`MAX_ATTR_ITEMS` items."""
+    """Check that a list in an attr has at most :data:`MAX_ATTR_ITEMS` items."""
     if isinstance(value, (list, tuple)) and len(value) > MAX_ATTR_ITEMS:
         fail(field, f"expected at most {MAX_ATTR_ITEMS} items", len(value))
 
 
 def check_name(name: object, field: str) -> None:
-    """Check that ``name`` is an identifier of at most 100 characters, as entries have them."""
+    """Check that ``name`` is an identifier of at most 100 characters."""
     if not (type(name) is str and name.isascii() and name.isidentifier() and len(name) <= 100):
         fail(field, "expected a name of at most 100 letters, digits and _", name)
 
 
-#: Types of the limits of a size variable.
+#: The type of the limits of a size variable.
 _LIMITS = [int, int], [int, Size]
 
 
 def is_check(limits: tuple[int, int]) -> bool:
-    """Whether a size that a node computes has one value: the model checks that it is this."""
+    """Return whether the range of a computed size has one value.
+
+    Then the model asserts that the size has this value.
+    """
     return limits[0] == limits[1]
 
 
 def check_variable(name: object, limits: object, *, is_computed: bool = False) -> None:
-    """Check the name and the range of a size variable; one value is enough if it is computed."""
+    """Check the name and the range of a size variable; a computed one may have one value."""
     field = f"plan.sizes[{name!r}]"
     if type(name) is not str or not is_name(name):
         fail(field, "expected a name of letters, digits and _", name)
     if type(limits) is not tuple or [type(limit) for limit in limits] not in _LIMITS:
         fail(field, "expected the least and the largest size", limits)
     low, high = limits
-    if type(high) is Size:  # what exceeds that is refused when it comes
+    if type(high) is Size:  # larger values are refused in a run
         high = min(bounds(high)[1], MAX_SIZE)
     if not 0 <= low < high + is_computed <= MAX_SIZE + is_computed:
         raise PlanFormatError(
@@ -152,7 +156,7 @@ def check_type(
 ) -> None:
     """Check that ``dtype`` is one of ``dtypes`` and ``shape`` a tuple of sizes within the limits.
 
-    Bytes that depend on sizes are checked for the least of them; for others when they are known.
+    The bytes of a shape with size variables are checked at their minimum, and again in a run.
     """
     if type(dtype) is not str or dtype not in dtypes:
         fail(f"{field}.dtype", f"expected one of {', '.join(dtypes)}", dtype)

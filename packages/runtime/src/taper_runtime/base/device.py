@@ -1,4 +1,4 @@
-"""Name the devices that a session computes on, as PyTorch spells them."""
+"""Name the devices of sessions in PyTorch's spelling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Device(NamedTuple):
     kind : str
         ``"cpu"`` or ``"cuda"``.
     number : int
-        Which of the kind.
+        The number of the device among those of its kind.
     """
 
     kind: str
@@ -29,12 +29,12 @@ class Device(NamedTuple):
 
 
 def parse_device(text: object) -> Device:
-    """Return the device of a name: ``"cpu"``, ``"cuda"``, the first of its kind, or ``"cuda:1"``.
+    """Parse a device name: ``"cpu"``; ``"cuda"``, which is the first one; or ``"cuda:1"``.
 
     Raises
     ------
     InputError
-        If it is no such name.
+        If the text is not such a name.
     """
     found = _SPELLING.fullmatch(text) if isinstance(text, str) else None
     if found is None:
@@ -43,17 +43,17 @@ def parse_device(text: object) -> Device:
 
 
 def available_devices() -> list[Device]:
-    """Return the devices that sessions can compute on: the CPU, whose cores are one device."""
+    """Return the devices that sessions can use: the CPU, whose cores are one device."""
     return [Device("cpu", 0)]
 
 
 def check_device(text: str) -> None:
-    """Check that a session can compute on a device.
+    """Check that a session can use a device.
 
     Raises
     ------
     InputError
-        If it is not there; it lists those that are.
+        If it is not available; the message lists the available ones.
     """
     if parse_device(text) not in available_devices():
         there = ", ".join(map(str, available_devices()))

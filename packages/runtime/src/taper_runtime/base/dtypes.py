@@ -19,8 +19,8 @@ class DType(NamedTuple):
     Attributes
     ----------
     storage : numpy.dtype
-        The numpy type of an array holding such elements. numpy has no bfloat16: its bits are kept
-        as uint16.
+        The numpy type of an array of such elements. numpy has no bfloat16: its bits are stored as
+        uint16.
     code : str
         The name in a safetensors header.
     """
@@ -30,16 +30,16 @@ class DType(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes per element."""
+        """Return the bytes per element."""
         return self.storage.itemsize
 
 
-#: ONNX Runtime's spelling where it differs from numpy's.
+#: ONNX Runtime's names of dtypes that differ from numpy's.
 _ONNX_TYPES = {"float32": "float", "float64": "double"}
 
 
 def onnx_type(dtype: str) -> str:
-    """Return a tensor type as ONNX Runtime spells it: "tensor(float)"."""
+    """Return ONNX Runtime's name of a tensor type: "tensor(float)"."""
     return f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
 
 
@@ -56,8 +56,8 @@ DTYPES: dict[str, DType] = {
     "bool": DType(np.dtype(np.bool_), "BOOL"),
 }
 
-#: Element types of safetensors files: those of plans, and some that no plan has. numpy has no
-#: floats of 8 bits: their bits are kept as uint8.
+#: Element types of safetensors files: those of plans, and some that plans lack. numpy has no 8-bit
+#: floats: their bits are stored as uint8.
 FILE_DTYPES: dict[str, DType] = {
     **DTYPES,
     "uint16": DType(np.dtype(np.uint16), "U16"),
@@ -67,11 +67,11 @@ FILE_DTYPES: dict[str, DType] = {
     "float8_e4m3fn": DType(np.dtype(np.uint8), "F8_E4M3"),
 }
 
-#: numpy's type of the complex numbers whose parts are of a dtype. No tensor of a plan has it: such
-#: numbers are pairs of reals, and complex at the ends of a session alone.
+#: For each dtype numpy's type of complex numbers with such parts. Plans store them as pairs of
+#: reals; only the inputs and outputs of a session are complex.
 COMPLEX = {"float32": "complex64", "float64": "complex128"}
 
 
 def is_converted(spec: TensorSpec | WeightSpec) -> bool:
-    """Whether users see other arrays than a plan has: ``session.ends`` converts them."""
+    """Return whether the arrays of users differ from those of the plan (``session.ends``)."""
     return spec.is_complex or spec.dtype == "bfloat16"

@@ -1,6 +1,6 @@
 """Define exceptions: the user's (bad model, file or input) and ours (:class:`InternalError`).
 
-Every message says what was wrong, what was expected and what was got, with a hint where one helps.
+Every message says what was wrong, what was expected and what was got, with a hint if one helps.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from taper_runtime.base.text import printable, printable_lines, with_end
 
 
 class TaperError(Exception):
-    """Base of every error Taper raises on purpose; its text is safe to print on a terminal."""
+    """Base class of all errors that Taper raises on purpose; safe to print on a terminal."""
 
     def __str__(self) -> str:
         return printable_lines(super().__str__())
 
 
 class FileError(TaperError):
-    """A stranger's file is damaged, hostile or of an unknown version.
+    """An untrusted file is damaged, hostile or of an unknown version.
 
     Parameters
     ----------
     field : str
-        Where in the file, as a path: ``"header.length"``, ``"plan.nodes[3].attrs.axis"``.
+        The place in the file, as a path: ``"header.length"``, ``"plan.nodes[3].attrs.axis"``.
     reason : str
-        What was expected and what was got.
+        The expected and the actual value.
 
     Attributes
     ----------
     path : str
-        The file, empty where what it holds comes from none.
+        The path of the file; empty if the data do not come from a file.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -40,7 +40,7 @@ class FileError(TaperError):
         self.path = ""
 
     def within(self, field: str) -> Self:
-        """Return the error of a part that was read as a plan of its own: of ``field``, in fact."""
+        """Return the error with ``field`` as prefix: a part was read as a plan of its own."""
         return type(self)(field + self.field.removeprefix("plan"), self.reason)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class NodeInputError(InputError):
     node : str
         The node's output and op.
     reason : str
-        What was expected and got.
+        The expected and the actual value.
     """
 
     def __init__(self, node: str, reason: str) -> None:
@@ -78,7 +78,7 @@ class NodeInputError(InputError):
 class StoppedError(TaperError):
     """A run or a load was stopped early, for example by :attr:`RunOptions.terminate`.
 
-    Of loads see :meth:`SessionOptions.set_load_cancellation_flag`.
+    For loads see :meth:`SessionOptions.set_load_cancellation_flag`.
     """
 
 
@@ -91,11 +91,11 @@ class LoadTimeoutError(StoppedError, TimeoutError):
 
 
 class OptionError(TaperError, AttributeError):
-    """``SessionOptions`` or ``RunOptions`` have no attribute of this name, or refuse it."""
+    """``SessionOptions`` or ``RunOptions`` has no attribute of this name, or refuses it."""
 
 
 class UnsupportedOpError(TaperError):
-    """A node has no implementation where one is required."""
+    """A node has no implementation, and one is required."""
 
 
 class KernelError(TaperError):
@@ -103,7 +103,7 @@ class KernelError(TaperError):
 
 
 class OpError(TaperError, ValueError):
-    """A node's inputs or attrs break its op's definition. Loaders and exporters add the place."""
+    """A node's inputs or attrs violate its op's definition. Loaders and exporters add the place."""
 
 
 class InternalError(TaperError):

@@ -1,4 +1,4 @@
-"""Limit the resources that reading an untrusted file may use."""
+"""Define limits on the resources that reading an untrusted file may use."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 class Limits(NamedTuple):
     """Upper bounds on the contents of a file, far above what any real model needs.
 
-    Of a plan; PT2 archives have some of these limits, and two of their own.
-
-    The format's own limits (docs/format.md), which nobody can raise, are beyond these.
+    They apply to plans. PT2 archives have some of these limits, and two of their own. The format
+    itself has further limits (docs/format.md), which cannot be raised.
 
     Attributes
     ----------
     header_bytes : int
-        Of everything but weights and samples. Python needs some 35 times as much to hold it.
+        The bytes of everything except weights and samples. Python objects need about 35 times that.
     nodes : int
-        Of all entries and blocks; also steps of the recipes of constants.
+        The nodes of all entries and blocks; also the steps of all recipes.
     tensors : int
-        Of all entries and blocks, and of weights and samples in the file; also named weights.
+        The tensors of all entries and blocks, of weights and samples in the file, and named
+        weights.
     entries : int
-        Beside the default one.
+        The entries, not counting the default one.
     models : int
-        Plans in one file.
+        The plans in one file.
     expression_chars : int
-        Of all different size expressions; 100 000 take about a second.
+        The characters of all different size expressions; 100 000 take about a second.
     proof_steps : int
-        Of the proofs about size expressions, of one plan. As many as this take at most about a
-        second; plans of the zoo whose sizes vary take up to 35 000.
+        The steps of all proofs about size expressions of one plan. This many take at most about a
+        second; plans of the zoo with varying sizes take up to 35 000.
     comparisons : int
-        Pairs of tensors of one root that have to be compared where sizes vary; 50 000 take
+        The pairs of tensors in one allocation that must be compared because sizes vary; 50 000 take
         about two seconds.
     copied_bytes : int
-        Of the file, where it is copied: ``load_mode="copy"``.
+        The bytes of a file that is copied to memory: ``load_mode="copy"``.
     members : int
-        Files in a PT2 archive.
+        The files in a PT2 archive.
     objects : int
-        Objects and arrays in the JSON by which a PT2 archive describes weights; a million take
-        about two seconds.
+        The objects and arrays in the JSON that describes the weights of a PT2 archive; a million
+        take about two seconds.
     """
 
     header_bytes: int = 1 << 24
@@ -62,7 +62,7 @@ class Limits(NamedTuple):
     objects: int = 1_000_000
 
 
-#: What nobody has to keep to who made the plan.
+#: Without limits, for plans that this process made.
 UNLIMITED = Limits(*[2**63 - 1] * len(Limits._fields))
 
 
@@ -72,7 +72,7 @@ def check_limits(limits: object) -> Limits:
     Raises
     ------
     InputError
-        Naming the field that is none.
+        If a field is not such a number.
     """
     if not isinstance(limits, Limits):
         raise InputError(f"limits: expected Limits, got {limits!r}")
@@ -89,19 +89,19 @@ def refuse_beyond(
     most: int,
     error: Callable[[str, str], Exception] = PlanFormatError,
 ) -> None:
-    """Raise if a count exceeds its limit.
+    """Raise an error if a count exceeds its limit.
 
     Raises
     ------
     PlanFormatError
-        Naming the limit; or what ``error`` makes of the field and the reason.
+        If it does; or the error that ``error`` makes of the field and the reason.
     """
     if got > most:
         raise error(field, f"expected at most {most}, got {got}; Limits.{what} says so")
 
 
 def proofs(limits: Limits) -> Steps:
-    """Return the steps that the proofs of a load may take."""
+    """Return the quota of proof steps of a load."""
 
     def refuse(question: object) -> PlanFormatError:
         expected = f"expected at most {limits.proof_steps} steps of proofs about sizes"
@@ -117,7 +117,7 @@ class Budget:
     Parameters
     ----------
     field : str
-        Where a plan uses it.
+        The field of the plan that uses it.
     what : str
         The field of :class:`Limits`.
     most : int
@@ -128,24 +128,24 @@ class Budget:
         self._spent = 0
 
     def spend(self, count: int) -> None:
-        """Subtract from the quota; raise if nothing is left.
+        """Subtract from the quota.
 
         Raises
         ------
         PlanFormatError
-            If there is not so much left.
+            If the quota is exceeded.
         """
         self._spent += count
         refuse_beyond(self._field, self._what, self._spent, self._most)
 
 
 def check_counts(document: Any, limits: Limits) -> None:
-    """Check how many nodes, tensors and entries the JSON of a plan has, whatever else it says.
+    """Check the numbers of nodes, tensors and entries in a plan's JSON before anything else.
 
     Raises
     ------
     PlanFormatError
-        Naming the limit.
+        If one exceeds its limit.
     """
     refuse_beyond("plan.models", "models", len(_get(document, "models", dict)), limits.models)
     entries = _get(document, "entries", dict)
@@ -160,7 +160,7 @@ def check_counts(document: Any, limits: Limits) -> None:
 
 
 def _count(item: Any, depth: int) -> tuple[int, int]:
-    """Return how many nodes and tensors an entry or a block has, with the blocks in it."""
+    """Return the numbers of nodes and tensors of an entry or a block, including inner blocks."""
     nodes = _get(item, "nodes", list)
     n_nodes, n_tensors = len(nodes), len(_get(item, "tensors", dict))
     inside = [node for node in nodes if type(node) is dict and "blocks" in node]
@@ -173,6 +173,6 @@ def _count(item: Any, depth: int) -> tuple[int, int]:
 
 
 def _get(item: Any, key: str, kind: type) -> Any:
-    """Return what an object has under ``key``, or nothing where that is of another kind."""
+    """Return the value of ``key`` in an object, or an empty one if it is not of this type."""
     value = item.get(key) if type(item) is dict else None
     return value if type(value) is kind else kind()

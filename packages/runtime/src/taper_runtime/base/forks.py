@@ -1,4 +1,4 @@
-"""Tell objects of a child process that they are in one: threads and their runs are not."""
+"""Notify objects in a forked child process: the parent's threads and runs do not exist there."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Forked(Protocol):
-        """What a fork has to mend."""
+        """The interface of an object that must be reset in a forked child."""
 
         def after_fork(self) -> None:
-            """Forget, in the child, what only the parent's other threads would end."""
+            """Reset, in the child, state that only the parent's other threads would reset."""
 
 
 _WATCHED: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(thing: Forked) -> None:
-    """Call ``thing.after_fork()`` in every forked child, for as long as ``thing`` is alive."""
+    """Call ``thing.after_fork()`` in every forked child while ``thing`` is alive."""
     _WATCHED.add(thing)
 
 

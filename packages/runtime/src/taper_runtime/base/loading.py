@@ -1,9 +1,9 @@
 """Stop a load early: on a timeout, or when another thread asks for it.
 
-A load looks, between some tensors, nodes, steps of a recipe or of a proof and the next, whether it
-is to go on. What takes long and cannot look is left to a thread of its own, which the load leaves
-behind if it is to end meanwhile. Meanwhile Python does not collect garbage, which takes tenths of a
-second in which nothing looks where a plan has a hundred thousand tensors.
+A load regularly checks whether it should stop: between tensors, nodes, and steps of recipes and
+proofs. A long computation that cannot check runs in its own thread, which the load abandons if it
+should stop. Garbage collection is paused during such a load: with a hundred thousand tensors it
+takes tenths of a second, during which nothing is checked.
 """
 
 from __future__ import annotations
@@ -30,35 +30,36 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 
-#: Bytes that are read, copied or looked through between two looks, or apart: some milliseconds.
+#: Bytes that are read or copied between two checks: some milliseconds. More run in their own
+#: thread.
 PIECE_BYTES = 1 << 24
 
-#: Tensors or nodes between two looks: each takes up to some tenths of a millisecond.
+#: Tensors or nodes between two checks: each takes up to some tenths of a millisecond.
 _ITEMS = 16
 
-#: Seconds between two looks while a thread computes something.
+#: Seconds between two checks while another thread computes.
 _GLANCE_S = 0.01
 
-#: Raises if the load that goes on in this context is to end; None where nothing ends it.
+#: Raises if the load in this context should stop; None if nothing can stop it.
 _CHECK: ContextVar[Check | None] = ContextVar("check", default=None)
 
 
-#: How many loads there are that something may end, and whether garbage is collected after them.
+#: The number of loads that can be stopped, and whether to enable garbage collection after them.
 _loads = 0
 _collects = False
 _LOADS = allocate_lock()
 
 
 def current_check() -> Check | None:
-    """Return what a load calls between two of its parts, for loops; None where nothing ends it."""
+    """Return the function that checks whether to stop, for loops; None if nothing stops it."""
     return _CHECK.get()
 
 
 def watched(items: Iterable[_Item]) -> Iterable[_Item]:
-    """Return ``items`` for a loop that looks now and then whether the load is to end.
+    """Return ``items`` for a loop, checking regularly whether the load should stop.
 
-    The loop is as fast as without where nothing can end it. It may get items some time after they
-    were taken.
+    If nothing can stop the load the loop costs nothing extra. Items may be fetched some time before
+    the loop gets them.
     """
     check = _CHECK.get()
     return items if check is None else _between_looks(items, check)
@@ -72,12 +73,12 @@ def _between_looks(items: Iterable[_Item], check: Check) -> Iterator[_Item]:
 
 
 def look() -> None:
-    """Raise if the load that goes on in this context is to end.
+    """Raise an error if the load in this context should stop.
 
     Raises
     ------
     StoppedError
-        Or the LoadTimeoutError that it may be.
+        If it should; on a timeout this is a LoadTimeoutError.
     """
     check = _CHECK.get()
     if check is not None:
@@ -86,7 +87,7 @@ def look() -> None:
 
 @contextmanager
 def ended_by(check: Check | None) -> Iterator[None]:
-    """Let ``check`` end the load inside the context by raising."""
+    """Let ``check`` stop the load inside the context by raising."""
     if check is None:
         yield
         return
@@ -112,7 +113,7 @@ def _pause(change: int) -> None:
 
 
 def load_check(flag: StopFlag, timeout_s: float | None) -> Check:
-    """Return what raises once a flag is set, or so many seconds from now on have passed."""
+    """Return a function that raises once a flag is set, or this many seconds from now."""
     from time import monotonic
 
     deadline = None if timeout_s is None else monotonic() + timeout_s
@@ -129,10 +130,10 @@ def load_check(flag: StopFlag, timeout_s: float | None) -> Check:
 def apart(
     function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
 ) -> _Result:
-    """Return what a function returns that takes long and cannot look; a load need not wait for it.
+    """Call a long function that cannot check for a stop; the load need not wait for it.
 
-    It is called on a thread of its own where something may end the load. It must not write what
-    others read, as it goes on to its end when the load has ended.
+    If something may stop the load, the function runs in its own thread. It must not write to shared
+    objects, because it continues after the load has stopped.
     """
     check = _CHECK.get()
     if check is None:
@@ -162,5 +163,5 @@ def apart(
 
 
 def apart_if_large(function: Callable[[np.ndarray], _Result], array: np.ndarray) -> _Result:
-    """Compute a function of an array, on a thread of its own if the array is large."""
+    """Compute a function of an array, in its own thread if the array is large."""
     return function(array) if array.nbytes < PIECE_BYTES else apart(function, array)

@@ -1,4 +1,4 @@
-"""Type and check the values that fields of options take.
+"""Define the types of option fields, and check their values.
 
 A check takes the field's name and a value; it returns the value to keep, or raises InputError.
 """
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
-#: Threads that the library can count.
+#: The most threads of the C library.
 MAX_THREADS = 2**31 - 1
 
-#: The device that is always there.
+#: The device that always exists.
 CPU_DEVICE = "cpu"
 
-#: How a file may be opened.
+#: The ways to open a file.
 LOAD_MODES = ("map", "copy")
 
-#: As what users get bfloat16, which numpy has not.
+#: The types in which users get bfloat16, which numpy lacks.
 BFLOAT16 = ("float32", "bits", "ml_dtypes")
 
-#: How memory may be laid out.
+#: The algorithms that lay out memory.
 ALGORITHMS = ("bump", "greedy_by_size", "disjoint_groups", "best")
 
 _LONGEST_INTERVAL_S = 86400.0
@@ -51,7 +51,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether nodes run in the plan's order, or each as soon as what it needs is there."""
+    """Whether nodes run in the plan's order, or each as soon as its operands are ready."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -68,21 +68,21 @@ class ExecutionOrder(IntEnum):
 class MemoryPlanning(NamedTuple):
     """How the memory of tensors is laid out.
 
-    The algorithm, the interval and what follows are about tensors whose sizes a run finds out, that
-    cross to where those sizes are known; ``enabled`` is about all.
+    ``enabled`` applies to all tensors. The other fields apply to tensors whose sizes are computed
+    in a run and that are used in a later segment.
 
     Attributes
     ----------
     enabled : bool
-        Whether tensors that are not needed at the same time share memory. Else each has memory of
-        its own: results are the same, a run takes more of it.
+        Whether tensors that are not needed at the same time share memory. If not, results are the
+        same and a run takes more memory.
     algorithm : str
-        ``"bump"``, where nothing shares memory, ``"greedy_by_size"``, ``"disjoint_groups"``, or
-        ``"best"``, the smallest that is known.
+        ``"bump"``, which shares nothing; ``"greedy_by_size"``; ``"disjoint_groups"``; or
+        ``"best"``, the one with the smallest result.
     interval_s : float
-        Seconds between two looks at whether a tensor has become larger than ever.
+        Seconds between two checks whether a tensor has become larger than ever before.
     deallocate_between_runs : bool
-        Whether a run gives its memory back to the system.
+        Whether memory is returned to the system after each run.
     """
 
     enabled: bool = True
@@ -164,7 +164,8 @@ def limits(name: str, value: object) -> Limits:
 
 def seed(name: str, value: object) -> int | None:
     """Check a seed, or None."""
-    from taper_runtime.base.random_state import check_seed  # which few plans need
+    # imported here because few plans need it
+    from taper_runtime.base.random_state import check_seed
 
     return check_seed(value)
 
@@ -193,7 +194,7 @@ def mode(name: str, value: object) -> ExecutionMode:
 
 
 def planning(name: str, value: object) -> MemoryPlanning:
-    """Check how memory is to be planned."""
+    """Check the fields of memory planning."""
     if not isinstance(value, MemoryPlanning):
         raise InputError(f"{name}: expected a SessionOptions.MemoryPlanning, got {value!r}")
     for field in ("enabled", "deallocate_between_runs"):
@@ -219,7 +220,7 @@ def frames(name: str, value: object) -> int:
 
 
 def interval(name: str, value: object) -> float:
-    """Check the seconds between two looks."""
+    """Check the seconds between two checks of tensors' sizes."""
     return _seconds(name, value, _LONGEST_INTERVAL_S)
 
 

@@ -1,7 +1,7 @@
-"""Compute sums of products of atoms, of which size expressions are made.
+"""Compute with polynomials over atoms, which represent size expressions.
 
-A polynomial is a mapping or a sequence of *terms*: products, each a sorted tuple of atoms, with
-their integer factors. The empty product is 1.
+A polynomial is a mapping or a sequence of *terms*: products with integer factors. A product is a
+sorted tuple of atoms; the empty product is 1.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-#: Products in one polynomial, and atoms in one product.
+#: The most products in one polynomial, and the most atoms in one product.
 MAX_TERMS, MAX_DEGREE = 200, 60
 
 
 class Atom(str):
     """A size variable (``function`` is empty) or a call: its canonical text.
 
-    Atoms are equal where their texts are. A str, so that products are compared and looked up as
-    fast as those are.
+    Atoms are equal if their texts are. They are strings, so that products are compared and looked
+    up fast.
 
     Attributes
     ----------
     text : str
-        The same, of exactly that type.
+        The text as a plain str.
     function : str
         ``floordiv``, ``min``, ``max``, or empty.
     args : tuple of sizes
-        Of a variable: an expression that it never exceeds, where one is known.
+        The arguments of a call. Of a variable: an expression that it never exceeds, if one is
+        known.
     low, high : int
-        Its value is between them, both included.
+        The bounds of its value, both included.
     """
 
     __slots__ = ("args", "function", "high", "low", "text")
@@ -46,7 +47,7 @@ class Atom(str):
     text: str
 
     def __new__(cls, text: str, function: str, args: tuple[int, ...], low: int, high: int) -> Self:
-        """Make one; ``text`` has to be canonical."""
+        """Make an atom; ``text`` must be canonical."""
         self = super().__new__(cls, text)
         self.text = text
         self.function = function
@@ -74,7 +75,7 @@ def multiply(a: FrozenTerms, b: FrozenTerms) -> Terms:
     Raises
     ------
     OpError
-        If it has more terms, or larger products, than an expression may have.
+        If the result has too many terms, or too large products.
     """
     product: Terms = {}
     for atoms, factor in a:
@@ -87,7 +88,7 @@ def multiply(a: FrozenTerms, b: FrozenTerms) -> Terms:
 
 
 def divide_product(atoms: tuple[Atom, ...], by: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
-    """Return one product divided by another; None if it does not divide."""
+    """Return one product divided by another, or None if it is not divisible."""
     left = list(atoms)
     for atom in by:
         if atom not in left:
@@ -97,16 +98,16 @@ def divide_product(atoms: tuple[Atom, ...], by: tuple[Atom, ...]) -> tuple[Atom,
 
 
 def lower_bound(terms: FrozenTerms) -> int:
-    """Return a number that the sum of ``terms`` is never less than.
+    """Return a lower bound of the sum of ``terms``.
 
-    Each atom is written as its least value plus a rest that is not negative. What becomes of
-    ``s * t - s`` with s, t >= 1 then has no negative term; as they are, its terms tell nothing.
+    Each atom is written as its minimum plus a non-negative rest. For ``s * t - s`` with s, t >= 1
+    the expanded form has no negative term, while the original form gives no useful bound.
     """
     spend(len(terms))
     low = 0
     shifted: Terms = {}
     for atoms, factor in terms:
-        if len(atoms) == 1:  # as below, for most terms
+        if len(atoms) == 1:  # same as below, but faster for most terms
             low += factor * atoms[0].low
             shifted[atoms] = shifted.get(atoms, 0) + factor
             continue

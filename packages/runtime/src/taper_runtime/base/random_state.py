@@ -1,13 +1,13 @@
-"""Keep torch's generator of random numbers on CPUs: Mersenne Twister, its state an array.
+"""Implement torch's CPU random number generator: a Mersenne Twister whose state is an array.
 
-The state is a plain int64 vector, so that a plan can pass it from draw to draw like any tensor:
-624 words of the twister, how many of them are used up, whether a normal is left over from the last
+The state is a plain int64 vector, so that a plan can pass it from draw to draw like any tensor. It
+holds the twister's 624 words, the number of used words, whether a normal is left over from the last
 pair, and that normal (the bits of a float64).
 
 M. Matsumoto and T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform
 pseudorandom number generator", 1998; numpy's ``RandomState``, whose numbers are frozen, implements
-it. How torch makes numbers of its words is documented in docs/random-numbers.md. Kernels in C draw
-from the same state (``src/random``); this is what they are compared with, and what makes states.
+it. docs/random-numbers.md documents how torch makes numbers from its words. Kernels in C draw from
+the same state (``src/random``); they are tested against this module, which also makes new states.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.forks import watch
 
 _WORDS = 624
-#: Elements of a state.
+#: The number of elements of a state.
 STATE_SIZE = _WORDS + 3
 _USED, _HAS_NORMAL, _NORMAL = _WORDS, _WORDS + 1, _WORDS + 2
 
-#: What ``torch.manual_seed`` takes.
+#: The seeds that ``torch.manual_seed`` accepts.
 _LEAST_SEED, _LARGEST_SEED = -(2**63), 2**64 - 1
 
-_CHUNK = 1 << 16  # words that are skipped at a time, so that they stay in cache
+_CHUNK = 1 << 16  # words that are skipped at a time; they fit in cache
 
-#: Twisters that no generator uses: to make one takes longer than most draws.
+#: Unused twisters for reuse: making one takes longer than most draws.
 _idle: list[np.random.RandomState] = []
 
 
 def check_seed(seed: object) -> int | None:
-    """Return ``seed`` if it is None or a number that ``torch.manual_seed`` takes.
+    """Return ``seed`` if it is None or a number that ``torch.manual_seed`` accepts.
 
     Raises
     ------
@@ -56,13 +56,13 @@ def check_seed(seed: object) -> int | None:
 
 
 def new_state(seed: int | None) -> np.ndarray:
-    """Return the state of a generator, int64 ``[STATE_SIZE]``.
+    """Return a new state of a generator, int64 ``[STATE_SIZE]``.
 
     Parameters
     ----------
     seed : int or None
-        The state after ``torch.manual_seed(seed)``, which uses the lower 32 bits. None gives a
-        state that no other has, of a process that began with the operating system's entropy.
+        The seed, for the state after ``torch.manual_seed(seed)``, which uses the lower 32 bits.
+        None gives a unique state, which derives from the operating system's entropy.
     """
     if seed is None:
         state = np.zeros(STATE_SIZE, np.int64)
@@ -75,9 +75,9 @@ def new_state(seed: int | None) -> np.ndarray:
 
 
 class _Unseeded:
-    """Draws the words of unseeded states; asking the system for each takes as long as a small run.
+    """Draws the words of unseeded states; asking the system each time is as slow as a small run.
 
-    They are of another generator (M. O'Neill, "PCG: a family of simple fast space-efficient
+    The words come from another generator (M. O'Neill, "PCG: a family of simple fast space-efficient
     statistically good algorithms for random number generation", 2014), which numpy locks.
     """
 
@@ -101,12 +101,12 @@ _UNSEEDED = _Unseeded()
 
 
 def check_state(state: np.ndarray) -> int:
-    """Return how many words of ``state`` are used up.
+    """Return how many words of ``state`` are used.
 
     Raises
     ------
     InputError
-        If it is no state: they are counted from 0 to 624.
+        If it is not a valid state, or the number is not from 0 to 624.
     """
     used = int(state[_USED])
     if not 0 <= used <= _WORDS:
@@ -120,7 +120,7 @@ class Generator:
     Parameters
     ----------
     state : numpy.ndarray
-        int64 ``[STATE_SIZE]``; it is left as it is.
+        int64 ``[STATE_SIZE]``; it is not changed.
 
     Raises
     ------
@@ -149,7 +149,7 @@ class Generator:
 
     @property
     def state(self) -> np.ndarray:
-        """The current state."""
+        """Return the current state."""
         return _encode(self._source, self._normal)
 
     def words(self, count: int) -> np.ndarray:
@@ -162,20 +162,20 @@ class Generator:
             self.words(min(_CHUNK, count - start))
 
     def long_words(self, count: int) -> np.ndarray:
-        """Draw ``count`` 64-bit numbers, as uint64, each from two words, the upper first."""
+        """Draw ``count`` 64-bit numbers, as uint64; each takes two words, the upper one first."""
         words = self.words(2 * count).astype(np.uint64)
         return words[0::2] << np.uint64(32) | words[1::2]
 
     def doubles(self, count: int) -> np.ndarray:
-        """Draw ``count`` numbers from [0, 1) of 53 bits, as float64."""
+        """Draw ``count`` numbers in [0, 1) with 53 random bits, as float64."""
         return (self.long_words(count) & np.uint64(2**53 - 1)) * 2.0**-53
 
     def normals(self, count: int) -> np.ndarray:
         """Draw ``count`` standard normals one after the other, as float64.
 
         They come in pairs (G. Box and M. Muller, "A note on the generation of random normal
-        deviates", 1958); what is left of a pair is the next one's first.
-        The C library's functions make them, as for kernels: a state has the bits of a normal.
+        deviates", 1958); the second one of a pair is kept for the next call. Functions of the C
+        library compute them, as in kernels, because the state holds the bits of a normal.
         """
         values = [] if self._normal is None else [self._normal]
         for first, second in self.doubles(2 * (max(count - len(values), 0) + 1 >> 1)).reshape(

@@ -1,4 +1,4 @@
-"""Put values, or variables of other ranges, in place of the variables of size expressions."""
+"""Substitute values, or variables with other ranges, for the variables of size expressions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def size_at(size: int, values: Mapping[str, int]) -> int:
-    """Return the number that ``size`` is for these values of its variables.
+    """Return the value of ``size`` for these values of its variables.
 
     Raises
     ------
     InputError
-        If it, or something on the way to it, does not fit 64 bits, or a divisor is less than 1.
+        If the value or an intermediate result does not fit 64 bits, or a divisor is less than 1.
     """
     if not isinstance(size, Size):
         return size
@@ -36,7 +36,7 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
         return values[atom.text]
     a, b = (size_at(arg, values) for arg in atom.args)
     if atom.function == "floordiv":
-        if b < 1:  # where a variable is 0
+        if b < 1:  # if a variable is 0
             raise InputError(f"sizes of the inputs: {atom.text} divides by {b}")
         return a // b
     return min(a, b) if atom.function == "min" else max(a, b)
@@ -49,16 +49,16 @@ def _checked(value: int, size: int) -> int:
 
 
 def ranged(size: int, known: Mapping[str, int]) -> int:
-    """Return ``size`` with these variables, of other ranges, in place of those of their names."""
+    """Return ``size`` with its variables replaced by those in ``known``, with other ranges."""
     result: int = replace_variables(size, lambda atom: known.get(atom.text, of_atom(atom)))
     return result
 
 
 def assuming_nonempty(shape: Collection[int]) -> Callable[[int], int]:
-    """Return a function that rewrites sizes by what follows from ``shape`` having elements.
+    """Return a function that rewrites sizes under the assumption that ``shape`` has elements.
 
-    What is said of where a tensor lies is said of its elements, so it need not hold where there are
-    none: a variable that is a factor of a dim is then 1 or more.
+    Claims about a tensor's placement are claims about its elements, so they need not hold if it has
+    none. If it has some, a variable that is a factor of a dim is at least 1.
     """
     if Size not in map(type, shape):
         return unchanged
@@ -76,7 +76,7 @@ def assuming_nonempty(shape: Collection[int]) -> Callable[[int], int]:
     def assume(size: int) -> int:
         if not isinstance(size, Size):
             return size
-        key = (assuming_nonempty, factors)  # once, as other operations: layers repeat it
+        key = (assuming_nonempty, factors)  # cached like other operations, because layers repeat it
         result = size.results.get(key)
         if result is None:
             result = replace_variables(size, lambda atom: _raised(atom, factors))
@@ -87,7 +87,7 @@ def assuming_nonempty(shape: Collection[int]) -> Callable[[int], int]:
 
 
 def unchanged(size: int) -> int:
-    """Return ``size``: what :func:`assuming_nonempty` makes of sizes of which none may be 0."""
+    """Return ``size``: :func:`assuming_nonempty` if no variable may be 0."""
     return size
 
 

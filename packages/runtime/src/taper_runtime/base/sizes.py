@@ -1,17 +1,18 @@
-"""Compute with size expressions: dims that the inputs of a run decide.
+"""Compute with size expressions: dims that depend on the inputs of a run.
 
 A size is an ``int``, or an expression over *size variables*: a polynomial whose atoms are variables
-and calls of ``floordiv``, ``min`` and ``max``. An expression stands wherever an int would and takes
-part in the same arithmetic, so rules written for ints (type inference, view rules) hold for every
-size at once. Two things keep that sound:
+and calls of ``floordiv``, ``min`` and ``max``. An expression can be used wherever an int can, with
+the same arithmetic. So rules written for ints (type inference, view rules) work for all sizes at
+once. Two things keep that sound:
 
-- expressions are canonical: equal structure means equal value whatever the variables are. Where the
-  structure differs ``==`` is False, though some sizes may make both sides equal;
-- an order (``<``, ``<=``...) and the truth of an expression are decided from the ranges of its
-  variables, and raise :class:`UndecidedError` where the ranges leave both answers open.
+- expressions are canonical: equal structure means equal values for all values of the variables. If
+the
+  structures differ, ``==`` is False, even if both sides are equal for some values;
+- comparisons (``<``, ``<=``...) and the truth of an expression are decided from the ranges of its
+  variables. They raise :class:`UndecidedError` if both answers are possible.
 
-Annotations say ``int`` for a size, expression or not: that is how it is used. Type checkers see an
-expression as a subclass of it; at run time it is none, so that nothing takes it for a number.
+Annotations say ``int`` for every size, because that is how sizes are used. Type checkers see an
+expression as a subclass of int. At run time it is not one, so that no code takes it for a number.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ if TYPE_CHECKING:
 else:
     _Int = object
 
-#: Largest size a variable may take. Products of several may exceed 64 bits: evaluation checks.
+#: The largest value of a variable. Products of several may exceed 64 bits; evaluation checks that.
 MAX_SIZE = 2**48
 
-#: A range that ends here or later has no end that anyone asked for.
+#: A range that ends here or later counts as unbounded.
 UNBOUNDED = 2**31 - 1
 
-#: Values that a size expression may have when it is evaluated: signed 64-bit integers.
+#: The range of a size expression's value: signed 64-bit integers.
 LOW, HIGH = -(2**63), 2**63 - 1
 
-#: Steps of making an expression, beside one for each of its terms.
+#: The proof steps of making an expression, in addition to one per term.
 _MAKING = 2
 
-#: Characters of an expression's text that take as long to write as a step of a proof.
+#: The characters of an expression's text that take as long to write as a proof step.
 _CHARS = 200
 
-#: Quotients in one expression that its bounds look into.
+#: The most quotients of one expression that its bounds expand.
 _MAX_QUOTIENTS = 4
 
 FUNCTIONS = ("floordiv", "min", "max")
@@ -66,7 +67,7 @@ class UndecidedError(OpError):
     Attributes
     ----------
     size : size
-        What its ranges leave open.
+        The size that the ranges leave undecided.
     """
 
     def __init__(self, message: str, size: int = 0) -> None:
@@ -75,10 +76,10 @@ class UndecidedError(OpError):
 
 
 def _once(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Cache results of binary operations: models repeat the same size arithmetic in every layer.
+    """Cache the results of binary operations: models repeat size arithmetic in every layer.
 
-    The size keeps the result, not a table of all: elsewhere a variable of that name may have
-    another range.
+    The size holds its results. A global table would be wrong, because a variable of the same name
+    may have another range elsewhere.
     """
 
     def remembered(self: Size, other: object) -> Any:
@@ -99,9 +100,9 @@ class Size(_Int):
     Attributes
     ----------
     terms : tuple of (tuple of Atom, int)
-        Products and their factors, in canonical order: no factor is 0, no product stands twice.
+        Products and their factors, in canonical order; no factor is 0, no product occurs twice.
     results : dict
-        What operations on it gave, by operation and operand.
+        The cached results of operations, by operation and operand.
     """
 
     __slots__ = ("_hash", "_low", "_text", "results", "terms")
@@ -192,9 +193,9 @@ class Size(_Int):
 
 
 def variable(name: str, low: int, high: int) -> int:
-    """Return a size variable between ``low`` and ``high``, both included; an int if they meet.
+    """Return a size variable between ``low`` and ``high``, both included; an int if they are equal.
 
-    ``high`` may be an expression in other variables: a part of something has no more elements.
+    ``high`` may be an expression in other variables, as for the size of a part of a tensor.
     """
     if low == high:
         return low
@@ -203,12 +204,12 @@ def variable(name: str, low: int, high: int) -> int:
 
 
 def range_of(atom: Atom) -> tuple[int, int]:
-    """Return what :func:`variable` made a variable of."""
+    """Return the range with which :func:`variable` made a variable."""
     return atom.low, atom.args[0] if atom.args else atom.high
 
 
 def replace_variables(size: Any, variable: Callable[[Atom], int]) -> Any:
-    """Return ``size`` with ``variable(atom)`` in place of each variable."""
+    """Return ``size`` with each variable replaced by ``variable(atom)``."""
     if not isinstance(size, Size):
         return size
     total: Any = 0
@@ -225,7 +226,7 @@ def replace_variables(size: Any, variable: Callable[[Atom], int]) -> Any:
 
 
 def quotient(a: int, b: int) -> int:
-    """Return ``a // b``; :class:`UndecidedError` where ``b`` may be less than 1, ints included."""
+    """Return ``a // b``; raise :class:`UndecidedError` if ``b`` may be less than 1."""
     result: int = _floordiv(a, b)
     return result
 
@@ -245,33 +246,33 @@ CALLS = {"floordiv": quotient, "min": smallest, "max": largest}
 
 
 def is_static(size: int) -> bool:
-    """Whether ``size`` is an int, the same for all inputs."""
+    """Return whether ``size`` is an int, the same for all inputs."""
     return type(size) is int
 
 
 def bounds(size: int) -> tuple[int, int]:
-    """Return numbers that ``size`` is between, both included, from the ranges of its variables."""
+    """Return bounds of ``size``, both included, from the ranges of its variables."""
     if not isinstance(size, Size):
         return size, size
     return _low(size), -_low(-size)
 
 
 def _low(size: Any, enough: float = inf) -> int:
-    """Return a number that ``size`` is never less than: the first found that is ``enough``."""
+    """Return a lower bound of ``size``; stop searching at one of at least ``enough``."""
     if not isinstance(size, Size):
         return int(size)
     if size._low is None:
         low = ask(_found, size, enough)
-        if low >= enough:  # there may be a larger one
+        if low >= enough:  # there may be a larger bound
             return low
         size._low = low
     return size._low
 
 
 def _found(size: Any, enough: float) -> int:
-    """Return :func:`_least` of a size; a question computes that of equal ones once."""
+    """Return :func:`_least` of a size, cached within one question."""
     steps = CURRENT.get()
-    assert steps is not None  # as a question goes on
+    assert steps is not None  # only within a question
     low = steps.lows.get(size._text)
     if low is None:
         low = _least(size, enough)
@@ -281,7 +282,7 @@ def _found(size: Any, enough: float) -> int:
 
 
 def variables(size: int) -> Iterator[Atom]:
-    """Yield the variables in ``size``; one may come more than once."""
+    """Yield the variables in ``size``; a variable may be yielded several times."""
     if not isinstance(size, Size):
         return
     for atoms, _ in _terms(size):
@@ -294,7 +295,7 @@ def variables(size: int) -> Iterator[Atom]:
 
 
 def linear(size: int) -> tuple[str, int, int] | None:
-    """Return variable, factor and addend if ``size`` is ``factor * variable + addend``."""
+    """Return (variable, factor, addend) if ``size`` is ``factor * variable + addend``."""
     if not isinstance(size, Size):
         return None
     (atoms, factor), *rest = _terms(size)
@@ -304,7 +305,7 @@ def linear(size: int) -> tuple[str, int, int] | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` can name a size variable."""
+    """Return whether ``text`` is a valid name of a size variable."""
     return text.isascii() and text.isidentifier() and len(text) <= 100 and text not in FUNCTIONS
 
 
@@ -334,7 +335,7 @@ def _make(terms: Terms) -> int:
 
 
 def of_atom(atom: Atom) -> int:
-    """Return an atom as a size."""
+    """Return the size that consists of one atom."""
     return Size((((atom,), 1),))
 
 
@@ -347,8 +348,8 @@ def _sum(a: Any, b: Any, sign: int) -> Any:
 def _floordiv(a: Any, b: Any) -> Any:
     """Divide the terms that are exact multiples; the remainder becomes an atom.
 
-    ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` where b is a number.
-    There ``(x // m + r) // b`` is ``(x + m * r) // (m * b)``: halving twice is dividing by four.
+    ``(q * b + r) // b = q + r // b``, with the factors of ``r`` in ``[0, b)`` if b is a number.
+    Then ``(x // m + r) // b`` is also ``(x + m * r) // (m * b)``: halving twice divides by four.
     """
     if not (_is_size(a) and _is_size(b)):
         return NotImplemented
@@ -401,14 +402,14 @@ def _floordiv(a: Any, b: Any) -> Any:
 def _nearest(rest: Terms, b: int) -> int:
     """Return ``rest / b`` with its factors rounded to whole numbers.
 
-    What it leaves of ``63*s // 64`` is ``-s // 64``, which is -1 where s is 1 to 64: a length
-    padded to whole chunks has that remainder.
+    The remainder of ``63*s // 64`` is ``-s // 64``, which is -1 for s from 1 to 64. Lengths that
+    are padded to whole chunks have such remainders.
     """
     return _make({atoms: 1 for atoms, factor in rest.items() if atoms and 2 * factor > b})
 
 
 def _divide_by_sum(a: Any, b: Any) -> tuple[Terms, Terms]:
-    """Return quotient and remainder of a division by ``b``'s first term, as of polynomials."""
+    """Return quotient and remainder of polynomial division by ``b``'s first term."""
     (atoms, factor), *_ = _terms(b)
     quotient: Terms = {}
     rest = a
@@ -423,7 +424,7 @@ def _divide_by_sum(a: Any, b: Any) -> tuple[Terms, Terms]:
 
 
 def _inner_division(size: int) -> Atom | None:
-    """Return a division by a number that is a summand of ``size``, taken once."""
+    """Return a floor division by a number that is a summand of ``size`` with factor 1, or None."""
     for atoms, factor in _terms(size):
         if len(atoms) != 1 or factor != 1 or atoms[0].function != "floordiv":
             continue
@@ -456,9 +457,9 @@ def _is_at_least(a: Any, b: Any) -> Any:
 
 
 def _is_never_less(a: Any, b: Any, by: int = 0) -> bool:
-    """Whether the ranges tell that ``a`` is at least ``b + by``; False where they do not.
+    """Return whether the ranges prove that ``a`` is at least ``b + by``.
 
-    The ends of a slice may be as large as int64 goes: a difference from them need not be a size.
+    The ends of a slice may be the largest int64, so a difference from them need not be a size.
     """
     if is_static(b) and _low(a, b + by) >= b + by:
         return True
@@ -477,12 +478,11 @@ def _is_never_less(a: Any, b: Any, by: int = 0) -> bool:
 
 
 def _least(size: Any, enough: float) -> int:
-    """Return a number that ``size`` is never less than: the first found that is ``enough``.
+    """Return a lower bound of ``size``; stop searching at one of at least ``enough``.
 
-    ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. With that for each quotient a sum may
-    keep what the quotients have in common, as in ``s - (s + 1) // 2``, whose atoms tell nothing
-    when each is as small or as large as it can be. In the same way a variable that is subtracted is
-    its limit less a rest, where it has one.
+    Bounding each atom by itself loses what atoms have in common, as in ``s - (s + 1) // 2``. So
+    quotients are expanded: ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. In the same way,
+    a subtracted variable that has a limit is written as the limit minus a non-negative rest.
     """
     low = lower_bound(_terms(size))
     for each in _without_extreme(size) if low < enough else ():
@@ -513,14 +513,14 @@ def _least(size: Any, enough: float) -> int:
         scale *= factor
     if scale == 1:
         return low
-    # a whole number of ``common``
+    # a multiple of ``common``
     return max(low, common * -(-lower_bound(_terms(size)) // (scale * common)))
 
 
 def _without_extreme(size: Any) -> Iterator[int]:
-    """Yield sizes that are no larger: with either argument for a subtracted min or an added max.
+    """Yield sizes that are not larger, with one subtracted min or added max replaced.
 
-    The first of those is replaced, where it stands once and by itself.
+    The first one that occurs alone in a term with factor 1 is replaced by either of its arguments.
     """
     counts: dict[Atom, int] = {}
     for atoms, _ in _terms(size):
@@ -537,9 +537,9 @@ def _without_extreme(size: Any) -> Iterator[int]:
 
 
 def _limited(size: Any) -> Atom | None:
-    """Return a subtracted variable that has a limit; one that the limits of others do not hold.
+    """Return a subtracted variable that has a limit, one that no other variable's limit contains.
 
-    Of ``8 - a - b`` with ``b`` at most ``8 - a`` the limit of ``b`` tells that it is not negative.
+    In ``8 - a - b`` with ``b <= 8 - a``, the limit of ``b`` proves that it is not negative.
     """
     found = [a for atoms, n in _terms(size) if n < 0 for a in atoms if a.args and not a.function]
     held = {inner for atom in found for inner in variables(atom.args[0])} if len(found) > 1 else ()
@@ -547,14 +547,14 @@ def _limited(size: Any) -> Atom | None:
 
 
 def _with_rest(size: Any, limited: Atom) -> Any:
-    """Return ``size`` with a variable written as its limit less a rest."""
+    """Return ``size`` with a variable written as its limit minus a rest."""
     (limit,) = limited.args
     rest = Atom(f"{limited} rest", "", (), 0, max(bounds(limit)[1] - limited.low, 0))
     return replace_variables(size, lambda a: limit - of_atom(rest) if a == limited else of_atom(a))
 
 
 def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
-    """Return ``size`` times a number, with the remainder in place of the quotient; that number."""
+    """Return ``size`` times a number, with the quotient eliminated by its remainder; the number."""
     numerator, divisor = quotient.args
     remainder = of_atom(Atom(f"{quotient} remainder", "", (), 0, divisor - 1))
     powers = [atoms.count(quotient) for atoms, _ in _terms(size)]

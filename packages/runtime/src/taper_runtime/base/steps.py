@@ -1,7 +1,7 @@
-"""Count the steps of proofs about sizes, so that each of them ends, and every load.
+"""Count the steps of proofs about sizes, so that every proof and every load ends.
 
-A step is about the work on one term of a polynomial, one or two microseconds. The count depends on
-nothing but the question, so that a file is refused on every machine or on none.
+A step is roughly the work on one term of a polynomial, one or two microseconds. The count depends
+only on the question, so that a file is refused on every machine or on none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _Question = TypeVar("_Question")
 _Answer = TypeVar("_Answer")
 _More = ParamSpec("_More")
 
-#: Steps of one question about a size where no load counts them: less than half a second. Those
-#: that plans of the zoo ask take less than a hundredth.
+#: The most steps of one question about a size outside a load: less than half a second. The
+#: questions of the zoo's plans take less than a hundredth of that.
 MAX_STEPS = 200_000
 
-#: Steps between two looks at whether the load is to end: some milliseconds.
+#: Steps between two checks whether the load should stop: some milliseconds.
 _BETWEEN_LOOKS = 2_000
 
-#: Characters of an expression in an error.
+#: The most characters of an expression in an error.
 _MAX_TEXT = 200
 
 
@@ -38,15 +38,15 @@ class Steps:
     ----------
     left : int
     question : object
-        The size or text that is being looked at, which the error names; None between two.
+        The size or text of the current question, which the error names; None between two questions.
     lows : dict of str to int
-        What the question has found so far: least values, by the text of expressions.
+        The lower bounds that the question has found so far, by the text of expressions.
 
     Parameters
     ----------
     most : int
     refuse : callable
-        Makes the error of a question whose steps are spent.
+        Makes the error for a question when the quota is exceeded.
     """
 
     __slots__ = ("_check", "_look_at", "_refuse", "left", "lows", "question")
@@ -65,9 +65,9 @@ class Steps:
         Raises
         ------
         Exception
-            What ``refuse`` makes, if there are not so many left.
+            The error of ``refuse``, if the quota is exceeded.
         StoppedError
-            If the load is to end.
+            If the load should stop.
         """
         self.left -= count
         if self.left < self._look_at:
@@ -78,7 +78,7 @@ class Steps:
             raise self._refuse(about if self.question is None else self.question)
 
 
-#: Of the load or the question that goes on in this context; None where there is neither.
+#: The quota of the current load or question in this context; None if there is neither.
 CURRENT: ContextVar[Steps | None] = ContextVar("steps", default=None)
 
 
@@ -105,13 +105,13 @@ def ask(
     *more: _More.args,
     **named: _More.kwargs,
 ) -> _Answer:
-    """Return ``answer(question, ...)``; what it asks on the way is part of the question.
+    """Return ``answer(question, ...)``; inner questions count as part of this one.
 
     Raises
     ------
     UnsupportedOpError
-        If that takes more than :data:`MAX_STEPS`; in a load what :class:`Steps` says, if the load
-        has none left.
+        If that takes more than :data:`MAX_STEPS`. In a load, the error of its :class:`Steps` is
+        raised if the quota of the load is exceeded.
     """
     steps = CURRENT.get()
     if steps is not None and steps.question is not None:
@@ -134,6 +134,6 @@ def _refuse(question: object) -> UnsupportedOpError:
 
 
 def shortened(question: object) -> str:
-    """Return the beginning of the text of a size, as far as it tells which it is."""
+    """Return the beginning of the text of a size, enough to identify it."""
     text = str(question)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

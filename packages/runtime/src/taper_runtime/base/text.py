@@ -1,4 +1,4 @@
-"""Write text for messages: words of strangers made safe for a terminal, similar names, counts."""
+"""Format text for messages: make foreign words safe for a terminal, suggest names, count."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable
     from typing import TypeGuard
 
-#: Characters of a message about a stranger's file: names in it may be of any length.
+#: The most characters of a message about an untrusted file, whose names may have any length.
 MAX_MESSAGE = 500
 
 
 def printable(text: str) -> str:
-    r"""Return ``text`` as one line without characters that steer a terminal.
+    r"""Return ``text`` as one line without terminal control characters.
 
     What Unicode calls a control, format, surrogate, private or unassigned character, and every
     separator but the space, stands as its escape: ``\x1b``, ``\n``, ``\u202e``. So a name can
@@ -30,13 +30,13 @@ def printable_lines(text: str) -> str:
 
 
 def with_end(message: str) -> str:
-    """Return a message of at most :data:`MAX_MESSAGE` characters; dots stand for the rest."""
+    """Return a message of at most :data:`MAX_MESSAGE` characters; dots replace the rest."""
     return f"{message[:MAX_MESSAGE]}..." if len(message) > MAX_MESSAGE else message
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the known word that ``word`` is like, by a ratio of at least ``likeness``, or None."""
-    from difflib import get_close_matches  # rarely needed
+    """Return the known word most similar to ``word``, or None below a ratio of ``likeness``."""
+    from difflib import get_close_matches  # imported here because it is rarely needed
 
     return next(iter(get_close_matches(word, list(known), 1, likeness)), None)
 
@@ -58,5 +58,5 @@ def counted(count: int, what: str) -> str:
 
 
 def is_one_of(word: object, known: Container[str]) -> TypeGuard[str]:
-    """Whether ``word`` is a string, and one of the known: other objects may not even compare."""
+    """Return whether ``word`` is one of the known strings; other types may not be comparable."""
     return isinstance(word, str) and word in known

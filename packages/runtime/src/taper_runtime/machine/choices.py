@@ -1,8 +1,8 @@
-"""Choose which kernel computes a node, and in which of its ways.
+"""Choose the kernel that computes a node, and the kernel's variant.
 
-A kernel's row lists its variants, such as dot products or tiles over packed panels. What serves a
-node is offered to a :class:`Choice` when the node is prepared: when a session is opened, and for
-each new set of sizes.
+A kernel's row lists its variants, such as dot products or tiles over packed panels. When a node is
+prepared, a :class:`Choice` gets an offer for each kernel and variant that supports it. Nodes are
+prepared when a session is opened, and for each new set of sizes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class ChosenNode(NamedTuple):
-    """A node that something is chosen for, all sizes known.
+    """A node for which a kernel is chosen; all sizes are known.
 
     Attributes
     ----------
     label : str
-        What errors call it.
+        The node's name in errors.
     op : OpDef
     inputs, outputs : sequence of TensorType or None
     attrs : mapping
@@ -42,27 +42,27 @@ class ChosenNode(NamedTuple):
 
 
 class Choice(ABC):
-    """Chooses among what serves a node."""
+    """Chooses one of the offers for a node."""
 
     @abstractmethod
     def choose(
         self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
     ) -> int | None:
-        """Return which of the offers computes the node; None where there is none.
+        """Return the offer that computes the node, or None if there is none.
 
         Parameters
         ----------
         node : ChosenNode
         offers : sequence of Offer
-            By kernel in order of preference, what a kernel chooses itself before its other
-            variants: the first is what is taken where nobody chooses.
+            The offers, by kernel in order of preference, with a kernel's default before its other
+            variants. The first one is the default.
         refused : sequence of (str, str)
-            Kernels and variants of the op that do not serve the node, each with the reason.
+            Kernels and variants of the op that do not support the node, each with the reason.
         """
 
 
 class First(Choice):
-    """Takes the first kernel that serves a node, and the variant that it chooses itself."""
+    """Takes the first kernel that supports a node, in its default variant."""
 
     def choose(
         self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
@@ -72,10 +72,10 @@ class First(Choice):
 
 
 class LeastCost(Choice):
-    """Takes what the cost model estimates to be fastest (:mod:`taper_runtime.machine.cost`).
+    """Takes the fastest offer by the cost model's estimate (:mod:`taper_runtime.machine.cost`).
 
-    The estimate adds what an offer does beyond its op to the op's work. It rests on a typical
-    machine, so that all machines of one ISA level choose alike.
+    The estimate adds an offer's extra work to the op's work. It uses the limits of a typical
+    machine, so that all machines of one ISA level make the same choice.
     """
 
     def choose(
@@ -94,16 +94,16 @@ def estimate_ns(node: ChosenNode, offer: Offer) -> float:
 
 
 class MeasuredChoice(Choice):
-    """Takes what was measured to be fastest, and the first offer where nothing was measured.
+    """Takes the offer that was measured to be fastest, or the first one without measurements.
 
     Parameters
     ----------
     times : callable
-        ``(node, offers) -> sequence of float or None``: nanoseconds of each offer; None where they
-        are not known.
+        ``(node, offers) -> sequence of float or None``: the nanoseconds of each offer, or None if
+        they are unknown.
     other_bits : bool
-        Whether offers of other bits than the first may be taken. Measurements differ from time to
-        time, and results would with them.
+        Whether offers whose results differ in bits from the first's may be taken. Measurements
+        vary, so results would vary with them.
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class MeasuredChoice(Choice):
 
 
 class Forced(Choice):
-    """Takes the kernel or the variant of one name only.
+    """Takes only the kernel or the variant of one name.
 
     Parameters
     ----------
     name : str
     among : Choice
-        Chooses where several offers have the name.
+        Chooses if several offers have the name.
     """
 
     def __init__(self, name: str, among: Choice) -> None:
@@ -147,8 +147,8 @@ class Forced(Choice):
         Raises
         ------
         UnsupportedOpError
-            If no offer has the name: with the reason of each that does not serve the node, and what
-            serves it.
+            If no offer has the name. The message says why the kernel or variant does not support
+            the node, and what does.
         """
         named = [i for i, offer in enumerate(offers) if self._name in (offer.kernel, offer.variant)]
         if not named:
@@ -159,6 +159,7 @@ class Forced(Choice):
     def _reason(
         self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
     ) -> str:
+        """Explain why no offer has the forced name."""
         types = ", ".join("absent" if each is None else _type_text(each) for each in node.inputs)
         asked = f"kernels={{{node.op.name!r}: {self._name!r}}}"
         lines = [
@@ -180,17 +181,17 @@ def _type_text(type_: TensorType) -> str:
 
 FIRST = First()
 
-#: What ``SessionOptions.kernel_choice`` may be called.
+#: The values of ``SessionOptions.kernel_choice``.
 NAMES = ("first", "cost", "measured")
 
 
 def choice_named(name: str) -> Choice | None:
-    """Return the choice of one of :data:`NAMES`; None for ``"first"``, which asks nobody.
+    """Return the choice of one of :data:`NAMES`; None for ``"first"``, which needs no choice.
 
     Raises
     ------
     OptionError
-        For ``"measured"``: no measurements are stored yet.
+        If the name is ``"measured"``: no measurements are stored yet.
     """
     if name == "measured":
         raise OptionError(

@@ -1,10 +1,10 @@
 """Estimate how long a node takes.
 
-One model serves the passes that weigh one form of a graph against another, the number of threads
-of a node, and the floor that a profile holds times against. It is the roofline (Williams, Waterman,
-Patterson: "Roofline", CACM 2009) with two kinds of traffic: what streams in while a kernel
-computes, such as weights, and what it waits for, such as the output of the node before that no
-longer fits the cache.
+One model serves three uses: passes that compare forms of a graph, the number of threads of a node,
+and the lower bound that a profile compares times with. It is the roofline model (Williams,
+Waterman, Patterson: "Roofline", CACM 2009) with two kinds of traffic. Streamed traffic, such as
+weights, overlaps with arithmetic. A kernel waits for the other kind, such as the output of the node
+before when it has left the cache.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 class Locality(NamedTuple):
     """The memory traffic of a node, and how much of the node is computed at once.
 
-    Operands that are in the core's own cache cause none.
+    Operands in the core's own cache cause no traffic.
 
     Attributes
     ----------
     share : float
-        Part of the node that is computed at once, by its output's elements.
+        The fraction of the node's output elements that are computed at once.
     streamed : float
         Nanoseconds of traffic that overlap with arithmetic.
     waited : float
-        Nanoseconds of traffic that do not.
+        Nanoseconds of traffic that do not overlap.
     """
 
     share: float = 1.0
@@ -42,7 +42,7 @@ class Locality(NamedTuple):
     waited: float = 0.0
 
 
-#: The whole node, its operands in the core's own cache.
+#: The whole node is computed at once, with its operands in the core's own cache.
 NEAR = Locality()
 
 
@@ -61,17 +61,16 @@ def cost(
     ----------
     op : OpDef
     inputs : sequence of TensorType
-        With static shapes. The type says in which format a weight is stored, and so which
-        algorithm reads it.
+        The types, with static shapes. The format of a weight's type decides the algorithm.
     outputs : sequence of TensorType
     attrs : mapping
         Complete.
     place : Locality
     limits : MachineLimits, optional
-        :data:`taper_runtime.machine.limits.TYPICAL` unless given.
+        By default :data:`taper_runtime.machine.limits.TYPICAL`.
     extra : (int, int), optional
-        What a kernel says that it does beyond the op, in place of what the op expects: flops, and
-        bytes of traffic with scratch.
+        The kernel's own figures of extra flops, and of bytes of scratch traffic; they replace the
+        op's estimate.
     """
     limits = limits or machine.TYPICAL
     work = op.work(inputs, outputs, attrs)
@@ -85,34 +84,34 @@ def cost(
 
 
 def shared_ns(nbytes: float) -> float:
-    """Estimate the time of reading or writing bytes beyond a core's own cache."""
+    """Estimate the time of reading or writing bytes outside a core's own cache, in nanoseconds."""
     return nbytes / machine.TYPICAL.memory[-2].read
 
 
 def memory_ns(nbytes: float) -> float:
-    """Estimate the time of reading bytes that a run touches once, such as its weights."""
+    """Estimate the time of reading bytes that a run reads once, such as weights, in nanoseconds."""
     return nbytes / machine.TYPICAL.memory[-1].read
 
 
 def cache_bytes() -> int:
-    """Return how many bytes a core's own cache holds of what a node reads and writes."""
+    """Return how many bytes of a node's operands a core's own cache holds."""
     return machine.TYPICAL.memory[0].size
 
 
 def beyond_cache(nbytes: float) -> float:
-    """Return how much of a tensor has left the cache when the next node reads it.
+    """Return how many bytes of a tensor have left the cache when the next node reads it.
 
-    The other half of the cache is taken by what was read to make the tensor.
+    Half of the cache holds the operands that were read to compute the tensor.
     """
     return max(0.0, nbytes - cache_bytes() / 2)
 
 
 def threads_worth(work: Cost) -> int:
-    """Return how many threads a node keeps busy; 0 for a small one.
+    """Return how many threads a node can use well; 0 for a small one.
 
-    That is the longer of arithmetic and traffic, in units of what pays for a thread. All operands
-    are copied beyond the cache, since other cores have written or will read them. Sizes may be
-    expressions: the arithmetic is in integers.
+    This is the longer of arithmetic and traffic time, divided by the time that pays for one thread.
+    All operands count as traffic outside the cache, since other cores have written or will read
+    them. Sizes may be expressions, so the arithmetic uses integers.
     """
     limits = machine.TYPICAL
     flops = round(limits.flops * limits.worker_ns)
@@ -121,7 +120,7 @@ def threads_worth(work: Cost) -> int:
 
 
 def alone_ns(work: Cost) -> float:
-    """Estimate the nanoseconds of a node on one thread, with all its traffic beyond the cache."""
+    """Estimate the nanoseconds of a node on one thread, with all traffic outside the cache."""
     limits = machine.TYPICAL
     return limits.node_ns + max(work.flops / limits.flops, work.bytes / limits.memory[-2].copy)
 
@@ -131,17 +130,17 @@ def traffic_ns(
 ) -> float:
     """Return the least time of a node's traffic, in nanoseconds.
 
-    Constants come from the level that holds all that a run touches, since they are touched once a
-    run; the rest was just written and is read where it fits. A byte read for each byte written
-    counts as copied.
+    A run reads each constant once, so constants come from the level that holds everything that a
+    run touches. Other inputs were just written, and come from the nearest level that holds them. A
+    byte read per byte written counts as a copy.
 
     Parameters
     ----------
     limits : MachineLimits
     constant, read, written : int
-        Bytes of weights, of other inputs, of the output.
+        The bytes of weights, of other inputs, and of the output.
     resident : int
-        Bytes a whole run touches.
+        The bytes that a whole run touches.
     """
     near = limits.holding(read + written)
     traffic = constant / limits.holding(resident).read

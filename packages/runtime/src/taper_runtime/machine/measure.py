@@ -1,4 +1,4 @@
-"""Measure what this machine can do at most; write and read the record."""
+"""Measure the limits of this machine; write and read the record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.native._kernels import Buffer
 
-#: A measurement is the best of trials of at least this length, of which there are this many.
+#: The minimum length of a trial in seconds, and the number of trials, of which the best counts.
 _TRIAL_NS, _TRIALS = 2_000_000, 5
 _LINE = 64
 
@@ -23,7 +23,7 @@ _LINE = 64
 def measure_limits(
     levels: Sequence[str], threads: Sequence[int], advance: Callable[[], None] = lambda: None
 ) -> list[MachineLimits]:
-    """Measure every ISA level in ``levels`` at every number of threads; about a second each.
+    """Measure every ISA level at every number of threads; about a second each.
 
     ``advance`` is called after each measurement.
     """
@@ -74,7 +74,7 @@ def _best(isa: str, probe: str, threads: int, buffer: Buffer, nbytes: int) -> fl
 
 
 def describe_limits(limits: Sequence[MachineLimits]) -> str:
-    """Write a table, one line per ISA level and number of threads."""
+    """Return a table, one line per ISA level and number of threads."""
     caches = ", ".join(f"{m.name} {m.size >> 10} KiB" for m in limits[0].memory if m.size)
     names = [m.name for m in limits[0].memory]
     head = " ".join(f"{f'{name} read':>9} {'copy':>6}" for name in names)
@@ -96,7 +96,7 @@ def save_limits(limits: Sequence[MachineLimits], path: str | os.PathLike[str]) -
 
 
 def limits_data(limits: MachineLimits) -> dict[str, Any]:
-    """Return what is measured of limits, as plain data that JSON can hold."""
+    """Return the measured fields of limits, as plain data for JSON."""
     measured = {name: getattr(limits, name) for name in ("isa", "threads", "flops", "int8")}
     return {**measured, "memory": [m._asdict() for m in limits.memory]}
 
@@ -107,7 +107,7 @@ def load_limits(path: str | os.PathLike[str], isa: str, threads: int) -> Machine
     Raises
     ------
     InputError
-        If the file is not one that ``save_limits`` writes, or has none for them.
+        If ``save_limits`` did not write the file, or it has no limits for these two.
     """
     try:
         with open(path) as file:

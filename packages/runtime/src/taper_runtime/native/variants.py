@@ -6,15 +6,15 @@ from taper_runtime.base.records import NamedTuple
 
 
 class Variant(NamedTuple):
-    """One way in which a kernel computes nodes, as its row says.
+    """One way in which a kernel computes nodes, as declared in its row.
 
     Attributes
     ----------
     name : str
     other_bits : bool
-        Whether some node gets other bits than from the kernel's own choice.
+        Whether results may differ in bits from those of the kernel's default.
     tile : (int, int) or None
-        Rows and columns of the output that registers hold at a time.
+        The rows and columns of the output tile that registers hold.
     """
 
     name: str
@@ -23,23 +23,23 @@ class Variant(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A way to compute one node: a kernel that serves it, as one of its variants.
+    """A way to compute one node: a kernel that supports it, and one of the kernel's variants.
 
     Attributes
     ----------
     kernel : str
     variant : str or None
-        None where the kernel has one way only.
+        None if the kernel has no variants.
     other_bits : bool
-        Whether results may have other bits than those of the first offer.
+        Whether results may differ in bits from those of the first offer.
     tasks : int
         Independent units of work.
     scratch_bytes : int
-        Of memory, for each thread.
+        Bytes of scratch memory for each thread.
     extra_flops : int
-        Operations beyond those of the op: on lanes of no use, and on sums over lanes.
+        Operations beyond those of the op: on unused lanes, and on sums over lanes.
     scratch_traffic : int
-        Bytes that are written to scratch and read there.
+        Bytes that are written to scratch memory and read from it.
     """
 
     kernel: str
