@@ -1,4 +1,4 @@
-"""Check the objects and arrays of a file's document."""
+"""Check the objects and arrays of a file's JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def items_of(item: dict[str, Any], key: str) -> tuple[Any, ...]:
 
 
 def items_or_none(item: dict[str, Any], key: str) -> tuple[Any, ...]:
-    """Return the items of an array that is left out where it has none."""
+    """Return the items of an array; its key is left out if the array is empty."""
     value = items_of(item, key)
     if not value:
         fail(f"plan.{key}", f"expected no {key} where there are none", item[key])

@@ -1,6 +1,7 @@
-"""Read and check the outer layer of a plan file: a safetensors header, to the last byte.
+"""Read and check the outer layer of a plan file, a safetensors file, to the last byte.
 
-Eight bytes of header length (unsigned, little-endian), that many bytes of JSON, then the data.
+The layout is eight bytes of header length (unsigned, little-endian), that many bytes of JSON, and
+the data.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from taper_runtime.base.dtypes import DType
     from taper_runtime.ops.opdef import Shape, TensorType
 
-#: safetensors' own limit.
+#: The limit of the safetensors format.
 MAX_HEADER_BYTES = 100_000_000
 
 _LENGTH_BYTES = 8
-#: Characters of JSON that are parsed without a look at whether the load is to end: 28 ms at worst.
+#: Characters of JSON that are parsed without a check whether the load should stop: at most 28 ms.
 _PIECE = 1 << 18
 
 
@@ -60,16 +61,16 @@ def parse_json(text: str, field: str) -> Any:
     Raises
     ------
     PlanFormatError
-        Naming ``field``.
+        If the text is not strict JSON; the message names ``field``.
     """
     value = _parse_json(text, field)
-    if "\\u" in text:  # the only source of surrogates, which cannot be encoded
+    if "\\u" in text:  # only escapes can be surrogates: UTF-8 cannot encode them
         _check_strings(value, field)
     return value
 
 
 def _check_strings(value: Any, field: str) -> None:
-    """Check that no string, keys among them, has a lone surrogate."""
+    """Check that no string, including keys, has a lone surrogate."""
     left = [value]
     while left:
         item = left.pop()
@@ -91,7 +92,7 @@ def _parse_json(text: str, field: str) -> Any:
     """Parse JSON whose strings may have lone surrogates."""
     try:
         if len(text) > _PIECE and current_check() is not None:
-            from taper_runtime.file.pieces import Pieces  # for loads that something may end
+            from taper_runtime.file.pieces import Pieces  # for loads that can be stopped
 
             return Pieces(_DECODER, text).parse()
         return _DECODER.decode(text)
@@ -102,7 +103,7 @@ def _parse_json(text: str, field: str) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Return ``value`` as strict JSON without needless spaces."""
+    """Return ``value`` as strict JSON without optional spaces."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -142,14 +143,14 @@ def parse_header(
     buffer : bytes or mmap
     limits : Limits, optional
     what : str
-        What the file should be, for the error of one that has no such header.
+        What the file should be, for the error if it has no such header.
     dtypes : mapping of str to DType
-        Element types that the file may have.
+        The element types that the file may have.
 
     Raises
     ------
     PlanFormatError
-        If anything in the header, or the file's length, is not as docs/format.md says.
+        If the header or the file's length breaks a rule of docs/format.md.
     """
     length = int.from_bytes(buffer[:_LENGTH_BYTES], "little")
     data = _LENGTH_BYTES + length
@@ -181,7 +182,7 @@ def parse_header(
 
 
 def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> NoReturn:
-    """Raise for a file that is not safetensors, and name the type that it seems to have."""
+    """Raise the error for a file that is not safetensors, naming the type it seems to have."""
     from taper_runtime.file.foreign import identify
 
     kind = identify(buffer)
@@ -192,7 +193,7 @@ def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> N
 def _parse_entries(
     header: dict[str, Any], data: int, end: int, dtypes: Mapping[str, DType]
 ) -> dict[str, StoredArray]:
-    """Check that the tensors fill the bytes from ``data`` to ``end`` one after the other."""
+    """Check that the tensors fill the bytes from ``data`` to ``end`` without gaps."""
     by_code = {dtype.code: name for name, dtype in dtypes.items()}
     entries = {}
     spans = []
@@ -240,16 +241,16 @@ def make_header(
     types: Mapping[str, TensorType],
     dtypes: Mapping[str, DType] = DTYPES,
 ) -> tuple[bytes, list[str]]:
-    """Make a file's header, and order the data of its tensors.
+    """Make a file's header, and choose the order of its tensors.
 
     Returns
     -------
     bytes
         Everything before the data, padded to a multiple of 64 bytes.
     list of str
-        The order in which the tensors' bytes follow, without gaps. Sizes that are multiples of 64
-        come first, then wide items before narrow ones: so the former are all aligned to 64 bytes,
-        the latter to their itemsize.
+        The order of the tensors' bytes, which follow without gaps. Tensors whose sizes are
+        multiples of 64 come first and are aligned to 64 bytes. The others are ordered by decreasing
+        item size, so that each is aligned to its item size.
     """
 
     def rank(name: str) -> tuple[bool, int, str]:

@@ -10,27 +10,27 @@ from taper_runtime.base.sizes import CALLS, Size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Characters of the text of an expression.
+#: The most characters of an expression's text.
 MAX_TEXT = 2000
 
-#: Calls inside each other.
+#: The most nested calls.
 MAX_NESTING = 16
 
 
 def parse(text: str, known: Mapping[str, int]) -> int:
-    """Return the expression that ``text`` is the canonical form of.
+    """Parse the canonical text of an expression.
 
     Parameters
     ----------
     text : str
-        As ``str`` of an expression gives it.
+        The text that ``str`` returns for an expression.
     known : mapping of str to size
         The variables.
 
     Raises
     ------
     ValueError
-        If it is not the canonical text of an expression over these variables.
+        If the text is not the canonical form of an expression over these variables.
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"expected at most {MAX_TEXT} characters")
@@ -45,7 +45,7 @@ def parse(text: str, known: Mapping[str, int]) -> int:
 
 
 class _ExpressionParser:
-    """Recursive descent over ``sum := ['-'] product ((' + ' | ' - ') product)*``."""
+    """A recursive-descent parser of ``sum := ['-'] product ((' + ' | ' - ') product)*``."""
 
     def __init__(self, text: str, known: Mapping[str, int]) -> None:
         self.text = text
@@ -81,6 +81,7 @@ class _ExpressionParser:
         return result
 
     def factor(self, depth: int) -> int:
+        """Parse a number, a variable or a call; ``depth`` counts the enclosing calls."""
         start = self.at
         while self.at < len(self.text) and (
             self.text[self.at].isalnum() or self.text[self.at] == "_"

@@ -1,4 +1,4 @@
-"""Tell whether two plans compute the same."""
+"""Compute fingerprints, which tell whether two plans compute the same."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from taper_runtime.file.writer import to_document
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
-#: What does not change what a plan computes.
+#: The fields that do not change what a plan computes.
 _SAID = ("metadata", "source", "targets")
 
 
 def fingerprint(plan: Plan) -> str:
-    """Return the SHA-256 of what a plan computes, and where: nodes, attrs, placements, weights.
+    """Return a SHA-256 of everything that decides a run: nodes, attrs, placements, weights.
 
-    Metadata, samples and source lines have no part in it. It reads all weights, and computes
-    nothing: a plan without what its weights decide has another.
+    Metadata, samples and source lines are left out. All weights are read, but nothing is computed:
+    a plan without its derived constants has another fingerprint than the plan with them.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def fingerprint(plan: Plan) -> str:
 
 
 def _computed(value: Any) -> Any:
-    """Return JSON without what nodes and plans merely say."""
+    """Return JSON without the fields that do not change what a plan computes."""
     if isinstance(value, dict):
         keys = value.keys() - _SAID if "nodes" in value or "op" in value else value.keys()
         return {key: _computed(value[key]) for key in sorted(keys)}

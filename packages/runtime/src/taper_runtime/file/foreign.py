@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mmap import mmap
 
-#: Beginnings of files (PyTorch's own magic number, as it pickles it, before pickles in general).
+#: The first bytes of file types. PyTorch's pickled magic number comes before pickles in general.
 _MAGIC = {
     b"\x93NUMPY": "a NumPy array (.npy)",
     b"OINF\0": "an OpenInfer model file (.oinf)",
@@ -18,14 +18,14 @@ _MAGIC = {
     b"\x80\x05": "a pickle",
 }
 
-#: Tags of the fields of ONNX's ModelProto that may follow its first, ir_version.
+#: The tags of fields that may follow the first one, ir_version, in ONNX's ModelProto.
 _ONNX_TAGS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca"
 
 _HEAD_BYTES = 1 << 10
 
 
 def identify(buffer: bytes | mmap) -> str:
-    """Return what a file is that has no header of safetensors; empty where unknown."""
+    """Return the type of a file that has no safetensors header; empty if it is unknown."""
     head = bytes(buffer[:_HEAD_BYTES])
     if not head:
         return "an empty file"
@@ -40,7 +40,7 @@ def identify(buffer: bytes | mmap) -> str:
 
 
 def _identify_zip(head: bytes) -> str:
-    """Tell archives apart by the local header of their first member (APPNOTE.TXT, 4.3.7)."""
+    """Identify an archive by the local header of its first member (APPNOTE.TXT, 4.3.7)."""
     name_end = 30 + int.from_bytes(head[26:28], "little")
     if head[name_end - 4 : name_end] == b".npy":
         return "a NumPy archive (.npz)"

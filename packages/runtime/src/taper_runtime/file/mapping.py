@@ -22,30 +22,31 @@ if TYPE_CHECKING:
 
 @contextmanager
 def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | mmap]:
-    """Give the bytes of a regular file, mapped; name the file in what is raised about them.
+    """Yield the bytes of a regular file, mapped; add its path to errors raised about them.
 
-    The mapping lives as long as an array in it. With ``copied_bytes`` it is one of memory that the
-    file was copied to: what becomes of the file later has no effect.
+    The mapping lives as long as an array in it. With ``copied_bytes`` the file is copied to memory,
+    so later changes of the file have no effect.
 
     Parameters
     ----------
     path : path
     copied_bytes : int, optional
-        What the file has at most, for it to be copied.
+        The largest size of a file to copy. None maps the file.
 
     Raises
     ------
     OSError
-        If the file cannot be opened, or is no regular file: a folder, a device, a named pipe.
+        If the file cannot be opened, or is not a regular file but a folder, a device or a named
+        pipe.
     PlanFormatError
-        If it is to be copied and too large, or is truncated meanwhile.
+        If the file is too large to be copied, or is truncated meanwhile.
     """
     with named(path):
         descriptor = open_regular(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
             nbytes = os.fstat(descriptor).st_size
             if nbytes == 0:
-                buffer: bytes | mmap = b""  # which no system maps
+                buffer: bytes | mmap = b""  # no system maps an empty file
             elif copied_bytes is None:
                 buffer = mmap(descriptor, 0, access=ACCESS_READ)
             else:
@@ -57,7 +58,7 @@ def mapped(path: FilePath, copied_bytes: int | None = None) -> Iterator[bytes | 
 
 
 def _copy(descriptor: int, nbytes: int) -> mmap:
-    """Read an open file into memory of this process, which begins on a page."""
+    """Read an open file into new memory, aligned to a page."""
     memory = mmap(-1, nbytes)
     with (
         open(descriptor, "rb", buffering=0, closefd=False) as file,
@@ -76,7 +77,7 @@ def _copy(descriptor: int, nbytes: int) -> mmap:
 
 @contextmanager
 def named(path: FilePath) -> Iterator[None]:
-    """Give what is raised about a file its path; an empty one is none."""
+    """Add the file's path to errors raised in the context; an empty path is not added."""
     try:
         yield
     except PlanFormatError as error:
@@ -90,7 +91,7 @@ def check_path(path: object) -> None:
     Raises
     ------
     InputError
-        If it is no path, or has characters that no name of a file has.
+        If it is not a path, or has characters that file names cannot have.
     """
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise InputError(f"path: expected a path, got {type(path).__name__}")
@@ -103,7 +104,7 @@ def check_path(path: object) -> None:
 
 
 def open_regular(path: FilePath, flags: int) -> int:
-    """Open a regular file. Without O_NONBLOCK the open of a named pipe waits for its writer."""
+    """Open a regular file. Without O_NONBLOCK, opening a named pipe would wait for a writer."""
     check_path(path)
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(descriptor).st_mode

@@ -1,4 +1,4 @@
-"""Keep several plans in one file: the document that holds theirs, and shared tensors."""
+"""Store several plans in one file, with a joint document and shared tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import TensorType
 
-#: What a plan is called that is saved or opened without a name.
+#: The name of a plan that is saved or opened without a name.
 DEFAULT_MODEL = "model"
 
-#: The feature of a file that has several.
+#: The feature of a file with several plans.
 MODELS = "models"
 
 _KEYS = {"format_version", "features", "models"}
@@ -29,22 +29,22 @@ _Stored = TypeVar("_Stored")
 
 
 def has_models(document: object) -> bool:
-    """Whether a file's document is one of several plans."""
+    """Return whether a file's document holds several plans."""
     return type(document) is dict and document.get("features") == [MODELS]
 
 
 def member(kind: str, model: str, document: object) -> str:
-    """Return which string of the header's metadata is a plan's ``kind``, its fingerprint say."""
+    """Return the key in the header's metadata of a plan's ``kind``, such as its fingerprint."""
     return f"{kind}.{model}" if has_models(document) else kind
 
 
 def model_names(document: Any) -> list[str]:
-    """Return the names of the plans of a document whose version is right.
+    """Return the names of the plans of a document of the right version.
 
     Raises
     ------
     PlanFormatError
-        If it is no document of plans by name.
+        If it is not a document with several plans.
     """
     if not has_models(document):
         return [DEFAULT_MODEL]
@@ -68,23 +68,23 @@ def model_names(document: Any) -> list[str]:
 def choose_model(
     document: Any, stored: Mapping[str, _Stored], model: str | None
 ) -> tuple[str, Any, Mapping[str, _Stored], str]:
-    """Return a plan's name, its own document and tensors, and the path of the document.
+    """Return a plan's name, its own document, its tensors, and the path of the document.
 
     Parameters
     ----------
     document : plain data
-        A file's, of the right version.
+        The document of a file, of the right version.
     stored : mapping of str to object
         The tensors of the file.
     model : str or None
-        Which plan; None is ``"model"``, or the only one.
+        The plan's name; None is ``"model"``, or the only plan.
 
     Raises
     ------
     InputError
         If there is no such plan.
     PlanFormatError
-        If what the document says of plans and tensors is wrong.
+        If the document's list of plans or of their tensors is wrong.
     """
     names = model_names(document)
     if model is None:
@@ -117,7 +117,7 @@ class Joined:
     Attributes
     ----------
     arrays, types : dict
-        By the names that the tensors have in the file.
+        The tensors and their types, by the names in the joint file.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Joined:
         arrays: Mapping[str, np.ndarray],
         types: Mapping[str, TensorType],
     ) -> None:
-        """Add a plan: its own document, its tensors by the names that they have in a file alone."""
+        """Add a plan: its own document, and its tensors by the names they have in its own file."""
         tensors = {own: self._share(own, arrays[own], types[own]) for own in sorted(arrays)}
         self._models[name] = {"plan": document, "tensors": tensors}
 
@@ -144,7 +144,7 @@ class Joined:
         return {"format_version": FORMAT_VERSION, "features": [MODELS], "models": models}
 
     def _share(self, own: str, array: np.ndarray, type_: TensorType) -> str:
-        """Return the name of an equal tensor that is there; else add this one."""
+        """Return the name of an equal tensor that is already there, or add this one."""
         alike = self._alike.setdefault(type_, [])
         digest = _digest(array) if alike else b""
         for name in alike:
@@ -164,6 +164,6 @@ class Joined:
 
 
 def _digest(array: np.ndarray) -> bytes:
-    from hashlib import blake2b  # which a load does not need
+    from hashlib import blake2b  # imported here because loads do not need it
 
     return blake2b(array.reshape(-1).view("u1").data).digest()

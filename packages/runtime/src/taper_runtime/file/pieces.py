@@ -1,6 +1,6 @@
-"""Parse JSON piece by piece, so that a load can be ended between two.
+"""Parse JSON piece by piece, so that a load can be stopped between two pieces.
 
-Python's parser in C takes seconds for the longest header, in which no other thread runs.
+Python's parser in C takes seconds for the longest header, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Pieces:
-    """Parses one JSON text in pieces, with the results of a decoder.
+    """A parser of one JSON text, with the same results as a decoder.
 
     Parameters
     ----------
     decoder : JSONDecoder
-        With an ``object_pairs_hook``.
+        A decoder with an ``object_pairs_hook``.
     text : str
     short, long : int
-        Characters of arrays and objects that are left to Python's parser; short ones are tried
+        Python's parser parses arrays and objects of up to so many characters. ``short`` is tried
         first.
     """
 
     def __init__(
         self, decoder: JSONDecoder, text: str, short: int = 1 << 10, long: int = 1 << 16
     ) -> None:
-        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
         self._object = decoder.object_pairs_hook
         self._text = text
         self._lengths = short, long
         self._row = re.compile(rf'[^\[\]{{}}"]{{1,{long}}},')
 
     def parse(self) -> Any:
-        """Return the value that the whole text is.
+        """Return the value of the whole text.
 
         Raises
         ------
         ValueError, RecursionError
-            As the decoder, with other places and words perhaps.
+            If the decoder raises it; positions and messages may differ.
         """
         value, at = self._value(self._skip(0))
         if self._skip(at) != len(self._text):
@@ -54,11 +55,11 @@ class Pieces:
 
     def _skip(self, at: int) -> int:
         found = _SPACE.match(self._text, at)
-        assert found is not None  # as it matches no space as well
+        assert found is not None  # the pattern always matches, because it also matches no spaces
         return found.end()
 
     def _value(self, at: int) -> tuple[Any, int]:
-        """Return the value that begins at a character, and where it ends."""
+        """Return the value that begins at a character, and its end."""
         look()
         text = self._text
         first = text[at : at + 1]
@@ -68,7 +69,7 @@ class Pieces:
             try:
                 value, end = self._scan(text[at : at + length], 0)
             except StopIteration:
-                continue  # it goes on behind the piece, or is wrong: then that is found below
+                continue  # the value is longer than the piece, or it is wrong, which is found below
             except ValueError:
                 if at + length >= len(text):
                     raise
@@ -99,6 +100,7 @@ class Pieces:
                 return items, at
 
     def _pairs(self, at: int) -> tuple[Any, int]:
+        """Return the pairs of the object that begins at a character, and its end."""
         assert self._object is not None
         pairs: list[tuple[str, Any]] = []
         at = self._skip(at)
@@ -118,7 +120,7 @@ class Pieces:
                 return self._object(pairs), at
 
     def _next(self, at: int, end: str) -> tuple[int, bool]:
-        """Return where the next item begins, or what is behind the end; which of the two it is."""
+        """Return the position of the next item, or one past the end; and whether it is the end."""
         at = self._skip(at)
         if self._text.startswith(end, at):
             return at + 1, True

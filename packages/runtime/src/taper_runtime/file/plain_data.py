@@ -1,6 +1,6 @@
-"""Check plain data in JSON: None, bool, 64-bit int, float, str, lists and dicts by str.
+"""Convert plain data to and from JSON: None, bool, 64-bit int, float, str, lists, dicts.
 
-JSON has no Infinity and no NaN: such a float is written as an object with the one key "float".
+JSON has no Infinity and no NaN; such a float is written as an object with the single key "float".
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from taper_runtime.base.loading import watched
 
 _FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 _FLOAT_KEYS = {"float"}
-#: Types of values in JSON that are plain as they are; an int may be too large.
+#: The types of JSON values that are plain data; an int may be too large.
 _SCALARS = frozenset({str, float, bool, type(None)})
 
 
 def to_json(value: Any, field: str, depth: int = 0) -> Any:
-    """Return what :func:`from_json` turns back to ``value`` (a tuple comes back as a list).
+    """Return the JSON from which :func:`from_json` restores ``value``; tuples become lists.
 
     Raises
     ------
     PlanFormatError
-        Naming the part of ``field`` that is not plain data.
+        If a part is not plain data; the message names it within ``field``.
     """
     if type(value) is float:
         return value if math.isfinite(value) else {"float": str(value)}
@@ -42,12 +42,12 @@ def to_json(value: Any, field: str, depth: int = 0) -> Any:
 
 
 def from_json(value: Any, field: str, depth: int = 0) -> Any:
-    """Return the plain data that a value from :func:`.parse_json` stands for; it may be changed.
+    """Return the plain data of a value from :func:`.parse_json`, which may be changed.
 
     Raises
     ------
     PlanFormatError
-        Naming the part of ``field`` that breaks a limit.
+        If a part exceeds a limit; the message names it within ``field``.
     """
     if type(value) not in (list, dict):
         if type(value) is int and not is_integer(value):

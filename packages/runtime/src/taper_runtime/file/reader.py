@@ -79,9 +79,9 @@ _PLAN_KEYS = (
     | keys(PLAN_FIELDS, optional=False)
 )
 _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
-#: Types of values in JSON that have others inside.
+#: The types of JSON values that contain others.
 _NESTED = frozenset({dict, list})
-#: Keys that are left out where they say nothing.
+#: Keys that are left out if their values are empty.
 _PLAN_OPTIONS = _ENTRY_OPTIONS | keys(PLAN_FIELDS, optional=True)
 _NODE_OPTIONS = frozenset({"blocks", "targets"})
 _TENSOR_OPTIONS = frozenset({"format", "complex"})
@@ -104,7 +104,7 @@ def load(
     ----------
     path : path
     model : str, optional
-        Which plan, where the file has several; ``"model"``, or the only one, unless given. The
+        The plan's name, if the file has several; by default ``"model"``, or the only plan. The
         others are not looked at.
     load_mode : str
         ``"map"``: constants are read-only views of the file, whose pages the system loads when they
@@ -113,19 +113,19 @@ def load(
         truncates it, the system ends this one (SIGBUS), as no page is left to read.
         ``"copy"``: the file is read into memory first; what becomes of it later has no effect.
     limits : Limits
-        What is refused before it costs memory or time.
+        Limits on the contents; larger files are refused before they cost memory or time.
 
     Raises
     ------
     InputError
-        If the file has no plan of this name (it lists those that it has), if there is no such mode,
-        or a limit is no number.
+        If the file has no plan of this name (the message lists those that exist), the mode is
+        unknown, or a limit is not a number.
     PlanFormatError
-        If the file is not a valid plan file of this version, or is beyond the limits.
+        If the file is not a valid plan file of this version, or exceeds the limits.
     OSError
         If it cannot be opened, or is no regular file: a folder, a device, a named pipe.
     MemoryError
-        If what is not mapped has no room: the nodes, and constants that do not lie aligned.
+        If there is no memory for the parts that are not mapped: nodes, and unaligned constants.
     """
     if not is_one_of(load_mode, LOAD_MODES):
         modes = " or ".join(map(repr, LOAD_MODES))
@@ -136,7 +136,7 @@ def load(
 
 
 def load_all(path: FilePath) -> dict[str, Plan]:
-    """Open all plans of the file at ``path``, by name; else as :func:`load`."""
+    """Open all plans of the file at ``path``, by name; see :func:`load`."""
     with mapped(path) as buffer:
         header, document = _parse(buffer, UNLIMITED)
         return {
@@ -145,7 +145,7 @@ def load_all(path: FilePath) -> dict[str, Plan]:
 
 
 def list_models(path: FilePath) -> list[str]:
-    """Return the names of the plans in the file at ``path``: what ``model`` of :func:`load` may be.
+    """Return the names of the plans in the file at ``path``, for ``model`` of :func:`load`.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _D
 
 
 def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Container, Any]:
-    """Return a file's header, and its document, whose version is right."""
+    """Return a file's header, and its document after checking the version."""
     header = parse_header(buffer, limits)
     metadata = header.metadata
     field = f"header.{METADATA_NAME}"
@@ -196,7 +196,7 @@ def _read(
     model: str | None,
     limits: Limits,
 ) -> Plan:
-    """Return one plan of a file; the field of what is wrong begins with its place there."""
+    """Return one plan of a file; errors name fields by their full paths in the file."""
     whole = document
     model, document, stored, field = choose_model(document, header.entries, model)
     recipes = header.metadata.get(member(PROVENANCE, model, whole))
@@ -213,7 +213,7 @@ def _read(
 def _read_plan(
     buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
 ) -> Plan:
-    """Return a plan of its own document, and of its tensors by their names there."""
+    """Build a plan from its own document, and from its tensors by the names in it."""
     has_weights = type(document) is dict and "weights" in document
     constants, samples, originals = {}, {}, {}
     base = address(buffer)
@@ -234,12 +234,12 @@ def _read_plan(
 
 
 def map_array(buffer: bytes | mmap, entry: StoredArray, base: int) -> np.ndarray:
-    """View an entry's bytes, or copy them where another tool left them unaligned.
+    """View an entry's bytes, or copy them if another tool left them unaligned.
 
     ``base`` is the address of the buffer.
     """
     storage = FILE_DTYPES[entry.dtype].storage
-    # memory that a file was copied to can be written to
+    # memory that a file was copied to is writable
     array = np.ndarray(entry.shape, storage, read_only_bytes(buffer), entry.start)
     boundary = storage.itemsize if array.nbytes % ALIGNMENT else ALIGNMENT
     return apart_if_large(aligned_copy, array) if (base + entry.start) % boundary else array
@@ -264,7 +264,7 @@ def _from_document(
     originals: dict[str, np.ndarray],
     chars: Budget,
 ) -> Plan:
-    """Build the plan from its JSON. Values inside are :func:`validate`'s to check."""
+    """Build the plan from its JSON. :func:`validate` checks the values inside."""
     _check_version(document)
     listed = items_of(document, "features") if "features" in document else ()
     for index, feature in enumerate(listed):
@@ -291,7 +291,7 @@ def _from_document(
 
 
 def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) -> Entry:
-    """Return an entry that is not the default one."""
+    """Return an additional entry."""
     try:
         return _entry(check_object(item, _ENTRY_KEYS, "plan", _ENTRY_OPTIONS), samples, chars)
     except PlanFormatError as error:
@@ -301,7 +301,7 @@ def _other(name: str, item: Any, samples: dict[str, np.ndarray], chars: Budget) 
 def _samples_by_entry(
     samples: dict[str, np.ndarray], entries: list[Any]
 ) -> dict[Any, dict[str, np.ndarray]]:
-    """Return the samples of each entry; there are none where the plan has only one."""
+    """Return the samples of each entry; empty if the plan has only one entry."""
     found: dict[Any, dict[str, np.ndarray]] = {name: {} for name in entries if type(name) is str}
     for name, array in samples.items() if entries else ():
         entry, _, sample = name.partition("/")
@@ -325,7 +325,7 @@ def _entry(item: dict[str, Any], samples: dict[str, np.ndarray], chars: Budget) 
 def _sizes(
     item: Any, origins: Mapping[str, Any], chars: Budget
 ) -> tuple[dict[str, tuple[int, int]], _Expressions]:
-    """Return the size variables' ranges, and what their expressions are read with."""
+    """Return the ranges of the size variables, and the parser of their expressions."""
     if type(item) is not dict:
         fail("plan.sizes", "expected an object", item)
     ranges: dict[str, tuple[int, int]] = {}
@@ -341,14 +341,14 @@ def _sizes(
 
 
 class _Expressions(dict[str, int]):
-    """The size expressions of a plan by their text, each parsed when it is first looked up.
+    """The size expressions of a plan by text; each is parsed when it is first looked up.
 
     Parameters
     ----------
     known : mapping of str to size
         The variables.
     chars : Budget
-        Of the texts of all.
+        The quota of characters of all texts.
     """
 
     def __init__(self, known: Mapping[str, int], chars: Budget) -> None:
@@ -356,7 +356,8 @@ class _Expressions(dict[str, int]):
         self.chars = chars
 
     def __missing__(self, text: str) -> int:
-        from taper_runtime.file.expression import parse  # which most plans do not need
+        # imported here because most plans do not need it
+        from taper_runtime.file.expression import parse
 
         self.chars.spend(len(text))
         size = self[text] = ask(lambda text: parse(text, self._known), text)
@@ -364,7 +365,7 @@ class _Expressions(dict[str, int]):
 
 
 def _parse_size(value: Any, expressions: _Expressions, field: str) -> Any:
-    """Return the expression that a string stands for; what is no string is checked elsewhere."""
+    """Return the expression of a string; other values are checked elsewhere."""
     if type(value) is not str:
         return value
     try:
@@ -374,16 +375,16 @@ def _parse_size(value: Any, expressions: _Expressions, field: str) -> Any:
 
 
 def _parse_sizes(values: tuple[Any, ...], expressions: _Expressions, field: str) -> tuple[Any, ...]:
-    """Do that for each of ``values``."""
+    """Parse each of ``values`` with :func:`_parse_size`."""
     if str not in map(type, values):
         return values
     return tuple([_parse_size(value, expressions, field) for value in values])
 
 
 def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block:
-    """Return what a plan and a block have; ``item`` has the keys.
+    """Build the common part of a plan and a block; ``item`` has the keys.
 
-    Of ``item`` what was read is dropped: all of it at a time takes long.
+    Parts of ``item`` are deleted after reading, because deleting everything at once takes long.
     """
     tensors: dict[str, TensorSpec] = {}
     placements: dict[str, Placement] = {}
@@ -435,9 +436,9 @@ def _node(item: Any, expressions: _Expressions, depth: int) -> PlanNode:
 
 
 def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
-    """Return a node's attrs, size expressions parsed where the op allows them.
+    """Return a node's attrs, with size expressions parsed if the op allows them.
 
-    Other values are the op's to check (:meth:`.OpDef.complete`).
+    The op checks all other values (:meth:`.OpDef.complete`).
     """
     op = item["op"]
     declared = REGISTRY[op].attrs if type(op) is str and op in REGISTRY else NO_ATTRS

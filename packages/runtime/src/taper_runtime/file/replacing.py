@@ -1,4 +1,4 @@
-"""Replace a file by another at once."""
+"""Replace a file by another one, atomically."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _KINDS = {
 
 
 def replace_file(path: str, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file atomically: another process sees the old file or the new one.
+    """Write a file atomically: other processes see the old file or the new one.
 
-    The file is written beside ``path`` as ``.taper-*.tmp`` and is renamed when it is complete; only
-    a process that is killed leaves that behind. A file that exists gives its permissions to the new
-    one. A symbolic link stays: its target is replaced.
+    The file is written beside ``path`` as ``.taper-*.tmp`` and renamed when it is complete; only a
+    killed process leaves the temporary file. The new file gets the permissions of an existing one.
+    The target of a symbolic link is replaced, and the link stays.
 
     Raises
     ------
     FileExistsError
-        If ``path`` is a directory, a device or anything else that is no regular file.
+        If ``path`` is a directory, a device or anything else that is not a regular file.
     OSError
-        If the file cannot be written. A file at ``path`` is then as it was.
+        If the file cannot be written. An existing file at ``path`` is then unchanged.
     """
     mode = _replaced_mode(path)
     path = os.path.realpath(path)
-    # Not the file's own name and more: that may be too long for the file system.
+    # The file's own name with a suffix could be too long for the file system.
     temporary = os.path.join(os.path.dirname(path), f".taper-{os.urandom(8).hex()}.tmp")
     try:
         opener = partial(os.open, mode=0o666 if mode is None else 0o600)
@@ -61,7 +61,7 @@ def _replaced_mode(path: str) -> int | None:
     Raises
     ------
     FileExistsError
-        If what stands there is no regular file: a rename would put a file in its place.
+        If it is not a regular file: a rename would replace it.
     """
     try:
         mode = os.stat(path).st_mode

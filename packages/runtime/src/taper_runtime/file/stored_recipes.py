@@ -1,4 +1,4 @@
-"""Read and write recipes of constants; those that no run needs are parsed on demand."""
+"""Read and write recipes of constants; recipes that no run needs are parsed on demand."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from taper_runtime.plan.recipes import RecipeStep
 
-#: The string of a header's metadata, and the field of :class:`.Plan`.
+#: The key in the header's metadata, and the field of :class:`.Plan`.
 PROVENANCE = "provenance"
 
 _FIELD = f"plan.{PROVENANCE}"
 
 
 class StoredRecipes(Mapping[str, "tuple[RecipeStep, ...]"]):
-    """Recipes as a file has them.
+    """Recipes of a file, which are parsed on the first access.
 
-    Every access raises :class:`PlanFormatError` where the text is not what :func:`write_recipes`
-    gives, as JSON.
+    Every access raises :class:`PlanFormatError` if the text is not the JSON of
+    :func:`write_recipes`.
     """
 
     def __init__(self, text: str) -> None:
@@ -49,8 +49,8 @@ class StoredRecipes(Mapping[str, "tuple[RecipeStep, ...]"]):
 
 
 def read_recipes(item: Any, field: str) -> dict[str, tuple[RecipeStep, ...]]:
-    """Return the recipes that JSON stands for; PlanFormatError where it stands for none."""
-    from taper_runtime.plan.recipes import parse_recipes  # which no run needs
+    """Return the recipes in a JSON value; raise PlanFormatError if they are invalid."""
+    from taper_runtime.plan.recipes import parse_recipes  # imported here because no run needs it
 
     return parse_recipes(from_json(item, field), field)
 
@@ -61,7 +61,7 @@ def write_recipes(recipes: Mapping[str, Sequence[RecipeStep]], field: str) -> di
     Raises
     ------
     PlanFormatError
-        If they are none that :func:`read_recipes` takes.
+        If :func:`read_recipes` would not accept them.
     """
     from taper_runtime.plan.recipes import parse_recipes
 

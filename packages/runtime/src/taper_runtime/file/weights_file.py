@@ -1,4 +1,4 @@
-"""Read files of weights: what a state dict was saved as."""
+"""Read files of weights: saved state dicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StoredWeight(NamedTuple):
     ----------
     dtype : str
     array : numpy.ndarray
-        Read-only: a view of the mapped file where it lies aligned there.
+        Read-only; a view of the mapped file if it is aligned there.
     """
 
     dtype: str
@@ -38,17 +38,17 @@ class StoredWeight(NamedTuple):
 def read_safetensors(
     path: FilePath, dtypes: Mapping[str, DType] = DTYPES
 ) -> dict[str, StoredWeight]:
-    """Map a safetensors file; its tensors by name.
+    """Map a safetensors file; return its tensors by name.
 
-    ``dtypes`` are the element types that it may have. It is checked as a plan's file is. It may be
-    deleted or replaced meanwhile, but not changed in place.
+    ``dtypes`` are the element types that it may have. It is checked like a plan's file. While
+    arrays of it are in use the file may be deleted or replaced, but must not be changed in place.
 
     Raises
     ------
     PlanFormatError
-        If it is no safetensors file, or has a dtype that is unknown here.
+        If it is not a safetensors file, or has an unknown dtype.
     OSError
-        If it cannot be opened, or is no regular file.
+        If it cannot be opened, or is not a regular file.
     """
     with mapped(path) as buffer:
         entries = parse_header(buffer, Limits(), "a safetensors file", dtypes).entries

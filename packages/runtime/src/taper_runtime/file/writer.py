@@ -39,33 +39,34 @@ FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool = False) -> None:
-    """Write ``plan`` to ``path`` atomically: another process sees the old file or the new one.
+    """Write ``plan`` to ``path`` atomically: other processes see the old file or the new one.
 
-    Equal plans give equal bytes. The file is written beside ``path`` as ``.taper-*.tmp`` and is
-    renamed when it is complete; only a process that is killed leaves that behind. A file that
-    exists gives its permissions to the new one. A symbolic link stays: its target is replaced.
+    Equal plans give equal bytes. The file is written beside ``path`` as ``.taper-*.tmp`` and
+    renamed when it is complete; only a killed process leaves the temporary file. The new file gets
+    the permissions of an existing one. The target of a symbolic link is replaced, and the link
+    stays.
 
     Parameters
     ----------
     plan : Plan
     path : path
     name : str
-        What the plan is called in the file.
+        The name of the plan in the file.
     append : bool
-        Whether to keep the plans that the file has. It is written anew, tensors of equal bytes
-        once.
+        Whether to keep the plans in an existing file. The whole file is rewritten; tensors with
+        equal bytes are stored once.
 
     Raises
     ------
     InputError
-        If the file has a plan of this name already, which is to be kept.
+        If ``append`` is True and the file already has a plan of this name.
     PlanFormatError
-        If the plan is not valid, or its attrs, trees or metadata are not plain data; if the file is
-        no valid one, whose plans are to be kept.
+        If the plan is not valid, its attrs, trees or metadata are not plain data, or ``append`` is
+        True and the file is not valid.
     FileExistsError
-        If ``path`` is a directory, a device or anything else that is no regular file.
+        If ``path`` is a directory, a device or anything else that is not a regular file.
     OSError
-        If the file cannot be written. A file at ``path`` is then as it was.
+        If the file cannot be written. An existing file at ``path`` is then unchanged.
     """
     check_path(path)
     check_name(name, "name")
@@ -79,7 +80,7 @@ def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool 
             raise InputError(f"name: expected another than those of the file, {[*others]}")
         plans |= others
     header, arrays = _file(plans)
-    # Arrays are contiguous, so that no byte is copied.
+    # Arrays are contiguous, so no bytes are copied.
     parts = (array.reshape(-1).view("u1").data for array in arrays)
     replace_file(os.fsdecode(path), chain([header], parts))
 
@@ -104,7 +105,7 @@ def _file(plans: Mapping[str, Plan]) -> tuple[bytes, Iterable[np.ndarray]]:
 
 
 def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
-    """Return what stands in the file of a plan alone beside its document: by name, its types."""
+    """Return the arrays in the file of a single plan, and their types, by name."""
     arrays: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
     functions: dict[str, Plan | Entry] = {plan.default: plan, **plan.entries}
@@ -123,7 +124,7 @@ def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
 
 
 def to_document(plan: Plan) -> dict[str, Any]:
-    """Return the JSON object that stands for ``plan`` in the file, in one order for equal plans."""
+    """Return the JSON object of ``plan`` in the file; equal plans give equal order."""
     return {
         "format_version": FORMAT_VERSION,
         "features": features(plan),
@@ -139,12 +140,12 @@ def to_document(plan: Plan) -> dict[str, Any]:
 
 
 def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
-    """What entries have."""
+    """Return the JSON of an entry's fields."""
     return {**_block(entry.as_block(), field), **dict(write_fields(entry, ENTRY_FIELDS, field))}
 
 
 def _block(block: Block, field: str) -> dict[str, Any]:
-    """What blocks and entries have."""
+    """Return the JSON of the fields that blocks and entries share."""
     tensors = {}
     for name in sorted(block.tensors):
         spec, placement = block.tensors[name], block.placements[name]
@@ -169,6 +170,7 @@ def _block(block: Block, field: str) -> dict[str, Any]:
 
 
 def _node(node: PlanNode, field: str) -> dict[str, Any]:
+    """Return the JSON of a node; empty optional fields are left out."""
     attrs = {name: _sizes(value) for name, value in node.attrs.items()}
     written = {
         "op": node.op,

@@ -1,1 +1,1 @@
-"""Hold a plan: what the frontend hands to the runtime, as frozen plain data."""
+"""Define the plan: the frozen plain data that the frontend gives to the runtime."""

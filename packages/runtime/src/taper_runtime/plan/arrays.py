@@ -1,4 +1,4 @@
-"""Check the arrays of a plan: constants, first values of states, weights and samples."""
+"""Check the arrays of a plan: constants, initial values of states, weights and samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_constants(plan: Plan) -> None:
-    """Check that constants and states have the data that they need, and nothing else has any."""
+    """Check that constants and states have the data they need, and that nothing else has data."""
     for name, spec in watched(plan.tensors.items()):
         if spec.role == "constant" and name not in plan.constants and not _is_computed(plan, name):
             raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
@@ -32,16 +32,17 @@ def check_constants(plan: Plan) -> None:
 
 
 def _is_computed(plan: Plan, name: str) -> bool:
-    """Whether a constant can be computed from weights, so that it needs no data."""
+    """Return whether a constant can be computed from weights, and so needs no data."""
     if name not in plan.derived:
         return False
-    from taper_runtime.plan.replaceable import direct_weight  # which most plans do not need
+    # imported here because most plans do not need it
+    from taper_runtime.plan.replaceable import direct_weight
 
     return direct_weight(plan.derived[name]) is None
 
 
 def check_samples(plan: Plan) -> None:
-    """Check the example inputs, and that their sizes agree."""
+    """Check the example inputs, and that their sizes are consistent."""
     shapes: dict[str, Shape] = {}
     inputs = {*plan.inputs}
     for name, array in watched(plan.samples.items()):
@@ -57,7 +58,7 @@ def check_samples(plan: Plan) -> None:
 
 
 def check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
-    """Check that ``array`` stores a tensor of ``spec`` and can be read by its address."""
+    """Check that ``array`` stores a tensor of ``spec``, and that kernels can read it by address."""
     dtype, shape, _ = spec.storage
     as_stored = "" if spec.format == PLAIN else f" in format {spec.format}"
     if array.dtype != DTYPES[dtype].storage:
@@ -65,7 +66,7 @@ def check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
             f"{field}.dtype", f"expected data of the tensor's {dtype}{as_stored}", str(array.dtype)
         )
     sized = spec.role == "input" and any(isinstance(size, Size) for size in shape)
-    if array.shape != shape and not sized:  # what depends on sizes is bound together
+    if array.shape != shape and not sized:  # shapes with size variables are checked together
         raise PlanFormatError(
             f"{field}.shape",
             f"the tensor's{as_stored} is {list(shape)}, its data's {list(array.shape)}",

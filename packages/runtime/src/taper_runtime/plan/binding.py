@@ -1,4 +1,4 @@
-"""Read the values of the size variables off the shapes of the inputs."""
+"""Find the values of the size variables from the shapes of the inputs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the values of the size variables that these input shapes give.
+    """Return the values of the size variables for these input shapes.
 
-    A variable's value is read off dims that are it, or a number times it plus a number; every other
-    dim is then checked. Variables of inputs that are not in ``shapes`` are left out.
+    A variable's value is found from dims that equal it, or a number times it plus a number. All
+    other dims are then checked. Variables of inputs that are not in ``shapes`` are left out.
 
     Raises
     ------
     InputError
-        If a shape is not the input's for any sizes, or two inputs disagree, or a size is out of its
+        If a shape fits the input for no sizes, two inputs disagree, or a size is outside its
         variable's range.
     """
     values: dict[str, int] = {}
@@ -69,5 +69,5 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
 
 
 def _show(shape: Shape) -> str:
-    """Return a shape as messages show it: variables by name."""
+    """Return a shape for messages, with the names of its variables."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"

@@ -1,4 +1,4 @@
-"""Tell which bytes of a root a tensor takes, whatever the sizes are."""
+"""Compute which bytes of a root a tensor takes, for all sizes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Extent(NamedTuple):
-    """Bytes from the first to the last element of a tensor, counted in its root."""
+    """The bytes of a tensor, from its first to its last element, relative to its root."""
 
     start: int
     stop: int
 
     def overlaps(self, other: Extent) -> bool:
-        """Whether they share bytes, for some sizes at least."""
+        """Return whether two extents share bytes, for at least some sizes."""
         try:
             return not (self.stop <= other.start or other.stop <= self.start)
         except UndecidedError:
             return True
 
     def covers(self, other: Extent) -> bool:
-        """Whether it has all bytes of the other, for all sizes."""
+        """Return whether this extent contains the other, for all sizes."""
         try:
             return self.start <= other.start and other.stop <= self.stop
         except UndecidedError:
@@ -36,14 +36,14 @@ class Extent(NamedTuple):
 
 
 def extent_of(storage: TensorType, placement: Placement) -> Extent:
-    """Return the bytes of a tensor that is stored and placed so.
+    """Return the bytes of a tensor with this stored type and placement.
 
-    Only one with elements lies anywhere.
+    The tensor must have elements.
 
     Raises
     ------
     OpError
-        If the ranges of the sizes do not tell the sign of a stride.
+        If the ranges of the sizes leave the sign of a stride undecided.
     """
     dtype, shape, _ = storage
     _, offset, strides = placement
@@ -53,7 +53,7 @@ def extent_of(storage: TensorType, placement: Placement) -> Extent:
         shape, strides = tuple(map(assume, shape)), tuple(map(assume, strides))
     if 0 in shape:
         return Extent(offset, offset)
-    low, high = 0, 1  # elements from the first one on
+    low, high = 0, 1  # the distance in elements from the first element
     for size, stride in zip(shape, strides, strict=True):
         if stride < 0:
             low += (size - 1) * stride

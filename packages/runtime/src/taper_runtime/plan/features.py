@@ -1,4 +1,4 @@
-"""Tell what a plan's nodes and tensors make use of, which a reader may not know."""
+"""Find the format features that a plan's nodes and tensors use."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _entries(plan: Plan) -> list[Plan | Entry]:
     return [plan, *plan.entries.values()]
 
 
-#: Features that nodes, tensors and entries show, and whether a plan makes use of each. Those of
-#: fields that are not empty are in :mod:`taper_runtime.file.fields`.
+#: Features that depend on nodes, tensors and entries, each with a predicate of plans. Features of
+#: fields are in :mod:`taper_runtime.file.fields`.
 SHOWN: Mapping[str, Callable[[Plan], bool]] = {
     "blocks": _has_blocks,
     "complex": _has_complex,
@@ -41,12 +41,12 @@ SHOWN: Mapping[str, Callable[[Plan], bool]] = {
 
 
 def has_delegates(nodes: Iterable[PlanNode]) -> bool:
-    """Whether one of the nodes, or of those in their blocks, is a delegate's."""
+    """Return whether a node, or a node in an inner block, belongs to a delegate."""
     return any(node.op == "CALL_DELEGATE" for node in with_inner(watched(nodes)))
 
 
 def with_inner(nodes: Iterable[PlanNode]) -> Iterator[PlanNode]:
-    """Yield nodes, each before those of its blocks."""
+    """Yield nodes; each comes before the nodes of its blocks."""
     for node in nodes:
         yield node
         for block in node.blocks:

@@ -1,7 +1,8 @@
-"""Find the steps of an execution order between which tensors and their memory are needed.
+"""Find the steps between which tensors and their memory are needed.
 
-Planner, executor, plan checker and reports mean the same by it: a tensor is live from the step that
-writes it to the last step that reads it, both included, and memory as long as any tensor in it.
+Planner, executor, plan checker and reports share this definition: a tensor is live from the step
+that writes it to the last step that reads it, both included. Memory is live as long as any tensor
+in it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
         @property
         def reads(self) -> Sequence[str]:
-            """The tensors that it reads."""
+            """Return the tensors that the node reads."""
 
         @property
         def outputs(self) -> Sequence[str]:
-            """The tensors that it writes."""
+            """Return the tensors that the node writes."""
 
 
-#: The last read of a tensor that no step reads.
+#: The last read of a tensor that is never read.
 NEVER = -1
 
 
@@ -50,8 +51,9 @@ class LiveRange(NamedTuple):
 def last_reads(steps: Sequence[NodeLike], outputs: Iterable[str]) -> dict[str, int]:
     """Return the last step that reads each tensor.
 
-    ``len(steps)`` stands for the caller, who reads ``outputs`` after the run, and :data:`NEVER` for
-    what a step writes and no step reads. Other tensors that no step reads are not there.
+    For ``outputs``, which the caller reads after the run, this is ``len(steps)``. For tensors that
+    a step writes and none reads, it is :data:`NEVER`. All other tensors that no step reads are left
+    out.
     """
     last: dict[str, int] = {}
     for index, step in enumerate(watched(steps)):
@@ -67,16 +69,17 @@ def lifetimes(
     inputs: Iterable[str] = (),
     outputs: Iterable[str] = (),
 ) -> dict[str, Lifetime]:
-    """Return how long the memory of each root is needed, in the order in which they are born.
+    """Return the lifetime of each root's memory, in the order of births.
 
     Parameters
     ----------
     steps : sequence of NodeLike
-        In execution order. Views may be among them or not: their readers read the same root.
+        The steps in execution order. They may include views or not: readers of a view read its
+        root.
     roots : mapping of str to str
-        The root of each tensor that counts; other tensors are passed over.
+        The root of each tensor; tensors without one are ignored.
     inputs : iterable of str
-        Tensors that are there before the first step: their roots are born at step -1.
+        Tensors that exist before the first step: their roots are born at step -1.
     outputs : iterable of str
         Tensors that are read after the last step: their roots die at step ``len(steps)``.
     """

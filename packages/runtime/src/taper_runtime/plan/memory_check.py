@@ -1,8 +1,8 @@
-"""Check where the tensors of a plan lie, and that nothing live is overwritten.
+"""Check the placements of a plan's tensors, and that no live bytes are overwritten.
 
 A root owns its bytes from the first node that writes one of its tensors to the last that reads one.
-So one question is enough: does a node overwrite, inside one root, what is still read? An executor
-keeps roots in the arena apart that are alive at the same node.
+An executor gives disjoint memory to roots that are live at the same node. So the only question is
+whether a node overwrites bytes of a root that are read later.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ def check_memory(
     comparisons: Budget,
     replaced: Mapping[str, str] = _NOTHING,
 ) -> None:
-    """Check all placements of a plan whose tensors and nodes are right otherwise.
+    """Check all placements of a plan whose tensors and nodes are valid otherwise.
 
     Parameters
     ----------
     plan : Plan
     types : mapping of str to TensorType
-        Of its tensors.
+        The types of its tensors.
     last_read : mapping of str to int
-        The last step that reads each tensor, as :func:`.last_reads` tells it.
+        The last step that reads each tensor, from :func:`.last_reads`.
     comparisons : Budget
-        Of tensors of one root whose places vary with the sizes.
+        The quota of comparisons of tensors in one root whose places vary with the sizes.
     replaced : mapping of str to str
-        Outputs that may lie in the memory of an input: the one whose value each takes the place of.
+        For each output that may lie in the memory of an input, that input: the output replaces it.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def check_memory(
     stored = {name: type_.storage for name, type_ in watched(types.items())}
     extents = _check_placements(plan, stored, replaced)
     writable = {plan.placements[name].root for name in replaced}
-    # By root, of those with more than one tensor.
+    # by root, for roots with more than one tensor
     written = {place.root: Occupancy(comparisons) for n, place in watched(plan.placements.items())
                if place.root != n}  # fmt: skip
 
@@ -81,7 +81,8 @@ def check_memory(
     for step, node in enumerate(watched(plan.nodes)):
         if plan.is_executed(node):
             _check_inputs(plan, stored, node, step)
-            beside: dict[str, Occupancy] = {}  # what the node has written so far, by root
+            # the extents that the node has written so far, by root
+            beside: dict[str, Occupancy] = {}
             for index, output in enumerate(node.outputs):
                 root = plan.placements[output].root
                 if root != output:
@@ -109,7 +110,7 @@ def check_memory(
 def _check_placements(
     plan: Plan, stored: Mapping[str, TensorType], replaced: Mapping[str, str]
 ) -> dict[str, Extent]:
-    """Check that every tensor lies inside memory it may have; return where in its root.
+    """Check that every tensor lies inside permitted memory; return its extent in its root.
 
     ``stored`` are the types that tensors are stored as.
     """
@@ -151,7 +152,7 @@ def _check_slice(
     sizes: Mapping[str, int],
     replaced: str | None,
 ) -> Extent:
-    """Check a tensor that is a slice of another's memory; return which.
+    """Check a tensor that is a slice of another one's memory; return its extent.
 
     ``stored`` are the types that tensors are stored as, ``sizes`` their bytes. Only a tensor with
     elements lies anywhere.
@@ -195,14 +196,14 @@ def _check_row_major(name: str, strides: Shape, storage: TensorType) -> None:
 
 
 def _check_inputs(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, step: int) -> None:
-    """Check that the inputs of an executed node, the ``step``-th, lie as its op takes them."""
+    """Check that the inputs of the ``step``-th executed node lie as its op accepts them."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
         if name is None:
             continue
         placement = plan.placements[name]
         if (
-            placement.root != name  # a root is contiguous
+            placement.root != name  # roots are contiguous
             and not op.takes_strided(index)
             and not placement.is_contiguous(stored[name].shape)
         ):
@@ -215,7 +216,7 @@ def _check_inputs(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, 
 def _check_output(
     plan: Plan, stored: Mapping[str, TensorType], name: str, writable: Collection[str]
 ) -> None:
-    """Check that an output, no root, lies row-major in memory that a node may write."""
+    """Check that an output that is not a root lies row-major in memory that a node may write."""
     root = plan.tensors[plan.placements[name].root]
     _check_row_major(name, plan.placements[name].strides, stored[name])
     if root.role in ("input", "constant") and root.name not in writable:
@@ -230,7 +231,7 @@ def _check_write_to_state(
     output: str,
     extents: Mapping[str, Extent],
 ) -> None:
-    """Check that a node that writes to a state does so in place, as a run that fails can undo."""
+    """Check that a node that writes to a state does so in place, so that it can be undone."""
     root = plan.tensors[plan.placements[output].root]
     if root.role != "state":
         return
@@ -250,7 +251,7 @@ def _is_in_place(
     name: str,
     extents: Mapping[str, Extent],
 ) -> bool:
-    """Whether the op allows its output over its input ``name``, and the two lie exactly so."""
+    """Return whether the op allows its output over input ``name``, and both coincide."""
     inplace = REGISTRY[node.op].inplace
     positions = [index for index, read in enumerate(node.inputs) if read == name]
     return (
@@ -272,7 +273,7 @@ def _fail_overwrite(plan: Plan, node: PlanNode, output: str, name: str, last_rea
 
 
 def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) -> None:
-    """Check that a node that is not executed lies where its op's rule puts it."""
+    """Check that a node that is not executed lies where its op's view rule says."""
     op = REGISTRY[node.op]
     if op.view is None:
         _check_parts(plan, stored, node, op)
@@ -280,7 +281,7 @@ def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) ->
     source, name = node.reads[0], node.output
     shape, (_, got, strides) = plan.tensors[name].shape, plan.placements[name]
     if 0 in shape and strides == contiguous_strides(shape):
-        return  # it shows nothing, wherever that is
+        return  # a view without elements may lie anywhere
     dtype, whole = plan.tensors[source].dtype, plan.tensors[source].shape
     _, start, steps = plan.placements[source]
     attrs, assume = op.fill(node.attrs), assuming_nonempty(shape)
@@ -302,7 +303,7 @@ def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) ->
 
 def _check_parts(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, op: OpDef) -> None:
     """Check that the inputs of a node that is not executed make up its output."""
-    assert op.parts is not None  # else it is executed
+    assert op.parts is not None  # otherwise it would be executed
     spec, (root, _, strides) = plan.tensors[node.output], plan.placements[node.output]
     _check_row_major(node.output, strides, stored[node.output])
     shapes = [plan.tensors[name].shape for name in node.reads]

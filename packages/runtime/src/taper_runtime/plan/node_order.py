@@ -1,9 +1,9 @@
-"""Find which nodes wait for which where they may run at the same time.
+"""Find which nodes must wait for which, if nodes may run at the same time.
 
-A node waits for those that write what it reads, and for those that read or write what it
-overwrites. So values flow as in the plan's own order: random draws, and writes to states, are in
-turn. What else that order says, a run need not keep. Sets of nodes and of pieces of memory are the
-bits of ints.
+A node waits for the nodes that write its inputs, and for those that read or write the bytes that it
+overwrites. So values flow as in the plan's own order; in particular, random draws and writes to
+states stay in order. A run need not keep the rest of that order. Sets of nodes and of pieces of
+memory are stored as the bits of ints.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class _Access(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A partial order of nodes that are numbered in the plan's order.
+    """A partial order of nodes, which are numbered in the plan's order.
 
     Attributes
     ----------
     producers : list of list of int
-        The nodes that each waits for, ascending. Others follow from these.
+        The nodes that each node waits for, ascending. Further ones follow from these.
     ancestors : list of int
-        Bits: all nodes that have ended when each begins.
+        As bits, all nodes that have ended when each node begins.
     """
 
     producers: list[list[int]]
@@ -43,7 +43,7 @@ class Order(NamedTuple):
 
     @property
     def is_total(self) -> bool:
-        """Whether no two nodes may run at the same time."""
+        """Return whether no two nodes may run at the same time."""
         return all(bits == (1 << node) - 1 for node, bits in enumerate(self.ancestors))
 
 
@@ -57,9 +57,10 @@ def order_of(plan: Plan, nodes: Sequence[PlanNode]) -> Order:
 
 
 def _producers(plan: Plan, nodes: Sequence[PlanNode]) -> Iterator[set[int]]:
-    """Yield for each node those that it waits for.
+    """Yield, for each node, the nodes that it waits for.
 
-    Left out are some that one of the others waits for: those whose bytes it has overwritten.
+    Some nodes that another one of them waits for are left out: those whose bytes it has
+    overwritten.
     """
     read = defaultdict[str, list[_Access]](list)  # by root
     written = defaultdict[str, list[_Access]](list)
@@ -81,7 +82,7 @@ def _producers(plan: Plan, nodes: Sequence[PlanNode]) -> Iterator[set[int]]:
 
 
 def _places(plan: Plan, names: Iterable[str]) -> Iterator[tuple[str, Extent]]:
-    """Yield the root of each tensor that a node may write in, and its bytes."""
+    """Yield the root and the bytes of each tensor in memory that a node may write."""
     for name in dict.fromkeys(names):
         placement = plan.placements[name]
         if placement.root in plan.states or placement.root not in plan.constants:
@@ -93,22 +94,22 @@ def _overlapping(accesses: Iterable[_Access], extent: Extent) -> Iterator[int]:
 
 
 def memory_before(order: Order, users: Sequence[int]) -> list[int]:
-    """Return for each piece of memory those that nobody needs any more when its first user begins.
+    """Return, for each piece of memory, the pieces that are free when its first user begins.
 
-    Two pieces may share bytes only if one is before the other. In a total order that is: if the one
-    dies before the other is born.
+    Two pieces may share bytes only if one is free when the other begins. In a total order this
+    means that the one dies before the other is born.
 
     Parameters
     ----------
     order : Order
     users : sequence of int
-        Bits: the nodes that read or write each piece; a bit that is no node's: it is needed at the
-        end of the run.
+        As bits, the nodes that read or write each piece. A bit beyond the last node means that the
+        piece is needed at the end of the run.
 
     Returns
     -------
     list of int
-        Bits: the pieces before each.
+        As bits, the pieces before each piece.
     """
     used: list[list[int]] = [[] for _ in order.ancestors]
     for piece, nodes in enumerate(users):
@@ -136,7 +137,8 @@ def users_of(
 ) -> dict[str, int]:
     """Return the nodes that read or write each root, as bits.
 
-    ``roots`` has the root of each tensor that counts. The tensors ``kept`` are needed to the end.
+    ``roots`` has the root of each tensor; others are ignored. Tensors in ``kept`` are needed to the
+    end of the run.
     """
     users = dict.fromkeys(roots.values(), 0)
     for index, node in enumerate(nodes):

@@ -1,4 +1,4 @@
-"""Tell which bytes of a root are read later."""
+"""Track which bytes of a root are read later."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _MANY = 32
 class Occupancy:
     """The tensors in one root.
 
-    A file may have any number of them, so that comparing each with each must cost little.
+    A file may have any number of tensors, so comparing all pairs must be cheap.
 
     Parameters
     ----------
     comparisons : Budget
-        Spent where sizes vary: such a comparison may take long.
+        The quota of comparisons whose sizes vary: these may take long.
     """
 
     def __init__(self, comparisons: Budget) -> None:
         self._comparisons = comparisons
         self._tensors: list[tuple[str, Extent, int]] = []
-        self._numbers: array[int] | None = None  # of tensors: start, stop and death of each
+        self._numbers: array[int] | None = None  # start, stop and death of each tensor
         self._varies = False
 
     def add(self, name: str, extent: Extent, death: int) -> None:
-        """Add a tensor that is read to the step ``death``."""
+        """Add a tensor that is read until the step ``death``."""
         self._tensors.append((name, extent, death))
         self._varies = self._varies or Size in map(type, extent)
 
@@ -46,7 +46,7 @@ class Occupancy:
         Raises
         ------
         PlanFormatError
-            If the comparisons are spent.
+            If the quota of comparisons is exceeded.
         """
         if len(self._tensors) > _MANY and not self._varies and Size not in map(type, extent):
             starts, stops, deaths = self._columns()
@@ -59,7 +59,7 @@ class Occupancy:
 
     def _columns(self) -> np.ndarray:
         if self._numbers is None:
-            from array import array  # which few plans need
+            from array import array  # imported here because few plans need it
 
             self._numbers = array("q")
         for _, extent, death in self._tensors[len(self._numbers) // 3 :]:

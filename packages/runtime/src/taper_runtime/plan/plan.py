@@ -1,4 +1,4 @@
-"""Hold a plan as data: nodes in execution order, tensors, and where each lies in memory."""
+"""Define the plan as data: nodes in execution order, tensors, and their places in memory."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from taper_runtime.plan.replaceable import WeightSpec
     from taper_runtime.plan.values import Value
 
-#: Roles of a tensor. A state lives across runs: a buffer that the module writes to.
+#: The roles of a tensor. A state, a buffer that the module writes to, lives across runs.
 ROLES = ("input", "output", "constant", "state", "intermediate")
 
-#: Roles of the tensors that entries share, whose values the file has.
+#: The roles of tensors that entries share and whose values are in the file.
 STORED = ("constant", "state")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class ReadOnly(dict[str, Any]):
-    """A dict that cannot be changed: runs rely on the plan."""
+    """A dict that cannot be changed, because sessions rely on the plan."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("a plan cannot be changed; plan._replace makes another")
@@ -52,8 +52,8 @@ class TensorSpec(NamedTuple):
     Attributes
     ----------
     is_complex : bool
-        Whether users see an input, an output or a state as complex numbers, whose real and
-        imaginary parts lie along its last axis, of 2. Nodes see those.
+        Whether users see an input, an output or a state as complex numbers. Nodes see real and
+        imaginary parts along a last axis of 2.
     """
 
     name: str
@@ -65,42 +65,42 @@ class TensorSpec(NamedTuple):
 
     @property
     def type(self) -> TensorType:
-        """The dtype, shape and format."""
+        """Return the dtype, shape and format."""
         return TensorType(self.dtype, self.shape, self.format)
 
     @property
     def seen(self) -> TensorType:
-        """The type that users see: that of complex numbers where it holds such."""
+        """Return the type that users see: a complex type if ``is_complex``."""
         if not self.is_complex:
             return self.type
         return TensorType(COMPLEX[self.dtype], self.shape[:-1])
 
     @property
     def storage(self) -> TensorType:
-        """The plain type of the array that stores it."""
+        """Return the plain type of the array that stores the tensor."""
         return self.type.storage
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous tensor as it is stored."""
+        """Return the size in bytes of the contiguous tensor as it is stored."""
         return self.type.nbytes
 
 
 class Placement(NamedTuple):
-    """Tell where a tensor lies.
+    """The place of a tensor in memory.
 
-    A tensor is its own root (``root`` is its name) or a slice of another tensor's memory. The
-    memory of roots with role input, output, constant or state is external: it is the caller's or
-    the file's. Other roots lie in the arena, which an executor lays out when it knows the sizes.
+    A tensor is its own root (``root`` is its name) or a slice of another tensor's memory. Roots
+    with role input, output, constant or state lie in external memory, which the caller or the file
+    owns. Other roots lie in the arena, which an executor lays out when the sizes are known.
 
     Attributes
     ----------
     root : str
         The tensor that owns the memory.
     offset : int
-        Bytes from the begin of the root's memory: 0 for a root; may be a size expression.
+        Bytes from the start of the root's memory: 0 for a root; may be a size expression.
     strides : tuple of int
-        Elements, of the array that stores the tensor; may be size expressions.
+        Strides in elements of the array that stores the tensor; may be size expressions.
     """
 
     root: str
@@ -108,7 +108,7 @@ class Placement(NamedTuple):
     strides: Shape
 
     def is_contiguous(self, shape: Shape) -> bool:
-        """Whether the elements of ``shape`` lie row-major without gaps."""
+        """Return whether the elements of ``shape`` lie in row-major order without gaps."""
         return is_contiguous(shape, self.strides)
 
 
@@ -118,16 +118,16 @@ class PlanNode(NamedTuple):
     Attributes
     ----------
     inputs : tuple of str or None
-        None where an optional input is absent.
+        The inputs; None for an absent optional input.
     outputs : tuple of str
-        At least one.
+        The outputs, at least one.
     attrs : mapping
-        Plain data and, where the op allows it, size expressions; attrs equal to the op's defaults
-        are left out.
+        Plain data and, if the op allows it, size expressions. Attrs equal to the op's defaults are
+        left out.
     source : str
-        The user's source line, empty where unknown.
+        The user's source line; empty if unknown.
     blocks : tuple of Block
-        What an op of control flow runs.
+        The blocks that an op of control flow runs.
     targets : tuple of str
         The ATen ops that it came from, such as ``aten.relu.default``; may be empty.
     """
@@ -142,34 +142,34 @@ class PlanNode(NamedTuple):
 
     @property
     def output(self) -> str:
-        """The first output, the only one of most ops."""
+        """Return the first output, which for most ops is the only one."""
         return self.outputs[0]
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The inputs that are there."""
+        """Return the inputs that are present."""
         if None not in self.inputs:
             return self.inputs  # type: ignore[return-value]  # of str then
         return tuple([name for name in self.inputs if name is not None])
 
 
 class Block(NamedTuple):
-    """Nodes that a node of control flow runs, any number of times.
+    """The nodes that a node of control flow runs, any number of times.
 
-    It reads its own inputs and the plan's constants alone. No name of a tensor stands in a plan, in
-    its blocks, and in theirs, twice.
+    A block reads only its own inputs and the plan's constants. Names of tensors are unique in a
+    plan, including all its blocks.
 
     Attributes
     ----------
     nodes : tuple of PlanNode
         In execution order.
     tensors : mapping of str to TensorSpec
-        Of role input, output or intermediate.
+        The tensors, of role input, output or intermediate.
     placements : mapping of str to Placement
-        For every tensor of the block. Inputs are row-major, in memory of their own. An output may
-        lie in the memory of the input that is the same carry: then the block writes there.
+        The placement of every tensor of the block. Inputs are row-major, in memory of their own. An
+        output may lie in the memory of the input of the same carry; then the block writes there.
     inputs, outputs : tuple of str
-        No name stands there twice.
+        The names, without duplicates.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -180,7 +180,7 @@ class Block(NamedTuple):
 
     @property
     def signature(self) -> Signature:
-        """The types of inputs and outputs."""
+        """Return the types of inputs and outputs."""
         ends = (self.inputs, self.outputs)
         inputs, outputs = (tuple(self.tensors[name].type for name in end) for end in ends)
         return Signature(inputs, outputs)
@@ -189,8 +189,8 @@ class Block(NamedTuple):
 class Entry(NamedTuple):
     """An additional function of a plan, over the same weights and states.
 
-    Attributes are those of :class:`Plan`. Names of tensors stand for themselves in each entry: what
-    an entry reads and has no tensor of its own for is one of the plan's constants or states.
+    Attributes are those of :class:`Plan`. Each entry has its own names of tensors. A name that an
+    entry reads and does not define is one of the plan's constants or states.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -206,63 +206,63 @@ class Entry(NamedTuple):
     origins: Mapping[str, tuple[str, int]] = _NOTHING
 
     def as_block(self) -> Block:
-        """Return what an entry has in common with a block."""
+        """Return the part of an entry that blocks also have."""
         return Block(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
 
 
 class Plan(NamedTuple):
     """A model ready to run: frozen plain data, nothing executable.
 
-    A plan may have several entries, functions over the same constants and states. Its own nodes and
-    what belongs to them are those of the default entry.
+    A plan may have several entries, which are functions over the same constants and states. Its own
+    nodes, tensors, inputs and outputs are those of the default entry.
 
     Attributes
     ----------
     nodes : tuple of PlanNode
-        In execution order. A node whose op has a view rule and whose output shares its first
-        input's root, or whose op has a parts rule and whose output begins where its first input
-        does, is not executed: the placement is its result.
+        The nodes in execution order. Some are not executed, because the placement of the output is
+        the result: a node whose op has a view rule and whose output shares its first input's root,
+        or a node whose op has a parts rule and whose output begins where its first input does.
     tensors : mapping of str to TensorSpec
     placements : mapping of str to Placement
-        For every tensor.
+        The placement of every tensor.
     inputs, outputs : tuple of str
-        In the order of the module's flattened arguments and results. An output is a tensor of role
-        output; the same name may stand there twice.
+        The names in the order of the module's flattened arguments and results. An output is a
+        tensor of role output; a name may occur twice.
     constants : mapping of str to numpy.ndarray
-        One C-contiguous array per tensor of role constant, as its format stores it, and of role
-        state: its first value (views of the mapped file after a load). A state without one begins
-        as zeros; a constant without one is to be computed (``derived``).
+        One C-contiguous array per tensor of role constant, in its storage format, and of role
+        state, its initial value. After a load these are views of the mapped file. A state without
+        an array starts as zeros; a constant without one is computed from weights (``derived``).
     samples : mapping of str to numpy.ndarray
-        Example inputs by input name, those the model was exported with; may be empty.
+        The example inputs of the export, by input name; may be empty.
     input_tree, output_tree : plain data
-        How the flat inputs and outputs nest in the module's signature; see
+        The structure of inputs and outputs in the module's signature; see
         :mod:`taper_runtime.plan.trees`.
     metadata : mapping
-        The export report and what else a reader may show; never read to run.
+        The export report and other data to show; no run reads them.
     sizes : mapping of str to tuple of int
-        The size variables, each with the least and the largest value it may take; the largest may
-        be an expression in variables before it.
+        The size variables with their smallest and largest values; the largest may be an expression
+        in earlier variables.
     origins : mapping of str to tuple of str and int
-        Of each size variable that no input's dim gives: an int64 tensor that a node makes, and
-        which of its elements, row-major, is the value. Nodes that have to do with it come later.
+        For each size variable that is not an input's dim, the int64 tensor that holds its value,
+        and the row-major index of the element. Nodes that use the variable come after that tensor.
     states : mapping of str to str
-        Each tensor of role state, and the tensor that is its value after a run: one of role output,
-        or one in the state's own memory, which is then written in place.
+        For each tensor of role state, the tensor with its value after a run: one of role output, or
+        one in the state's own memory, which is then written in place.
     default : str
         The name of the default entry.
     entries : mapping of str to Entry
-        The others.
+        The other entries.
     weights : mapping of str to WeightSpec
-        The parameters and buffers of the module by their first names, where a session may replace
-        them, and constants that recipes need besides.
+        The module's parameters and buffers by their first names, if a session may replace them, and
+        further constants that recipes need.
     derived : mapping of str to tuple of RecipeStep
-        By the names of constants, how each is computed from weights: all that a weight decides.
+        The recipes of all constants that depend on weights, by the constants' names.
     originals : mapping of str to numpy.ndarray
-        The values of the weights that recipes need and no constant is.
+        The values of the weights that recipes read and that are not constants themselves.
     provenance : mapping of str to sequence of RecipeStep
-        By the names of constants, how the export made each that is not ``derived``, as far as it
-        knows; never read to run. That of a file is parsed when it is asked for: PlanFormatError
-        then, where it holds no recipes.
+        For constants that are not ``derived``, how the export computed them, as far as it is known;
+        no run reads it. When the plan comes from a file it is parsed on access, which may raise
+        PlanFormatError.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -287,16 +287,16 @@ class Plan(NamedTuple):
 
     @property
     def entry_names(self) -> tuple[str, ...]:
-        """The names of all entries, the default one first."""
+        """Return the names of all entries, the default one first."""
         return (self.default, *self.entries)
 
     def entry(self, name: str | None = None) -> Plan:
-        """Return the plan of one entry alone: it is the default one there.
+        """Return a plan with one entry only, which is its default.
 
         Parameters
         ----------
         name : str, optional
-            The default entry unless given.
+            The entry's name; by default the default entry.
 
         Raises
         ------
@@ -330,7 +330,7 @@ class Plan(NamedTuple):
         )
 
     def _weights_of(self, constants: Collection[str]) -> dict[str, Any]:
-        """Return what a plan of these constants has of the weights."""
+        """Return the fields about weights of a plan with these constants."""
         if not self.weights:
             return {}
         from taper_runtime.plan.replaceable import weights_of
@@ -338,13 +338,13 @@ class Plan(NamedTuple):
         return weights_of(self, constants)
 
     def first_value(self, state: str, rows: int = 1) -> np.ndarray:
-        """Return the value of a state before the first run: zeros where the plan has no data.
+        """Return the value of a state before the first run: zeros if the plan has no data.
 
         Parameters
         ----------
         state : str
         rows : int
-            The size of its dim that varies, if it has one.
+            The size of its varying dim, if it has one.
         """
         if state in self.constants:
             return self.constants[state]
@@ -355,37 +355,37 @@ class Plan(NamedTuple):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The tensors that a run reads: the inputs, then the states."""
+        """Return the tensors that a run reads: the inputs, then the states."""
         return (*self.inputs, *self.states)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The tensors that a run writes: outputs, then next states not written in place."""
+        """Return the tensors that a run writes: outputs, then next states not written in place."""
         return (
             *self.outputs,
             *(self.states[name] for name in self.states if not self.is_in_place(name)),
         )
 
     def is_in_place(self, state: str) -> bool:
-        """Whether a state's next value lies in its own memory."""
+        """Return whether a state's next value lies in its own memory."""
         return self.placements[self.states[state]].root == state
 
     @property
     def generator(self) -> str | None:
-        """The state of the random generator; None if the plan draws no random numbers."""
+        """Return the state of the random generator; None if the plan draws no random numbers."""
         first = (_drawn_from(node) for node in self.nodes)
         return next((name for name in first if name in self.states), None)
 
     @property
     def recipes(self) -> dict[str, Sequence[RecipeStep]]:
-        """Map each constant to the parameters and ops that it was made from.
+        """Return, for each constant, the parameters and ops that it was computed from.
 
-        By the constant's name, as far as the export knew; see :mod:`taper_runtime.plan.recipes`.
+        Recipes are known as far as the export recorded them; see :mod:`taper_runtime.plan.recipes`.
         """
         return {**self.provenance, **self.derived}
 
     def made_from(self, parameter: str) -> tuple[str, ...]:
-        """Return the names of the constants that a parameter or buffer went into.
+        """Return the names of the constants that were computed from a parameter or buffer.
 
         Parameters
         ----------
@@ -401,7 +401,7 @@ class Plan(NamedTuple):
         )
 
     def is_executed(self, node: PlanNode) -> bool:
-        """Whether a run computes this node; False where it is a view of its input or its inputs."""
+        """Return whether a run computes this node; False if its placement is the result."""
         op, output = REGISTRY[node.op], node.output
         if op.view is None and op.parts is None:
             return True
@@ -411,11 +411,11 @@ class Plan(NamedTuple):
         return op.view is None and self.placements[output].offset != self.placements[first].offset
 
     def as_block(self) -> Block:
-        """Return what a plan has in common with a block."""
+        """Return the part of a plan that blocks also have."""
         return Block(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
 
     def body(self, block: Block) -> Plan:
-        """Return a block of this plan as a plan of its own, with the constants that it reads."""
+        """Return a block of this plan as a plan, with the constants that it reads."""
         constants = [
             name
             for name in dict.fromkeys(_names_read(block))
@@ -432,25 +432,25 @@ class Plan(NamedTuple):
         )
 
     def read_only(self) -> Plan:
-        """Return the plan with mappings that cannot be changed, as a load and an export give it.
+        """Return the plan with read-only mappings, as loads and exports return it.
 
-        Those of metadata, trees and entries' trees inside are as they were.
+        Mappings inside metadata and trees are unchanged.
         """
         plan: Plan = _read_only(self)
         return plan
 
     def without_values(self) -> Plan:
-        """Return the plan without the values of weights, which a session may replace."""
+        """Return the plan without the values of weights that a session may replace."""
         first = {name: self.constants[name] for name in self.states if name in self.constants}
         return self._replace(constants=first, originals=_NOTHING)
 
     def values(self) -> list[Value]:
-        """Return what inputs, constants, states, nodes and sizes hold, each with a number."""
+        """Return the values of inputs, constants, states, nodes and sizes, each with a number."""
         from taper_runtime.plan.values import list_values
 
         return list_values(self)
 
-    # reports.plan_methods attaches these two: they need the rooms above.
+    # reports.plan_methods implements these two: they need packages above this one.
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of what the plan computes."""
@@ -469,9 +469,9 @@ class Plan(NamedTuple):
 
 
 def _read_only(item: Any) -> Any:
-    """Return a named tuple of a plan with mappings that cannot be changed, in those inside too."""
+    """Return a named tuple of a plan with read-only mappings, including inner ones."""
     if type(item) is PlanNode and type(item.attrs) is ReadOnly and not item.blocks:
-        return item  # as a load makes most of them
+        return item  # loads make most of them read-only already
     changed: dict[str, Any] = {}
     for name, value in zip(item._fields, item, strict=True):
         if name in ("nodes", "blocks") and value:
@@ -484,7 +484,7 @@ def _read_only(item: Any) -> Any:
 
 
 def _names_read(block: Block) -> Iterator[str]:
-    """Yield what the nodes of a block, and of the blocks in it, read."""
+    """Yield the names that the nodes of a block, and of inner blocks, read."""
     for node in block.nodes:
         yield from (name for name in node.reads if type(name) is str)
         for inner in node.blocks:
@@ -492,9 +492,9 @@ def _names_read(block: Block) -> Iterator[str]:
 
 
 def _drawn_from(node: PlanNode) -> str | None:
-    """Return what holds the generator where ``node`` or what it runs draws; None if it does not.
+    """Return the generator's state if ``node``, or a node it runs, draws; else None.
 
-    It is the first that blocks are given.
+    It is the first input of blocks.
     """
     if node.op == "RANDOM":
         return node.reads[0]

@@ -1,4 +1,4 @@
-"""Tell which of its inputs a plan depends on."""
+"""Find the inputs that a plan does not depend on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def unread_inputs(plan: Plan) -> frozenset[str]:
-    """Return the inputs whose elements no node reads and whose sizes nothing else has.
+    """Return the inputs whose elements no node reads and whose sizes are used nowhere else.
 
-    Dims that do not vary may have decided what was captured all the same: a plan does not tell.
+    Fixed dims of such an input may still have influenced the capture; a plan does not record that.
     """
     read = {name for node in plan.nodes for name in node.reads}
     read |= {tensor for tensor, _ in plan.origins.values()}
@@ -28,7 +28,7 @@ def unread_inputs(plan: Plan) -> frozenset[str]:
 
 
 def _sizes_of(nodes: tuple[PlanNode, ...], tensors: Mapping[str, TensorSpec]) -> Iterator[str]:
-    """Yield the size variables that nodes and tensors have to do with, those of blocks too."""
+    """Yield the size variables that nodes and tensors use, including those of blocks."""
     for spec in tensors.values():
         yield from _in(spec.shape)
     for node in nodes:

@@ -1,9 +1,9 @@
-"""Tell from which parameters, and by which ops, a plan's constants were made.
+"""Describe how a plan's constants were computed from parameters.
 
-An export writes recipes into ``plan.provenance``; no run reads them. Of a plan whose weights can be
-replaced, those that they decide are in ``plan.derived`` instead: there they are complete, and
-constants are computed by them (:mod:`taper_runtime.plan.replaceable`). The last step of a recipe is
-the constant.
+An export writes recipes into ``plan.provenance``, which no run reads. If a plan's weights can be
+replaced, the recipes of constants that depend on them are in ``plan.derived`` instead. Those are
+complete, and constants are computed by them (:mod:`taper_runtime.plan.replaceable`). The last step
+of a recipe is the constant.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from taper_runtime.base.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: A step without inputs: a parameter or buffer of the module, by its names in the state dict.
-#: Several names are tied, or have equal values.
+#: A step without inputs: a parameter or buffer of the module, by its names in the state dict. If
+#: there are several names, they are tied or have equal values.
 PARAMETER = "PARAMETER"
 
-#: A step without inputs: an array that is no parameter, its values if it has few.
+#: A step without inputs: an array that is not a parameter, with its values if there are few.
 LITERAL = "LITERAL"
 
 #: A step without inputs: one of ``plan.weights``, by its name.
 WEIGHT = "WEIGHT"
 
-_LONGEST = 200  # characters of a recipe's text
+_LONGEST = 200  # the most characters of a recipe's text
 
 
 class RecipeStep(NamedTuple):
-    """One step of a recipe: an op over the results of steps before it.
+    """One step of a recipe: an op on the results of earlier steps.
 
     Attributes
     ----------
     op : str
-        An op's name, with ``[1]`` behind it for its second output and so on; :data:`PARAMETER`,
+        An op's name, with the suffix ``[1]`` for its second output and so on; or :data:`PARAMETER`,
         :data:`LITERAL` or :data:`WEIGHT`. In a plan's provenance it need not be registered.
     inputs : tuple of int or None
-        Which steps before it the op reads, counted from 0; None where an input is absent.
+        The numbers of the earlier steps that the op reads, from 0; None for an absent input.
     attrs : mapping
-        Plain data. Of a parameter ``names``, of a weight ``name``; of a literal ``dtype``,
+        Plain data. A parameter has ``names``, a weight has ``name``, and a literal has ``dtype``,
         ``shape`` and, if there are few, ``values``.
     """
 
@@ -50,17 +50,17 @@ class RecipeStep(NamedTuple):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """The inputs that are there."""
+        """Return the inputs that are present."""
         return tuple([place for place in self.inputs if place is not None])
 
 
 def parse_recipes(found: Any, field: str) -> dict[str, tuple[RecipeStep, ...]]:
-    """Return recipes by the names of the constants, of which ``field`` of a plan says ``found``.
+    """Parse JSON as recipes by the names of constants; ``field`` is the plan's field.
 
     Raises
     ------
     PlanFormatError
-        If they have another form.
+        If they do not have the right form.
     """
     if type(found) is not dict:
         fail(field, "expected an object", found)
@@ -68,7 +68,7 @@ def parse_recipes(found: Any, field: str) -> dict[str, tuple[RecipeStep, ...]]:
 
 
 def parameter_names(recipe: Sequence[RecipeStep]) -> tuple[str, ...]:
-    """Return the names of the parameters that a constant was made from, each once."""
+    """Return the names of the parameters that a constant was computed from, without duplicates."""
     names: list[str] = []
     for step in recipe:
         if step.op == PARAMETER:
@@ -79,7 +79,7 @@ def parameter_names(recipe: Sequence[RecipeStep]) -> tuple[str, ...]:
 
 
 def recipe_text(recipe: Sequence[RecipeStep]) -> str:
-    """Write a recipe as a formula, ``CAT(q.weight, k.weight, axis=1)``; a long one is cut."""
+    """Format a recipe as a formula, ``CAT(q.weight, k.weight, axis=1)``; long ones are cut."""
     texts: list[str] = []
     for step in recipe:
         attrs = step.attrs
@@ -105,6 +105,7 @@ def _recipe(steps: Any, field: str) -> tuple[RecipeStep, ...]:
 
 
 def _step(step: Any, place: int, field: str) -> RecipeStep:
+    """Parse one step; ``place`` is its number, which its inputs must be below."""
     if type(step) not in (list, tuple) or len(step) != 3:
         fail(field, "expected an array of op, inputs and attrs", step)
     op, inputs, attrs = step

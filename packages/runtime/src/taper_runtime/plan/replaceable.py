@@ -1,8 +1,8 @@
-"""List a plan's replaceable weights: names, values, and what is computed from them.
+"""Compute a plan's constants from its replaceable weights.
 
-A constant that a weight decides has a recipe over weights, a straight-line program of registered
-ops: with it the constant is computed from other values of the weights, with the bits that an export
-of these has.
+A constant that depends on a weight has a recipe, a straight-line program of registered ops over
+weights. It computes the constant from new values of the weights, with the same bits that an export
+of these values would have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.recipes import RecipeStep
 
-#: What a weight may be. A constant is one that recipes need besides: nobody replaces it.
+#: The kinds of weights. A "constant" is a further input of recipes, which cannot be replaced.
 KINDS = ("parameter", "buffer", "constant")
 
 #: Limit on the bytes one recipe may compute: a multiple of the file's data, and a minimum.
@@ -42,20 +42,20 @@ MAX_GROWTH, MAX_LITTLE = 64, 1 << 30
 
 
 class WeightSpec(NamedTuple):
-    """Name, kind and type of one weight.
+    """The name, kind and type of one weight.
 
     Attributes
     ----------
     name : str
-        In the module's state dict.
+        The name in the module's state dict.
     kind : str
         One of :data:`KINDS`.
     dtype, shape
-        As it is stored.
+        The dtype and shape of the stored array.
     is_complex : bool
-        Whether users see complex numbers, whose parts lie along the last axis, of 2.
+        Whether users see complex numbers; their parts lie along a last axis of 2.
     aliases : tuple of str
-        Its other names, where weights are tied.
+        Other names of the same weight, if weights are tied.
     """
 
     name: str
@@ -67,17 +67,17 @@ class WeightSpec(NamedTuple):
 
     @property
     def type(self) -> TensorType:
-        """The dtype and shape of the array that stores it."""
+        """Return the dtype and shape of the array that stores the weight."""
         return TensorType(self.dtype, self.shape)
 
     @property
     def seen(self) -> TensorType:
-        """The type that users see."""
+        """Return the type that users see."""
         return TensorType(COMPLEX[self.dtype], self.shape[:-1]) if self.is_complex else self.type
 
 
 def step_op(text: str) -> tuple[str, int]:
-    """Return the op of a step and which of its outputs: of ``TOPK[1]`` the second."""
+    """Return the op of a step and the index of its output: 1 for ``TOPK[1]``."""
     op, bracket, rest = text.partition("[")
     digits = rest.removesuffix("]")
     if bracket and rest.endswith("]") and digits.isascii() and digits.isdigit():
@@ -86,7 +86,7 @@ def step_op(text: str) -> tuple[str, int]:
 
 
 def direct_weight(recipe: Sequence[RecipeStep]) -> str | None:
-    """Return the name of the weight that a constant is; None where one is computed."""
+    """Return the name of the weight that a constant equals; None if the constant is computed."""
     return recipe[0].attrs["name"] if len(recipe) == 1 else None
 
 
@@ -98,7 +98,7 @@ def weights_needed(derived: Mapping[str, Sequence[RecipeStep]]) -> set[str]:
 
 
 def weight_values(plan: Plan) -> dict[str, np.ndarray]:
-    """Return the value of each weight that a recipe needs: a constant that it is, or its own."""
+    """Return the value of each weight that recipes need, from the constants or ``originals``."""
     values = dict(plan.originals)
     for name, recipe in plan.derived.items():
         weight = direct_weight(recipe)
@@ -115,7 +115,7 @@ def recipe_types(
     Raises
     ------
     OpError
-        If an op does not take its inputs.
+        If an op does not accept its inputs.
     """
     types: list[TensorType] = []
     for step in recipe:
@@ -138,13 +138,13 @@ def derive(
     Returns
     -------
     numpy.ndarray
-        C-contiguous, on a boundary of 64 bytes, not writable; the weight's own array where it is
-        the constant.
+        C-contiguous, aligned to 64 bytes, read-only; the weight's own array if the weight is the
+        constant.
 
     Raises
     ------
     InputError
-        If an op does not allow the values: the inverse of a singular matrix, say.
+        If an op does not accept the values, as for the inverse of a singular matrix.
     """
     types = recipe_types(recipe, weights)
     readers = Counter(place for step in recipe for place in step.reads)
@@ -171,9 +171,9 @@ def derive(
 
 
 def stored_aligned(array: np.ndarray) -> np.ndarray:
-    """Return an array that is as constants are: C-contiguous, aligned to 64 bytes, not writable.
+    """Return an array in the form of constants: C-contiguous, aligned to 64 bytes, read-only.
 
-    It is copied unless it is so already and nobody can write to it.
+    It is copied unless it already has this form and cannot be made writable.
     """
     if array.flags.c_contiguous and is_aligned(array) and _is_frozen(array):
         return array
@@ -181,7 +181,7 @@ def stored_aligned(array: np.ndarray) -> np.ndarray:
 
 
 def _is_frozen(array: object) -> bool:
-    """Whether neither an array nor one that it is a view of can be written to."""
+    """Return whether neither an array nor the arrays it is a view of can be written to."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False
@@ -190,18 +190,18 @@ def _is_frozen(array: object) -> bool:
 
 
 def folded(plan: Plan, kept: Collection[str] = ()) -> Plan:
-    """Return the plan with all its constants, computed from the weights where a recipe can be.
+    """Return the plan with all its constants computed from the weights if they have recipes.
 
     Parameters
     ----------
     plan : Plan
     kept : collection of str
-        Constants that stay as they are.
+        Constants that are not changed.
 
     Raises
     ------
     InputError
-        If an op does not allow the values of the weights; it names the constant.
+        If an op does not accept the values of the weights; the message names the constant.
     """
     values = weight_values(plan)
     constants = dict(plan.constants)
@@ -217,7 +217,7 @@ def derive_named(
     weights: Mapping[str, WeightSpec],
     values: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Compute a constant as :func:`derive`; the error names it."""
+    """Compute a constant like :func:`derive`; errors name it."""
     try:
         return derive(recipe, weights, values)
     except InputError as error:
@@ -230,12 +230,12 @@ def unfolded(plan: Plan) -> Plan:
 
 
 def is_tiles(type_: TensorType) -> bool:
-    """Whether a tensor is a weight in Winograd's form, larger than the weight."""
+    """Return whether a tensor is a weight in Winograd's format, which is larger than the weight."""
     return tile_of(type_.format) is not None
 
 
 def without_tiles(plan: Plan) -> Plan:
-    """Return the plan without the tiles of Winograd's form that recipes compute."""
+    """Return the plan without constants in Winograd's format that recipes compute."""
     return _without(plan, {name for name in plan.derived if is_tiles(plan.tensors[name].type)})
 
 
@@ -245,14 +245,14 @@ def _without(plan: Plan, computed: Collection[str]) -> Plan:
 
 
 def is_folded(plan: Plan) -> bool:
-    """Whether the plan has all its constants."""
+    """Return whether the plan has all its constants."""
     return all(name in plan.constants for name in plan.derived)
 
 
 def outlined(plan: Plan) -> Plan:
-    """Return the plan with all its constants, those that are to be computed without their values.
+    """Return the plan with all its constants; those to be computed have no memory or values.
 
-    It tells what a run would need, and must not run.
+    Such a plan shows what a run needs, and must not be run.
     """
     missing = [name for name in plan.derived if name not in plan.constants]
     stand_ins = {name: _stand_in(plan.tensors[name].storage) for name in missing}
@@ -260,24 +260,24 @@ def outlined(plan: Plan) -> Plan:
 
 
 def _stand_in(type_: TensorType) -> np.ndarray:
-    """Return an array of a type that has no memory to speak of."""
+    """Return an array of this type that takes almost no memory."""
     return np.broadcast_to(np.zeros((), DTYPES[type_.dtype].storage), type_.shape)
 
 
 def completed(plan: Plan) -> Plan:
-    """Return the plan with all its constants; those that it has are as they are."""
+    """Return the plan with missing constants computed; present ones are not changed."""
     return plan if is_folded(plan) else folded(plan, plan.constants)
 
 
 def opened(plan: Plan, *, fold: bool) -> Plan:
-    """Return the plan as a session runs it: computed from its weights if ``fold``.
+    """Return the plan in the form that a session runs: fully computed from its weights if ``fold``.
 
-    Without, only what the plan lacks is.
+    Without ``fold`` only missing constants are computed.
 
     Raises
     ------
     InputError
-        If it cannot be.
+        If a constant cannot be computed.
     """
     if fold and not plan.weights:
         raise InputError(
@@ -294,12 +294,12 @@ def check_recipe(
     limit: int,
     field: str,
 ) -> None:
-    """Check that a recipe computes a tensor of a type, in steps of ``limit`` bytes in all.
+    """Check that a recipe computes a tensor of this type, in at most ``limit`` bytes in all.
 
     Raises
     ------
     PlanFormatError
-        Naming the step that breaks a rule.
+        If a step breaks a rule; the message names it.
     """
     types: list[TensorType] = []
     total = 0
@@ -320,6 +320,7 @@ def check_recipe(
 
 
 def _step_type(step: RecipeStep, types: Sequence[TensorType], field: str) -> TensorType:
+    """Check a step and return the type of its result."""
     op, index = step_op(step.op)
     if op not in REGISTRY or REGISTRY[op].blocks:
         fail(f"{field}[0]", "expected a registered op without blocks", step.op)
@@ -347,7 +348,7 @@ def weights_of(plan: Plan, constants: Collection[str]) -> dict[str, Any]:
 
 
 def check_weights(plan: Plan) -> None:
-    """Check the weights, the recipes that read them, and that these have what they need."""
+    """Check the weights, the recipes that read them, and that no weight is missing."""
     taken: set[str] = set()
     for name, spec in watched(plan.weights.items()):
         field = f"plan.weights[{name!r}]"
@@ -373,6 +374,7 @@ def check_weights(plan: Plan) -> None:
 
 
 def _check_derived(plan: Plan) -> None:
+    """Check the recipes, and that exactly the weights that need data of their own have some."""
     direct: set[str] = set()
     data = (*plan.originals.values(), *plan.constants.values())
     limit = max(MAX_LITTLE, MAX_GROWTH * sum(array.nbytes for array in data))

@@ -1,7 +1,7 @@
-"""Tell which outputs of a batch are computed item by item: each from that item of the inputs.
+"""Find the outputs of a batch that are computed item by item, each from one item of the inputs.
 
-The bits of such an item are the same whatever its neighbours are and however many there are, as no
-kernel adds in another order for them.
+The bits of such an item do not depend on the other items or on their number, because no kernel
+changes its order of additions for them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class _Items(NamedTuple):
-    """How a tensor holds the batch: element i of ``axis`` is of item ``(i + shift) // each``."""
+    """Where a tensor holds the batch: element i of ``axis`` is of item ``(i + shift) // each``."""
 
     axis: int
     each: int
     shift: int = 0
 
 
-#: Of a tensor whose items depend on one another.
+#: The value for a tensor whose items depend on each other.
 _MIXED = _Items(-1, 0)
 
 
@@ -40,12 +40,12 @@ class Batch(NamedTuple):
     Attributes
     ----------
     size : size
-        How many items there are: the first dim of most inputs.
+        The number of items: the first dim of most inputs.
     apart : tuple of str
-        The outputs whose items depend on that item of the inputs alone, and on weights.
+        The outputs whose items depend only on the same item of the inputs, and on weights.
     mixed : tuple of str
-        Those whose items may depend on others, as far as the ops' rules tell. Outputs that depend
-        on no input are in neither.
+        The outputs whose items may depend on other items, by the rules of the ops. Outputs that
+        depend on no input are in neither.
     """
 
     size: int
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 def find_batch(plan: Plan) -> Batch | None:
-    """Return how a plan treats a batch; None where no input has a first dim, or only one of 1."""
+    """Return how a plan treats a batch, or None if no input has a first dim other than 1."""
     firsts = {
         name: plan.tensors[name].shape[0]
         for name in plan.inputs
@@ -65,7 +65,7 @@ def find_batch(plan: Plan) -> Batch | None:
     counts = Counter(firsts.values())
     size = max(counts, key=lambda first: (counts[first], not is_static(first)))
     held = {name: _Items(0, 1) for name, first in firsts.items() if first == size}
-    held.update((state, _MIXED) for state in plan.states)  # what former runs left
+    held.update((state, _MIXED) for state in plan.states)  # states, which earlier runs left
     for node in plan.nodes:
         found = _of_node(plan, node, held)
         if found is not None:
@@ -76,7 +76,7 @@ def find_batch(plan: Plan) -> Batch | None:
 
 
 def describe_batch(plan: Plan) -> list[str]:
-    """Tell a line of each output on whether its items depend on one another."""
+    """Return a line for each output that says whether its items depend on each other."""
     batch = find_batch(plan)
     if batch is None:
         return []
@@ -86,14 +86,14 @@ def describe_batch(plan: Plan) -> list[str]:
 
 
 def batch_data(plan: Plan) -> dict[str, Any]:
-    """Return what :func:`find_batch` does as plain data."""
+    """Return the result of :func:`find_batch` as plain data."""
     batch = find_batch(plan) or Batch(1, (), ())
     size = batch.size if is_static(batch.size) else str(batch.size)
     return {"size": size, "apart": list(batch.apart), "mixed": list(batch.mixed)}
 
 
 def _of_node(plan: Plan, node: PlanNode, held: Mapping[str, _Items]) -> _Items | None:
-    """Return where the output of a node holds the batch; None where it has nothing of it."""
+    """Return how the output of a node holds the batch; None if it does not depend on it."""
     given = [held.get(name) if name is not None else None for name in node.inputs]
     if all(items is None for items in given):
         return None
@@ -111,11 +111,11 @@ def _of_node(plan: Plan, node: PlanNode, held: Mapping[str, _Items]) -> _Items |
 
 
 def _through(relation: Relation, items: _Items, shape: Shape, output: Shape) -> _Items:
-    """Return where an op puts the items of an axis of its input that has this relation."""
+    """Return how an op's output holds the items, for an input axis with this relation."""
     match relation:
         case Same(axis):
             return items._replace(axis=axis)
-        case Window(axis, first, 1, 1):  # some of them, or among those of others
+        case Window(axis, first, 1, 1):  # only some of them, or mixed with others
             return items._replace(axis=axis, shift=items.shift + first)
         case Grouped(inputs, outputs) if inputs[0] == items.axis:
             more = math.prod(shape[axis] for axis in inputs[1:])

@@ -1,4 +1,4 @@
-"""Cut a plan where nodes need sizes that nodes before them compute."""
+"""Split a plan into segments, before nodes that need sizes that other nodes compute."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ class Segment(NamedTuple):
     Attributes
     ----------
     plan : Plan
-        The nodes. Roots cross from segment to segment: this plan's inputs are the roots of other
-        segments, or of the whole plan's inputs, that it reads or writes; its outputs are those that
-        begin in it and are needed later. Its sizes are those that its nodes depend on; none is read
-        off an input.
+        A plan of the segment's nodes. Its inputs are the roots of other segments, or of the whole
+        plan's inputs, that it reads or writes. Its outputs are the roots that begin in it and are
+        needed later. Its sizes are those that its nodes depend on; no input gives their values.
     measured : mapping of str to tuple of str and int
-        The size variables that have their values before it, but not before the segments before: the
-        root that holds the value, and at which byte. The first has those that inputs hold.
+        The size variables that become known just before this segment: the root that holds the
+        value, and the offset in bytes. The first segment has those that inputs hold.
     """
 
     plan: Plan
@@ -35,7 +34,7 @@ class Segment(NamedTuple):
 
 
 def cut(plan: Plan) -> list[Segment]:
-    """Return the segments of a valid plan, in order: one, if no node computes a size."""
+    """Return the segments of a valid plan in order; only one if no node computes a size."""
     parts = _parts(plan)
     roots = {name: placement.root for name, placement in plan.placements.items()}
     touched = [_touched(nodes, roots) for nodes, _ in parts]
@@ -61,9 +60,9 @@ def cut(plan: Plan) -> list[Segment]:
 
 
 def _parts(plan: Plan) -> list[tuple[list[PlanNode], list[str]]]:
-    """Return the nodes of each segment, and the size variables that it is the first to know.
+    """Return the nodes of each segment, and the size variables that become known before it.
 
-    These are in the order of the plan's sizes: each before those whose ranges it limits.
+    The variables are in the order of the plan's sizes: each before those whose ranges it limits.
     """
     origins = {name: plan.origins[name][0] for name in plan.sizes if name in plan.origins}
     given = [name for name, tensor in origins.items() if tensor in plan.inputs]
@@ -90,7 +89,7 @@ def _touched(nodes: Iterable[PlanNode], roots: Mapping[str, str]) -> dict[str, N
 
 
 def _sizes_of(plan: Plan, node: PlanNode) -> set[str]:
-    """Return the size variables that a node has to do with."""
+    """Return the size variables that a node uses."""
     values = [*node.attrs.values()]
     for name in (*node.reads, *node.outputs):
         root, offset, strides = plan.placements[name]
@@ -108,6 +107,7 @@ def _atoms(value: Any) -> Iterator[Atom]:
 def _sub_plan(
     plan: Plan, nodes: list[PlanNode], reads: tuple[str, ...], writes: tuple[str, ...]
 ) -> Plan:
+    """Return a plan of these nodes with the roots ``reads`` as inputs, ``writes`` as outputs."""
     names = dict.fromkeys(name for node in nodes for name in (*node.reads, *node.outputs))
     names |= dict.fromkeys(plan.placements[name].root for name in [*names])
     sizes = {name for node in nodes for name in _sizes_of(plan, node)}

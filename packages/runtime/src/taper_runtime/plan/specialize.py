@@ -1,4 +1,4 @@
-"""Make plans for one set of sizes of those for many."""
+"""Specialize a plan with varying sizes to one set of sizes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def substitute(value: Any, number: Callable[[int], int]) -> Any:
-    """Return ``value``, a size, an attr or a tuple of them, with numbers for size expressions.
+    """Return ``value``, a size, an attr or a tuple of them, with numbers in place of expressions.
 
-    ``number`` gives the number that an expression is.
+    ``number`` returns the value of an expression.
     """
     if number is unchanged:
         return value
@@ -30,14 +30,14 @@ def substitute(value: Any, number: Callable[[int], int]) -> Any:
 
 
 def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
-    """Return the plan for one set of sizes: every size an int, no size variables.
+    """Return the plan for one set of sizes: every size is an int.
 
-    Samples that have other sizes are left out.
+    Samples with other sizes are left out.
 
     Raises
     ------
     InputError
-        If a size does not fit 64 bits, or a tensor would be larger than a plan may have.
+        If a size does not fit 64 bits, or a tensor would be larger than plans allow.
     """
     if not plan.sizes:
         return plan
@@ -49,7 +49,7 @@ def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
         if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
             raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
         shape = spec.storage.shape
-        if 0 in shape:  # nothing lies nowhere: the place that it has for other sizes may not exist
+        if 0 in shape:  # an empty tensor needs no place: that for other sizes may not exist
             return Placement(placement.root, 0, contiguous_strides(shape))
         return placement._replace(strides=plain_strides(shape, placement.strides))
 
@@ -68,7 +68,7 @@ def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
     Raises
     ------
     OpError
-        If an expression has no meaning there: it divides by what may be 0, say.
+        If an expression is undefined in the ranges: its divisor may be 0.
     """
     known: dict[str, int] = {}
     sizes = {}
@@ -88,9 +88,9 @@ def _with_sizes(
     size: Callable[[int], int],
     place: Callable[[TensorSpec, Placement], Placement],
 ) -> Block:
-    """Return a block, and the blocks in it, with what ``size`` gives for each expression.
+    """Return a block, including inner blocks, with ``size`` applied to each expression.
 
-    ``place`` gives the placement for the tensor and the one that follows so.
+    ``place`` returns the final placement for a tensor and its substituted placement.
     """
     tensors = {
         name: spec._replace(shape=substitute(spec.shape, size))

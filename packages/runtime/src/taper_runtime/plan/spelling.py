@@ -1,4 +1,4 @@
-"""Spell parts of a plan for people: calls of ops, types, sizes and ranges."""
+"""Format parts of a plan for people: calls of ops, types, sizes and ranges."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 def call_text(node: PlanNode) -> str:
-    """Write what a node computes, as in ``ADD(a, b)``."""
+    """Format what a node computes, as in ``ADD(a, b)``."""
     inputs = ", ".join("-" if name is None else name for name in node.inputs)
     return f"{node.op}({inputs})"
 
 
 def type_text(spec: TensorSpec) -> str:
-    """Write dtype and shape of a tensor, as in ``float32[B, 4]``."""
+    """Format dtype and shape of a tensor, as in ``float32[B, 4]``."""
     text = f"{spec.seen.dtype}[{', '.join(map(str, spec.seen.shape))}]"
     return text if spec.format == PLAIN else f"{text} {spec.format}"
 
 
 def size_text(nbytes: int) -> str:
-    """Write a number of bytes in kB or MB; a size expression as it is."""
+    """Format a number of bytes in kB or MB; a size expression is printed as it is."""
     if isinstance(nbytes, Size):
         return f"{nbytes} bytes"
     return f"{nbytes / 1e3:.1f} kB" if nbytes < 1_000_000 else f"{nbytes / 1e6:.1f} MB"
 
 
 def range_text(limits: tuple[int, int]) -> str:
-    """Write the values that a size variable may take."""
+    """Format the range of a size variable."""
     low, high = limits
     return f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"

@@ -1,9 +1,10 @@
-"""Nest the flat inputs and outputs of a plan as the module's signature does: plain data.
+"""Describe how the flat inputs and outputs of a plan nest in the module's signature.
 
-A tree is an array of a kind and its content:
+A tree is plain data, an array of a kind and its content:
 
-- ``["tensor", name]``: an array; ``["number", name]``: one element that users see as Python's;
-- ``["value", x]``: plain data that was given or returned at export, and is part of the plan;
+- ``["tensor", name]``: an array; ``["number", name]``: one element that users see as a Python
+number;
+- ``["value", x]``: plain data that was passed or returned at export, and is part of the plan;
 - ``["list", [tree, ..]]``, ``["tuple", [tree, ..]]``, ``["dict", [[key, tree], ..]]``;
 - ``["namedtuple", [name, [[field, tree], ..]]]``.
 """
@@ -26,7 +27,7 @@ Tree = Any
 #: The kinds of leaves that name a tensor.
 TENSORS = ("tensor", "number")
 
-#: Dtypes of numbers, which Python has as well.
+#: The dtypes of numbers that Python also has.
 NUMBERS = ("int64", "float64", "float32", "bool")
 
 _KINDS = "tensor, number, list, tuple, dict, namedtuple or value"
@@ -53,7 +54,7 @@ def leaves(tree: Tree) -> Iterator[Tree]:
 
 
 def with_leaves(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
-    """Return a tree whose leaves are what ``change`` makes of them, in order."""
+    """Return a tree with ``change`` applied to each leaf, in order."""
     kind, content = tree
     if kind in ("list", "tuple"):
         return [kind, [with_leaves(child, change) for child in content]]
@@ -66,12 +67,12 @@ def with_leaves(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
 
 
 def check_tree(tree: Tree, tensors: Mapping[str, TensorSpec], field: str) -> list[str]:
-    """Check a tree over ``tensors``; return the names of those that it has.
+    """Check a tree over ``tensors``; return the names in it.
 
     Raises
     ------
     PlanFormatError
-        Naming the part of ``field`` that is wrong.
+        If a part is wrong; the message names it within ``field``.
     """
     if type(tree) not in (list, tuple) or len(tree) != 2:
         fail(field, "expected a kind and its content", tree)
@@ -100,12 +101,12 @@ def check_tree(tree: Tree, tensors: Mapping[str, TensorSpec], field: str) -> lis
 
 
 def check_arguments(tree: Tree, inputs: Mapping[str, TensorSpec], field: str) -> None:
-    """Check a tree of arguments, ``(args, kwargs)``, in which each input stands once.
+    """Check a tree of arguments, ``(args, kwargs)``, in which each input occurs once.
 
     Raises
     ------
     PlanFormatError
-        As :func:`check_tree`.
+        If :func:`check_tree` raises it, or an input does not occur exactly once.
     """
     counts = Counter(check_tree(tree, inputs, field))
     parts = children(tree)
@@ -129,7 +130,7 @@ def _check_leaf(kind: str, name: object, tensors: Mapping[str, TensorSpec], fiel
 
 
 def _pairs(kind: str, content: Any, field: str) -> Iterator[tuple[str, Tree]]:
-    """Yield the places of the trees in a dict or a named tuple, each with the tree."""
+    """Yield the paths of the trees in a dict or a named tuple, each with the tree."""
     seen = set()
     for index, item in enumerate(content):
         where = f"{field}[{index}]"
@@ -149,7 +150,7 @@ def _pairs(kind: str, content: Any, field: str) -> Iterator[tuple[str, Tree]]:
 
 
 def check_word(name: object, field: str) -> None:
-    """Check that ``name`` can be that of a class or a field in Python."""
+    """Check that ``name`` can be the name of a class or a field in Python."""
     check_name(name, field)
     if iskeyword(str(name)):
         fail(field, "expected no keyword of Python", name)

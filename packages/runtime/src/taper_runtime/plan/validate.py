@@ -1,8 +1,8 @@
-"""Check that a plan is valid: run by the loader, by the planner and before a save.
+"""Check that a plan is valid; the loader, the planner and the writer call this.
 
 A plan that passes can at worst compute a wrong answer: every tensor lies inside its memory, every
-node gets what its op accepts, and nothing is overwritten that is read later. Errors name fields as
-the file does (docs/format.md).
+node gets inputs that its op accepts, and no bytes are overwritten that are read later. Errors name
+fields by their paths in the file (docs/format.md).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Block, Plan, PlanNode
 
 
-#: Roles of tensors of which an element may be a size.
+#: The roles of tensors whose elements may be sizes.
 _MEASURED = ("input", "intermediate", "output")
 
 
 class _CheckScope(NamedTuple):
-    """State that the checks of an entry and of its blocks share."""
+    """The state that the checks of an entry and of its blocks share."""
 
-    names: set[str]  # that are taken
+    names: set[str]  # names that are taken
     comparisons: Budget
 
 
@@ -61,7 +61,7 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
     Raises
     ------
     PlanFormatError
-        Naming the first field that breaks a rule.
+        If a field breaks a rule; the message names the first one.
     """
     comparisons = Budget("plan.tensors", "comparisons", limits.comparisons)
     check_name(plan.default, "plan.default")
@@ -91,13 +91,12 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
 
 
 def check_plan(plan: Plan) -> None:
-    """Check a plan that may come from anywhere: the values of its fields may be of any type.
+    """Check a plan from an untrusted source: its fields may have any type.
 
     Raises
     ------
     PlanFormatError
-        As :func:`validate`; or if that cannot look at a field, which is of another type than in a
-        plan that was loaded.
+        If :func:`validate` raises it, or fails because a field has the wrong type.
     """
     try:
         validate(plan)
@@ -109,7 +108,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
-    """Check a plan but for its other entries, which write the states ``kept``."""
+    """Check a plan without its other entries, which write the states ``kept``."""
     try:
         _check_function(plan, comparisons, kept)
     except OpError as error:
@@ -117,7 +116,7 @@ def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None
 
 
 def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
-    """Check one entry; raise OpError where a derived size exceeds the limits of expressions."""
+    """Check one entry; raise OpError if a derived size exceeds the limits of expressions."""
     _check_sizes(plan)
     for name, spec in watched(plan.tensors.items()):
         _check_spec(name, spec)
@@ -140,7 +139,7 @@ def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> N
 
 
 def _check_sizes(plan: Plan) -> None:
-    """Check the size variables, and that inputs give each its value."""
+    """Check the size variables, and that inputs give each one its value."""
     for name, limits in plan.sizes.items():
         check_variable(name, limits, is_computed=name in plan.origins)
     given = set()
@@ -171,7 +170,7 @@ def _check_expressions(plan: Plan) -> None:
 
 
 def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
-    """Check that an element of an input, or of what a node makes, can be a size, and alone is."""
+    """Check that an element of an input, or of a node's output, can be the only value of a size."""
     if type(origin) is not tuple or [type(part) for part in origin] != [str, int]:
         fail(field, "expected a tensor and the place of an element", origin)
     tensor, element = origin
@@ -214,7 +213,7 @@ def _sizes_inside(blocks: Iterable[Block]) -> set[str]:
 def _check_variables(
     sizes: Mapping[str, tuple[int, int]], values: Iterable[object], field: str
 ) -> None:
-    """Check that the size expressions among ``values`` have no variables but these."""
+    """Check that the size expressions among ``values`` use only these variables."""
     for value in values:
         if type(value) is not Size:
             continue
@@ -231,7 +230,7 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
 
 
 def _check_description(name: object, spec: TensorSpec) -> None:
-    """Check a tensor's spec; errors are of a field ``plan``, as its path takes long to write."""
+    """Check a tensor's spec; errors name the field ``plan``, because a full path takes long."""
     check_text(name, "plan")
     if spec.name != name or not spec.name:
         fail("plan", "expected the name of the tensor", spec.name)
@@ -247,7 +246,7 @@ def _check_description(name: object, spec: TensorSpec) -> None:
 
 
 def _check_complex(spec: TensorSpec, field: str) -> None:
-    """Check that users see the tensor, and that it has parts of complex numbers."""
+    """Check that users see the tensor, and that its type can hold complex numbers."""
     if spec.role not in ("input", "output", "state"):
         fail(field, "expected an input, an output or a state", spec.role)
     if spec.dtype not in COMPLEX or not spec.shape or spec.shape[-1] != 2:
@@ -256,7 +255,7 @@ def _check_complex(spec: TensorSpec, field: str) -> None:
 
 
 def _check_format(spec: TensorSpec, field: str) -> None:
-    """Check that there is such a format, for a tensor of this type and role."""
+    """Check that the format exists and suits a tensor of this type and role."""
     field = f"{field}.format"
     if type(spec.format) is not str:
         fail(field, "expected a string", spec.format)
@@ -277,7 +276,7 @@ def _check_signature(
     role: str,
     others: Iterable[str] = (),
 ) -> None:
-    """Check that ``names`` and ``others`` are the tensors of ``role``; an output may come twice."""
+    """Check that ``names`` and ``others`` are the tensors of ``role``; outputs may repeat."""
     seen = {name for name in others if type(name) is str}
     for index, name in enumerate(watched(names)):
         field = f"plan.{role}s[{index}]"
@@ -292,9 +291,9 @@ def _check_signature(
 
 
 def _check_states(plan: Plan, kept: Collection[str]) -> None:
-    """Check that each state has a next value: an output of its type, and of no other state's.
+    """Check that each state has its own next value: an output of the same type.
 
-    Those ``kept`` need none; nothing reads them then.
+    States in ``kept`` need no next value; then nothing may read them.
     """
     batches: set[int] = set()
     for name, spec in watched(plan.tensors.items()):
@@ -326,7 +325,7 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
 
 
 def _is_batch(plan: Plan, size: int) -> bool:
-    """Whether a size is a variable that may be 1."""
+    """Return whether a size is a variable that may be 1."""
     name = str(size)
     return name in plan.sizes and plan.sizes[name][0] <= 1
 
@@ -334,7 +333,7 @@ def _is_batch(plan: Plan, size: int) -> bool:
 def _check_block(
     plan: Plan, block: Block, shared: _CheckScope, replaced: int, field: str, depth: int
 ) -> None:
-    """Check a block of a node; of its outputs, the first ``replaced`` are former inputs' values."""
+    """Check a block of a node; its first ``replaced`` outputs replace inputs."""
     try:
         for name, spec in watched(block.tensors.items()):
             _check_spec(name, spec)
@@ -368,7 +367,7 @@ def _check_nodes(
 ) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor.
 
-    ``types`` are those of the plan's tensors. The names of ``shared`` gain those of blocks.
+    ``types`` are those of the plan's tensors. Names in blocks are added to ``shared``.
     """
     tensors = plan.tensors
     defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
@@ -410,7 +409,7 @@ def _check_nodes(
 
 
 def _check_origins_before(plan: Plan, node: PlanNode, defined: Collection[str], field: str) -> None:
-    """Check that what gives the sizes that a node needs is computed by then."""
+    """Check that the tensors that hold the sizes which a node needs are computed before it."""
     needed = _sizes_inside(node.blocks)
     for name in node.outputs:
         needed |= _variables_in(plan.tensors[name].shape)
@@ -438,7 +437,7 @@ def _check_blocks(plan: Plan, node: PlanNode, shared: _CheckScope, field: str, d
 
 
 def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:
-    """Check that the op takes these inputs, attrs and blocks and gives the declared outputs."""
+    """Check that the op accepts these inputs, attrs and blocks, and infers the declared outputs."""
     op = REGISTRY[node.op]
     try:
         inferred = op.infer_types(
@@ -476,7 +475,7 @@ def _attr_at_fault(op: OpDef, attrs: Attrs) -> str:
 
 
 def _check_trees(plan: Plan) -> None:
-    """Check how flat tensors nest; None stands for a signature that nobody recorded."""
+    """Check the trees of inputs and outputs; None means that no signature was recorded."""
     if plan.output_tree is not None:
         outputs = {name: plan.tensors[name] for name in plan.outputs}
         check_tree(plan.output_tree, outputs, "plan.output_tree")

@@ -1,4 +1,4 @@
-"""List the values of a plan: what inputs, constants, states, nodes and sizes hold in a run."""
+"""List the values of a run: inputs, constants, states, nodes' outputs and sizes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Value(NamedTuple):
     Attributes
     ----------
     id : int
-        Its place among :meth:`.Plan.values`: inputs first, then constants and states, what nodes
-        make in their order, and size variables. Names may change; ids are those of this plan.
+        The position in :meth:`.Plan.values`: inputs first, then constants and states, nodes'
+        outputs in order, and size variables. Names may change; ids are those of this plan.
     name : str
     kind : str
-        ``"Tensor"``, or ``"SymInt"`` for a size variable. A list among arguments or results is
+        ``"Tensor"``, or ``"SymInt"`` for a size variable. A list in arguments or results has
         several values; the trees of the plan say how they nest.
     type : TensorType
-        Of a size variable that of an int64 scalar.
+        The type; for a size variable that of an int64 scalar.
     producer : int or None
-        Which of the plan's nodes makes it; None for an input, a constant or a state. Of a size
-        variable, the node that makes its origin; None where an input gives it.
+        The index of the node that computes it; None for an input, a constant or a state. For a size
+        variable, the node that computes its origin; None if an input's dim gives it.
     """
 
     id: int
@@ -38,7 +38,7 @@ class Value(NamedTuple):
 
 
 def list_values(plan: Plan) -> list[Value]:
-    """Return the values of a plan's default entry, without those inside of blocks."""
+    """Return the values of a plan's default entry, without those inside blocks."""
     makers = {name: step for step, node in enumerate(plan.nodes) for name in node.outputs}
     given = dict.fromkeys([*plan.inputs, *(n for n in plan.tensors if n not in makers)])
     values = [

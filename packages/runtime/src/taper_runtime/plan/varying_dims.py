@@ -1,4 +1,4 @@
-"""List the dims of a plan's inputs that vary, for whoever shows them."""
+"""List the dims of a plan's inputs that vary, for display."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class VaryingDim(NamedTuple):
     input : str
     axis : int
     size : size
-        The expression in the plan's size variables.
+        An expression in the plan's size variables.
     least : int
-        The least size it takes.
+        The smallest size.
     most : int or None
-        The largest; None where nobody asked for an end.
+        The largest size; None if the range was not limited.
     step : int
-        It takes ``least``, ``least + step`` and so on; 1 too where the expression is no multiple of
-        one variable, and then not all of them.
+        The size may be ``least``, ``least + step`` and so on. The step is 1 also if the expression
+        is not a multiple of one variable; then not all of these sizes occur.
     """
 
     input: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taper_runtime.file.writer import FilePath
     from taper_runtime.pt2.zipped import Member
 
-#: What torch's schema of exported programs calls the dtypes.
+#: The names of dtypes in torch's schema of exported programs.
 _DTYPES = {
     1: "uint8",
     2: "int8",
@@ -38,31 +38,31 @@ _DTYPES = {
     13: "bfloat16",
 }
 _LIMITS = Limits()
-_STRIDED = 7  # the layout of dense tensors
+_STRIDED = 7  # the value of the layout for dense tensors
 _HINT = "taper_frontend.export reads the archive, with torch"
 
 
 def open_archive(path: FilePath, limits: Limits = _LIMITS) -> Archive:
-    """Open a PT2 archive, as ``torch.export.save`` and ``package_pt2`` write them.
+    """Open a PT2 archive, written by ``torch.export.save`` or ``package_pt2``.
 
     The file is mapped, not read, and must not be changed in place while the archive or one of its
-    arrays lives. Nothing is unpacked or unpickled.
+    arrays exists. Nothing is unpacked or unpickled.
 
     Parameters
     ----------
     path : path
     limits : Limits
-        How much of the archive is read before it is refused: its ``members``, and of the JSON that
-        describes weights ``header_bytes``, ``objects`` and ``tensors``.
+        Limits on the archive: ``members``, and for the JSON that describes weights
+        ``header_bytes``, ``objects`` and ``tensors``.
 
     Raises
     ------
     InputError
-        If a limit is no number.
+        If a limit is not a number.
     PlanFormatError
-        If it is no such archive, a damaged one, or beyond the limits.
+        If it is not such an archive, is damaged, or exceeds the limits.
     OSError
-        If it cannot be opened, or is no regular file.
+        If it cannot be opened, or is not a regular file.
     """
     check_limits(limits)
     with mapped(path) as buffer:
@@ -77,27 +77,28 @@ class Archive:
     buffer : bytes or mmap
         The whole file.
     path : path, optional
-        What errors call it.
+        The path in errors.
     limits : Limits
-        As :func:`taper_runtime.pt2.open` takes them.
+        See :func:`taper_runtime.pt2.open`.
 
     Raises
     ------
     InputError
-        If the buffer is none, or a limit is no number.
+        If the buffer is not a buffer, or a limit is not a number.
     PlanFormatError
-        If it is no PT2 archive of little-endian numbers, a damaged one, or beyond the limits.
+        If it is not a PT2 archive of little-endian numbers, is damaged, or exceeds the limits.
     """
 
     def __init__(self, buffer: bytes | mmap, path: FilePath = "", limits: Limits = _LIMITS) -> None:
+        """Read the directory, and the models' names; check the archive's version and byte order."""
         if not isinstance(buffer, (bytes, mmap)):
             raise InputError(f"buffer: expected bytes, got {type(buffer).__name__}")
         self._path = path
         self._buffer = buffer
         self._limits = check_limits(limits)
         self._members = _without_root(parse_members(buffer, limits))
-        self._records: dict[str, np.ndarray] = {}  # what several weights may share
-        self._of_bools: set[str] = set()  # those that have been found to hold only 0 and 1
+        self._records: dict[str, np.ndarray] = {}  # records, which several weights may share
+        self._of_bools: set[str] = set()  # records of bools that were checked to hold only 0 and 1
         if "serialized_exported_program.json" in self._members:
             raise PlanFormatError(
                 "archive", f"of a torch before 2.8, whose weights are pickled; {_HINT}"
@@ -116,23 +117,23 @@ class Archive:
 
     @property
     def model_names(self) -> list[str]:
-        """Names of the exported programs, in alphabetical order."""
+        """Return the names of the exported programs, in alphabetical order."""
         names = (name for name in self._members if name.startswith("models/"))
         return sorted(n[len("models/") : -len(".json")] for n in names if n.endswith(".json"))
 
     @property
     def extra_names(self) -> list[str]:
-        """Names of the files that the user put in (``extra_files``)."""
+        """Return the names of the files that the user added (``extra_files``)."""
         prefix = "extra/"
         return sorted(name[len(prefix) :] for name in self._members if name.startswith(prefix))
 
     def extra(self, name: str) -> bytes:
-        """Return a file that the user put in.
+        """Return a file that the user added.
 
         Raises
         ------
         InputError
-            If there is none of this name.
+            If there is no file of this name.
         PlanFormatError
             If it is damaged.
         """
@@ -142,19 +143,19 @@ class Archive:
             return bytes(self._read(f"extra/{name}"))
 
     def weight_names(self, model: str | None = None) -> list[str]:
-        """Return the names of a model's parameters and buffers, as its state dict has them.
+        """Return the names of a model's parameters and buffers, as in its state dict.
 
         Parameters
         ----------
         model : str, optional
-            One of :attr:`model_names`; the only one unless given.
+            One of :attr:`model_names`; by default the only one.
 
         Raises
         ------
         InputError
-            If there is no such model.
+            If the model does not exist.
         PlanFormatError
-            If what the archive says of the model's weights is damaged, or they are pickled.
+            If the description of the model's weights is damaged, or they are pickled.
         """
         with named(self._path):
             return list(self._config("weights", model))
@@ -162,7 +163,7 @@ class Archive:
     def weights(self, model: str | None = None) -> dict[str, np.ndarray]:
         """Return a model's parameters and buffers by name.
 
-        Those that share memory in the module share it here. bfloat16 is given as its bits, in
+        Weights that share memory in the module share it here. bfloat16 is returned as its bits, in
         uint16.
 
         Returns
@@ -173,26 +174,25 @@ class Archive:
         Raises
         ------
         InputError, PlanFormatError
-            As :meth:`weight_names`; or if a weight is pickled, of a dtype that plans have not, not
-            dense, or outside of its record.
+            If :meth:`weight_names` raises them, or a weight is pickled, not dense, outside of its
+            record, or of a dtype that plans lack.
         """
         return self._tensors("weights", model)
 
     def constants(self, model: str | None = None) -> dict[str, np.ndarray]:
-        """Return what a model has beside its state dict: buffers that are not persistent, tensors.
+        """Return the tensors outside the state dict: constants and non-persistent buffers.
 
-        All else is as :meth:`weights` says. An object of a class of the user's is pickled, and
-        refused by its name.
+        See :meth:`weights`. Objects of the user's classes are pickled, and refused by name.
         """
         return self._tensors("constants", model)
 
     def dtypes(self, model: str | None = None) -> dict[str, str]:
-        """Return the dtype of each weight and constant of a model, as plans call it.
+        """Return the dtype of each weight and constant of a model, as named in plans.
 
         Raises
         ------
         InputError, PlanFormatError
-            As :meth:`weights`.
+            If :meth:`weights` raises them.
         """
         with named(self._path):
             return {
@@ -211,7 +211,7 @@ class Archive:
         return name
 
     def _config(self, kind: str, model: str | None) -> dict[str, Any]:
-        """Return what the archive says of each of a model's weights or constants."""
+        """Return the archive's description of each weight or constant of a model."""
         model = self._model(model)
         path = f"data/{kind}/{model}_{kind}_config.json"
         if path not in self._members:
@@ -222,7 +222,7 @@ class Archive:
         member, limits = self._members[path], self._limits
         refuse_beyond(path, "header_bytes", member.stop - member.start, limits.header_bytes)
         content = bytes(self._read(path))
-        # as many as there can be at most: in a string there may be more
+        # an upper bound: braces and brackets in strings count too
         objects = content.count(b"{") + content.count(b"[")
         refuse_beyond(path, "objects", objects, limits.objects)
         try:
@@ -270,7 +270,7 @@ class Archive:
             if record.max(initial=0) > 1:
                 fail(field, "expected bytes of 0 and 1 in a bool", path)
             self._of_bools.add(path)
-        # what the stride of a dim of 1 says is not used, and may be more than numpy takes
+        # the stride of a dim of 1 has no meaning, and may be larger than numpy accepts
         steps = [
             stride * storage.itemsize if n > 1 else 0
             for n, stride in zip(shape, strides, strict=True)
@@ -278,7 +278,7 @@ class Archive:
         return _frozen(np.ndarray(shape, storage, record, offset * storage.itemsize, steps))
 
     def _record(self, path: str) -> np.ndarray:
-        """Return the bytes of a record, aligned; they are checked once."""
+        """Return the bytes of a record, aligned; its checksum is checked once."""
         if path not in self._records:
             self._records[path] = aligned_array(np.frombuffer(self._read(path), np.uint8))
         return self._records[path]
@@ -288,7 +288,7 @@ class Archive:
 
 
 def _without_root(members: dict[str, Member]) -> dict[str, Member]:
-    """Return the files by their paths in the folder that all of them lie in."""
+    """Return the members by their paths inside the folder that contains all of them."""
     roots = {name.partition("/")[0] for name in members}
     if len(roots) != 1:
         fail("archive", "expected one folder with all files, as torch writes it", sorted(roots))
@@ -301,7 +301,7 @@ def _field(kind: str, name: str) -> str:
 
 
 def _metadata(item: Any, kind: str, name: str) -> dict[str, Any]:
-    """Return what is said of a tensor; refuse what only a pickle tells."""
+    """Return a tensor's description; refuse tensors that only a pickle describes."""
     field = _field(kind, name)
     if type(item) is not dict:
         fail(field, "expected an object", item)

@@ -1,8 +1,7 @@
-"""Read the outer layer of an archive: a zip file whose members are stored as they are.
+"""Read the outer layer of an archive: a zip file with uncompressed members.
 
-The layout is that of PKWARE's APPNOTE.TXT. A stranger wrote the file: what its directory says is
-checked against the bytes before any of it is used, and nothing is ever unpacked: a member is a
-range of the file.
+PKWARE's APPNOTE.TXT defines the layout. The file is not trusted: its directory is checked against
+the bytes before it is used. Nothing is unpacked: a member is a range of the file.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _DIRECTORY = "archive.directory"
 
 
 class Member(NamedTuple):
-    """One file of an archive: bytes ``start`` to ``stop`` of it."""
+    """One file of an archive: its bytes are ``start`` to ``stop`` of the archive."""
 
     name: str
     start: int
@@ -47,7 +46,7 @@ class Member(NamedTuple):
 
 
 class _Listed(NamedTuple):
-    """What the central directory says of a member."""
+    """An entry of the central directory."""
 
     name: bytes
     header: int
@@ -61,9 +60,9 @@ def parse_members(buffer: bytes | mmap, limits: Limits) -> dict[str, Member]:
     Raises
     ------
     PlanFormatError
-        If there are more than ``limits`` allow, the directory is damaged, or a member is
-        compressed, encrypted, outside of the file, over another one, or called so that unpacking it
-        would write elsewhere.
+        If there are more members than ``limits`` allow, the directory is damaged, or a member is
+        compressed, encrypted, outside of the file, overlaps another one, or has a name that would
+        make an unpacker write outside its folder.
     """
     members: dict[str, Member] = {}
     filled = 0
@@ -89,7 +88,7 @@ def read_member(buffer: bytes | mmap, member: Member) -> memoryview:
     Raises
     ------
     PlanFormatError
-        If they are not those that were written.
+        If their checksum is wrong.
     """
     content = memoryview(buffer)[member.start : member.stop]
     if zlib.crc32(content) != member.crc:
@@ -98,7 +97,7 @@ def read_member(buffer: bytes | mmap, member: Member) -> memoryview:
 
 
 def _directory(buffer: bytes | mmap, limits: Limits) -> tuple[int, list[_Listed]]:
-    """Return where the directory begins, and what it lists."""
+    """Return the position of the central directory, and its entries."""
     count, size, begin, end = _find_directory(buffer)
     refuse_beyond(_DIRECTORY, "members", count, limits.members)
     if begin + size > end:
@@ -110,7 +109,7 @@ def _directory(buffer: bytes | mmap, limits: Limits) -> tuple[int, list[_Listed]
 
 
 def _find_directory(buffer: bytes | mmap) -> tuple[int, int, int, int]:
-    """Return the number of members, the directory's size, its begin, and the begin of its end."""
+    """Return the number of members, the directory's size, its start, and its end record's."""
     tail = max(len(buffer) - _END.size - _LONGEST_COMMENT, 0)
     at = buffer.rfind(b"PK\5\6", tail)
     if at < 0 or at + _END.size > len(buffer):
@@ -131,7 +130,7 @@ def _find_directory(buffer: bytes | mmap) -> tuple[int, int, int, int]:
 
 
 def _listed(directory: bytes) -> Iterator[_Listed]:
-    """Yield what a central directory lists."""
+    """Yield the entries of a central directory."""
     at = 0
     while at < len(directory):
         if directory[at : at + 4] != b"PK\1\2" or at + _CENTRAL.size > len(directory):
@@ -154,7 +153,7 @@ def _listed(directory: bytes) -> Iterator[_Listed]:
 
 
 def _wide(extra: bytes, values: list[int], field: str) -> list[int]:
-    """Return the values, those of more than 32 bits from the extra field that has them."""
+    """Return the values, taking those that exceed 32 bits from the extra field."""
     if _BEYOND_32_BITS not in values:
         return values
     wanted = [i for i, value in enumerate(values) if value == _BEYOND_32_BITS]
@@ -171,7 +170,7 @@ def _wide(extra: bytes, values: list[int], field: str) -> list[int]:
 
 
 def _data_start(buffer: bytes | mmap, item: _Listed, field: str) -> int:
-    """Return where a member's bytes begin: after its own header, which names it again."""
+    """Return the start of a member's bytes, after its local header, which must have its name."""
     begin = item.header
     if begin + _LOCAL.size > len(buffer) or buffer[begin : begin + 4] != b"PK\3\4":
         fail(field, "expected the header of a member there", begin)
@@ -183,7 +182,7 @@ def _data_start(buffer: bytes | mmap, item: _Listed, field: str) -> int:
 
 
 def _name(raw: bytes) -> str:
-    """Return the name of a member that may safely be one of a file."""
+    """Return the name of a member, if it is safe as the name of a file."""
     try:
         name = raw.decode()
     except UnicodeDecodeError:
