@@ -92,7 +92,7 @@ __all__ = [
     "unregister_kernel",
 ]
 
-#: Where what is seldom used comes from, when it is first used.
+#: The modules of seldom used names, which are imported on first use.
 _LATER = {
     "CDelegate": "extend.c_delegate",
     "Delegate": "extend.delegates",

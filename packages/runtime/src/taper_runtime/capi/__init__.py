@@ -1,3 +1,3 @@
-"""Give ONNX Runtime's exceptions their place: ``capi.onnxruntime_pybind11_state``."""
+"""Provide ONNX Runtime's exceptions at their place: ``capi.onnxruntime_pybind11_state``."""
 
 from taper_runtime.capi import onnxruntime_pybind11_state as onnxruntime_pybind11_state

@@ -1,4 +1,4 @@
-"""Name Taper's exceptions as ONNX Runtime does, for ``except`` clauses written for it."""
+"""Give Taper's exceptions ONNX Runtime's names, for ``except`` clauses written for it."""
 
 from taper_runtime.base.errors import (
     InputError,
@@ -7,13 +7,13 @@ from taper_runtime.base.errors import (
     UnsupportedOpError,
 )
 
-#: A bad array, name or option: given to a session or to a run.
+#: A session or a run got a bad array, name or option.
 InvalidArgument = InputError
-#: A file or bytes that are no plan.
+#: A file or bytes are not a plan.
 InvalidProtobuf = InvalidGraph = PlanFormatError
-#: A path where no file is.
+#: There is no file at the path.
 NoSuchFile = FileNotFoundError
-#: A node without a native kernel, with ``strict_native``.
+#: A node has no native kernel, and ``strict_native`` is set.
 NotImplemented = UnsupportedOpError
-#: Anything that Taper raises on purpose.
+#: Any error that Taper raises on purpose.
 Fail = RuntimeException = TaperError

@@ -1,8 +1,8 @@
 """Run the ``taper`` command: one module per command, imported when it is called.
 
-Other packages add commands through entry points: the frontend adds ``export``. Exit codes: 0 done;
-1 the model, plan or input is at fault; 2 the command line is; 130 interrupted from the keyboard;
-141 what read the output has gone.
+Other packages add commands through entry points; the frontend adds ``export``. Exit codes: 0
+success; 1 an error in the model, the plan or the input; 2 an error in the command line; 130
+interrupted from the keyboard; 141 the reader of the output has gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     try:
         try:
             return _run(_parse(argv))
@@ -82,5 +82,5 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _warn(message: Warning | str, *place: object, **more: object) -> None:
-    """Stand in for ``warnings.showwarning``: one line, without a place in Taper's code."""
+    """Replace ``warnings.showwarning``: print one line, without a place in Taper's code."""
     print(f"taper: warning: {printable(str(message))}", file=sys.stderr)

@@ -71,6 +71,7 @@ def _bench_machine(args: argparse.Namespace) -> Result:
 
 
 def _bench_plan(args: argparse.Namespace) -> Result:
+    """Measure the latency of a plan's runs."""
     begin = time.perf_counter()
     session = open_session(args)
     opened = time.perf_counter() - begin

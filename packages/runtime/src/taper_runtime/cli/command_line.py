@@ -1,7 +1,7 @@
 """Declare the commands and their options, without running any.
 
-A command is a function that is given an empty parser and adds the description, the options, and as
-default ``command`` a function from the parsed arguments to a :class:`Result`.
+Each command has a function that gets an empty parser and adds the description, the options, and the
+default ``command``: a function from the parsed arguments to a :class:`Result`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from importlib.metadata import EntryPoint
 
-#: The runtime's own commands: modules beside this one, each with a function ``add``.
+#: The runtime's own commands: modules of this package, each with a function ``add``.
 _OWN = ("bench", "completion", "inspect", "kernels", "profile", "report", "run")
 
 
 class Result(NamedTuple):
-    """What a command gives.
+    """The result of a command.
 
     Attributes
     ----------
     data : dict
-        Printed as one JSON object with ``--json``.
+        The data that are printed as one JSON object with ``--json``.
     text : str
-        Printed otherwise; safe for a terminal.
+        The text that is printed otherwise; safe for a terminal.
     failure : str
-        Why the exit code is 1 all the same; empty where it is 0.
+        Why the exit code is 1; empty if it is 0.
     """
 
     data: dict[str, Any]
@@ -42,20 +42,20 @@ class Result(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors cannot steer the terminal."""
+    """A parser whose errors contain no terminal control characters."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the message and how the command is used; exit with 2."""
+        """Print the message and the usage; exit with 2."""
         super().error(printable(message))
 
 
 def is_command(name: str) -> bool:
-    """Whether there is a command of this name."""
+    """Return whether there is a command of this name."""
     return name in _OWN or name in command_names()
 
 
 def command_names() -> list[str]:
-    """Return the names of the commands, those of other packages included."""
+    """Return the names of the commands, including those of other packages."""
     return sorted({*_OWN, *_others()})
 
 
@@ -83,7 +83,7 @@ def _adder(name: str) -> Callable[[argparse.ArgumentParser], None]:
 
 
 def main_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``taper`` itself, which leaves a command's arguments alone."""
+    """Return the parser of ``taper`` itself, which does not parse a command's arguments."""
     parser = Parser(
         prog="taper",
         description="Run exported PyTorch models on CPUs.",
@@ -98,7 +98,7 @@ def main_parser() -> argparse.ArgumentParser:
 
 
 class _MainHelp(argparse.HelpFormatter):
-    """Lists the commands below ``COMMAND``; their modules are imported for nothing else."""
+    """Lists the commands below ``COMMAND``; only this imports all their modules."""
 
     def _format_action(self, action: argparse.Action) -> str:
         text = super()._format_action(action)
@@ -109,6 +109,6 @@ class _MainHelp(argparse.HelpFormatter):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question after the known word that ``word`` is like; empty if there is none."""
+    """Return a question that suggests the known word similar to ``word``, or an empty text."""
     near = nearest(word, known)
     return f" (did you mean {near!r}?)" if near else ""

@@ -1,4 +1,4 @@
-"""Add the command ``taper completion``: a script for a shell, made from the parsers."""
+"""Add the command ``taper completion``, which makes a shell script from the parsers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _choices(action: argparse.Action) -> str:
 
 
 def _bash() -> str:
-    """Write bash code that completes known words, and file names elsewhere."""
+    """Return bash code that completes known words, and file names elsewhere."""
     names = " ".join(command_names())
     lines = [
         "_taper() {",
@@ -76,6 +76,7 @@ def _bash() -> str:
 
 
 def _zsh() -> str:
+    """Return zsh code that completes commands, options and their values."""
     lines = ["#compdef taper", "_taper() {", "    local -a commands=("]
     commands = _commands()
     lines += [f"        {_quote(f'{name}:{description}')}" for name, description, _ in commands]
@@ -110,6 +111,7 @@ def _zsh_specs(action: argparse.Action) -> list[str]:
 
 
 def _fish() -> str:
+    """Return fish code that completes commands, options and their values."""
     first = "complete -c taper -n __fish_use_subcommand -f"
     lines = [f"{first} -l version", f"{first} -l help -s h"]
     for name, description, actions in _commands():
@@ -130,7 +132,7 @@ def _fish() -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote for any shell: each quote closes the string, is escaped, and opens a new one."""
+    """Quote text for any shell: each quote closes the string, is escaped, and opens a new one."""
     return "'" + text.replace("'", "'\\''") + "'"
 
 

@@ -25,6 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> Result:
+    """Describe a plan, or list the plans of a file."""
     from taper_runtime.file.models import DEFAULT_MODEL
     from taper_runtime.file.reader import list_models
     from taper_runtime.plan.rows import batch_data, describe_batch

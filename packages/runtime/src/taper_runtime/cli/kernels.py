@@ -25,6 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> Result:
+    """List the kernels of all ops, or of the given ones."""
     isa = _kernels.active_isa(args.isa)
     kernels = _kernels.all_kernels(isa)
     ops = dict.fromkeys(kernel.op for kernel in kernels)

@@ -1,4 +1,4 @@
-"""Write arrays whose names a stranger chose into a .npz file, and read them."""
+"""Write arrays under untrusted names into a .npz file, and read them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: Bytes that a zip archive allows the name of a member (APPNOTE.TXT, 4.4.10).
+#: The most bytes of a member's name in a zip archive (APPNOTE.TXT, 4.4.10).
 _MAX_NAME = 2**16 - 1
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write ``arrays`` to ``path`` as ``numpy.savez`` does, each under its quoted name.
+    """Write ``arrays`` to ``path`` like ``numpy.savez``, each under its quoted name.
 
-    ``numpy.savez`` takes names as keywords, so that some collide with its own parameters, and puts
-    them into the archive as they are, so that ``../x`` would be unpacked elsewhere. Quoted as in a
-    URL, a name of letters, digits, ``_``, ``-``, ``~`` and single dots stands as it is, and every
-    other is one plain word.
+    ``numpy.savez`` takes names as keywords, so some collide with its own parameters. It also writes
+    them unchanged, so ``../x`` would be unpacked elsewhere. Here names are quoted as in a URL:
+    names of letters, digits, ``_``, ``-``, ``~`` and single dots do not change, and all others
+    become one plain word.
 
     Raises
     ------
     InputError
-        If a name is too long for an archive; nothing is written then.
+        If a name is too long for an archive; then nothing is written.
     OSError
         If the file cannot be written.
     """
@@ -50,9 +50,9 @@ def load_npz(path: Path) -> dict[str, np.ndarray]:
     Raises
     ------
     InputError
-        If the file is no such archive, or holds what numpy would have to unpickle.
+        If the file is not such an archive, or holds objects that numpy would have to unpickle.
     OSError
-        If it cannot be read.
+        If the file cannot be read.
     """
     with open(path, "rb") as file:
         try:
@@ -65,5 +65,5 @@ def load_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _member(name: str) -> str:
-    # two dots in a row are more than some tools will unpack
+    # some tools refuse to unpack names with two dots in a row
     return re.sub(r"\.(?=\.)", "%2E", f"{quote(name, safe='')}.npy")

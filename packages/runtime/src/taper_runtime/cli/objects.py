@@ -1,4 +1,4 @@
-"""Import what a command is given as MODULE:NAME."""
+"""Import objects that a command line names as MODULE:NAME."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from taper_runtime.base.errors import InputError
 
 
 def named_object(reference: str) -> Any:
-    """Import the object that ``MODULE:NAME`` names; the working directory is searched first.
+    """Import the object ``MODULE:NAME``; the working directory is searched first.
 
     Raises
     ------
     InputError
-        If the text has another form, or there is no such module or name.
+        If the text does not have this form, or the module or the name does not exist.
     """
     module_name, separator, name = reference.partition(":")
     if not separator:
         raise InputError(f"{reference!r}: expected MODULE:NAME")
-    sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory
+    sys.path.insert(0, "")  # like `python -m`: find modules in the working directory
     try:
         return getattr(import_module(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:  # a module without a name

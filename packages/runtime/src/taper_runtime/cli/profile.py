@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add what :func:`measure` reads."""
+    """Add the options that :func:`measure` reads."""
     add_plan(parser)
     add_runs(parser, 20)
     add_sizes(parser)
@@ -51,7 +51,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(args: argparse.Namespace) -> tuple[Profile, MachineLimits]:
-    """Profile a plan; return also the limits of this machine."""
+    """Profile a plan; return the profile, and the limits of this machine."""
     from taper_runtime.machine.measure import load_limits, measure_limits
     from taper_runtime.native import _kernels
     from taper_runtime.plan.replaceable import completed

@@ -1,4 +1,4 @@
-"""Show a progress bar on a terminal's stderr, where rich is installed."""
+"""Show a progress bar on a terminal's stderr if rich is installed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Seconds between two drawings. Nothing is drawn in the background: that would be timed too.
+#: Seconds between two drawings. Nothing is drawn in the background, which would disturb the timing.
 _PAUSE = 0.1
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Give a function to call after each of ``total`` steps."""
+    """Yield a function to call after each of ``total`` steps."""
     if not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda: None
         return

@@ -58,6 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> Result:
+    """Run a plan once; print the outputs, or save them."""
     session = open_session(args)
     plan = session.plan
     arrays = session.run(None, _feed(plan, args))
@@ -74,14 +75,15 @@ def _run(args: argparse.Namespace) -> Result:
         lines.append(np.array2string(array, threshold=20, edgeitems=3))
         data[name] = {"dtype": dtype, "shape": list(array.shape)}
         if not args.output:
-            if array.dtype.kind == "c":  # JSON has no complex numbers: their two parts
+            # JSON has no complex numbers, so their two parts are written
+            if array.dtype.kind == "c":
                 array = np.stack([array.real, array.imag], -1)
             data[name]["values"] = to_json(array.tolist(), "values")
     return Result({"outputs": data}, "\n".join(lines))
 
 
 def _feed(plan: Plan, args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Return the inputs that the options ask for."""
+    """Return the inputs that the options specify."""
     ways = [bool(args.input or args.size), bool(args.args), args.sample]
     if sum(ways) > 1:
         raise InputError("expected --input and --size, or --args, or --sample, not several of them")
@@ -98,7 +100,7 @@ def _feed(plan: Plan, args: argparse.Namespace) -> dict[str, np.ndarray]:
 
 
 def read_inputs(assignments: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of options ``NAME=FILE.npy``."""
+    """Return the arrays of the options ``NAME=FILE.npy``."""
     arrays = {}
     for assignment in assignments:
         name, separator, path = assignment.partition("=")

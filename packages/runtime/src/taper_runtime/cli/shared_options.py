@@ -32,7 +32,7 @@ def positive(text: str) -> int:
 
 
 def is_number(text: str) -> bool:
-    """Whether ``text`` is a decimal number of a length that Python reads."""
+    """Return whether ``text`` is a decimal number that is not too long for Python to parse."""
     return text.isascii() and text.isdigit() and len(text) < 20
 
 
@@ -98,13 +98,13 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         default=DEFAULT_KIND,
-        choices=[name for name in EXECUTORS if name != "delegate"],  # a command is given none
+        choices=[name for name in EXECUTORS if name != "delegate"],  # commands have no delegates
         help="the interpreted one is for debugging",
     )
 
 
 def add_session_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a session is opened with; what one run is given belongs to the command."""
+    """Add the options with which a session is opened; those of a run belong to the commands."""
     add_threads(parser)
     parser.add_argument("--strict-native", action="store_true", help="refuse numpy fallbacks")
     add_executor(parser)
@@ -132,7 +132,7 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
 
 
 def _kernels(assignments: Sequence[str]) -> dict[str, str]:
-    """Return the names of options ``--kernel OP=NAME`` by op."""
+    """Return the names in the options ``--kernel OP=NAME``, by op."""
     names: dict[str, str] = {}
     for assignment in assignments:
         op, separator, name = assignment.partition("=")
@@ -148,9 +148,10 @@ def make_feed(
 ) -> dict[str, np.ndarray]:
     """Return an array for every input of a plan.
 
-    Those in ``given`` stand as plans have them (:mod:`taper_runtime.session.ends`). The others are
-    the inputs the plan was exported with, or zeros where it has none, repeated or cut to the sizes:
-    those of ``assignments`` (``NAME=N``), else those of the given arrays, else as exported.
+    Arrays in ``given`` have the form of the plan (:mod:`taper_runtime.session.ends`). The others
+    are the inputs of the export, or zeros if the plan has none, repeated or cut to the sizes. Sizes
+    are those in ``assignments`` (``NAME=N``), else those of the given arrays, else those of the
+    export.
     """
     given = dict(given or {})
     for name, array in given.items():

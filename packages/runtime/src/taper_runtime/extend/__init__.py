@@ -1,1 +1,1 @@
-"""Let foreign code compute nodes: users' kernels, delegates and providers."""
+"""Let external code compute nodes: users' kernels, delegates and providers."""

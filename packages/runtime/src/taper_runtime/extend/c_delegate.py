@@ -1,7 +1,7 @@
-"""Run regions that the exporting machine's compiler made into a shared library: the delegate "c".
+"""Implement the delegate "c": run regions compiled to a shared library at export.
 
-The library is machine code: it runs on the kind of machine and system that exported the plan, with
-the rights of the process.
+The library is machine code. It runs only on the kind of machine and system that exported the plan,
+and with all rights of the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taper_runtime.extend.servers import Region
 if TYPE_CHECKING:
     import numpy as np
 
-#: Of the header of an ELF file of 64 bits: e_shoff, e_shentsize and e_shnum.
+#: The offsets and types of e_shoff, e_shentsize and e_shnum in the header of a 64-bit ELF file.
 _ELF64 = struct.Struct("<40xQ10xHH2x")
 
 
@@ -29,12 +29,13 @@ class CDelegate(Delegate):
     Raises
     ------
     InputError
-        If the library is cut off, cannot be loaded here, or has not the function.
+        If the library is truncated, cannot be loaded here, or lacks the function.
     """
 
     runs_machine_code: ClassVar[bool] = True
 
     def __init__(self, region: Region) -> None:
+        """Write the blob to a temporary file, load it as a library, and find its function."""
         if not isinstance(region, Region):
             raise InputError(f"region: expected a Region, got {type(region).__name__}")
         super().__init__(region)
@@ -52,7 +53,7 @@ class CDelegate(Delegate):
         except OSError as error:
             raise InputError(f"node {region.name!r}: its library does not load: {error}") from error
         finally:
-            os.unlink(path)  # what is loaded stays
+            os.unlink(path)  # a loaded library stays loaded
         try:
             self._function = self._library.taper_region
         except AttributeError:
@@ -72,10 +73,10 @@ class CDelegate(Delegate):
 
 
 def _whole_bytes(blob: bytes) -> int:
-    """Return how long a library says that it is: the end of an ELF file's table of sections.
+    """Return the size that a library's header declares: the end of an ELF file's section table.
 
-    Compilers write the table last. The system's loader trusts a file to be whole, and ends the
-    process where it is not. 0 of a file that does not say.
+    Compilers write the table last. The system's loader does not check the size, and crashes the
+    process if the file is truncated. Return 0 if the file does not declare it.
     """
     if len(blob) < _ELF64.size or not blob.startswith(b"\x7fELF\x02\x01"):
         return 0

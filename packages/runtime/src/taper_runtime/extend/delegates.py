@@ -1,4 +1,4 @@
-"""Register delegates: code other than Taper's that computes regions of a plan."""
+"""Define delegates: external code that computes regions of a plan."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from taper_runtime.session.options import SessionOptions
 
 
-_NAMED = 5  # nodes in an error
+_NAMED = 5  # the most nodes in an error
 
 
 class Delegate(Server):
     """Computes one region; ``SessionOptions.delegates`` has the class by its backend's name.
 
-    An object is made for each region when a session is opened. Its blob is no input of its.
+    An object is made for each region when a session is opened. The blob is not one of its inputs.
 
     Attributes
     ----------
     runs_machine_code : bool
-        Whether the blob is run as code: then a session also needs
+        Whether the blob is run as code. If so, a session also needs
         ``SessionOptions.allow_native_code``.
 
     Parameters
@@ -67,12 +67,12 @@ def check_delegates(plan: Plan, options: SessionOptions) -> None:
 
 
 def check_whole(plan: Plan, options: SessionOptions) -> None:
-    """Check that delegates compute all of a plan: what ``SessionOptions.executor`` may ask for.
+    """Check that delegates compute the whole plan, as ``SessionOptions.executor`` may require.
 
     Raises
     ------
     InputError
-        Naming the first nodes that something else computes.
+        If not; the message names the first nodes that are not in a delegate.
     """
     others = [
         f"{node.output!r} ({node.op})"

@@ -1,4 +1,4 @@
-"""Register kernels of users: Python functions, and C libraries, by op or by ATen target."""
+"""Register users' kernels, Python functions and C libraries, by op or by ATen target."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import PlanNode
 
-#: ``(inputs, outputs, attrs)``: writes ``outputs``, returns nothing.
+#: A function of ``(inputs, outputs, attrs)`` that writes ``outputs`` and returns nothing.
 Function = Callable[
     [tuple["np.ndarray | None", ...], tuple["np.ndarray", ...], Mapping[str, Any]], None
 ]
 
-#: The provider of kernels that name none.
+#: The provider of kernels registered without one.
 USER = "User"
 
 _PREFIX = "torch.ops."
 
 
 class UserKernel(NamedTuple):
-    """A kernel that is not ours.
+    """A kernel of a user.
 
     Attributes
     ----------
     name : str
     key : str
-        The op, or the ATen target, whose nodes it computes.
+        The op or the ATen target whose nodes it computes.
     provider : str
     dtypes : frozenset of str
-        What its inputs and outputs may be; any where it is empty.
+        The dtypes that its inputs and outputs may have; empty for any.
     code : callable, type of Server or Kernel
     """
 
@@ -55,7 +55,7 @@ class UserKernel(NamedTuple):
     code: Function | type[Server] | Kernel
 
 
-_KERNELS: dict[str, UserKernel] = {}  # by name, the one registered last at the end
+_KERNELS: dict[str, UserKernel] = {}  # by name, in the order of registration
 
 
 def register_kernel(
@@ -67,39 +67,41 @@ def register_kernel(
     provider: str = USER,
     replace: bool = False,
 ) -> None:
-    """Register a kernel in Python that computes nodes, for sessions opened from now on.
+    """Register a Python kernel that computes nodes, for sessions opened from now on.
 
-    It comes before our kernels in a session whose ``providers`` have its provider before
-    ``"NativeCPU"``, as they have by default. Of two for one node the one registered last is taken.
+    It is preferred to our kernels if its provider comes before ``"NativeCPU"`` in the session's
+    ``providers``, which is the default. If several kernels fit a node, the last registered one is
+    used.
 
     Parameters
     ----------
     target : str
-        An op of Taper, ``"RELU"``: all its nodes, whatever their attrs are. Or an ATen op,
-        ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``: its calls in plans that were
-        exported with ``keep=["aten.relu.default"]``.
+        An op of Taper, ``"RELU"``, for all its nodes with any attrs. Or an ATen op,
+        ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``, for its calls in plans that
+        were exported with ``keep=["aten.relu.default"]``.
     kernel : callable or type of Server
         A function ``kernel(inputs, outputs, attrs)`` that writes every element of the arrays in
-        ``outputs`` and returns nothing. ``inputs`` are read-only arrays, None for those that are
-        absent; those of a call are its tensors in order. ``attrs`` are the op's, all of them, or
-        the call's arguments that are no tensors, by name. Several threads may call it at once, and
-        it must not keep the arrays. What it writes outside of them is not detected. A kernel that
-        keeps something made of its weights or sizes is a subclass of :class:`taper_runtime.Server`
-        instead, of which each session makes an object for each node.
+        ``outputs`` and returns nothing. ``inputs`` are read-only arrays, or None for absent ones;
+        for an ATen call they are its tensors in order. ``attrs`` are all attrs of the op, or the
+        call's arguments that are not tensors, by name. Several threads may call it at once, and it
+        must not keep the arrays. Writes outside of the arrays are not detected. If a kernel keeps
+        data that derive from its weights or sizes, pass a subclass of :class:`taper_runtime.Server`
+        instead; each session makes an object of it for each node.
     name : str
-        What profiles and ``session.kernel_kinds()`` call it.
+        Its name in profiles and in ``session.kernel_kinds()``.
     dtypes : sequence of str, optional
-        It computes only nodes all of whose tensors have one of these. bfloat16 comes as uint16.
+        The kernel is used only for nodes all of whose tensors have one of these dtypes. bfloat16
+        arrays are passed as uint16.
     provider : str
-        What ``providers`` calls it; several kernels may have one provider.
+        Its name in ``providers``; several kernels may have the same provider.
     replace : bool
-        Take the place of a kernel of this name.
+        Whether to replace a kernel of the same name.
 
     Raises
     ------
     InputError
-        If there is such a name already; on an unknown op or dtype, listing those that exist; on a
-        provider's name that is one of ours.
+        If the name exists already, the op or a dtype is unknown (the message lists those that
+        exist), or the provider's name is one of ours.
     """
     for field, text in (("target", target), ("name", name), ("provider", provider)):
         if not isinstance(text, str):
@@ -128,18 +130,18 @@ def register_kernel(
 
 
 def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[str]:
-    """Load a library of kernels in C, for sessions opened from now on; its code runs in here.
+    """Load a library of C kernels, for sessions opened from now on; it runs in this process.
 
     The library exports ``const taper_library *taper_kernels(void)``, see ``taper/kernels.h`` in
-    :func:`get_include`. Its kernels' ops are names of Taper's ops or of ATen ops, as the targets of
+    :func:`get_include`. Its kernels name Taper ops or ATen ops, like ``target`` in
     :func:`register_kernel`.
 
     Parameters
     ----------
     path : path
-        Of a shared library. Load those alone whose makers you trust.
+        The path of a shared library. Load only libraries that you trust.
     provider : str
-        As in :func:`register_kernel`.
+        See :func:`register_kernel`.
 
     Returns
     -------
@@ -149,11 +151,11 @@ def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[
     Raises
     ------
     InputError
-        If it has no such function, was built for another version of the interface, has a kernel of
-        an unknown op or with other attrs than the op, or a name that is taken: nothing of it is
-        registered then.
+        If it lacks this function, was built for another version of the interface, or has a kernel
+        with an unknown op, with attrs that differ from the op's, or with a name that is taken. Then
+        none of its kernels is registered.
     OSError
-        If it cannot be loaded.
+        If the library cannot be loaded.
     """
     import ctypes
     import os
@@ -190,12 +192,12 @@ def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[
 
 
 def unregister_kernel(name: str) -> None:
-    """Forget a kernel; sessions that are open keep it.
+    """Unregister a kernel; open sessions keep it.
 
     Raises
     ------
     InputError
-        If there is none of this name, listing those that exist.
+        If there is no kernel of this name; the message lists those that exist.
     """
     if not is_one_of(name, _KERNELS):
         raise InputError(unknown("kernel", str(name), _KERNELS))
@@ -203,21 +205,21 @@ def unregister_kernel(name: str) -> None:
 
 
 def get_include() -> str:
-    """Return the folder of the C headers that :func:`load_kernels` is about."""
+    """Return the folder with the C headers for :func:`load_kernels`."""
     from importlib.resources import files
 
-    # By way of a file: in an editable installation the folder is another one.
+    # Found through a file, because in an editable installation the folder is elsewhere.
     header = str(files("taper_runtime").joinpath("include", "taper", "kernels.h"))
     return header[: -len("/taper/kernels.h")]
 
 
 def user_providers() -> list[str]:
-    """Return the providers of the registered kernels, the one registered last first."""
+    """Return the providers of the registered kernels, the last registered one first."""
     return list(dict.fromkeys(kernel.provider for kernel in reversed(_KERNELS.values())))
 
 
 def library_kernels(op: str) -> list[Kernel]:
-    """Return the kernels for an op that users' libraries have."""
+    """Return the kernels for an op in users' libraries."""
     codes = [kernel.code for kernel in _KERNELS.values() if kernel.key == op]
     return [code for code in codes if not callable(code)]
 
@@ -225,14 +227,14 @@ def library_kernels(op: str) -> list[Kernel]:
 def find_kernels(
     provider: str, node: PlanNode, types: Sequence[TensorType | None]
 ) -> list[UserKernel]:
-    """Return a provider's kernels for a node, the one registered last first.
+    """Return a provider's kernels for a node, the last registered one first.
 
     Parameters
     ----------
     provider : str
     node : PlanNode
     types : sequence of TensorType or None
-        Of the inputs and outputs. A Python function gets plain tensors only.
+        The types of the inputs and outputs. Python functions get only plain tensors.
     """
     keys = {node.op, *(node.targets if node.op == "CALL" else ())}
     present = [type_ for type_ in types if type_ is not None]
@@ -249,7 +251,7 @@ def find_kernels(
 
 
 def _key(name: str, target: str) -> str:
-    """Return the op or the ATen target that a kernel is for."""
+    """Return the op or the ATen target of a kernel, checked."""
     key = target.removeprefix(_PREFIX)
     if key in REGISTRY and REGISTRY[key].blocks:
         raise InputError(f"kernel {name!r}: expected an op without blocks, got {key!r}")

@@ -1,7 +1,7 @@
-"""List execution providers: what may compute nodes, in order of preference.
+"""List execution providers: what can compute nodes, in order of preference.
 
-``NativeCPU`` are our kernels in C, ``Numpy`` the ops' own evaluators; ``CPUExecutionProvider``, a
-name of ONNX Runtime's, is both. Kernels of users have providers of their own.
+``NativeCPU`` is our kernels in C. ``Numpy`` is the ops' evaluators. ``CPUExecutionProvider``, a
+name of ONNX Runtime, is both. Users' kernels have providers of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CPU = "CPUExecutionProvider"
 NATIVE, NUMPY = "NativeCPU", "Numpy"
 OURS = (NATIVE, NUMPY)
 
-#: Names that ONNX Runtime has for providers that are absent here.
+#: ONNX Runtime's names of providers that do not exist here.
 _ABSENT = tuple(
     f"{name}ExecutionProvider"
     for name in (
@@ -38,20 +38,20 @@ _NO_KERNELS: Mapping[str, str] = {}
 
 
 class Dispatch(NamedTuple):
-    """What may compute a session's nodes.
+    """The means by which a session may compute its nodes.
 
     Attributes
     ----------
     providers : tuple of str
-        In order of preference: ``NativeCPU``, ``Numpy`` and those of users' kernels.
+        The providers in order of preference: ``NativeCPU``, ``Numpy`` and those of users' kernels.
     delegates : mapping of str to type of Delegate
-        By backend. The regions of a backend that is absent are run as the graphs that they are.
+        The delegates by backend. If a backend is absent, its regions are run as graphs.
     isa : str or None
-        The level of our kernels; None is that of ``TAPER_ISA``, else the best of this CPU.
+        The ISA level of our kernels. None is that of ``TAPER_ISA``, or else the best of this CPU.
     kernels : mapping of str to str
-        By op, the name of the only kernel, or of the only variant of one, that may compute it.
+        For an op, the name of the only kernel or variant that may compute it.
     choice : Choice or None
-        Chooses among the kernels that serve a node; with None the first of them is taken.
+        Chooses among the kernels that support a node; with None the first one is used.
     """
 
     providers: tuple[str, ...] = OURS
@@ -61,7 +61,7 @@ class Dispatch(NamedTuple):
     choice: Choice | None = None
 
     def chooser(self, op: str) -> Choice | None:
-        """Return what chooses among the kernels of an op; None where the first one is taken."""
+        """Return the choice among the kernels of an op; None if the first one is used."""
         if op not in self.kernels:
             return self.choice
         from taper_runtime.machine.choices import FIRST, Forced
@@ -69,21 +69,21 @@ class Dispatch(NamedTuple):
         return Forced(self.kernels[op], self.choice or FIRST)
 
     def without_numpy(self) -> Dispatch:
-        """Return what remains where numpy is not to compute anything."""
+        """Return the same dispatch without numpy."""
         return self._replace(providers=tuple(name for name in self.providers if name != NUMPY))
 
 
-#: What computes where nobody says anything: our kernels, then numpy.
+#: The default: our kernels, then numpy.
 CPU_ALONE = Dispatch()
 
 
 def get_available_providers() -> list[str]:
-    """Return what ``providers`` of a session may name: users' providers, and the CPU's."""
+    """Return the valid names for a session's ``providers``: users' providers, and the CPU's."""
     return [*_users(), CPU, *OURS]
 
 
 def get_all_providers() -> list[str]:
-    """Return every provider's name that a session knows; those that are absent first."""
+    """Return every provider's name that a session knows; unavailable ones come first."""
     return [*_ABSENT, *get_available_providers()]
 
 
@@ -96,18 +96,18 @@ def choose_providers(
     providers: Sequence[str | tuple[str, Mapping[str, object]]] | None,
     provider_options: Sequence[Mapping[str, object]] | None = None,
 ) -> tuple[str, ...]:
-    """Check the providers a session is asked for, and warn of those that are absent.
+    """Check the requested providers, and warn of those that do not exist here.
 
     Returns
     -------
     tuple of str
-        Those that are here, each once, as they were called. The CPU's where none is; by default
-        those of users before it.
+        The available ones, without duplicates, under the requested names. If none is available, the
+        CPU's. By default users' providers, then the CPU's.
 
     Raises
     ------
     InputError
-        On a name that is no provider's, or options that are no mappings, one per provider.
+        If a name is not a provider's, or the options are not mappings, one per provider.
     """
     names = [_name(item) for item in _list("providers", providers)]
     options = _list("provider_options", provider_options)
@@ -132,13 +132,13 @@ def choose_providers(
 
 
 def check_kernels(names: Mapping[str, str], isa: str | None) -> None:
-    """Check the names of kernels and variants that a session is asked for, by op.
+    """Check the requested names of kernels and variants, by op.
 
     Raises
     ------
     InputError
-        On an unknown op, or a name that no kernel of the op and no variant has; with those that
-        exist.
+        If an op is unknown, or no kernel or variant of the op has the name. The message lists those
+        that exist.
     """
     if not names:
         return
@@ -166,13 +166,13 @@ def _user_kernels(op: str) -> list[Kernel]:
 
 
 def computing(names: Sequence[str]) -> tuple[str, ...]:
-    """Return what computes for these names: two providers for the CPU's."""
+    """Return the providers that these names mean; the CPU's name means two."""
     found = [name for each in names for name in (OURS if each == CPU else (each,))]
     return tuple(dict.fromkeys(found))
 
 
 def _users() -> list[str]:
-    """Return the providers of users' kernels; there are none before that module is imported."""
+    """Return the providers of users' kernels; none before that module is imported."""
     if "taper_runtime.extend.kernels" not in sys.modules:
         return []
     from taper_runtime.extend.kernels import user_providers

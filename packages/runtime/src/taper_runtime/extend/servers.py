@@ -1,8 +1,8 @@
-"""Define a server: Python code that computes a node where no kernel in C does.
+"""Define a server: Python code that computes a node if no C kernel does.
 
-numpy, a user's kernel and a delegate are servers. All have one life: made once for each node of a
-session, told the weights among their inputs, bound to each set of sizes, then run; told of new
-weights in two steps, so that all of them may refuse before any uses them.
+numpy, users' kernels and delegates are servers. All have the same life cycle. A session makes one
+for each node, passes it the weights among its inputs, binds it to each set of sizes, and runs it.
+New weights are passed in two steps, so that every server can refuse them before any uses them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
     from taper_runtime.plan.plan import Block, Plan, PlanNode
 
-#: ``(inputs, outputs)``: writes the outputs; an input that is absent is None.
+#: A function of ``(inputs, outputs)`` that writes the outputs; an absent input is None.
 Compute = Callable[[Sequence["np.ndarray | None"], Sequence["np.ndarray"]], None]
 
 
@@ -31,25 +31,25 @@ class Region(NamedTuple):
     Attributes
     ----------
     name : str
-        The node's.
+        The node's name.
     blob : numpy.ndarray
-        uint8 [n]: what a delegate's backend has made of the region at export; empty for a kernel. A
-        stranger may have written it: check what you read.
+        uint8 [n]: the region as compiled by a delegate's backend at export; empty for a kernel. Do
+        not trust its contents: the plan file may be hostile.
     inputs, outputs : tuple of TensorType
-        Their dims may be size expressions. None is an input that is absent.
+        The types, whose dims may be size expressions; None for an absent input.
     weights : tuple of int
-        Which of the inputs are constants of the plan.
+        The indices of the inputs that are constants of the plan.
     block : Block or None
-        The region as a graph: of a delegate, and of an ATen call that an export was told to keep.
+        The region as a graph, for a delegate, and for an ATen call that the export kept.
     attrs : mapping of str to Any
-        The op's, all of them, or a call's arguments that are no tensors. Values may be size
-        expressions; :meth:`Server.bind` is given their numbers.
+        All attrs of the op, or a call's arguments that are not tensors. Values may be size
+        expressions; :meth:`Server.bind` gets their numbers.
     op : str
-        The node's.
+        The node's op.
     names : tuple of str
-        What the plan calls the inputs. None is an input that is absent.
+        The inputs' names in the plan; None for an absent input.
     server : str
-        What profiles and errors call the server: the kernel's name, or the delegate's backend.
+        The server's name in profiles and errors: the kernel's name, or the delegate's backend.
     """
 
     name: str
@@ -67,15 +67,15 @@ class Region(NamedTuple):
 class Server:
     """Computes one region; a subclass overrides :meth:`run` or :meth:`bind`.
 
-    :func:`taper_runtime.register_kernel` takes a subclass, of which each session makes an object
-    for each node. :class:`taper_runtime.Delegate` is the subclass for what an export gives away.
+    :func:`taper_runtime.register_kernel` accepts a subclass; each session makes an object of it for
+    each node. :class:`taper_runtime.Delegate` is the subclass for regions that an export delegates.
 
     Attributes
     ----------
     kind : str
-        "user", "delegate" or "numpy": what profiles and ``session.kernel_kinds()`` call it.
+        "user", "delegate" or "numpy": its kind in profiles and ``session.kernel_kinds()``.
     region : Region
-        What it computes.
+        The region that it computes.
 
     Parameters
     ----------
@@ -89,50 +89,50 @@ class Server:
         self.region = region
 
     def prepare_weights(self, weights: Mapping[int, np.ndarray]) -> None:
-        """Check weights and prepare what is made of them; runs go on with those before.
+        """Check new weights and prepare data from them; runs still use the previous ones.
 
-        It is called when the session is opened, and whenever some of the weights are replaced. What
-        it raises stops the replacement: the session keeps its weights, and no server is told to
-        commit. What was prepared is then to be forgotten when this is called again.
+        This is called when the session is opened, and whenever some of the weights are replaced. An
+        exception stops the replacement: the session keeps its weights, and no server commits. The
+        next call must then replace the data that were prepared.
 
         Parameters
         ----------
         weights : mapping of int to numpy.ndarray
-            All weights among the inputs, by their positions there: read-only, C-contiguous.
+            All weights among the inputs, by their indices: read-only, C-contiguous.
         """
 
     def commit_weights(self) -> None:
-        """Let runs that begin from now on use what :meth:`prepare_weights` has prepared.
+        """Switch to the data that :meth:`prepare_weights` has prepared, for runs from now on.
 
-        The session has its new weights already, so this must not fail: what can fail belongs into
-        :meth:`prepare_weights`.
+        The session already has its new weights, so this must not fail; do everything that can fail
+        in :meth:`prepare_weights`.
         """
 
     def bind(
         self, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
     ) -> Callable[[tuple[Any, ...], tuple[np.ndarray, ...]], None]:
-        """Return what computes the region for one set of sizes; by default :meth:`run`.
+        """Return a function that computes the region for one set of sizes; by default :meth:`run`.
 
-        It is called before the first run with these sizes.
+        This is called before the first run with these sizes.
 
         Parameters
         ----------
         attrs : mapping of str to Any
-            The region's, with numbers for size expressions.
+            The region's attrs, with numbers for size expressions.
         types : sequence of TensorType or None
-            Of the inputs, then of the outputs, with numbers for their dims.
+            The types of the inputs, then of the outputs, with numbers for their dims.
         """
         return self.run
 
     def run(self, inputs: tuple[Any, ...], outputs: tuple[np.ndarray, ...]) -> None:
         """Write every element of ``outputs``; return nothing.
 
-        An input is a read-only array, None where it is absent. Several threads may call this at
-        once. The arrays must not be kept. The weights among the inputs are those of the run: one
-        that began before a replacement ends with the old ones, perhaps after
-        :meth:`commit_weights`, and one may begin with the new ones just before it. A server that
-        keeps something made of weights tells the sets apart by the addresses of all of them, which
-        are those that :meth:`prepare_weights` saw.
+        An input is a read-only array, or None if it is absent. Several threads may call this at
+        once. The arrays must not be kept. The weights among the inputs are those of the run. A run
+        that began before a replacement uses the old ones, perhaps even after
+        :meth:`commit_weights`; a run may use the new ones shortly before it. A server with data
+        derived from weights must choose the data by the addresses of all weights, which are those
+        that :meth:`prepare_weights` got.
         """
         raise NotImplementedError(f"{type(self).__name__} overrides neither run nor bind")
 
@@ -151,17 +151,17 @@ class FunctionServer(Server):
 
 
 class NumpyServer(Server):
-    """Calls an op's own evaluator.
+    """Calls an op's evaluator.
 
-    Nearly every node has one behind its kernels, so it makes no :class:`Region`.
+    Nearly every node has one as its fallback, so it makes no :class:`Region`.
 
     Parameters
     ----------
     op : OpDef
     label : str
-        What errors call the node.
+        The node's name in errors.
     blocks : sequence of callable
-        Each gives a block of the node as the evaluator calls it.
+        Each returns a block of the node in the form that the evaluator calls.
     """
 
     kind: ClassVar[str] = "numpy"
@@ -182,18 +182,18 @@ class NumpyServer(Server):
 
 
 def label_of(node: PlanNode) -> str:
-    """Return what errors call a node."""
+    """Return the name of a node in errors."""
     return f"{node.output} ({node.op})"
 
 
 def naming(label: str, op: OpDef, compute: Compute) -> Compute:
-    """Return ``compute``, which says of which node an input that the op refuses is."""
+    """Return ``compute`` with errors about refused inputs that name the node."""
 
     def named(inputs: Sequence[np.ndarray | None], outputs: Sequence[np.ndarray]) -> None:
         try:
             compute(inputs, outputs)
         except NodeInputError:
-            raise  # of a node in a block
+            raise  # raised by a node in a block
         except InputError as error:
             reason = str(error).removeprefix(f"{op.name}: ")
             raise NodeInputError(label, reason) from None
@@ -205,32 +205,32 @@ def naming(label: str, op: OpDef, compute: Compute) -> Compute:
 
 
 def make_server(make: Callable[[Region], Server], name: str, plan: Plan, node: PlanNode) -> Server:
-    """Return a server of a node, which has its first weights.
+    """Make the server of a node and pass it its first weights.
 
     Parameters
     ----------
     make : callable
-        A class of servers, or what makes one of a region.
+        A class of servers, or a function that makes one from a region.
     name : str
-        The kernel's, or the delegate's backend.
+        The kernel's name, or the delegate's backend.
     plan : Plan
     node : PlanNode
 
     Raises
     ------
     InputError
-        If a delegate's blob is no constant.
+        If a delegate's blob is not a constant.
     KernelError
-        If the server's code raises; an error of Taper's that it is made with stays as it is.
+        If the server's code raises; a TaperError of its constructor is not changed.
     """
     region = make_region(plan, node, name)
     try:
         server = make(region)
     except TaperError:
-        raise  # a file that is refused, say
+        raise  # for example because a file is refused
     except Exception as error:
         raise _broken(region, "__init__", error) from error
-    server.region = region  # also where __init__ does not call that of Server
+    server.region = region  # set here because a subclass's __init__ may not call Server's
     if region.weights:
         prepare(server, plan.constants)
         _calling(region, "commit_weights", server.commit_weights)
@@ -238,11 +238,11 @@ def make_server(make: Callable[[Region], Server], name: str, plan: Plan, node: P
 
 
 def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
-    """Return a node of a plan as what a server computes."""
+    """Return the region of a node of a plan."""
     import numpy as np
 
     from taper_runtime.ops import REGISTRY
-    from taper_runtime.ops.call import arguments  # which most plans do not need
+    from taper_runtime.ops.call import arguments  # imported here because most plans do not need it
 
     names, attrs, blob = node.inputs, REGISTRY[node.op].fill(node.attrs), np.empty(0, np.uint8)
     if node.op == "CALL":
@@ -272,27 +272,27 @@ def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
 def bind_server(
     server: Server, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
 ) -> Compute:
-    """Return what computes a server's node for one set of sizes.
+    """Return a function that computes a server's node for one set of sizes.
 
-    Foreign code is called with the checks that its contract allows.
+    External code is called with checks of its contract.
 
     Parameters
     ----------
     server : Server
     attrs : mapping of str to Any
-        The node's, complete, with numbers for size expressions.
+        The node's attrs, complete, with numbers for size expressions.
     types : sequence of TensorType or None
-        Of the node's inputs and outputs.
+        The types of the node's inputs and outputs.
 
     Raises
     ------
     KernelError
-        If the server's code raises, or gives no function.
+        If the server's code raises, or does not return a function.
     """
     if isinstance(server, NumpyServer):
         return server.bind(attrs, types)
     region = server.region
-    first = len(types) - len(region.inputs) - len(region.outputs)  # behind a delegate's blob
+    first = len(types) - len(region.inputs) - len(region.outputs)  # after a delegate's blob
     given = dict(attrs) if region.block is None else region.attrs
     compute = _calling(region, "bind", lambda: server.bind(given, types[first:]))
     if not callable(compute):
@@ -304,7 +304,7 @@ def bind_server(
 def is_told(
     server: Server, before: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]
 ) -> bool:
-    """Whether any of a server's weights is another array than before."""
+    """Return whether one of a server's weights is another array than before."""
     region = server.region
     return any(
         constants[name] is not before[name] for i in region.weights if (name := region.names[i])
@@ -312,12 +312,12 @@ def is_told(
 
 
 def prepare(server: Server, constants: Mapping[str, np.ndarray]) -> None:
-    """Have a server prepare its weights among a plan's constants.
+    """Call a server's ``prepare_weights`` with its weights among a plan's constants.
 
     Raises
     ------
     KernelError
-        If it does not take them.
+        If it refuses them.
     """
     names = server.region.names
     given = {i: read_only(constants[name]) for i in server.region.weights if (name := names[i])}
@@ -325,7 +325,7 @@ def prepare(server: Server, constants: Mapping[str, np.ndarray]) -> None:
 
 
 def commit(servers: Sequence[Server]) -> KernelError | None:
-    """Have servers commit what they have prepared; return what the first raised that must not."""
+    """Call ``commit_weights`` of all servers; return the first error, which must not happen."""
     first = None
     for server in servers:
         try:
@@ -336,13 +336,13 @@ def commit(servers: Sequence[Server]) -> KernelError | None:
 
 
 def _title(region: Region) -> str:
-    """Return what errors call a server."""
+    """Return the name of a server in errors."""
     what = "delegate" if region.op == "CALL_DELEGATE" else "kernel"
     return f"node {region.name} ({region.op}): {what} {region.server!r}"
 
 
 def _calling(region: Region, method: str, call: Callable[[], Any]) -> Any:
-    """Call a method of a server's.
+    """Call a method of a server.
 
     Raises
     ------
@@ -366,7 +366,7 @@ def _checked(
     inputs: Sequence[np.ndarray | None],
     outputs: Sequence[np.ndarray],
 ) -> None:
-    """Call somebody else's function with the inputs from ``first`` on, and check what it does.
+    """Call external code with the inputs from ``first`` on, and check its contract.
 
     Raises
     ------

@@ -83,7 +83,7 @@ def _attended(queries: int, keys: int, diagonal: int) -> int:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Return the cost of two products over the attended pairs, and of softmax at 4 flops per pair."""
+    """Return the cost of two products over the attended pairs, and of softmax (4 flops a pair)."""
     q, k, v = (t.shape for t in inputs[:3])
     pairs = _attended(q[-2], k[-2], attrs["diagonal"] if attrs["causal"] else k[-2])
     heads = q[0] * (q[1] if len(q) == 4 else 1)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taper_runtime.extend.servers import Server
     from taper_runtime.plan.plan import Plan, PlanNode
 
-#: Nodes timed before recording stops: some hundred megabytes.
+#: Recording stops after so many timed nodes: some hundred megabytes.
 MAX_EVENTS = 1_000_000
 
 
@@ -35,12 +35,12 @@ class _Run(NamedTuple):
 
 
 class RecordingExecutor(Executor):
-    """Runs another executor and keeps when each worker was at each node.
+    """Runs another executor and records when each worker was at each node.
 
     Attributes
     ----------
     executor : Executor
-        The other.
+        The executor that runs.
     start_ns : int
         When recording began, in nanoseconds since the epoch.
     """
@@ -110,7 +110,7 @@ class RecordingExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """See :meth:`Executor.profile`; the run is kept."""
+        """See :meth:`Executor.profile`; the run is recorded."""
         executor = self.executor
         begin = time.monotonic_ns()
         outputs, spans = executor.profile(inputs, out, sizes, stop)
@@ -122,10 +122,10 @@ class RecordingExecutor(Executor):
     def save(self, prefix: str) -> str:
         """Write a trace of all runs; returns its path, ``prefix``, the date and the time.
 
-        It is in the Trace Event Format, in microseconds from the session's opening: one complete
-        event ("X") per run, and one per node and worker inside it. A thread that calls runs is a
-        process of the trace, its workers are the threads. ``otherData`` has the ISA level, and how
-        many runs came after the first million of nodes, which are not in the file.
+        The trace is in the Trace Event Format, in microseconds since the session was opened: one
+        complete event ("X") per run, and one per node and worker inside it. Each calling thread is
+        a process of the trace, and its workers are threads. ``otherData`` has the ISA level, and
+        the number of runs that were not recorded because they came after the first million nodes.
         """
         callers: dict[int, int] = {}
         events: list[dict[str, object]] = []

@@ -1,4 +1,4 @@
-"""Show a plan as a small table in notebooks. Everything a plan says is escaped."""
+"""Show a plan as a small table in notebooks; all text from the plan is escaped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from taper_runtime.plan.plan import Plan
 
-#: Rows of one kind that are shown, and characters of a cell.
+#: The most rows of one kind, and the most characters of a cell.
 _ROWS, _CELL = 8, 200
 
 
 def plan_html(plan: Plan) -> str:
-    """List inputs, outputs, sizes, nodes by op and memory, in the colours of the page around."""
+    """Return HTML with inputs, outputs, sizes, nodes by op and memory, in the page's colours."""
     executed = Counter(node.op for node in plan.nodes if plan.is_executed(node))
     ops = ", ".join(f"{op} {count}" for op, count in executed.most_common(_ROWS))
     others = len(executed) - _ROWS

@@ -1,6 +1,6 @@
-"""Attach to plans the methods that need the rooms above: files, text and notebooks.
+"""Attach methods to plans that need packages above them: files, text and notebooks.
 
-A plan is data and reaches nothing above it. Users still write ``plan.save(path)``.
+A plan is data and imports nothing above it. With these methods users can write ``plan.save(path)``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe(self: Plan) -> str:
-    """List inputs, outputs, memory, the export's report and every node."""
+    """Describe inputs, outputs, memory, the export's report and every node, as text."""
     from taper_runtime.reports.report import describe_plan
 
     return describe_plan(self)
@@ -28,17 +28,17 @@ def summarize(self: Plan) -> str:
 
 
 def show(self: Plan) -> str:
-    """Show the plan in a notebook."""
+    """Return the plan as HTML, for notebooks."""
     from taper_runtime.reports.notebook import plan_html
 
     return plan_html(self)
 
 
 def fingerprint(self: Plan) -> str:
-    """Return a SHA-256, in hexadecimal, that plans share which compute the same alike.
+    """Return a SHA-256, in hexadecimal, that equal computations share.
 
-    It covers nodes, attrs, placements and the bytes of all weights, which are read for it; names
-    count, metadata, samples and source lines do not.
+    It covers nodes, attrs, placements, names, and the bytes of all weights, which are read for it.
+    Metadata, samples and source lines are left out.
     """
     from taper_runtime.file.fingerprint import fingerprint
 
@@ -55,31 +55,31 @@ def save(
 ) -> None:
     """Write the plan to ``path`` as a ``.taper`` file, atomically.
 
-    An existing file keeps its permissions; through a symbolic link its target is replaced.
+    An existing file keeps its permissions. If the path is a symbolic link, its target is replaced.
 
     Parameters
     ----------
     path : path
     name : str
-        What the plan is called in the file: an identifier.
+        The name of the plan in the file, an identifier.
     append : bool
-        Whether to keep the plans that the file has. It is written anew; tensors that are equal in
-        several plans, such as a tied embedding, stand there once.
+        Whether to keep the plans in an existing file. The whole file is rewritten; equal tensors of
+        several plans, such as a shared embedding, are stored once.
     folded : bool, optional
-        Whether the file has the constants too that recipes compute from its weights. Without, it is
-        smaller, and each session computes them when it opens it. The default is as the plan has
-        them.
+        Whether to store the constants that recipes compute from weights. Without them the file is
+        smaller, and each session computes them when it is opened. By default they are stored if the
+        plan has them.
 
     Raises
     ------
     InputError
-        If the file has a plan of this name already, which is to be kept.
+        If ``append`` is True and the file already has a plan of this name.
     PlanFormatError
-        If the plan is not valid; if the file is no valid one, whose plans are to be kept.
+        If the plan is not valid, or ``append`` is True and the file is not valid.
     FileExistsError
-        If ``path`` is a directory, a device or anything else that is no regular file.
+        If ``path`` is a directory, a device or anything else that is not a regular file.
     OSError
-        If the file cannot be written; an existing file at ``path`` is then untouched.
+        If the file cannot be written. An existing file at ``path`` is then unchanged.
     """
     from taper_runtime.file.writer import save as write
 
@@ -92,7 +92,7 @@ def save(
 
 
 def attach() -> None:
-    """Give :class:`Plan` these methods, once, when the package is imported."""
+    """Add these methods to :class:`Plan`, once, when the package is imported."""
     methods = {
         "__repr__": summarize,
         "__str__": describe,

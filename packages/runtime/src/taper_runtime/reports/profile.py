@@ -1,4 +1,4 @@
-"""Time a run node by node, and compare each node with the machine's limit."""
+"""Time a run node by node, and compare each node with the machine's limits."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 
 
 class Profile(NamedTuple):
-    """Times of one plan.
+    """The times of one plan.
 
     Attributes
     ----------
     plan : Plan
-        With the sizes of the run.
+        The plan, specialized to the sizes of the run.
     sizes : mapping of str to int
-        Those sizes.
+        The values of the size variables.
     threads : int
     steps : list of (Site, str)
         The executed nodes in order, each with its kernel's name.
     times : list of int
-        How often each runs in a run.
+        How often each node runs in one run.
     ns : list of float
-        Median time of each step over the runs, from its first worker's start to its last one's end;
-        of one that runs often, of all its times.
+        The median time of each step over the runs, from its first worker's start to its last one's
+        end. For a step that runs several times per run, the times are added.
     fastest : list
-        When each worker was at each step in the fastest run.
+        The times at which each worker was at each step in the fastest run.
     """
 
     plan: Plan
@@ -69,12 +69,12 @@ class Profile(NamedTuple):
 
     @property
     def sites(self) -> list[Site]:
-        """The executed nodes in order."""
+        """Return the executed nodes in order."""
         return [site for site, _ in self.steps]
 
     @property
     def total(self) -> float:
-        """Nanoseconds of the run: what is in blocks counts once."""
+        """Return the nanoseconds of the run; nodes in blocks are counted once."""
         return sum(ns for site, ns in zip(self.sites, self.ns, strict=True) if not site.depth)
 
 
@@ -87,10 +87,10 @@ def profile_plan(
     executor: str = DEFAULT_KIND,
     advance: Callable[[], None] = lambda: None,
 ) -> Profile:
-    """Run a plan ``runs`` times, after once to warm up, and note when each worker was where.
+    """Run a plan ``runs`` times after a warm-up, and record when each worker was at which node.
 
-    Sizes that nodes compute are those of a run before. Each run begins with the states' first
-    values. ``executor`` is the kind that runs it; ``advance`` is called after each run.
+    Sizes that nodes compute are taken from an earlier run. Each run starts with the states' initial
+    values. ``executor`` is the kind of executor; ``advance`` is called after each run.
     """
     sizes = _sizes(plan, feed)
     plan = with_saves(specialize(plan, sizes))
@@ -116,7 +116,7 @@ def _sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 def _arrays(plan: Plan, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return what a run reads; it may write to states."""
+    """Return the arrays that a run reads; it may write to states."""
     states = {name: np.array(plan.first_value(name)) for name in plan.states}
     return [states[name] if name in states else feed[name] for name in plan.reads]
 
@@ -131,19 +131,20 @@ def _duration(workers: Sequence[tuple[int, int, int]]) -> float:
 def least_ns(
     plan: Plan, limits: MachineLimits, found: Sequence[Site] = (), times: Sequence[int] = ()
 ) -> list[float]:
-    """Return the time below which no code computes each node that a run executes, in order.
+    """Return a lower bound of the time of each executed node, in order.
 
-    That is its cost with all traffic behind arithmetic, by limits without overheads.
+    The bound is the node's cost by limits without overheads, with all traffic overlapping
+    arithmetic.
 
     Parameters
     ----------
     plan : Plan
-        Static.
+        A plan without size variables.
     limits : MachineLimits
     found : sequence of Site, optional
-        Those of the plan.
+        The sites of the plan.
     times : sequence of int, optional
-        How often each runs; without it, as often as sizes tell.
+        How often each node runs; by default as often as the sizes say.
     """
     found = found or sites(plan)
     bound = sum(plan.tensors[name].nbytes for name in (*plan.inputs, *plan.outputs))
@@ -155,7 +156,7 @@ def least_ns(
 
 
 def _least(site: Site, limits: MachineLimits, resident: int) -> float:
-    """Return the least time of one node, once; that of control flow is that of what is inside."""
+    """Return a lower bound of one node's time; for control flow, that of the nodes inside."""
     plan, node = site.plan, site.node
     if site.runs_blocks:
         return 0.0
@@ -171,7 +172,7 @@ def _least(site: Site, limits: MachineLimits, resident: int) -> float:
 
 
 def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, int]]:
-    """Return flops and bytes of static nodes that run so often; for control flow, of its blocks."""
+    """Return flops and bytes of static nodes with these run counts; blocks count for their node."""
     works = [(0, 0) if site.runs_blocks else node_work(site.plan, site.node)[:2] for site in found]
     flops, nbytes = (
         summed(found, [work[i] * n for work, n in zip(works, times, strict=True)]) for i in (0, 1)
@@ -180,9 +181,9 @@ def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, in
 
 
 def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
-    """Return a profile beside the machine's limits as plain data that JSON can hold.
+    """Return a profile with the machine's limits as plain data for JSON.
 
-    Shares are of the run; a roofline is the share of the limit that a node reaches.
+    Shares are fractions of the run. A node's roofline is the fraction of the limit that it reaches.
     """
     total = max(profile.total, 1.0)
     nodes: list[dict[str, Any]] = []
@@ -216,9 +217,9 @@ def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
 
 
 def describe_profile(profile: Profile, limits: MachineLimits) -> str:
-    """Write a table: microseconds, share of the run, work, share of the roofline, kernel, node.
+    """Return a table: microseconds, share of the run, work, share of the roofline, kernel, node.
 
-    What is in blocks is indented behind their node, with how often it ran where that is not once.
+    Nodes in blocks follow their node, indented, with the number of runs unless it is 1.
     """
     data = profile_data(profile, limits)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
@@ -240,7 +241,7 @@ def describe_profile(profile: Profile, limits: MachineLimits) -> str:
 
 
 def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write the fastest run in the Trace Event Format that Chrome and Perfetto show.
+    """Write the fastest run in the Trace Event Format, which Chrome and Perfetto show.
 
     One complete event ("X") per node and worker, in microseconds from the run's start; the worker
     is the thread.
@@ -254,12 +255,12 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
 def node_events(
     steps: Sequence[tuple[Site, str]], spans: Spans, start: int, process: int = 0
 ) -> list[dict[str, object]]:
-    """Return the events of one run: times are counted from ``start``, in nanoseconds.
+    """Return the events of one run; times are counted from ``start``, in nanoseconds.
 
-    A node of control flow has one event, with the microseconds of what is inside.
+    A node of control flow has one event, with the microseconds of the nodes inside.
     """
     found = [site for site, _ in steps]
-    static = not any(site.plan.sizes for site in found)  # else the work varies
+    static = not any(site.plan.sizes for site in found)  # otherwise the work varies
     work = work_done(found, [max(n for *_, n in each) for each in spans]) if static else ()
     events: list[dict[str, object]] = []
     for at, ((site, kernel), workers) in enumerate(zip(steps, spans, strict=True)):
@@ -296,5 +297,5 @@ def _title(site: Site) -> str:
 def write_trace(
     file: IO[str], events: list[dict[str, object]], other: Mapping[str, object]
 ) -> None:
-    """Write events, and what else is known of them."""
+    """Write events and further data about them."""
     json.dump({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, file)

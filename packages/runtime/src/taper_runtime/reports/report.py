@@ -1,7 +1,7 @@
-"""Tell a plan in words and as plain data: what ``taper inspect`` and ``taper export`` show.
+"""Describe a plan as text and as plain data, for ``taper inspect`` and ``taper export``.
 
-A plan's names, sources and metadata are a stranger's: lines pass through ``printable``, and
-metadata of a form that no export writes is left out of the text.
+A plan's names, sources and metadata are not trusted. Lines pass through ``printable``, and metadata
+in a form that no export writes are left out of the text.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
     from taper_runtime.plan.recipes import RecipeStep
 
-#: Characters of a line of :func:`summarize_plan`, and how many inputs, outputs or sizes it lists.
+#: The most characters of a line of :func:`summarize_plan`, and the most inputs, outputs or sizes.
 _LINE, _LISTED = 100, 2
 
-#: The module in what the frontend's ``source_line`` says of a node.
+#: Matches the module's path in a source line of the frontend.
 _MODULE = re.compile(r" in (?:(?P<module>\S+)\.)?\w+(?:: |$)")
 
 
 def describe_plan(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> str:
-    """List inputs, outputs, memory, export report and, if ``nodes``, every node on a line.
+    """Describe inputs, outputs, memory, export report and, if ``nodes``, every node on a line.
 
     Parameters
     ----------
     plan : Plan
     nodes : bool
     kernels : bool
-        Whether to prepare this CPU's kernels, to count their scratch in the arena.
+        Whether to prepare this CPU's kernels, to include their scratch memory in the arena.
     """
     lines = [*_describe_signature(plan)]
     lines += ["", describe_memory(plan, kernels=kernels), "", *_describe_export(plan)]
@@ -60,7 +60,7 @@ def describe_plan(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> s
 
 
 def summarize_plan(plan: Plan) -> str:
-    """Tell of a plan in at most ten lines: what ``repr`` shows."""
+    """Describe a plan in at most ten lines; ``repr`` shows this."""
     executed = sum(map(plan.is_executed, plan.nodes))
     lines = [f"<Plan: {counted(len(plan.nodes), 'node')}, {executed} executed"]
     kinds: dict[str, list[str]] = {}
@@ -75,16 +75,16 @@ def summarize_plan(plan: Plan) -> str:
 
 
 def module_path(source: str) -> str | None:
-    """Return the path of the module that a source line is in, empty for the model's own; or None.
+    """Return the path of a source line's module; empty for the model itself.
 
-    None where the line is empty, or does not say.
+    Return None if the line is empty or names no module.
     """
     found = _MODULE.search(source)
     return (found["module"] or "") if found else None
 
 
 def plan_data(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> dict[str, Any]:
-    """Return what :func:`describe_plan` says as plain data that JSON can hold (docs/cli.md)."""
+    """Return the content of :func:`describe_plan` as plain data for JSON (docs/cli.md)."""
     memory, unread = memory_use(plan, kernels=kernels), unread_inputs(plan)
     data: dict[str, Any] = {
         "inputs": [
@@ -191,9 +191,10 @@ def _tensor_data(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def describe_memory(plan: Plan, *, kernels: bool = False) -> str:
-    """Tell the bytes of weights and arena; of a plan that is not valid, why.
+    """Describe the bytes of weights and arena; for an invalid plan, the error.
 
-    The arena is that of the tensors; with ``kernels``, which are prepared, it has their scratch.
+    The arena holds the tensors. With ``kernels`` the kernels are prepared and their scratch memory
+    is included.
     """
     try:
         memory = memory_use(plan, kernels=kernels)
@@ -211,7 +212,7 @@ def describe_memory(plan: Plan, *, kernels: bool = False) -> str:
 
 
 def verification_lines(plan: Plan) -> list[str]:
-    """Tell what the export found when it ran the plan beside the module; empty if it did not."""
+    """Describe the result of the export's verification; empty if there was none."""
     verified = plan.metadata.get("verified")
     if not _has(verified, {"trials": int, "max_error": float, "relative_error": float}):
         return []
@@ -239,7 +240,7 @@ def verification_lines(plan: Plan) -> list[str]:
 
 
 def metadata_rows(plan: Plan, key: str, **types: type) -> list[dict[str, Any]]:
-    """Return the objects listed under ``key`` of a plan's metadata that have these fields."""
+    """Return the objects under ``key`` of a plan's metadata that have these fields."""
     rows = plan.metadata.get(key)
     return [row for row in rows if _has(row, types)] if isinstance(rows, list | tuple) else []
 
@@ -259,6 +260,7 @@ def _plain(value: Any) -> Any:
 
 
 def _describe_signature(plan: Plan) -> Iterable[str]:
+    """Yield a line for each input, output, state and size, and for additional entries."""
     if plan.entries:
         yield f"entry   {plan.default}"
     unread = unread_inputs(plan)
@@ -278,7 +280,7 @@ def _describe_signature(plan: Plan) -> Iterable[str]:
 
 
 def _origin(plan: Plan, size: str) -> str:
-    """Say which node computes a size, or which input holds it, if one does."""
+    """Describe the node that computes a size, or the input that holds it, if there is one."""
     if size not in plan.origins:
         return ""
     tensor, element = plan.origins[size]
@@ -289,6 +291,7 @@ def _origin(plan: Plan, size: str) -> str:
 
 
 def _describe_export(plan: Plan) -> list[str]:
+    """Return lines about the export: producer, passes, warnings, verification, fallbacks, copies."""
     executed = sum(map(plan.is_executed, plan.nodes))
     lines = [f"{counted(len(plan.nodes), 'node')}, {executed} executed, the others views"]
     if "producer" in plan.metadata:
@@ -323,6 +326,7 @@ def _describe_fallbacks(plan: Plan) -> list[str]:
 
 
 def _describe_copies(plan: Plan) -> list[str]:
+    """Return a line for each copy that the plan makes, with the ops that need it."""
     copies = [node for node in plan.nodes if _is_copy(plan, node)]
     if not copies:
         return []
@@ -345,15 +349,15 @@ def _describe_copies(plan: Plan) -> list[str]:
 
 
 def _is_copy(plan: Plan, node: PlanNode) -> bool:
-    """Whether a node that could be a view, or is a COPY, is executed."""
+    """Return whether a node is executed although it could be a view, or is a COPY."""
     return plan.is_executed(node) and (node.op == "COPY" or REGISTRY[node.op].view is not None)
 
 
 def _needs(plan: Plan, name: str, readers: Mapping[str, list[int]]) -> Iterable[str]:
-    """Return the ops that read a tensor, or a view of it, in order; ``output`` for the caller."""
+    """Yield the ops that read a tensor or a view of it, in order; ``output`` for the caller."""
     names = [name]
     steps = set()
-    for each in names:  # grows by views
+    for each in names:  # views are appended
         for step in readers.get(each, ()):
             if plan.is_executed(plan.nodes[step]):
                 steps.add(step)
@@ -377,7 +381,7 @@ def _describe_constants(plan: Plan) -> list[str]:
 
 
 def _describe_weights(plan: Plan) -> list[str]:
-    """Tell of each weight that a session may replace what became of it."""
+    """Return lines that say, for each replaceable weight, which constants depend on it."""
     lines = []
     for spec in plan.weights.values():
         names = " = ".join((spec.name, *spec.aliases))
@@ -396,7 +400,7 @@ def _describe_nodes(plan: Plan) -> list[str]:
 
 
 def _node_lines(plan: Plan, indent: str) -> Iterable[str]:
-    """A line per node, those of blocks under theirs."""
+    """Yield a line per node; nodes in blocks follow their node."""
     for node in plan.nodes:
         outputs = ", ".join(f"{name}: {type_text(plan.tensors[name])}" for name in node.outputs)
         attrs = "".join(f" {name}={_short(value)}" for name, value in node.attrs.items())

@@ -1,1 +1,1 @@
-"""Make pages that a browser shows: the report on a plan, and the viewer that draws it."""
+"""Make pages for browsers: the report on a plan, and the viewer that draws it."""

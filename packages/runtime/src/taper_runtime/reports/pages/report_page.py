@@ -1,4 +1,4 @@
-"""Describe a plan and where its time goes as a page: what ``taper report`` writes."""
+"""Make the page of ``taper report``, which describes a plan and where its time goes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
     from taper_runtime.reports.profile import Profile
 
-#: What the blocks of a node are called.
+#: The names of the blocks of a node.
 _BLOCKS = {"IF": ("then", "else"), "WHILE": ("condition", "body"), "SCAN": ("body",)}
 
 
@@ -33,9 +33,9 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
     title : str
         The plan's name, such as its file's.
     profile : Profile
-        Of the plan, for the sizes the page is about.
+        The profile of the plan, for the sizes that the page shows.
     limits : MachineLimits
-        Of this machine, for the number of threads of the profile.
+        The limits of this machine, for the number of threads of the profile.
     """
     plan = profile.plan
     total = profile.total
@@ -70,7 +70,7 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
 
 
 class _Time(NamedTuple):
-    """What a run does at one node: its kernel, how often, nanoseconds, least ones, flops, bytes."""
+    """A node's part of a run: kernel, count, nanoseconds, least nanoseconds, flops, bytes."""
 
     site: Site
     kernel: str
@@ -101,7 +101,7 @@ def _warnings(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _graph(plan: Plan, times: Mapping[str, _Time]) -> list[dict[str, Any]]:
-    """Return the nodes of the picture: inputs and states, the plan's nodes, outputs."""
+    """Return the nodes of the drawing: inputs and states, the plan's nodes, outputs."""
     nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
     makers: dict[str, str] = {}
     nodes += _nodes(plan, times, makers, [])
@@ -112,14 +112,15 @@ def _graph(plan: Plan, times: Mapping[str, _Time]) -> list[dict[str, Any]]:
 def _nodes(
     plan: Plan, times: Mapping[str, _Time], makers: dict[str, str], around: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the nodes of a plan, or of a block as one, those in blocks before their node.
+    """Return the nodes of a plan, or of a block in it; nodes in blocks come before their node.
 
-    ``makers`` says which node of the picture makes a tensor; ``around`` is the group of all.
+    ``makers`` maps tensors to nodes of the drawing; ``around`` is the group that contains all
+    nodes.
     """
     nodes = []
     module: list[str] = []
     for node in plan.nodes:
-        # a node that torch recorded no line for belongs with the one before it
+        # a node without a recorded line joins the group of the node before it
         path = module_path(node.source)
         module = module if path is None else path.split(".")
         group = [*around, *filter(None, module)]
@@ -151,6 +152,7 @@ def _end(spec: TensorSpec, name: str, inputs: list[str]) -> dict[str, Any]:
 def _node(
     plan: Plan, node: PlanNode, inputs: list[str], group: list[str], time: _Time | None
 ) -> dict[str, Any]:
+    """Return one node of the drawing, with its type, its facts and its time."""
     types = ", ".join(type_text(plan.tensors[name]) for name in node.outputs)
     facts = [["op", node.op], ["result", types], ["module", ".".join(group)]]
     facts += [[name, str(value)] for name, value in node.attrs.items()]
@@ -184,6 +186,7 @@ def _often(time: _Time) -> str:
 
 
 def _time_table(times: Mapping[str, _Time]) -> dict[str, Any]:
+    """Return the table of nodes by time, with the share of the roofline that each reaches."""
     columns = [
         {"name": "node", "kind": "node"},
         {"name": "op", "kind": "text"},

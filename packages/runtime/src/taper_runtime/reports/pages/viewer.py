@@ -1,7 +1,7 @@
-"""Make one self-contained page of sections: facts, warnings, a graph, tables, a chart of steps.
+"""Make a self-contained page of sections: facts, warnings, a graph, tables, a step chart.
 
-The page needs no network and runs one script, whose hash its own policy names. What a file says
-enters the page as JSON, which the script shows as text: no name can become markup.
+The page needs no network and runs one script, which its content security policy allows by hash.
+Data from a file are embedded as JSON and displayed as text, so no name can become markup.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
 </html>
 """
 
-#: The viewer's script, each file using those before it.
+#: The files of the viewer's script; each uses those before it.
 _PARTS = ("dom", "table", "chart", "layers", "picture", "graph", "stepper", "page")
 
-#: What could end the script element that holds the data, as JSON escapes it.
+#: Escapes of the characters that could end the script element with the data.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
@@ -55,7 +55,7 @@ def make_page(
     ----------
     title, subtitle : str
     sections : sequence of dict
-        Each has a ``kind``, a ``title`` and what its kind needs:
+        Each has a ``kind``, a ``title`` and the keys of its kind:
 
         - ``facts``: ``rows`` of name and value;
         - ``warnings``: ``items``, texts;
@@ -66,8 +66,8 @@ def make_page(
           ``kind``, ``group`` (names of the modules that hold it, the outermost first), ``inputs``
           (names of nodes or other tensors), ``facts`` and ``time``.
     script, style : str
-        What a page has beyond the viewer: a script may add kinds of sections to ``SECTIONS``, and
-        to ``follow`` kinds of columns that link.
+        Additions to the viewer. A script may add kinds of sections to ``SECTIONS``, and kinds of
+        columns with links to ``follow``.
     """
     folder = files("taper_runtime.reports.pages")
     parts = [folder.joinpath(f"{part}.js").read_text("utf-8") for part in _PARTS]
