@@ -29,8 +29,8 @@ from taper_runtime.extend.providers import CPU
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
-from taper_runtime.session.options import RunOptions, SessionOptions
 from taper_runtime.session.inference_session import InferenceSession
+from taper_runtime.session.options import RunOptions, SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -15,8 +15,8 @@ from taper_runtime.cli.command_line import did_you_mean
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.replaceable import completed
-from taper_runtime.session.options import SessionOptions
 from taper_runtime.session.inference_session import InferenceSession
+from taper_runtime.session.options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -33,8 +33,7 @@ class Pieces:
     def __init__(
         self, decoder: JSONDecoder, text: str, short: int = 1 << 10, long: int = 1 << 16
     ) -> None:
-        # type: ignore[attr-defined]
-        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
+        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
         self._object = decoder.object_pairs_hook
         self._text = text
         self._lengths = short, long
