@@ -250,6 +250,17 @@ def test_rewrite_skips_nodes_that_a_rule_has_removed():
     assert seen == ["EXP", "SIN"]
 
 
+def test_rewrite_that_never_settles_is_refused():
+    def swap(graph, node):
+        graph.replace_node(node, "ADD", node.inputs[::-1])
+        return True
+
+    b = Builder()
+    graph = b.done(b.op("ADD", b.input("x", 3), b.input("y", 3)))
+    with pytest.raises(InternalError, match=r"'swap' at node .* \(ADD\): expected that it ends"):
+        rewrite(graph, swap)
+
+
 def test_rewrite_stays_at_a_node_until_no_rule_applies():
     b = Builder()
     graph = b.done(b.op("NEG", b.op("EXP", b.op("TANH", b.input("x", 3)))))

@@ -39,6 +39,9 @@ Step = Callable[[Graph, Node], bool]
 #: False if the rule does not apply.
 Replacement = Pattern | bool | None
 
+#: How often steps may change one node in a row, beside once for each operand.
+_MOST_STEPS = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -101,7 +104,7 @@ class Rule:
 class RuleSet:
     """A pass that applies rules until none applies any more.
 
-    Every rule must lower something that the others do not raise, or this never ends. Where several
+    Every rule must lower something that the others do not raise, or they never settle. Where several
     apply at a node the first one does.
 
     Parameters
@@ -143,7 +146,7 @@ class _Index(dict[str, "tuple[Rule, ...]"]):
 def rewrite(graph: Graph, *steps: Step, at: Collection[str] | None = None) -> bool:
     """Apply steps at each node until none applies to it any more, producers first.
 
-    Every step must lower something that the others do not raise, or this never ends.
+    Every step must lower something that the others do not raise, or they never settle.
 
     Parameters
     ----------
@@ -156,22 +159,38 @@ def rewrite(graph: Graph, *steps: Step, at: Collection[str] | None = None) -> bo
     -------
     bool
         Whether anything changed.
+
+    Raises
+    ------
+    InternalError
+        If steps apply to one node without end, naming the last of them and the node.
     """
     return _rewrite(graph, lambda op: steps if at is None or op in at else ())
 
 
 def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
-    """Apply the steps for a node's op at each node until none applies to it any more."""
+    """Apply the steps for a node's op at each node until none applies to it any more.
+
+    Raises
+    ------
+    InternalError
+        If steps apply to one node without end, naming the last of them and the node.
+    """
     changed = False
     for node in graph.order():
-        # a step may have removed this node, or nodes further down the list
-        while (steps := steps_at(node.op)) and graph.producers.get(node.output) is node:
-            for step in steps:
-                if _applies(step, graph, node):
-                    changed = True
-                    break
-            else:
+        most = _MOST_STEPS + len(node.inputs)
+        for _ in range(most):
+            # a step may have removed this node, or nodes further down the list
+            steps = steps_at(node.op) if graph.producers.get(node.output) is node else ()
+            applied = next((step for step in steps if _applies(step, graph, node)), None)
+            if applied is None:
                 break
+            changed = True
+        else:
+            raise InternalError(
+                f"rule {_name(applied)!r} at node {node.output!r} ({node.op}): expected that it "
+                f"ends, got {most} changes"
+            )
     return changed
 
 
