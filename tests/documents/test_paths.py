@@ -37,3 +37,24 @@ def test_files_that_pages_name_exist(page: Path, paths: list[str]) -> None:
 def test_paths_are_found() -> None:
     design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     assert len(NAMED.findall(design)) > 30
+
+
+def test_paths_of_the_readme_s_tree_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = text.partition("## Where things are")[2].partition("\n## ")[0]
+    folders = [ROOT]  # of the lines above, by their indentation
+    named = 0
+    for line in re.findall(r"^ {4}(.+)$", tree, flags=re.MULTILINE):
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = re.findall(r"[\w./-]*(?:/|\.(?:pyx?|c)\b)", line)
+        assert names, line
+        parent = folders[depth]
+        folders[depth + 1 :] = [parent / names[0]]
+        # those at the head of the line are in its parent, the others below the head
+        head = {name for name in names if re.match(rf"\s*(?:[\w./-]+, )*{re.escape(name)}", line)}
+        places = [parent] + [parent / name for name in head]
+        for name in names:
+            found = [parent] if name in head else places
+            assert any((place / name).exists() for place in found), (line, name)
+            named += 1
+    assert named > 30
