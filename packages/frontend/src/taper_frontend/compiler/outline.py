@@ -122,7 +122,7 @@ def _made(region: Sequence[Node]) -> dict[str, None]:
 
 
 def _is_seen(graph: Graph, name: str, region: Sequence[Node]) -> bool:
-    """Whether anything outside of the region uses what it makes."""
+    """Return whether anything outside of the region uses what it makes."""
     return graph.is_output(name) or any(user not in region for user in graph.consumers(name))
 
 

@@ -36,4 +36,4 @@ from taper_frontend.lowering.lower import Lowered, lower
 
 __all__ = ["HANDLERS", "Lowered", "Lowering", "lower", "lowers"]
 
-elementwise.lower_other_unary_ops()  # when every module beside has registered its own
+elementwise.lower_other_unary_ops()  # after all other modules have registered theirs

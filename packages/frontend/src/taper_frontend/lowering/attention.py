@@ -29,9 +29,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> str:
-    """Attention over the last two dimensions; the others are heads and batch.
+    """Compute attention over the last two dimensions; the others are heads and batch.
 
-    A rank of 3 is kept, every other becomes 4: ``[batch, heads, length, depth]``.
+    Rank 3 is kept; every other rank becomes 4: ``[batch, heads, length, depth]``.
     """
     if dropout_p:
         return _with_dropout(ctx, [q, k, v], attn_mask, dropout_p, is_causal, scale)
@@ -57,13 +57,13 @@ def _with_dropout(
     is_causal: bool,
     scale: float | None,
 ) -> str:
-    """Attention written out, as torch computes it where some of the probabilities are dropped."""
+    """Write out attention in the order in which torch computes it with dropout."""
     dtype, depth = ctx.dtype(inputs[0]), ctx.shape(inputs[0])[-1]
     (q, k, v), mask = _as_rank_4(ctx, inputs, mask)
     repeats = ctx.shape(q)[-3] // ctx.shape(k)[-3]
     if repeats > 1:
         k, v = (_repeat_heads(ctx, x, repeats) for x in (k, v))
-    # each factor is scaled by the root, against overflow
+    # each factor is scaled by the root, to avoid overflow
     root = math.sqrt(1 / math.sqrt(depth) if scale is None else scale)
     q, k = (ctx.apply("MUL", x, root, dtype=dtype) for x in (q, k))
     scores = ctx.emit("MATMUL", [q, k], transpose_b=True)
@@ -97,7 +97,7 @@ def _repeat_heads(ctx: Lowering, x: str, repeats: int) -> str:
 def _as_rank_4(
     ctx: Lowering, inputs: Sequence[str], mask: str | None
 ) -> tuple[list[str], str | None]:
-    """Reshape q, k, v and the mask to rank 4, broadcasting what the op does not broadcast."""
+    """Reshape q, k, v and the mask to rank 4; broadcast what the op does not."""
     shapes = [(1,) * (3 - ctx.rank(x)) + ctx.shape(x) for x in inputs]
     batch = broadcast("ATTENTION", [shape[:-3] for shape in shapes])
     heads = [shape[-3] for shape in shapes]
@@ -115,7 +115,7 @@ def _as_rank_4(
 
 
 def _fold(ctx: Lowering, x: str, shape: Shape) -> str:
-    """Broadcast to ``shape``, then make its batch dimensions one."""
+    """Broadcast to ``shape``, then merge its batch dimensions into one."""
     if ctx.type(x).size != math.prod(shape):
         x = ctx.expand(x, shape)
     return ctx.reshape(x, (math.prod(shape[:-3]), *shape[-3:]))

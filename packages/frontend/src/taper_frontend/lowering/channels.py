@@ -1,4 +1,4 @@
-"""Permute between ATen's ``[N, C, *spatial]`` and the windowed ops' ``[N, *spatial, C]``."""
+"""Permute between ATen's ``[N, C, *spatial]`` and the ops' ``[N, *spatial, C]``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def channels_last(ctx: Lowering, x: str) -> str:
-    """Return ``[N, C, *spatial]`` as ``[N, *spatial, C]``.
+    """Permute ``[N, C, *spatial]`` to ``[N, *spatial, C]``.
 
-    Every handler permutes on the way in and on the way out; passes make the permutations meet.
+    Every handler permutes its input and its output; passes cancel these permutations.
     """
     return ctx.permute(x, (0, *range(2, ctx.rank(x)), 1))
 
@@ -23,6 +23,6 @@ def channels_first(ctx: Lowering, x: str) -> str:
 
 
 def per_channel(ctx: Lowering, values: str, x: str) -> str:
-    """Return ``values`` in the shape that broadcasts along the dimensions of ``x`` from 1 on."""
+    """Reshape ``values`` to broadcast along axis 1 of ``x``, ``[N, C, *spatial]``."""
     shape = ctx.shape(values)
     return ctx.reshape(values, shape + (1,) * (ctx.rank(x) - 1 - len(shape)))

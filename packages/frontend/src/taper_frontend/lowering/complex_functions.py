@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering
 
-    #: ``(ctx, inputs, attrs) -> name``
+    #: A function ``(ctx, inputs, attrs) -> name of the result``.
     Rule = Callable[[Lowering, Sequence[str], Mapping[str, Any]], str]
 
 
 def _from_parts(function: Callable[[Parts], tuple[str, str]]) -> Rule:
-    """Make a rule of a formula for the parts of the result."""
+    """Make a rule from a formula for the real and imaginary parts of the result."""
 
     def rule(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
         (x,) = inputs
@@ -28,12 +28,12 @@ def _from_parts(function: Callable[[Parts], tuple[str, str]]) -> Rule:
 
 
 def _absolute(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``large sqrt(1 + (small / large)^2)``: no square leaves the range."""
+    """Compute ``large sqrt(1 + (small / large)^2)``, whose squares do not overflow."""
     (x,) = inputs
     p = Parts(ctx, x)
     re, im = p("ABS", p.re), p("ABS", p.im)
     large, small = p("MAXIMUM", re, im), p("MINIMUM", re, im)
-    # of 0 and of infinities the larger part is the absolute value
+    # if the larger part is 0 or an infinity, it is the absolute value
     certain = ctx.emit("LOGICAL_OR", [p("EQ", large, 0), p("EQ", large, math.inf)])
     ratio = p("DIV", small, p("WHERE", certain, 1, large))
     size = p("MUL", large, p("SQRT", p("ADD", p("SQUARE", ratio), 1)))
@@ -41,7 +41,7 @@ def _absolute(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) ->
 
 
 def _sign(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``x / |x|``, 0 of 0."""
+    """Compute ``x / |x|``, or 0 for 0."""
     (x,) = inputs
     parts = Parts(ctx, x)
     size = parts.size
@@ -65,7 +65,7 @@ def _logarithm(base: float) -> Callable[[Parts], tuple[str, str]]:
 
 
 def _sqrt(p: Parts) -> tuple[str, str]:
-    """Compute the root with a real part of 0 or more."""
+    """Compute the square root whose real part is not negative."""
     half = p("MUL", p("ADD", p.size, p("ABS", p.re)), 0.5)
     large = p("SQRT", half)
     is_zero = p("EQ", large, 0)
@@ -108,7 +108,7 @@ def _tanh_of(p: Parts, along: str, across: str) -> tuple[str, str]:
     """Return the parts of ``tanh(along + i across)``, without overflow.
 
     With ``t = tanh(along)``, ``s = tan(across)``: ``(t (1 + s^2), s (1 - t^2)) / (1 + t^2 s^2)``,
-    here with sine and cosine, which have no poles.
+    written with sine and cosine, which have no poles.
     """
     t, sine, cosine = p("TANH", along), p("SIN", across), p("COS", across)
     squared = p("SQUARE", t)
@@ -128,7 +128,7 @@ def _tan(p: Parts) -> tuple[str, str]:
 
 
 def _roots_about_one(p: Parts) -> tuple[Parts, Parts]:
-    """Return the parts of ``sqrt(1 - x)`` and ``sqrt(1 + x)``, each the root to the right."""
+    """Return the parts of the principal roots ``sqrt(1 - x)`` and ``sqrt(1 + x)``."""
     ctx, dtype = p.ctx, p.ctx.dtype(p.x)
     below = ctx.emit("SQRT", [ctx.apply("SUB", 1, p.x, dtype=dtype)])
     above = ctx.emit("SQRT", [ctx.apply("ADD", p.x, 1, dtype=dtype)])
@@ -136,7 +136,7 @@ def _roots_about_one(p: Parts) -> tuple[Parts, Parts]:
 
 
 def _asin(p: Parts) -> tuple[str, str]:
-    """Compute it as Kahan does (1987, "Branch cuts for complex elementary functions")."""
+    """Compute the arc sine by Kahan's formula (1987, "Branch cuts for complex functions")."""
     a, b = _roots_about_one(p)
     re = p("SUB", p("MUL", a.re, b.re), p("MUL", a.im, b.im))
     im = p("SUB", p("MUL", a.re, b.im), p("MUL", a.im, b.re))
@@ -159,7 +159,7 @@ def _atanh(p: Parts) -> tuple[str, str]:
 
 
 def _turned(function: Rule) -> Rule:
-    """Return ``-i f(i x)``: asinh of asin, atan of atanh."""
+    """Return the rule of ``-i f(i x)``: asinh from asin, atan from atanh."""
 
     def rule(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
         y = function(ctx, [times_i(ctx, inputs[0])], attrs)
@@ -169,7 +169,7 @@ def _turned(function: Rule) -> Rule:
 
 
 def _acosh(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``i acos(x)`` or ``-i acos(x)``, whichever has a real part of 0 or more."""
+    """Compute ``i acos(x)`` or ``-i acos(x)``, the one whose real part is not negative."""
     p = Parts(ctx, _from_parts(_acos)(ctx, inputs, attrs))
     below = p("LT", imag(ctx, inputs[0]), 0)
     return joined(ctx, p("ABS", p.im), p("WHERE", below, p("NEG", p.re), p.re))
@@ -180,7 +180,7 @@ def _silu(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str
 
 
 def _log1p(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``log(1 + x)``; ``|1 + x|^2`` is ``1 + (2 re + |x|^2)``, exact where x is small."""
+    """Compute ``log(1 + x)``; ``|1 + x|^2`` is ``1 + (2 re + |x|^2)``, exact for small x."""
     p = Parts(ctx, inputs[0])
     above = p("ADD", p("MUL", p.re, p("ADD", p.re, 2)), p("SQUARE", p.im))
     size = p("MUL", ctx.emit("LOG1P", [above]), 0.5)
@@ -188,7 +188,7 @@ def _log1p(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> st
 
 
 def _expm1(p: Parts) -> tuple[str, str]:
-    """Compute ``exp(x) - 1``: ``cos(im) - 1`` is ``-2 sin(im / 2)^2``."""
+    """Compute ``exp(x) - 1``, with ``cos(im) - 1`` as ``-2 sin(im / 2)^2``."""
     less, size = p("EXPM1", p.re), p("EXP", p.re)
     half = p("SIN", p("MUL", p.im, 0.5))
     cosine = p("MUL", p("SQUARE", half), 2)
@@ -208,9 +208,10 @@ def _rsqrt(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> st
 
 
 def _pow(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Compute ``exp(b log a)``; 0 to a power with a positive real part is 0, to 0 it is 1.
+    """Compute ``exp(b log a)``; 0 to a power with a positive real part is 0, 0 to 0 is 1.
 
-    In float64: the exponential makes a small error of the logarithm, times b, a relative one.
+    This is computed in float64: b times the logarithm's error becomes a relative error of the
+    result.
     """
     if ctx.dtype(inputs[0]) == "complex64":
         wide = [ctx.cast(x, "complex128") for x in inputs]
@@ -225,7 +226,7 @@ def _pow(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
     return ctx.apply("WHERE", is_zero, of_zero, power, dtype=dtype)
 
 
-#: Op -> what it comes to on complex numbers.
+#: For each op, the rule for complex numbers.
 FUNCTIONS: dict[str, Rule] = {
     "ABS": _absolute,
     "SIGN": _sign,

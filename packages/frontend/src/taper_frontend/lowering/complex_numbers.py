@@ -1,4 +1,4 @@
-"""Lower the making, taking apart and conjugating of complex numbers."""
+"""Lower ops that make, split and conjugate complex numbers."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 @lowers("aten.view_as_real.default", "aten.view_as_real_copy.default")
 def view_as_real(ctx: Lowering, x: str) -> str:
-    """Give the parts a last axis of 2: they lie so."""
+    """Return the parts as a last axis of 2, which is how they are stored."""
     return str(x)
 
 
 @lowers("aten.view_as_complex.default", "aten.view_as_complex_copy.default")
 def view_as_complex(ctx: Lowering, x: str) -> str:
-    """Take the last axis, of 2, for the parts of complex numbers."""
+    """Interpret a last axis of 2 as the parts of complex numbers."""
     return Pairs(x)
 
 
 @lowers("aten.real.default")
 def take_real(ctx: Lowering, x: str) -> str:
-    """Take the real part."""
+    """Return the real part."""
     return real(ctx, x)
 
 
 @lowers("aten.imag.default")
 def take_imag(ctx: Lowering, x: str) -> str:
-    """Take the imaginary part."""
+    """Return the imaginary part."""
     return imag(ctx, x)
 
 
 @lowers("aten.complex.default")
 def complex_(ctx: Lowering, re: str, im: str) -> str:
-    """Make complex numbers of their parts."""
+    """Make complex numbers from their parts."""
     shape = ctx.output.shape
     return joined(ctx, ctx.expand(re, shape), ctx.expand(im, shape))
 
 
 @lowers("aten.polar.default")
 def polar(ctx: Lowering, size: str, angle: str) -> str:
-    """Make complex numbers of absolute value and angle."""
+    """Make complex numbers from absolute values and angles."""
     shape = ctx.output.shape
     re = ctx.emit("MUL", [size, ctx.emit("COS", [angle])])
     im = ctx.emit("MUL", [size, ctx.emit("SIN", [angle])])
@@ -60,25 +60,25 @@ def polar(ctx: Lowering, size: str, angle: str) -> str:
     "aten.conj_physical.default",
 )
 def conj(ctx: Lowering, x: str) -> str:
-    """Turn the sign of the imaginary part."""
+    """Negate the imaginary part."""
     return conjugate(ctx, x)
 
 
 @lowers("aten.resolve_conj.default", "aten.resolve_neg.default")
 def resolve(ctx: Lowering, x: str) -> str:
-    """Return ``x``: a plan's tensors are values."""
+    """Return ``x``, because a plan's tensors are values."""
     return x
 
 
 @lowers("aten._neg_view.default", "aten._neg_view_copy.default")
 def neg_view(ctx: Lowering, x: str) -> str:
-    """Turn the sign."""
+    """Negate ``x``."""
     return ctx.emit("NEG", [x])
 
 
 @lowers("aten.angle.default")
 def angle(ctx: Lowering, x: str) -> str:
-    """Compute the angle in the plane: of a real number 0, or pi where it is negative."""
+    """Compute the angle in the plane; for real numbers 0, or pi if negative."""
     if isinstance(x, Pairs):
         return ctx.emit("ATAN2", [imag(ctx, x), real(ctx, x)])
     dtype = ctx.output.dtype
@@ -90,7 +90,7 @@ def angle(ctx: Lowering, x: str) -> str:
 
 @lowers("aten.abs.default", "aten.sgn.default")
 def of_size(ctx: Lowering, x: str) -> str:
-    """Compute the absolute value, or what is left when divided by it."""
+    """Compute the absolute value, or the number divided by it."""
     if ctx.aten == "abs":
         return ctx.emit("ABS", [x])
     return x if ctx.dtype(x) == "bool" else ctx.emit("SIGN", [x])

@@ -1,8 +1,8 @@
 """Lower ops on complex numbers, whose real and imaginary parts lie along a last axis of 2.
 
-Handlers of ATen ops know nothing of this: they emit ADD or RESHAPE on complex tensors, and what
-the graph gets is decided here, op by op. Movement keeps the last axis where it is, sums are sums
-of the parts, products are COMPLEX_MUL, and functions are formulas over both parts.
+Handlers of ATen ops emit ADD or RESHAPE on complex tensors, and this module replaces them op by op
+by ops on the parts. Ops of movement keep the last axis last, sums are sums of the parts, products
+are COMPLEX_MUL, and functions are formulas of both parts.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 Number = int | float | complex | bool
 
-#: Ops whose other operand may stay real.
+#: Ops for which one operand may stay real.
 _SCALING = frozenset({"MUL", "DIV"})
 
 
 def emit(ctx: Lowering, op: str, inputs: Sequence[str | None], attrs: Mapping[str, Any]) -> str:
-    """Emit what an op comes to on inputs of which one or more are complex.
+    """Emit an op on inputs of which at least one is complex.
 
     Raises
     ------
     OpError
-        If it has no meaning on complex numbers, or none that is known here.
+        If the op is undefined for complex numbers, or not supported.
     """
     if op in _BY_LAPACK:
         (result,) = emit_multi(ctx, op, inputs, attrs)
@@ -57,7 +57,7 @@ def emit_multi(
     Raises
     ------
     OpError
-        If it is none of complex numbers.
+        If the op does not exist for complex numbers.
     """
     if op not in _BY_LAPACK:
         raise OpError(f"{op}: expected real numbers, got complex ones")
@@ -72,9 +72,9 @@ def emit_multi(
 
 
 def apply(ctx: Lowering, op: str, operands: Sequence[str | Number], dtype: str) -> str:
-    """Emit an elementwise op that computes in a complex dtype; numbers become constants.
+    """Emit an elementwise op in a complex dtype; numbers become constants.
 
-    A real operand of a product or of a quotient stays real.
+    A real operand of a product or a quotient stays real.
     """
     names = []
     for index, x in enumerate(operands):
@@ -93,18 +93,19 @@ def apply(ctx: Lowering, op: str, operands: Sequence[str | Number], dtype: str) 
             names.append(ctx.cast(ctx.size_value(x, real_dtype(dtype)), dtype))
         else:
             names.append(ctx.constant(torch.tensor(x, dtype=getattr(torch, dtype))))
-    if not any(isinstance(name, Pairs) for name in names):  # both are real after all
+    if not any(isinstance(name, Pairs) for name in names):  # both operands are real
         names[0] = ctx.cast(names[0], dtype)
     return ctx.emit(op, names)
 
 
 def cast(ctx: Lowering, x: str, dtype: str) -> str:
-    """Convert from or to complex numbers.
+    """Convert to or from complex numbers.
 
     Raises
     ------
     OpError
-        For a real dtype but bool: imaginary parts are dropped by name only.
+        If the target is a real dtype other than bool: a program must drop imaginary parts
+        explicitly.
     """
     if not isinstance(x, Pairs):
         part = ctx.cast(x, real_dtype(dtype))
@@ -121,7 +122,7 @@ def cast(ctx: Lowering, x: str, dtype: str) -> str:
 
 
 def _same_axes(op: str) -> Rule:
-    """Axes counted from the front are those of the pairs too."""
+    """Return the rule of an op whose axes, counted from the front, are the same for pairs."""
 
     def rule(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
         rank = ctx.rank(inputs[0])
@@ -164,7 +165,7 @@ def _scatter(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> 
 
 
 def _for_both(ctx: Lowering, index: str) -> str:
-    """Return indices that stand for both parts."""
+    """Return indices that select both parts."""
     shape = ctx.shape(index)
     return ctx.expand(ctx.reshape(index, (*shape, 1)), (*shape, 2))
 
@@ -173,7 +174,10 @@ def _for_both(ctx: Lowering, index: str) -> str:
 
 
 def _each_part(op: str) -> Rule:
-    """What is done to the parts alike; operands are broadcast from the back, behind the parts."""
+    """Return the rule of an op that treats both parts alike.
+
+    Operands get the parts' axis last, so that they broadcast.
+    """
 
     def rule(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
         dtype = next(ctx.dtype(x) for x in inputs if isinstance(x, Pairs))
@@ -213,10 +217,10 @@ def _square(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> s
 
 
 def _matmul(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Multiply by one real product: rows ``(re, im)`` by ``[[re, im], [-im, re]]``.
+    """Multiply with one real product: rows ``(re, im)`` by ``[[re, im], [-im, re]]``.
 
-    A row of pairs is a row of twice as many reals as it lies; a column of the second factor stands
-    beside itself times i.
+    In memory a row of pairs is a row of twice as many reals. Each column of the second factor is
+    followed by the same column times i.
     """
     if attrs:
         raise OpError(f"MATMUL of complex numbers: expected no attrs, got {dict(attrs)}")
@@ -243,7 +247,7 @@ def _matmul(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> s
 
 
 def _rms_norm(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Divide by the root of the mean of the squares, which torch does not take of magnitudes."""
+    """Divide by the root of the mean of the squares; torch does not use magnitudes here."""
     x, *weight = inputs
     dtype, rank = next(ctx.dtype(each) for each in inputs if isinstance(each, Pairs)), ctx.rank(x)
     axes = tuple(range(rank - attrs["dims"], rank))
@@ -255,7 +259,7 @@ def _rms_norm(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) ->
 
 
 def _var(ctx: Lowering, inputs: Sequence[str], attrs: Mapping[str, Any]) -> str:
-    """Add up the variances of both parts; the result is real."""
+    """Add the variances of both parts; the result is real."""
     parts = ctx.emit("VAR", [str(inputs[0])], **attrs)
     return ctx.emit("SUM", [parts], axes=(len(ctx.shape(parts)) - 1,))
 

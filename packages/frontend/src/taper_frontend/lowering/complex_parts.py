@@ -1,4 +1,4 @@
-"""Take complex numbers apart, and put them together: real and imaginary parts of pairs."""
+"""Split complex numbers, which are stored as pairs, into parts, and join parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def real(ctx: Lowering, x: str) -> str:
-    """Return the real part; of real numbers they themselves."""
+    """Return the real part; real numbers are returned as they are."""
     return _part(ctx, x, 0) if isinstance(x, Pairs) else x
 
 
@@ -28,14 +28,14 @@ def _part(ctx: Lowering, x: str, index: int) -> str:
 
 
 def joined(ctx: Lowering, re: str, im: str) -> Pairs:
-    """Return the complex numbers of these parts, which have one shape."""
+    """Return the complex numbers with these parts, which have the same shape."""
     shape = (*ctx.shape(re), 1)
     parts = [ctx.reshape(re, shape), ctx.reshape(im, shape)]
     return Pairs(ctx.emit("CAT", parts, axis=len(shape) - 1))
 
 
 def conjugate(ctx: Lowering, x: str) -> str:
-    """Return the conjugate; of real numbers they themselves."""
+    """Return the conjugate; real numbers are returned as they are."""
     return _signed(ctx, x, (1, -1)) if isinstance(x, Pairs) else x
 
 
@@ -45,13 +45,13 @@ def _signed(ctx: Lowering, x: str, signs: tuple[int, int]) -> Pairs:
 
 
 def times_i(ctx: Lowering, x: str) -> Pairs:
-    """Return ``i x``: the parts change places, one of them its sign."""
+    """Return ``i x``: swap the parts and negate one."""
     swapped = ctx.emit("FLIP", [str(x)], axes=(ctx.rank(x),))
     return _signed(ctx, Pairs(swapped), (-1, 1))
 
 
 class Parts:
-    """The parts of a tensor, and real arithmetic in their dtype."""
+    """The parts of a tensor, with real arithmetic in their dtype."""
 
     def __init__(self, ctx: Lowering, x: str) -> None:
         self.ctx = ctx
@@ -60,20 +60,20 @@ class Parts:
         self.re, self.im = real(ctx, x), imag(ctx, x)
 
     def __call__(self, op: str, *operands: str | float) -> str:
-        """Emit an elementwise op of reals in this dtype."""
+        """Emit a real elementwise op in this dtype."""
         return self.ctx.apply(op, *operands, dtype=self.dtype)
 
     @property
     def size(self) -> str:
-        """The absolute value, without overflow or underflow on the way."""
+        """Return the absolute value, without intermediate overflow or underflow."""
         return self.ctx.emit("ABS", [self.x])
 
     @property
     def angle(self) -> str:
-        """The angle, from -pi to pi."""
+        """Return the angle, from -pi to pi."""
         return self("ATAN2", self.im, self.re)
 
 
 def beside(ctx: Lowering, x: str) -> str:
-    """Return a real tensor in the shape that broadcasts against pairs."""
+    """Reshape a real tensor to broadcast against pairs."""
     return ctx.reshape(x, (*ctx.shape(x), 1))

@@ -1,4 +1,4 @@
-"""Build a graph for handlers, which emit nodes and refuse calls through it."""
+"""Build a graph for handlers, which emit nodes and refuse calls through this class."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.symbols import Sizes
     from taper_runtime.ops.opdef import Shape
 
-#: What an ATen argument that may be a tensor or a number arrives as; an int may be a size.
+#: The type of an ATen argument that may be a tensor or a number; an int may be a size.
 Operand = str | int | float | bool
 
 
@@ -65,10 +65,10 @@ class Lowering:
     ----------
     graph : Graph
     node : torch.fx.Node
-        What is being lowered, for what the arguments do not say.
+        The node that is being lowered, for facts that the arguments do not give.
     sizes : Sizes
     generator : str or None
-        The state of the generator after what has been drawn; None as long as nothing has.
+        The state of the generator after the draws so far; None if there were none.
     generator_state : str or None
         The state of the graph that holds the generator before the run.
     training : bool
@@ -87,6 +87,7 @@ class Lowering:
         prefix: str = "",
         lower_block: Callable[..., Graph] | None = None,
     ) -> None:
+        """Start with an empty node; :meth:`begin` sets the first one."""
         self.graph = graph
         self.sizes = sizes
         self.training = training
@@ -98,30 +99,31 @@ class Lowering:
         self._name = ""
         self._source = SourceLine()
         self._outputs: tuple[TensorType | None, ...] = ()
-        # what the node has added to the graph: nodes and constants, in order
+        # the nodes and constants that this node has added to the graph, in order
         self._emitted: dict[str, None] = {}
         self._wide = False
-        # the generator before the node
+        # the generator's state before the node
         self._before: str | None = None
 
     # -- what is lowered --------------------------------------------------------------------------
 
     @property
     def aten(self) -> str:
-        """Name of the node's ATen op, without its overload."""
+        """Return the name of the node's ATen op, without its overload."""
         name: str = self._target.overloadpacket.__name__
         return name
 
     @property
     def _target(self) -> OpOverload[..., Any]:
-        assert isinstance(self.node.target, OpOverload)  # what handlers are registered for
+        # the names that handlers are registered for
+        assert isinstance(self.node.target, OpOverload)
         return self.node.target
 
     @property
     def outputs(self) -> tuple[TensorType | None, ...]:
-        """What torch says the op's results are; None for a result that is no tensor.
+        """Return torch's types of the op's results; None for a result that is not a tensor.
 
-        For a node that is computed in float32 (see :meth:`widen`): float32 for a half.
+        If the node is computed in float32 (see :meth:`widen`), halves have the type float32.
         """
         if not self._wide:
             return self._outputs
@@ -129,13 +131,13 @@ class Lowering:
 
     @property
     def output(self) -> TensorType:
-        """What torch says the op's first result is."""
+        """Return torch's type of the op's first result."""
         first = self.outputs[0]
         assert first is not None
         return first
 
     def type(self, tensor: str) -> TensorType:
-        """Return dtype and shape of a tensor, as torch has them."""
+        """Return dtype and shape of a tensor, as in torch."""
         return represented_type(tensor, self.graph.tensors[tensor].type)
 
     def dtype(self, tensor: str) -> str:
@@ -155,15 +157,15 @@ class Lowering:
         return dim % max(self.rank(tensor), 1)
 
     def reads(self, index: int) -> bool:
-        """Whether anything reads one of the op's results."""
+        """Return whether anything reads one of the op's results."""
         return any(user.args[1] == index and user.users for user in self.node.users)
 
     # -- building ---------------------------------------------------------------------------------
 
     def emit(self, op: str, inputs: Sequence[str | None], /, **attrs: Any) -> str:
-        """Add a node of one output and return its name; None is an input that is absent.
+        """Add a node with one output and return its name; None is an absent input.
 
-        Of complex numbers the name of what it comes to (:mod:`.complex_ops`).
+        For complex numbers the op is replaced first (:mod:`.complex_ops`).
         """
         if any(isinstance(name, Pairs) for name in inputs):
             return complex_ops.emit(self, op, inputs, attrs)
@@ -208,10 +210,10 @@ class Lowering:
         return name
 
     def random(self, law: str, shape: Sequence[int], dtype: str, limit: int = 0) -> str:
-        """Draw random numbers, after all that have been drawn before.
+        """Draw random numbers, after all earlier draws.
 
-        Refused in training mode, where nobody can tell a layer that was left in it from draws that
-        are meant.
+        This is refused in training mode: it cannot be known whether the draws are intended, or a
+        layer was left in training mode by mistake.
         """
         if self.training:
             self.unsupported("it draws random numbers in training mode; call eval() before export")
@@ -222,7 +224,7 @@ class Lowering:
         return drawn
 
     def generator_now(self) -> str:
-        """Return the state of the generator after what has been drawn."""
+        """Return the state of the generator after the draws so far."""
         if self.generator is None:
             self.generator = self.graph.add_state("generator", new_state(0))
             self.generator_state = self._before = self.generator
@@ -235,25 +237,25 @@ class Lowering:
         leading: Sequence[TensorType],
         others: Sequence[Operand],
     ) -> Graph:
-        """Lower a body that torch.export gives.
+        """Lower the body of a control-flow op.
 
         Parameters
         ----------
         module : torch.fx.GraphModule
         name : str
-            What the body is to the node; part of the names of its tensors.
+            The role of the body; part of the names of its tensors.
         leading : sequence of TensorType
-            The types of its first inputs. The first is the state of the generator, of which torch
-            says nothing.
+            The types of its first inputs. The first is the state of the generator, which torch does
+            not have.
         others : sequence of str or number
-            What it is given behind them: a constant becomes its own, a number or a size is put
-            into it, the other tensors are further inputs: see :meth:`free`.
+            The operands after these. Constants are copied into the body, numbers and sizes are
+            inserted, and other tensors are further inputs, see :meth:`free`.
 
         Returns
         -------
         Graph
-            With its outputs set: the state of the generator after what has been drawn, then what
-            the body gives, numbers as scalars.
+            The body with its outputs: the state of the generator after its draws, then the results,
+            with numbers as scalars.
         """
         assert self._lower_block is not None
         return self._lower_block(
@@ -261,7 +263,7 @@ class Lowering:
         )
 
     def free(self, operands: Sequence[Operand]) -> list[str]:
-        """Return those operands of a body that are its inputs, not its constants or numbers."""
+        """Return the operands of a body that become inputs, without constants and numbers."""
         names = [name for name in operands if isinstance(name, str)]
         return [name for name in names if not self.graph.is_constant(name)]
 
@@ -272,19 +274,19 @@ class Lowering:
 
     @property
     def bound_size(self) -> int | None:
-        """The size variable that the node, which gives a number, gives its value."""
+        """Return the size variable whose value the node, which returns a number, determines."""
         value = self.node.meta["val"]
         known = isinstance(value, torch.SymInt) and self.sizes.knows(value)
         return self.sizes.size(value) if known else None
 
     def is_unmeasured(self, size: int) -> bool:
-        """Whether ``size`` is that of a symbol which has no value yet."""
+        """Return whether ``size`` is that of a symbol without a value yet."""
         return size in self.sizes.unmeasured
 
     def measure(self, size: int, tensor: str) -> None:
-        """Make the one element of an int64 tensor the value of a size.
+        """Make the only element of an int64 tensor the value of a size.
 
-        What the model checks of it becomes a size of one value, which a run compares.
+        A check of the model becomes a size with one value, which every run compares.
         """
         if not self.is_unmeasured(size):
             return
@@ -306,7 +308,7 @@ class Lowering:
         self.graph.add_computed_size(name, limits, (tensor, 0), example)
 
     def _less(self, tensor: str, side: sympy.Expr) -> str:
-        """Return an int64 tensor less an expression that is linear in symbols with values."""
+        """Subtract an expression that is linear in symbols with values from an int64 tensor."""
         constant, terms = side.as_coeff_add()
         for term in terms:
             factor, symbol = term.as_coeff_Mul()
@@ -320,7 +322,7 @@ class Lowering:
         return tensor
 
     def size_value(self, size: int, dtype: str) -> str:
-        """Return a scalar tensor that holds a size which the inputs, or nodes, decide."""
+        """Return a scalar tensor with the value of a size that inputs or nodes determine."""
         known = linear(size)
         if known is not None and known[0] in self.graph.origins and known[1:] == (1, 0):
             return self.cast(self.reshape(self.graph.origins[known[0]][0], ()), dtype)
@@ -328,9 +330,9 @@ class Lowering:
         return self.cast(self.reshape(vector, ()), dtype)
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """Return ``tensor`` in the given dtype; nothing is emitted where it has it.
+        """Cast ``tensor``; nothing is emitted if it has the dtype already.
 
-        A half goes through float32, to and from which it is converted natively.
+        A half is cast through float32, because kernels convert halves only to and from it.
         """
         source = self.dtype(tensor)
         if source == dtype:
@@ -342,14 +344,14 @@ class Lowering:
         return self.emit("CAST", [tensor], dtype=dtype)
 
     def reshape(self, tensor: str, shape: Sequence[int]) -> str:
-        """Return ``tensor`` in the given shape (no -1); nothing is emitted where it has it."""
+        """Reshape ``tensor`` (no -1); nothing is emitted if it has the shape already."""
         shape = tuple(shape)
         if self.shape(tensor) == shape:
             return tensor
         return self.emit("RESHAPE", [tensor], shape=shape)
 
     def at_least_1d(self, tensor: str) -> str:
-        """Return ``tensor``, a scalar as a vector of one element."""
+        """Return ``tensor``; a scalar becomes a vector of one element."""
         return self.reshape(tensor, self.shape(tensor) or (1,))
 
     def flat(self, tensor: str) -> str:
@@ -357,12 +359,12 @@ class Lowering:
         return self.reshape(tensor, (self.type(tensor).size,))
 
     def expand(self, tensor: str, shape: Sequence[int]) -> str:
-        """Broadcast ``tensor`` to the given shape; nothing is emitted where it has it."""
+        """Broadcast ``tensor`` to the shape; nothing is emitted if it has the shape already."""
         shape = tuple(shape)
         return tensor if self.shape(tensor) == shape else self.emit("EXPAND", [tensor], shape=shape)
 
     def permute(self, tensor: str, axes: Sequence[int]) -> str:
-        """Put the axes in the given order: TRANSPOSE where exactly two change place."""
+        """Permute the axes, by TRANSPOSE if exactly two are swapped."""
         moved = [axis for axis, source in enumerate(axes) if axis != source]
         if not moved:
             return tensor
@@ -371,13 +373,13 @@ class Lowering:
         return self.emit("PERMUTE", [tensor], axes=tuple(axes))
 
     def slice(self, tensor: str, axis: int, start: int, stop: int, step: int = 1) -> str:
-        """Return part of ``tensor`` along one axis; nothing is emitted where it is the whole."""
+        """Slice one axis; nothing is emitted if that is the whole tensor."""
         if (start, stop, step) == (0, self.shape(tensor)[axis], 1):
             return tensor
         return self.emit("SLICE", [tensor], axis=axis, start=start, stop=stop, step=step)
 
     def range(self, tensor: str, axis: int, start: int | None, end: int | None) -> tuple[int, int]:
-        """Return first and last + 1 of the elements of an axis that Python's slice means."""
+        """Resolve a Python slice of an axis: return its start, and its end."""
         size = self.shape(tensor)[axis]
 
         def within(place: int | None, default: int) -> int:
@@ -385,7 +387,7 @@ class Lowering:
                 return default
             if place >= 0:
                 return smallest(place, size)
-            # as far back as int64 goes, perhaps: a sum with that need not be one
+            # perhaps the smallest int64: a sum with it need not fit int64
             if is_static(place) and -place >= bounds(size)[1]:
                 return 0
             return largest(place + size, 0)
@@ -396,16 +398,16 @@ class Lowering:
     def apply(self, op: str, *operands: Operand, dtype: str) -> str:
         """Emit an elementwise op on operands of which one may be a number.
 
-        As in torch no integer is divided by 0: where the divisor may be 0, a run looks.
+        As in torch, integers must not be divided by 0: if the divisor may be 0, the run checks it.
 
         Parameters
         ----------
         op : str
         *operands : str or number
-            In the op's order.
+            The operands in the op's order.
         dtype : str
-            What the op computes in: tensors are cast and the number is converted to it, except a
-            bool condition of WHERE.
+            The dtype of the computation. Tensors are cast and the number is converted to it, except
+            a bool condition of WHERE.
         """
         if is_complex(dtype):
             return complex_ops.apply(self, op, operands, dtype)
@@ -426,7 +428,7 @@ class Lowering:
         return self.emit(op, tensors, **attrs)
 
     def result_dtype(self, *operands: Operand) -> str:
-        """Return the dtype that torch's type promotion gives for two operands."""
+        """Return the dtype of torch's type promotion for two operands."""
         values: list[Any] = [
             torch.empty([1] * min(self.rank(x), 1), dtype=getattr(torch, self.dtype(x)))
             if isinstance(x, str)
@@ -438,14 +440,14 @@ class Lowering:
         return DTYPE_NAMES[torch.result_type(*values)]
 
     def compute(self) -> torch.Tensor:
-        """Return what the op gives; for ops of numbers only."""
+        """Return the result that torch computes; for ops of numbers only."""
         args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), self._number)
         result = self._target(*args, **kwargs)
         assert isinstance(result, torch.Tensor)
         return result
 
     def _number(self, node: Node) -> int:
-        """Return a size that torch computes, and that is one number for all sizes in range."""
+        """Return a size that torch computes, which must be the same for all sizes in range."""
         value = node.meta["val"]
         size = self.sizes.size(value) if isinstance(value, torch.SymInt) else None
         if type(size) is not int:
@@ -458,7 +460,7 @@ class Lowering:
         Parameters
         ----------
         reason : str
-            What is not supported: what was expected and what was got.
+            The reason, with the expected and the actual value.
         category : str
             One of :data:`taper_frontend.errors.CATEGORIES`.
         """
@@ -477,15 +479,15 @@ class Lowering:
         self._before = self.generator
 
     def widen(self) -> bool:
-        """Start the node over, to be lowered in the dtypes that are computed in.
+        """Restart the node, to be lowered with halves as float32.
 
-        For an op whose type rule refuses a dtype that is stored and moved, never computed with. The
-        handler is called again and sees float32 in place of every half; its results are rounded.
+        This is for ops whose type rules refuse halves, which are only stored and moved. The handler
+        is called again and sees float32 in place of every half; its results are rounded.
 
         Returns
         -------
         bool
-            False where that is no help: the node is lowered so already, or has no such dtype.
+            False if that does not help: it was done already, or the node has no halves.
         """
         tensors = [node.meta.get("val") for node in [self.node, *self.node.all_input_nodes]]
         leaves = torch.utils._pytree.tree_leaves(tensors)
@@ -495,7 +497,8 @@ class Lowering:
         for name in reversed(self._emitted):
             if (node := self.graph.producers.get(name)) is not None:
                 self.graph.remove_node(node)
-            elif name in self.graph.tensors:  # not another output of a node that is gone
+            # not another output of a node that was removed already
+            elif name in self.graph.tensors:
                 self.graph.remove_tensor(name)
         self._emitted = {}
         self._wide = True
@@ -503,11 +506,11 @@ class Lowering:
         return True
 
     def tensor_argument(self, tensor: str) -> str:
-        """Return a tensor as the handler is to see it."""
+        """Return a tensor in the form that the handler sees."""
         return self.cast(tensor, computed(self.dtype(tensor))) if self._wide else tensor
 
     def dtype_argument(self, dtype: str) -> str:
-        """Return a dtype as the handler is to see it."""
+        """Return a dtype in the form that the handler sees."""
         return computed(dtype) if self._wide else dtype
 
     def finish(self, results: Sequence[str | None]) -> list[str | None]:
@@ -547,7 +550,7 @@ class Lowering:
 
 
 def _is_never_0(divisor: Operand) -> bool:
-    """Whether a number, or a size of any input, is never 0."""
+    """Return whether a number, or a size for all inputs, is never 0."""
     if not isinstance(divisor, int):
         return False
     low, high = bounds(divisor)
@@ -555,21 +558,21 @@ def _is_never_0(divisor: Operand) -> bool:
 
 
 def convert_number(value: float, dtype: str) -> int | float | bool:
-    """``value`` as the Python number that stands for an element of ``dtype``."""
+    """Convert ``value`` to the Python number of an element of ``dtype``."""
     if dtype == "bool":
         return bool(value)
     return int(value) if "int" in dtype else float(value)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor to a C-contiguous array as a session takes it: bfloat16 as its bits."""
+    """Copy a tensor to a C-contiguous array in the form of sessions: bfloat16 as its bits."""
     return _array(tensor.detach().clone(memory_format=torch.contiguous_format))
 
 
 def stored(tensor: torch.Tensor) -> np.ndarray:
-    """View a tensor as the C-contiguous array that holds it in a plan: complex numbers as pairs.
+    """View a tensor as the C-contiguous array that a plan stores: complex numbers as pairs.
 
-    One that does not lie so in this memory is copied.
+    It is copied if it does not lie like this in memory.
     """
     tensor = tensor.detach()
     return _array(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)

@@ -1,10 +1,11 @@
-"""Lower branches and loops whose bodies torch.export gives as graphs of their own.
+"""Lower branches and loops, whose bodies torch.export represents as graphs.
 
-torch lifts what a body uses of the module to operands of the node: weights too. A constant becomes
-the body's own; what is left are carries, slices of what is stepped over, and other tensors.
+torch turns everything of the module that a body uses, including weights, into operands of the node.
+Constants are copied into the body. The remaining operands are carries, slices of the tensors that a
+scan steps over, and other tensors.
 
-Random numbers continue one sequence through branches and loops: where a body draws some, the state
-of the generator is its first input and its first result.
+Random numbers continue one sequence through branches and loops. If a body draws some, the state of
+the generator is its first input and its first result.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
 
 
-#: The state of the generator of random numbers.
+#: The type of the random generator's state.
 _STATE = TensorType("int64", (STATE_SIZE,))
 
 
@@ -56,7 +57,7 @@ def while_loop(
     carries: Sequence[Operand],
     others: Sequence[Operand],
 ) -> list[str]:
-    """Run a body as long as a condition holds; an integer is carried as a scalar."""
+    """Run a body while a condition holds; integers are carried as scalars."""
     first = [as_tensor(ctx, value) for value in carries]
     types = [_STATE, *(ctx.type(name) for name in first)]
     test = ctx.block(condition, "condition", types, others)
@@ -94,7 +95,7 @@ def scan(
 def map_(
     ctx: Lowering, body: GraphModule, xs: Sequence[str], others: Sequence[Operand]
 ) -> list[str]:
-    """Compute each item of some tensors: steps that carry nothing."""
+    """Compute each item of some tensors: a scan without carries."""
     return scan(ctx, body, [], xs, others)
 
 
@@ -103,9 +104,9 @@ def _draws(block: Graph) -> bool:
 
 
 def _generator(ctx: Lowering, blocks: Sequence[Graph]) -> list[str]:
-    """Return the state of the generator, as the only element, if a block draws random numbers.
+    """Return the state of the generator as the only element if a block draws, else nothing.
 
-    If none does, they lose what they have for it.
+    If no block draws, the state is removed from all blocks.
     """
     if any(map(_draws, blocks)):
         return [ctx.generator_now()]
@@ -124,7 +125,7 @@ def _emit(
     state: Sequence[str],
     **attrs: int,
 ) -> list[str]:
-    """Add the node; where it passes the state of the generator on, that is what comes next."""
+    """Add the node; if it returns the generator's state, later draws use that."""
     results = list(ctx.emit_multi(op, inputs, blocks, **attrs))
     if state:
         ctx.generator = results.pop(0)

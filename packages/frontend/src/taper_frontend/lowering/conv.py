@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
 
 
-#: Outputs of a channel up to which a convolution of each channel with several kernels is one of
-#: repeated channels, all of whose lanes do something: that fills half a vector of the other.
+#: A depthwise convolution with up to so many outputs per channel repeats its channels, so that all
+#: lanes of a vector are used. With more outputs the grouped form fills at least half a vector.
 _MOST_REPEATED = 8
 
 
@@ -31,7 +31,7 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> str:
-    """Convolve in 1 to 3 dimensions, or the transpose of that."""
+    """Convolve in 1 to 3 dimensions; transposed if so requested."""
     kernel = ctx.shape(weight)[2:]
     n = len(kernel)
     stride, padding, dilation = (per_dim(v, n) for v in (stride, padding, dilation))
@@ -59,14 +59,14 @@ def convolution(
 
 
 def _repeated(ctx: Lowering, x: str, times: int) -> str:
-    """Each channel of a channels-last tensor ``times`` times."""
+    """Repeat each channel of a channels-last tensor ``times`` times."""
     *pixels, channels = ctx.shape(x)
     each = ctx.reshape(x, (*pixels, channels, 1))
     return ctx.reshape(ctx.expand(each, (*pixels, channels, times)), (*pixels, channels * times))
 
 
 def _transposed_weight(ctx: Lowering, weight: str, groups: int) -> str:
-    """Return ``[C, O/groups, *kernel]`` as ``[*kernel, C/groups, O]``."""
+    """Permute ``[C, O/groups, *kernel]`` to ``[*kernel, C/groups, O]``."""
     channels, columns, *kernel = ctx.shape(weight)
     n = len(kernel)
     grouped = ctx.reshape(weight, (groups, channels // groups, columns, *kernel))
@@ -75,11 +75,11 @@ def _transposed_weight(ctx: Lowering, weight: str, groups: int) -> str:
 
 
 def per_dim(values: int | Sequence[int], n: int) -> tuple[int, ...]:
-    """Return one value per dimension; torch takes one for all."""
+    """Return one value per dimension; torch accepts one for all."""
     values = [values] if isinstance(values, int) else values
     return tuple(values) * (n if len(values) == 1 else 1)
 
 
 def pairs(low: Sequence[int], high: Sequence[int]) -> tuple[int, ...]:
-    """Return what lies before and after each dimension, as one list."""
+    """Return the amounts before and after each dimension, as one list."""
     return tuple(width for both in zip(low, high, strict=True) for width in both)

@@ -1,4 +1,4 @@
-"""Lower tensors that are made from numbers."""
+"""Lower ops that make tensors from numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "aten.triu_indices.default",
 )
 def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
-    """Make a constant of what torch computes."""
+    """Make a constant of the tensor that torch computes."""
     return ctx.constant(ctx.compute())
 
 
@@ -49,9 +49,9 @@ def scalar_tensor(ctx: Lowering, value: float, **options: Any) -> str:
 
 @lowers("aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor")
 def linspace(ctx: Lowering, start: Operand, end: Operand, steps: int, **options: Any) -> str:
-    """Go from one number to another in equal steps: forth for the first half, back for the rest."""
+    """Return evenly spaced numbers, counted from the start in the first half, then from the end."""
     dtype = ctx.output.dtype
-    # of whole numbers torch rounds the ends, and computes between them
+    # for integers torch rounds the ends, and computes between the rounded ends
     whole = not (is_float(dtype) or is_complex(dtype))
     real = "float64" if whole else computed(dtype)
     start, end = (
@@ -69,7 +69,7 @@ def linspace(ctx: Lowering, start: Operand, end: Operand, steps: int, **options:
 
 @lowers("aten.eye.default", "aten.eye.m")
 def eye(ctx: Lowering, *size: int, dtype: str | None = None) -> str:
-    """Compare the numbers of rows and columns."""
+    """Return ones where row and column numbers are equal."""
     rows, columns = ctx.output.shape
     row = ctx.reshape(ctx.emit("ARANGE", [], start=0, stop=rows), (rows, 1))
     column = ctx.emit("ARANGE", [], start=0, stop=columns)
@@ -78,7 +78,7 @@ def eye(ctx: Lowering, *size: int, dtype: str | None = None) -> str:
 
 @lowers("aten.arange.start_step")
 def arange(ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | None = None) -> str:
-    """Count; where the inputs decide how far, in whole numbers."""
+    """Return a range; its length may depend on sizes if all numbers are whole."""
     if not any(isinstance(value, Size) for value in (start, end, step)):
         return ctx.constant(ctx.compute())
     (size,) = ctx.output.shape
@@ -111,5 +111,5 @@ def full_like(ctx: Lowering, x: str, fill_value: Operand, dtype: str | None = No
     "aten.new_empty_strided.default",
 )
 def empty(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
-    """Give zeros, for any values would do."""
+    """Return zeros, since any values are allowed."""
     return ctx.full(ctx.output.shape, 0, ctx.output.dtype)

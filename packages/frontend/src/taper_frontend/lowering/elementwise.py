@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
     from taper_frontend.lowering.handlers import Handler
 
-#: Unary ops that leave integers as they are.
+#: Unary ops that do not change integers.
 _ROUNDING = {"ceil": "CEIL", "floor": "FLOOR", "round": "ROUND", "trunc": "TRUNC"}
 
-#: Unary predicates that no integer fulfils.
+#: Unary predicates that are false for all integers.
 _PREDICATES = {"isnan": "ISNAN", "isinf": "ISINF"}
 
-#: ATen overload of a binary op -> op, computed in the dtype of the result.
+#: For each ATen overload of a binary op, the op; it is computed in the dtype of the result.
 _BINARY = {
     "atan2.default": "ATAN2",
     "bitwise_and.Scalar": "BITWISE_AND",
@@ -43,14 +43,14 @@ _BINARY = {
     "remainder.Tensor": "REMAINDER",
 }
 
-#: Exponents whose power torch computes as something simpler; all but 2 of floats only.
+#: Exponents for which torch computes a simpler op; all except 2 only for floats.
 _POWERS = {2: "SQUARE", 0.5: "SQRT", -0.5: "RSQRT", -1: "RECIPROCAL"}
 
 _DIVISIONS = {None: "DIV", "floor": "FLOOR_DIV", "trunc": "TRUNC_DIV"}
 
 
 def is_float(dtype: str) -> bool:
-    """Whether elements of ``dtype`` are floating point numbers."""
+    """Return whether elements of ``dtype`` are floating point numbers."""
     return "float" in dtype
 
 
@@ -115,13 +115,13 @@ def _scaled(ctx: Lowering, x: Operand, alpha: float) -> Operand:
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div(ctx: Lowering, a: Operand, b: Operand, rounding_mode: str | None = None) -> str:
-    """Divide; round down, towards zero or not at all."""
+    """Divide; round down, toward zero or not at all."""
     return ctx.apply(_DIVISIONS[rounding_mode], a, b, dtype=ctx.output.dtype)
 
 
 @lowers("aten.pow.Tensor_Scalar")
 def pow_scalar(ctx: Lowering, x: str, exponent: float) -> str:
-    """Raise to a number."""
+    """Raise to the power of a number."""
     dtype = ctx.output.dtype
     if exponent == 2 or (is_float(dtype) and exponent in _POWERS):
         return ctx.apply(_POWERS[exponent], x, dtype=dtype)
@@ -130,13 +130,13 @@ def pow_scalar(ctx: Lowering, x: str, exponent: float) -> str:
 
 @lowers("aten.sign.default")
 def sign(ctx: Lowering, x: str) -> str:
-    """Give -1, 0 or 1; a bool is its own sign."""
+    """Return -1, 0 or 1; a bool is its own sign."""
     return x if ctx.dtype(x) == "bool" else ctx.emit("SIGN", [x])
 
 
 @lowers("aten.round.decimals")
 def round_decimals(ctx: Lowering, x: str, decimals: int) -> str:
-    """Round to a power of ten."""
+    """Round to a number of decimals."""
     dtype = ctx.output.dtype
     if not is_float(dtype):
         return x
@@ -150,7 +150,7 @@ def round_decimals(ctx: Lowering, x: str, decimals: int) -> str:
 def clamp(
     ctx: Lowering, x: str, min_val: Operand | None = None, max_val: Operand | None = None
 ) -> str:
-    """Limit from below and above; where the limits cross, the upper one wins."""
+    """Limit from below and above; if the limits cross, the upper one wins."""
     dtype = ctx.output.dtype
     x = ctx.cast(x, dtype)
     if min_val is not None:
@@ -162,13 +162,13 @@ def clamp(
 
 @lowers("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar")
 def where(ctx: Lowering, condition: str, a: Operand, b: Operand) -> str:
-    """Take ``a`` where the condition holds, else ``b``."""
+    """Select ``a`` if the condition holds, else ``b``."""
     return ctx.apply("WHERE", condition, a, b, dtype=ctx.output.dtype)
 
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(ctx: Lowering, x: str, mask: str, value: Operand) -> str:
-    """Take ``value`` where the mask is set, else ``x``."""
+    """Select ``value`` if the mask is set, else ``x``."""
     return ctx.apply("WHERE", mask, value, x, dtype=ctx.output.dtype)
 
 
@@ -180,7 +180,7 @@ def gelu(ctx: Lowering, x: str, approximate: str = "none") -> str:
 
 @lowers("aten.leaky_relu.default")
 def leaky_relu(ctx: Lowering, x: str, negative_slope: float = 0.01) -> str:
-    """Compute ``x`` where positive, else ``negative_slope * x``."""
+    """Compute ``x`` if positive, else ``negative_slope * x``."""
     return ctx.apply("LEAKY_RELU", x, negative_slope, dtype=ctx.output.dtype)
 
 
@@ -200,7 +200,7 @@ def elu(ctx: Lowering, x: str, alpha: float = 1, scale: float = 1, input_scale: 
 
 @lowers("aten.softplus.default")
 def softplus(ctx: Lowering, x: str, beta: float = 1, threshold: float = 20) -> str:
-    """Compute ``log(1 + exp(beta * x)) / beta``; ``x`` where ``beta * x`` exceeds the threshold."""
+    """Compute ``log(1 + exp(beta * x)) / beta``; ``x`` if ``beta * x`` exceeds the threshold."""
     if (beta, threshold) == (1, 20):
         return ctx.emit("SOFTPLUS", [x])
     dtype = ctx.output.dtype
@@ -213,13 +213,13 @@ def softplus(ctx: Lowering, x: str, beta: float = 1, threshold: float = 20) -> s
 
 @lowers("aten._to_copy.default")
 def to_copy(ctx: Lowering, x: str, dtype: str | None = None) -> str:
-    """Convert the dtype; of complex numbers made real, the imaginary part is dropped."""
+    """Convert the dtype; for complex to real numbers, drop the imaginary part."""
     return _converted(ctx, x, dtype or ctx.dtype(x))
 
 
 @lowers("aten.copy.default")
 def copy(ctx: Lowering, x: str, src: str) -> str:
-    """Give ``src`` the type of ``x``."""
+    """Convert ``src`` to the type of ``x``."""
     return ctx.expand(_converted(ctx, src, ctx.dtype(x)), ctx.shape(x))
 
 
@@ -229,12 +229,12 @@ def _converted(ctx: Lowering, x: str, dtype: str) -> str:
 
 @lowers("aten.alias.default", "aten.clone.default", "aten.detach.default")
 def identity(ctx: Lowering, x: str) -> str:
-    """Return ``x``: tensors are values, so a copy of one is the same."""
+    """Return ``x``; tensors are values, so a copy is the same."""
     return x
 
 
 def lower_other_unary_ops() -> None:
-    """Register those that have ATen's name, in upper case, and no handler by now."""
+    """Register handlers of ops that have ATen's name in upper case, if they have none yet."""
     for op, micro in MICROOPS.items():
         target = f"aten.{op.lower()}.default"
         if micro.arity == 1 and target not in HANDLERS:

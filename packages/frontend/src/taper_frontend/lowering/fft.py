@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering
 
-#: By ATen's number: what a transform is divided by.
+#: The normalization of a transform, by ATen's number.
 _NORMS = ("none", "root", "length")
 
 
 @lowers("aten._fft_c2c.default")
 def c2c(ctx: Lowering, x: str, dim: Sequence[int], normalization: int, forward: bool) -> str:
-    """Transform complex numbers along axes, one after the other."""
+    """Transform complex numbers along some axes, one after the other."""
     for axis in dim:
         x = _transform(ctx, x, ctx.axis(x, axis), not forward, _NORMS[normalization])
     return x
@@ -27,7 +27,7 @@ def c2c(ctx: Lowering, x: str, dim: Sequence[int], normalization: int, forward: 
 
 @lowers("aten._fft_r2c.default")
 def r2c(ctx: Lowering, x: str, dim: Sequence[int], normalization: int, onesided: bool) -> str:
-    """Transform real numbers: the last axis given, then the others as complex ones."""
+    """Transform real numbers: the last axis first, then the others as complex ones."""
     n, norm = ctx.shape(x), _NORMS[normalization]
     *others, last = [ctx.axis(x, d) for d in dim]
     y: str = Pairs(ctx.emit("RFFT", [x], axis=last, norm=norm))
@@ -38,7 +38,7 @@ def r2c(ctx: Lowering, x: str, dim: Sequence[int], normalization: int, onesided:
 
 @lowers("aten._fft_c2r.default")
 def c2r(ctx: Lowering, x: str, dim: Sequence[int], normalization: int, last_dim_size: int) -> str:
-    """Go back to real numbers: the axes before the last as complex ones, then the last."""
+    """Transform back to real numbers: the other axes as complex ones, then the last axis."""
     *others, last = [ctx.axis(x, d) for d in dim]
     norm = _NORMS[normalization]
     for axis in others:
@@ -51,7 +51,7 @@ def _transform(ctx: Lowering, x: str, axis: int, inverse: bool, norm: str) -> Pa
 
 
 def _mirrored(ctx: Lowering, y: str, axes: Sequence[int], n: int) -> str:
-    """Add the conjugates behind the first half of an axis: that of the negative frequencies."""
+    """Append the conjugates of the first half of an axis: the negative frequencies."""
     *others, last = axes
     rest = n - ctx.shape(y)[last]
     tail = conjugate(ctx, ctx.slice(y, last, 1, 1 + rest))

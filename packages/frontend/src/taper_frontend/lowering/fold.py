@@ -1,4 +1,4 @@
-"""Lower images that are summed up from overlapping windows."""
+"""Lower ops that add up overlapping windows."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def col2im(
     padding: list[int],
     stride: list[int],
 ) -> str:
-    """Add the windows in ``x``, ``[N, C * taps, windows]``, where they lie in the image.
+    """Add the windows in ``x``, ``[N, C * taps, windows]``, at their places in the image.
 
-    The sum is separable: windows become rows, then rows the image.
+    The sum is separable: windows are added to rows, then rows to the image.
     """
     shape = ctx.output.shape
     windows = [
@@ -43,7 +43,7 @@ def col2im(
     return ctx.reshape(x, shape)
 
 
-#: Most windows over one element that are added as whole runs; more go through SCATTER.
+#: The most overlapping windows that are added as whole runs; more are added by SCATTER.
 _MAX_RUNS = 32
 
 
@@ -51,10 +51,10 @@ _MAX_RUNS = 32
 def unfold_backward(
     ctx: Lowering, windows: str, input_sizes: list[int], dim: int, size: int, step: int
 ) -> str:
-    """Add windows, along the last axis, to where ``unfold`` has taken them from.
+    """Add windows along the last axis at the places from which ``unfold`` has taken them.
 
-    A window is cut into runs of a step each: the first runs of all windows lie side by side, and so
-    do the second ones, one step further. torch.istft puts its frames together so.
+    A window is split into runs of one step each. The first runs of all windows are adjacent, and so
+    are the second ones, one step further. torch.istft overlaps its frames in this way.
     """
     shape = ctx.output.shape
     axis = dim % len(shape)
@@ -95,7 +95,7 @@ def _scattered(ctx: Lowering, windows: str, length: int, size: int, step: int) -
 
 
 def _overlap(ctx: Lowering, x: str, size: int, dilation: int, stride: int) -> str:
-    """Add windows to where they lie.
+    """Add windows at their places.
 
     From ``[M, taps, others, windows, *rest]`` to ``[M, others, size, *rest]``: tap i of window j
     lies at ``dilation * i + stride * j``.
@@ -103,7 +103,7 @@ def _overlap(ctx: Lowering, x: str, size: int, dilation: int, stride: int) -> st
     images, taps, others, windows, *rest = ctx.shape(x)
     later = [0, 0] * len(rest)
     whole = (images, others, windows * stride, *rest)
-    if dilation == 1 and taps == stride:  # side by side
+    if dilation == 1 and taps == stride:  # adjacent
         x = ctx.permute(x, (0, 2, 3, 1, *range(4, ctx.rank(x))))
         return constant_pad_nd(ctx, ctx.reshape(x, whole), [*later, 0, size - whole[2]])
     parts = []

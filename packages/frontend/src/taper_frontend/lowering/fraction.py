@@ -1,4 +1,4 @@
-"""Lower fractions that a program computes from sizes, as ``n ** -0.5``, to scalar tensors."""
+"""Lower fractions that a program computes from sizes, such as ``n ** -0.5``, to scalars."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
     from taper_frontend.lowering.symbols import Sizes
 
-#: Class of an expression, or name of a function of one number -> op. torch computes in float64 and
-#: rounds when it meets a tensor, ops in float32.
+#: The op for each class of expressions, or for the name of a function of one number. torch computes
+#: in float64 and rounds when a tensor is involved; ops compute in float32.
 _OPS = {
     sympy.Add: "ADD",
     sympy.Mul: "MUL",
@@ -28,12 +28,12 @@ _OPS = {
 
 
 def lower_fraction(ctx: Lowering, sizes: Sizes, expr: sympy.Expr) -> Operand:
-    """Return a number, a size, or the name of a float32 scalar that holds what ``expr`` is.
+    """Return the value of ``expr``: a number, a size, or the name of a float32 scalar.
 
     Raises
     ------
     SizeError
-        If torch computes it in a way that no op does.
+        If no op computes it.
     """
     if isinstance(expr, ToFloat):
         return lower_fraction(ctx, sizes, expr.args[0])

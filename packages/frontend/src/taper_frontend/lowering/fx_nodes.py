@@ -1,4 +1,4 @@
-"""Tell of FX nodes which are needed, which draw random numbers, and which no handler lowers."""
+"""Find which FX nodes are needed, which draw random numbers, and which have no handler."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.handlers import Handler
 
-#: Key in the metadata of a decomposed program's graph module: the program as torch captured it.
+#: The key in a graph module's metadata that holds the program as captured, before decomposition.
 CAPTURED = "captured"
 
 
 def needed(nodes: Iterable[Node]) -> list[Node]:
-    """Return the nodes that results are made of, in order, and those that draw random numbers.
+    """Return, in order, the nodes that results depend on, and those that draw random numbers.
 
     The others only assert something: a plan's inputs have one type, and a plan cannot raise a
-    model's own errors. Numbers that nobody reads are drawn too, or the next would be others.
+    model's own errors. Unused random numbers are drawn too, because later draws depend on them.
     """
     wanted = {node for node in nodes if node.op == "output" or draws(node)}
     for node in reversed(list(nodes)):
@@ -43,18 +43,18 @@ def needed(nodes: Iterable[Node]) -> list[Node]:
 
 
 def draws(node: Node) -> bool:
-    """Whether the node draws random numbers, or would in training mode."""
+    """Return whether the node draws random numbers, or would in training mode."""
     target = node.target
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _has_bodies(node: Node) -> bool:
-    """Whether the node is given graphs to run."""
+    """Return whether the node has graphs to run as arguments."""
     return any(source.op == "get_attr" for source in node.all_input_nodes)
 
 
 def _is_check(node: Node) -> bool:
-    """Whether the node is torch.linalg's check of its results, or the token that it passes on."""
+    """Return whether the node is torch.linalg's check of its results, or its token."""
     source = node.args[0] if node.target is operator.getitem else node
     return (
         isinstance(source, torch.fx.Node)
@@ -64,12 +64,12 @@ def _is_check(node: Node) -> bool:
 
 
 def find_handler(node: Node) -> Handler | None:
-    """Return the handler of a node, None where what it computes has been refused at its root.
+    """Return the handler of a node, or None if a node that it depends on was refused.
 
     Raises
     ------
     Refusal
-        If the node is of a kind that is not supported.
+        If this kind of node is not supported.
     """
     target = node.target
     if isinstance(target, HigherOrderOperator) and str(target) not in HANDLERS:
@@ -98,14 +98,14 @@ def find_handler(node: Node) -> Handler | None:
 
 
 def is_item(node: Node) -> bool:
-    """Whether the node takes a number out of a tensor."""
+    """Return whether the node extracts a number from a tensor."""
     return str(node.target) in ("aten.item.default", "aten._local_scalar_dense.default")
 
 
 def is_only_computed_with(node: Node) -> bool:
-    """Whether an int goes into arithmetic alone: no shape, no guard and no other rule needs it.
+    """Return whether an int is used only in arithmetic, and in no shape or guard.
 
-    Then it may be negative, and a plan need not know it before a run.
+    Such an int may be negative, and a plan need not know it before a run.
     """
     symbols = node.meta["val"].node.expr.free_symbols
     env = node.meta["val"].node.shape_env
@@ -124,7 +124,7 @@ def _symbols(size: Any) -> set[Any]:
 
 
 def _computes_only(number: Node, seen: set[Node]) -> bool:
-    """Whether each node that is given a number takes it as a tensor, or computes another of it."""
+    """Return whether all users of a number take it as a tensor, or compute such a number."""
     seen.add(number)
     for user in number.users:
         if user.op == "output" or user in seen:
@@ -138,7 +138,7 @@ def _computes_only(number: Node, seen: set[Node]) -> bool:
 
 
 def _takes_as_tensors(node: Node, number: Node) -> bool:
-    """Whether the schema of a node's op has a tensor wherever the node is given this number."""
+    """Return whether a node's schema has a tensor wherever this number is an argument."""
     if not isinstance(node.target, OpOverload) or number in node.kwargs.values():
         return False
     arguments = node.target._schema.arguments
@@ -148,12 +148,12 @@ def _takes_as_tensors(node: Node, number: Node) -> bool:
 
 
 def tensors_of(nodes: Iterable[Node]) -> list[torch.Tensor]:
-    """Return the tensors that the nodes compute, as torch describes them."""
+    """Return torch's descriptions of the tensors that the nodes compute."""
     return tensor_leaves([node.meta.get("val") for node in nodes])
 
 
 def unbacked_sizes(node: Node) -> set[Any]:
-    """Return the sizes in what the node computes that only values decide."""
+    """Return the sizes in a node's results that depend on values."""
     value = node.meta.get("val")
     return set() if isinstance(value, CustomObjArgument) else set(free_unbacked_symbols(value))
 

@@ -1,4 +1,4 @@
-"""Lower the sampling of an image at points that a grid names."""
+"""Lower the sampling of an image at the points of a grid."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering, Operand
 
-#: How torch spells ``interpolation_mode`` and ``padding_mode``.
+#: torch's numbers of ``interpolation_mode`` and ``padding_mode``.
 _LINEAR, _NEAREST, _CUBIC = 0, 1, 2
 _ZEROS, _BORDER, _REFLECTION = 0, 1, 2
 
-#: Parameter of torch's cubic convolution (Keys 1981).
+#: The parameter of torch's cubic convolution (Keys 1981).
 _A = -0.75
 
 
 class _Tap(NamedTuple):
-    """One of the elements of an axis that each point reads.
+    """One of the elements along an axis that each point reads.
 
     Attributes
     ----------
     offset : str
-        int64 ``[N, points]``: pixels from the first of the axis to it; 0 where it is outside.
+        int64 ``[N, points]``: the distance in pixels from the first element; 0 if it is outside.
     inside : str
-        bool ``[N, points]``: whether the axis has it.
+        bool ``[N, points]``: whether the element is inside the image.
     weight : str or None
-        float ``[N, points]``; None is 1.
+        float ``[N, points]``; None means 1.
     """
 
     offset: str
@@ -53,10 +53,10 @@ def grid_sampler(
 ) -> str:
     """Interpolate between the elements around each point; -1 and 1 are the ends of an axis.
 
-    ``x`` is ``[N, C, *spatial]``; a point of ``grid``, ``[N, *out, dims]``, names the last axis
-    first. A coordinate that is NaN, or that a reflection makes NaN, means what it does in torch's
-    code for CPUs: the first element of an axis of an image, as documented, but the last one of a
-    volume's; with zeros as padding NaN in an image and 0 in a volume.
+    ``x`` is ``[N, C, *spatial]``; ``grid`` is ``[N, *out, dims]``, with the coordinate of the last
+    axis first. A coordinate that is NaN, or becomes NaN by reflection, is treated as in torch's CPU
+    code: in an image it is the first element of the axis, as documented, and in a volume the last
+    one. With zeros as padding, the result is NaN in an image and 0 in a volume.
     """
     images, channels, *spatial = ctx.shape(x)
     out = ctx.shape(grid)[1:-1]
@@ -81,7 +81,7 @@ def grid_sampler(
 
 
 def _read_pixel(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
-    """Return ``[N, points, C]``: 0 or the elements at one tap of every axis, times their weights.
+    """Return ``[N, points, C]``: the elements at one tap of every axis times weights, or 0.
 
     Parameters
     ----------
@@ -95,13 +95,13 @@ def _read_pixel(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> s
 
 
 def _read_voxel(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> str:
-    """Return the same but 0 where a tap is outside, whatever its weight is."""
+    """Return the same for volumes: 0 if a tap is outside, whatever its weight is."""
     values, inside = _values(ctx, rows, first, taps)
     return _or_zero(ctx, inside, _weighted(ctx, values, taps))
 
 
 def _values(ctx: Lowering, rows: str, first: str, taps: Sequence[_Tap]) -> tuple[str, str]:
-    """Return the elements at one tap of every axis, and whether all of these are inside."""
+    """Return the elements at one tap of every axis, and whether all taps are inside."""
     row = reduce(lambda a, b: ctx.emit("ADD", [a, b]), [first, *(tap.offset for tap in taps)])
     inside = reduce(lambda a, b: ctx.emit("LOGICAL_AND", [a, b]), [tap.inside for tap in taps])
     return ctx.emit("EMBEDDING", [rows, row]), inside
@@ -124,19 +124,19 @@ def _column(ctx: Lowering, values: str) -> str:
 
 
 class _Axis:
-    """How points find the elements of one axis.
+    """Computes which elements of one axis the points read.
 
     Parameters
     ----------
     size, stride : int
-        Of the axis, in pixels.
+        The size and the stride of the axis, in pixels.
     padding : int
-        What stands for places outside.
+        The padding mode: how places outside are read.
     align_corners : bool
-        Whether -1 and 1 are the centres of the outermost elements or their outer borders.
+        Whether -1 and 1 are the centres of the outermost elements, or their outer edges.
     is_volume : bool
-        Whether places are computed as torch does for volumes: of NaN, and of numbers so large that
-        a step overflows, something else comes out than for images.
+        Whether places are computed as torch does for volumes. They differ from those of images for
+        NaN, and for numbers so large that a step overflows.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class _Axis:
         self.is_volume = is_volume
 
     def taps(self, points: str, mode: int) -> list[_Tap]:
-        """Return what is read for the points, float ``[N, points]``, from -1 to 1 where inside."""
+        """Return the taps of the points, float ``[N, points]``, whose range inside is -1 to 1."""
         at = self._apply("ADD", points, 1)
         if self.align_corners:
             at = self._apply("MUL", at, (self.size - 1) / 2)
@@ -182,7 +182,7 @@ class _Axis:
         ]
 
     def _tap(self, place: str, weight: str | None) -> _Tap:
-        """Return the tap at a whole number, which may be NaN."""
+        """Return the tap at a place that is a whole number, or NaN."""
         inside = self.ctx.emit(
             "LOGICAL_AND", [self._apply("GE", place, 0), self._apply("LT", place, self.size)]
         )
@@ -190,20 +190,20 @@ class _Axis:
         return _Tap(self.ctx.apply("MUL", index, self.stride, dtype="int64"), inside, weight)
 
     def _near(self, distance: str) -> str:
-        """Weight of an element less than 1 away: ((a + 2) d - (a + 3)) d^2 + 1."""
+        """Return the weight of an element less than 1 away: ((a + 2) d - (a + 3)) d^2 + 1."""
         y = self._apply("SUB", self._apply("MUL", distance, _A + 2), _A + 3)
         y = self.ctx.emit("MUL", [y, self.ctx.emit("SQUARE", [distance])])
         return self._apply("ADD", y, 1)
 
     def _far(self, distance: str) -> str:
-        """Weight of an element ``distance`` + 1 away: ((a d - 5 a) d + 8 a) d - 4 a of that sum."""
+        """Return the weight ((a d - 5 a) d + 8 a) d - 4 a of an element d = ``distance`` + 1 away."""
         d = self._apply("ADD", distance, 1)
         y = self._apply("SUB", self._apply("MUL", d, _A), 5 * _A)
         y = self._apply("ADD", self.ctx.emit("MUL", [y, d]), 8 * _A)
         return self._apply("SUB", self.ctx.emit("MUL", [y, d]), 4 * _A)
 
     def _bring_inside(self, at: str) -> str:
-        """Move places outside of the axis, as the padding mode says."""
+        """Move places outside of the axis inside, by the padding mode."""
         if self.padding == _ZEROS:
             return at
         if self.padding == _REFLECTION:
@@ -216,7 +216,7 @@ class _Axis:
         return self._apply("MINIMUM", at, last)
 
     def _reflect(self, at: str) -> str:
-        """Reflect at the outermost centres or borders, as often as it takes."""
+        """Reflect places at the outermost centres or edges, as often as necessary."""
         low = 0.0 if self.align_corners else -0.5
         span = self.size - 1 if self.align_corners else self.size
         if span == 0:

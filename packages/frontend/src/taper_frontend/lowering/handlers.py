@@ -1,11 +1,12 @@
-"""Register which handler lowers which ATen op."""
+"""Register the handlers of ATen ops."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-#: ``(ctx, *ATen arguments) -> name of the result``, or one name per result of a multi-output op.
+#: A function ``(ctx, *ATen arguments) -> name of the result``, or a tuple of names for several
+#: results.
 Handler = Callable[..., str | Sequence[str | None] | None]
 
 HANDLERS: dict[str, Handler] = {}
@@ -17,16 +18,16 @@ def lowers(*targets: str) -> Callable[[_H], _H]:
     """Register the decorated function as the handler of ATen overloads.
 
     A handler gets the :class:`~taper_frontend.lowering.context.Lowering` and the arguments of the
-    op's schema: a tensor as its name in the graph, a list as a list, a dtype as its name, all else
-    as it is. Where a result lies is no matter of a plan: ``layout``, ``device``, ``pin_memory``,
-    ``memory_format`` and ``non_blocking`` are not passed on. It emits nodes and returns the name of
-    the result; a tuple of names for an op with several results, with None for those that are never
-    read; None for an op without a result.
+    op's schema: a tensor as its name in the graph, a dtype as its name, all else as it is.
+    Arguments about the memory of the result are not passed: ``layout``, ``device``, ``pin_memory``,
+    ``memory_format`` and ``non_blocking``. The handler emits nodes and returns the name of the
+    result. For an op with several results it returns a tuple of names, with None for results that
+    are never read; for an op without a result it returns None.
 
     Parameters
     ----------
     *targets : str
-        ``"aten.gelu.default"``: namespace, name, overload.
+        Namespace, name and overload: ``"aten.gelu.default"``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Lower reads of elements at given places."""
+"""Lower reads of elements at given positions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> str:
-    """Take rows of a table."""
+    """Read rows of a table."""
     return ctx.emit("EMBEDDING", [weight, indices])
 
 
 @lowers("aten.index_select.default")
 def index_select(ctx: Lowering, x: str, dim: int, index: str) -> str:
-    """Take elements of one axis at the places in a vector."""
+    """Read elements of one axis at the positions in a vector."""
     inputs = [ctx.at_least_1d(x), ctx.at_least_1d(index)]
     y = ctx.emit("INDEX_SELECT", inputs, axis=ctx.axis(x, dim), wrap=False)
     return ctx.reshape(y, ctx.output.shape)
@@ -42,15 +42,15 @@ def index_select(ctx: Lowering, x: str, dim: int, index: str) -> str:
 
 @lowers("aten.take.default")
 def take(ctx: Lowering, x: str, index: str) -> str:
-    """Take elements of the flattened tensor."""
+    """Read elements of the flattened tensor."""
     return ctx.emit("INDEX_SELECT", [ctx.flat(x), index], axis=0)
 
 
 @lowers("aten.gather.default")
 def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = False) -> str:
-    """Take, along one axis, the element each index names in its own line.
+    """Read elements along one axis, at a position for each element of the index.
 
-    torch takes an empty index of any rank.
+    torch accepts an empty index of any rank.
     """
     if not ctx.type(index).size:
         return ctx.full(ctx.output.shape, 0, ctx.output.dtype)
@@ -61,7 +61,7 @@ def gather(ctx: Lowering, x: str, dim: int, index: str, *, sparse_grad: bool = F
 
 @lowers("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
-    """Take elements at the places that broadcast index tensors name together."""
+    """Read elements at the positions in index tensors, which broadcast against each other."""
     located = locate(ctx, x, indices, lambda axis: ctx.output.shape[axis])
     if located is None:
         return x
@@ -69,7 +69,7 @@ def index(ctx: Lowering, x: str, indices: Sequence[str | None]) -> str:
     return ctx.reshape(y, ctx.output.shape)
 
 
-#: What the numbers of embedding bags' modes mean.
+#: The modes of embedding bags, by torch's numbers.
 _MODES = ("sum", "mean", "max")
 
 
@@ -86,10 +86,10 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[str, None, None, None]:
-    """Combine the rows of each bag; ``offsets`` says where in ``indices`` each begins.
+    """Combine the rows of each bag; ``offsets`` has the start of each bag in ``indices``.
 
-    The rows at ``padding_idx`` take no part. With ``include_last_offset`` the last offset is where
-    the last bag ends: what follows is a bag that is left out. The other results are for training.
+    Rows at ``padding_idx`` are ignored. With ``include_last_offset`` the last offset is the end of
+    the last bag. Further results are for training.
     """
     inputs = [weight, indices, offsets]
     if per_sample_weights is not None:
@@ -110,13 +110,14 @@ class Located(NamedTuple):
     Attributes
     ----------
     source : str
-        The indexed tensor, its indexed axes merged into one.
+        The indexed tensor, with its indexed axes merged into one.
     axis : int
         The merged axis.
     places : str
-        int32 or int64, of the shape the index tensors broadcast to: places on the merged axis.
+        int32 or int64 positions on the merged axis, of the shape that the index tensors broadcast
+        to.
     order : tuple of int
-        How the axes of the indexed tensor were permuted before the merge.
+        The permutation of the indexed tensor's axes before the merge.
     """
 
     source: str
@@ -130,9 +131,9 @@ def locate(
 ) -> Located | None:
     """Merge the indexed axes of ``x`` into one, and the index tensors likewise.
 
-    Indexed axes that lie apart move to the front, which is where torch puts the result's axes too.
-    None if nothing is indexed. ``count(axis)`` is how many places a mask over axes from ``axis`` on
-    has.
+    Indexed axes that are not adjacent move to the front, where torch puts the result's axes, too.
+    Return None if nothing is indexed. ``count(axis)`` is the number of positions that a mask over
+    axes from ``axis`` on selects.
     """
     given = {axis: index for axis, index in enumerate(indices) if index is not None}
     if not given:
@@ -157,7 +158,7 @@ def locate(
 def _locate_by_mask(
     ctx: Lowering, x: str, given: Mapping[int, str], count: Callable[[int], int]
 ) -> Located:
-    """Turn a mask over some axes into the places where it is set."""
+    """Convert a mask over some axes to the positions where it is set."""
     ((axis, mask), *more) = given.items()
     if more:
         ctx.unsupported("expected a mask alone, got one beside other indices")
@@ -168,7 +169,7 @@ def _locate_by_mask(
 
 
 def _merge(ctx: Lowering, indices: Sequence[str], sizes: Shape) -> str:
-    """Return the places in the merged axis; where an index is out of range, so is the place."""
+    """Return the positions on the merged axis; out-of-range indices stay out of range."""
     if len(indices) == 1:
         return indices[0]
     place = valid = ""

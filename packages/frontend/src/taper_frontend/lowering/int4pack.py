@@ -1,9 +1,9 @@
 """Lower products with the int4 weights that torch packs for CPUs.
 
-How torch packs depends on the vectors of the CPU, and the packed tensor does not say it. So it is
-taken to be packed as this process packs: a module or ``.pt2`` file whose weights were packed on a
-CPU with other vectors (or under another ``ATEN_CPU_CAPABILITY``) is wrong in torch here, and in
-what is exported.
+torch's packing depends on the vector size of the CPU, which the packed tensor does not record. So
+the lowering assumes the packing of this process. If the weights of a module or ``.pt2`` file were
+packed on a CPU with other vectors (or under another ``ATEN_CPU_CAPABILITY``), torch computes wrong
+results here, and so does the export.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from taper_frontend.lowering.handlers import lowers
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
 
-_ZERO = 8  # the int4 that stands for a group's zero point
+_ZERO = 8  # the int4 value that represents a group's zero point
 
 
 @lowers("aten._weight_int4pack_mm_for_cpu.default")
 def weight_int4pack_mm(
     ctx: Lowering, x: str, weight: str, group: int, scales_and_zeros: str
 ) -> str:
-    """Compute ``x @ w.T``, ``w = (q - 8) * scale + zero`` by groups; q is packed in the bytes."""
+    """Compute ``x @ w.T`` with ``w = (q - 8) * scale + zero`` per group, from packed q."""
     rows, k = ctx.shape(weight)[0], 2 * ctx.shape(weight)[1]
     dtype = ctx.dtype(x)
     q = ctx.reshape(_unpack(ctx, weight), (rows, k // group, group))
@@ -38,9 +38,10 @@ def weight_int4pack_mm(
 
 
 def _unpack(ctx: Lowering, weight: str) -> str:
-    """Return the integers ``[N, K]``, uint8, of packed ones ``[N, K/2]``.
+    """Unpack ``[N, K/2]`` bytes to the integers ``[N, K]``, uint8.
 
-    Blocks of rows follow each other, what is left the last one: ``[K, rows/2]`` bytes.
+    Blocks of rows follow each other; the last one has the remaining rows. A block has ``[K,
+    rows/2]`` bytes.
     """
     rows = ctx.shape(weight)[0]
     block, are_halves = _packing()
@@ -64,13 +65,13 @@ def _unpack_blocks(ctx: Lowering, weight: str, size: int, are_halves: bool) -> s
 
 
 def _packing() -> tuple[int, bool]:
-    """Find how torch packs on this CPU: nothing in a packed tensor says it.
+    """Find how torch packs on this CPU, by packing an example.
 
     Returns
     -------
     tuple of int and bool
-        The rows of a block; whether a byte has one row of its first half and one of its second,
-        rather than two neighbours.
+        The rows of a block, and whether a byte holds one row of the block's first half and one of
+        its second half, instead of two neighbouring rows.
     """
     rows, k = 128, 32
     digits = [

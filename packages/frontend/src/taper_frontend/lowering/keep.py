@@ -1,4 +1,4 @@
-"""Keep calls of ATen ops that passes are to leave alone, for kernels of users to compute."""
+"""Keep calls of ATen ops as CALL nodes, which passes do not change, for users' kernels."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PREFIX = "torch.ops."
 
 
 class Keep:
-    """Which calls are kept.
+    """The set of ATen ops whose calls are kept.
 
     Parameters
     ----------
     targets : sequence of str
-        As ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``.
+        Names such as ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``.
 
     Raises
     ------
     ExportError
-        If that is no sequence of strings.
+        If ``targets`` is not a sequence of strings.
     """
 
     def __init__(self, targets: Sequence[str] = ()) -> None:
@@ -46,12 +46,12 @@ class Keep:
         return str(node.target) in self.targets
 
     def check(self, module: GraphModule) -> None:
-        """Check that a program, or a body in it, has calls of each.
+        """Check that a program, or a body in it, calls each of the ops.
 
         Raises
         ------
         ExportError
-            Naming those that it has none of, and listing the ops that it calls.
+            If it does not; the message names the missing ops, and lists the ops that it calls.
         """
         graphs = [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
         nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
@@ -70,28 +70,28 @@ def keep_call(
     before: Collection[str],
     results: Sequence[str | None],
 ) -> list[str | None]:
-    """Make what a node has been lowered to the block of a CALL.
+    """Move the nodes that a call was lowered to into the block of a CALL.
 
     Parameters
     ----------
     graph : Graph
     node : torch.fx.Node
     argument : callable
-        What stands for an argument of the node: the name of a tensor, a number.
+        Returns the value of an argument of the FX node: the name of a tensor, or a number.
     before : collection of str
-        The nodes of the graph that do not belong to it.
+        The nodes of the graph that do not belong to the call.
     results : sequence of str or None
-        What the node gives; None for what nobody reads.
+        The results of the FX node; None for unused ones.
 
     Returns
     -------
     list of str or None
-        What it gives now.
+        The results of the CALL.
 
     Raises
     ------
     Refusal
-        If it draws random numbers, or a number among its arguments is one that varies.
+        If the call draws random numbers, or one of its number arguments varies.
     """
     emitted = [name for name in graph.nodes if name not in before]
     if any(graph.nodes[name].op == "RANDOM" for name in emitted):
@@ -111,20 +111,20 @@ def keep_call(
 
 
 def _tensors(node: Node, argument: Callable[[Any], Any]) -> list[str]:
-    """Return the tensors that a node is given, in order."""
+    """Return the tensor arguments of a node, in order."""
     leaves = torch.utils._pytree.tree_leaves((node.args, dict(node.kwargs)))
     return [str(argument(leaf)) for leaf in leaves if _is_tensor(leaf, argument)]
 
 
 def _is_tensor(value: Any, argument: Callable[[Any], Any]) -> bool:
-    """Whether an argument is a tensor that stands in the graph before the call."""
+    """Return whether an argument is a tensor that was in the graph before the call."""
     if not isinstance(value, torch.fx.Node) or value.op == "get_attr":
         return False
     return isinstance(argument(value), str)
 
 
 def _arguments(node: Node, argument: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the other arguments by the names of the op's schema, defaults too."""
+    """Return the other arguments by their names in the op's schema, including defaults."""
     assert isinstance(node.target, torch._ops.OpOverload)
     parameters = node.target._schema.arguments
     given = dict(zip((each.name for each in parameters), node.args, strict=False)) | node.kwargs
@@ -142,7 +142,7 @@ def _holds_tensor(node: Node) -> bool:
 
 
 def _plain(what: str, value: Any, argument: Callable[[Any], Any]) -> Any:
-    """Return an argument as plain data: a dtype by its name, a device as torch writes it."""
+    """Return an argument as plain data: a dtype by name, a device as torch prints it."""
     if isinstance(value, list | tuple):
         return [_plain(what, item, argument) for item in value]
     if isinstance(value, torch.fx.Node):

@@ -1,7 +1,7 @@
 """Lower torch.linalg.
 
-What torch checks after the fact (``info``, which ``torch.linalg.inv`` looks at and ``inv_ex`` gives
-away) is checked by the op itself: a plan cannot raise a model's own errors.
+torch checks the result ``info`` afterwards in ``torch.linalg.inv``, and returns it from ``inv_ex``.
+Here the op checks it, because a plan cannot raise a model's own errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @lowers("aten.linalg_inv_ex.default")
 def inv_ex(ctx: Lowering, a: str, check_errors: bool = False) -> tuple[str, str | None]:
-    """Invert; ``info`` is where the factorization stops."""
+    """Invert; ``info`` is the index at which the factorization stops."""
     inverse = ctx.emit("INVERSE", [a], check=check_errors or _is_checked(ctx, 1))
     return inverse, _lu_info(ctx, a) if _is_read(ctx, 1) else None
 
@@ -32,7 +32,7 @@ def inv_ex(ctx: Lowering, a: str, check_errors: bool = False) -> tuple[str, str 
 def solve_ex(
     ctx: Lowering, a: str, b: str, *, left: bool = True, check_errors: bool = False
 ) -> tuple[str, str | None, str | None, str | None]:
-    """Solve ``a @ x = b``, or ``x @ a = b``; b is a batch of vectors if shaped as rows of ``a``."""
+    """Solve ``a @ x = b``, or ``x @ a = b``; b may also be a batch of vectors."""
     is_vector = ctx.rank(b) == 1 or ctx.shape(b) == ctx.shape(a)[:-1]
     if is_vector:
         b = ctx.reshape(b, (*ctx.shape(b), 1))
@@ -53,7 +53,7 @@ def solve_ex(
 def cholesky_ex(
     ctx: Lowering, a: str, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[str, str | None]:
-    """Factorize; the upper triangle is the lower one of what is transposed."""
+    """Factorize; the upper triangle is the transpose of the lower one."""
     a = _transpose(ctx, a) if upper else a
     factor = ctx.emit("CHOLESKY", [a], check=check_errors or _is_checked(ctx, 1))
     info = ctx.emit("CHOLESKY_INFO", [a]) if _is_read(ctx, 1) else None
@@ -72,7 +72,7 @@ def cholesky(ctx: Lowering, a: str, upper: bool = False) -> str:
 def solve_triangular(
     ctx: Lowering, a: str, b: str, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> str:
-    """Solve ``a @ x = b``, or ``x @ a = b``, for a triangle."""
+    """Solve ``a @ x = b``, or ``x @ a = b``, for a triangular matrix."""
     if left:
         return ctx.emit("SOLVE_TRIANGULAR", [a, b], upper=upper, unit=unitriangular)
     a, b = _transpose(ctx, a), _transpose(ctx, b)
@@ -90,7 +90,7 @@ def triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[str, str]:
-    """Solve for a triangle; also give the triangle, as many times as there are solutions."""
+    """Solve for a triangular matrix; also return the matrix, broadcast to the solutions."""
     matrix = _transpose(ctx, a) if transpose else a
     x = ctx.emit("SOLVE_TRIANGULAR", [matrix, b], upper=upper != transpose, unit=unitriangular)
     return x, ctx.expand(a, (*ctx.shape(x)[:-2], *ctx.shape(a)[-2:]))
@@ -187,7 +187,7 @@ def pinv(
     rtol: str | None = None,
     hermitian: bool = False,
 ) -> str:
-    """Invert the singular values (hermitian: eigenvalues) that are larger than a tolerance."""
+    """Invert the singular values (hermitian: eigenvalues) above a tolerance."""
     dtype, shape, _ = ctx.type(a)
     if 0 in shape[-2:]:
         return ctx.full(ctx.output.shape, 0, dtype)
@@ -220,7 +220,7 @@ def pinv(
 def lu_factor_ex(
     ctx: Lowering, a: str, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[str, str, str]:
-    """Factorize; ``torch.linalg.lu_factor`` warns at most of a matrix that is singular."""
+    """Factorize; singular matrices are no error, as in ``torch.linalg.lu_factor``."""
     if not pivot:
         ctx.unsupported("expected pivot=True, got False")
     factors, pivots, _, info = _lu(ctx, a)
@@ -248,7 +248,7 @@ def lu(ctx: Lowering, a: str, *, pivot: bool = True) -> tuple[str, str, str]:
 
 
 def _lu(ctx: Lowering, a: str) -> tuple[str, str, str, str]:
-    """Return factors, pivots as torch has them, the order of rows, and info."""
+    """Return factors, pivots in torch's form, the order of rows, and info."""
     factors, pivots, order, info = ctx.emit_multi("LU", [a])
     return factors, pivots, order, info
 
@@ -258,7 +258,7 @@ def _lu_info(ctx: Lowering, a: str) -> str:
 
 
 def _read_factors(ctx: Lowering, a: str, index: int) -> tuple[str | None, str | None]:
-    """Return factors and pivots, results ``index`` and the next, if anything reads them."""
+    """Return factors and pivots, results ``index`` and the next one, if they are used."""
     if not (ctx.reads(index) or ctx.reads(index + 1)):
         return None, None
     factors, pivots, *_ = _lu(ctx, a)
@@ -278,7 +278,7 @@ def _adjoint(ctx: Lowering, a: str) -> str:
 
 
 def _positions(ctx: Lowering, rows: int, columns: int) -> tuple[str, str]:
-    """Return the numbers of rows, as a column, and of columns, as a row."""
+    """Return the row numbers as a column, and the column numbers as a row."""
     row = ctx.reshape(ctx.emit("ARANGE", [], start=0, stop=rows), (rows, 1))
     return row, ctx.emit("ARANGE", [], start=0, stop=columns)
 
@@ -288,12 +288,12 @@ def _identity(ctx: Lowering, size: int, dtype: str) -> str:
 
 
 def _is_checked(ctx: Lowering, index: int) -> bool:
-    """Whether the module raises errors for what result ``index`` says."""
+    """Return whether the module raises errors depending on result ``index``."""
     return any(_is_check(user) for user in _users(ctx, index))
 
 
 def _is_read(ctx: Lowering, index: int) -> bool:
-    """Whether anything but such a check reads result ``index``."""
+    """Return whether anything except such a check uses result ``index``."""
     return any(not _is_check(user) for user in _users(ctx, index))
 
 

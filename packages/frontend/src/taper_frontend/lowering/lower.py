@@ -1,4 +1,4 @@
-"""Lower an exported program to a graph: one handler call per ATen node."""
+"""Lower an exported program to a graph, with one handler call per ATen node."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.walk import Poison
 
-#: Key in a program's metadata: whether the module was in training mode.
+#: The key in a program's metadata that says whether the module was in training mode.
 TRAINING = "training"
 
 _CONSTANT_KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
@@ -75,16 +75,16 @@ class Lowered(NamedTuple):
     ----------
     graph : Graph
     input_tree, output_tree : plain data
-        How the flat inputs and outputs nest; see :class:`taper_runtime.plan.plan.Plan`.
+        The structure of inputs and outputs; see :class:`taper_runtime.plan.plan.Plan`.
     symbols : dict of sympy.Symbol to size
         torch's symbols, as expressions in the size variables.
     complex_reads : frozenset of str
         The inputs and states that hold complex numbers.
     complex_outputs : frozenset of int
-        Which of the outputs do.
+        The indices of the outputs that hold complex numbers.
     weights : tuple of Parameter
-        All parameters and persistent buffers of the program but for its states, where a session may
-        replace them.
+        All parameters and persistent buffers of the program except its states, if a session may
+        replace them; else empty.
     """
 
     graph: Graph
@@ -100,15 +100,15 @@ _Ends = tuple[list[Tree], list[Tree]]
 
 
 class Survey(NamedTuple):
-    """Which nodes of a program can be lowered.
+    """The part of a program that can be lowered, and the reasons for the rest.
 
     Attributes
     ----------
     graph : Graph
-        That part. What is refused stands in it as inputs, what nothing reads as outputs.
+        The part that can be lowered. Refused values are inputs of it; unused values are outputs.
     refused : list of UnsupportedNode
     symbols : dict of sympy.Symbol to size
-        As of :class:`Lowered`.
+        See :class:`Lowered`.
     """
 
     graph: Graph
@@ -128,27 +128,28 @@ def lower(
 ) -> Lowered:
     """Lower a captured program.
 
-    Constants keep the names of the module's state dict, other tensors that of the FX node they come
-    from. A tensor tied to several names becomes one
-    constant; a constant nobody reads becomes none. An output may be an input or a constant.
+    Constants keep the names of the module's state dict; other tensors are named after their FX
+    nodes. A tensor tied to several names becomes one constant. Unused constants are left out. An
+    output may be an input or a constant.
 
     Parameters
     ----------
     program : ExportedProgram
-        As :func:`taper_frontend.capture.capture` returns it.
+        The result of :func:`taper_frontend.capture.capture`.
     names : mapping of str to str, optional
-        Names for torch's size symbols; those of one name are one size.
+        Names for torch's size symbols; symbols with the same name are the same size.
     ranged : collection of str
-        The symbols whose least size the user gave.
+        The symbols whose smallest size was given by the user.
     trusting : bool
-        Whether other ranges start where torch says, and not below where that can be told to hold.
+        Whether all other ranges start where torch says, even if smaller sizes could be proved
+        valid.
     inputs : mapping of str to str, optional
-        Names for the inputs, by those of their FX nodes.
+        Names for the inputs, by the names of their FX nodes.
     keep : Keep, optional
-        Whose calls become CALL nodes.
+        The ops whose calls become CALL nodes.
     replaceable : bool
-        Whether a session may replace the values of parameters and persistent buffers, so that
-        nothing may look at them.
+        Whether a session may replace the values of parameters and persistent buffers. If so, no
+        decision may depend on these values.
 
     Returns
     -------
@@ -157,11 +158,11 @@ def lower(
     Raises
     ------
     UnsupportedOpError
-        Listing everything in the program that cannot be lowered.
+        If something in the program cannot be lowered; the message lists everything.
     ExportError
-        If the program has no call of an op that is to be kept.
+        If the program does not call an op in ``keep``.
     InternalError
-        If a handler gives another dtype or shape than torch.
+        If a handler's result has a dtype or shape that differs from torch's.
     """
     keep = keep or Keep()
     keep.check(program.graph_module)
@@ -175,7 +176,7 @@ def survey(
     *,
     ranged: Collection[str] = (),
 ) -> Survey:
-    """Lower as much of a captured program as can be; the arguments are those of :func:`lower`."""
+    """Lower as much of a captured program as possible; see :func:`lower` for the arguments."""
     walk, _ = _walk(program, names or {}, ranged, False, {}, Keep())
     graph = walk.graph
     walk.set_next_values()
@@ -192,7 +193,7 @@ def _walk(
     keep: Keep,
     replaceable: bool = False,
 ) -> tuple[_ProgramWalk, _Ends]:
-    """Lower the nodes for as many sizes as they can be lowered for."""
+    """Lower the nodes, for the largest ranges of sizes for which that succeeds."""
     least: dict[str, int] = {}
     while True:
         sizes = Sizes(program, names, ranged, least, trusting=trusting)
@@ -205,7 +206,7 @@ def _walk(
 
 
 class _ProgramWalk(Walk):
-    """One pass over a program: its ends, constants and states beside its nodes."""
+    """One pass over a program: its inputs, outputs, constants and states, and its nodes."""
 
     def __init__(
         self,
@@ -215,6 +216,7 @@ class _ProgramWalk(Walk):
         keep: Keep,
         replaceable: bool,
     ) -> None:
+        """Collect what the signature says: parameters, tied memory, states, inputs and outputs."""
         training = program.graph_module.meta.get(TRAINING, False)
         graph = Graph(sizes.ranges, sizes.examples)
         super().__init__(graph, sizes, Findings([], set()), training, keep)
@@ -224,14 +226,14 @@ class _ProgramWalk(Walk):
         self.constants: dict[str, InputSpec] = {}
         self.tied: dict[tuple[Any, ...], str] = {}
         self.parameters: dict[tuple[Any, ...], Parameter] = {}
-        # the same memory -> names in the state dict
+        # for each memory the names in the state dict: several if tied
         self.names: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in program.state_dict.items():
             if not refused_type(tensor) and tensor.numel():
                 self.names.setdefault(_memory(tensor), []).append(name)
-        # state -> FX node of its next value
+        # for each state the FX node of its next value
         self.states: dict[str, str] = {}
-        # buffer that the module writes to -> FX node of its next value
+        # for each buffer that the module writes to, the FX node of its next value
         self.written = {
             spec.target: spec.arg.name
             for spec in program.graph_signature.output_specs
@@ -239,7 +241,7 @@ class _ProgramWalk(Walk):
         }
 
     def finish(self, input_leaves: list[Tree], results: list[Tree]) -> Lowered:
-        """Make a graph of what has been lowered."""
+        """Return the result after all nodes have been lowered."""
         if self.findings.refused:
             raise UnsupportedOpError(self.findings.refused)
         outputs = [name for kind, name in results if kind in TENSORS]
@@ -262,7 +264,7 @@ class _ProgramWalk(Walk):
         )
 
     def _note_values(self) -> None:
-        """Tell the graph which of its tensors stand for values of the captured program."""
+        """Record which tensors of the graph represent values of the captured program."""
         captured = self.program.graph_module.meta.get(CAPTURED)
         for name, tensor in self.values.items():
             made = isinstance(tensor, str) and tensor in self.graph.producers
@@ -270,7 +272,7 @@ class _ProgramWalk(Walk):
                 self.graph.means(str(tensor), Meaning(value))
 
     def _weights(self) -> Iterator[Parameter]:
-        """Yield what a session may replace, each once."""
+        """Yield each weight that a session may replace once."""
         done: set[int] = set()
         for spec in self.constants.values():
             tensor = self._tensor(spec)
@@ -282,7 +284,7 @@ class _ProgramWalk(Walk):
                 yield parameter
 
     def set_next_values(self) -> None:
-        """Give the states their next values, as far as they could be lowered."""
+        """Set the next values of the states, as far as they could be lowered."""
         for state, name in self.states.items():
             if (tensor := self.value(name)) is not POISON:
                 self.graph.set_next(state, str(tensor))
@@ -310,12 +312,12 @@ class _ProgramWalk(Walk):
     # -- ends -------------------------------------------------------------------------------------
 
     def _bind(self, spec: InputSpec, placeholders: dict[str, Node]) -> Tree | None:
-        """Give a placeholder its value; return its leaf if it is one of the user's inputs."""
+        """Set the value of a placeholder; return its leaf if it is one of the user's inputs."""
         arg = spec.arg
         if spec.kind in _CONSTANT_KINDS:
             self.constants[arg.name] = spec
             return None
-        if spec.kind == InputKind.TOKEN:  # what orders effects: no argument of the user's
+        if spec.kind == InputKind.TOKEN:  # a token that orders effects, not an argument of the user
             self.values[arg.name] = POISON
             return None
         if isinstance(arg, ConstantArgument):
@@ -328,7 +330,7 @@ class _ProgramWalk(Walk):
         if isinstance(arg, CustomObjArgument) and spec.kind == InputKind.CUSTOM_OBJ:
             reason = f"an object of class {arg.class_fqn}, which no op of a plan takes; use tensors"
             self.refuse(f"constant {spec.target!r}", "op", reason)
-        elif isinstance(arg, CustomObjArgument):  # such as a generator of random numbers
+        elif isinstance(arg, CustomObjArgument):  # such as a random generator
             self.refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
         elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
             self.refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
@@ -345,7 +347,7 @@ class _ProgramWalk(Walk):
         return ["tensor", self.values[arg.name]]
 
     def _bind_int(self, what: str, node: Node) -> Tree:
-        """Make an input of an int that varies: a size where shapes depend on it, else a number."""
+        """Make an input of a varying int: a size if shapes depend on it, else a number."""
         name = self.add_input(self.inputs.get(node.name, node.name), TensorType("int64", ()))
         expr = node.meta["val"].node.expr
         if is_only_computed_with(node):
@@ -399,7 +401,7 @@ class _ProgramWalk(Walk):
         return ["tensor", self.value(arg.name)]
 
     def _number_result(self, arg: Any) -> Tree:
-        """Return the leaf of a number that a user gets: a scalar, or what it always is."""
+        """Return the leaf of a number among the outputs: a scalar, or a fixed value."""
         value = self.value(arg.name) if arg.name in self.values else arg.name
         if isinstance(value, Size):
             value = self.context.size_value(value, "int64")
@@ -408,7 +410,7 @@ class _ProgramWalk(Walk):
         return value_leaf(value)
 
     def value(self, name: str) -> Any:
-        """Return what stands for an FX node; a constant enters the graph when first asked for."""
+        """Return the value of an FX node; a constant is added to the graph at its first use."""
         if name not in self.values:
             self.values[name] = self._constant(self.constants[name])
         return self.values[name]
@@ -438,7 +440,7 @@ class _ProgramWalk(Walk):
         return self.tied[key]
 
     def _parameter(self, spec: InputSpec, tensor: torch.Tensor) -> Parameter:
-        """Return a parameter or a buffer; a tied one is the same each time."""
+        """Return the Parameter of a tensor; tied tensors give the same object."""
         name, type_ = spec.target or spec.arg.name, _type(tensor)
         memory = _memory(tensor)
         key = memory if tensor.numel() else (name,)
@@ -457,13 +459,13 @@ class _ProgramWalk(Walk):
 
 
 def _plain(leaf: Tree) -> Tree:
-    """Return a leaf with the graph's own name of its tensor."""
+    """Return a leaf with the plain name of its tensor in the graph."""
     kind, value = leaf
     return [kind, str(value) if kind in TENSORS else value]
 
 
 def _example(program: ExportedProgram, node: Node) -> int | None:
-    """Return the int that the program was captured with."""
+    """Return the value of an int argument in the captured call."""
     if program.example_inputs is None:
         return None
     leaves = tree_leaves(program.example_inputs)
@@ -475,6 +477,6 @@ def _type(tensor: torch.Tensor) -> TensorType:
 
 
 def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what is equal for tensors that are one: tied parameters."""
+    """Return a key that is equal for tensors with the same memory: tied parameters."""
     storage = tensor.untyped_storage().data_ptr()
     return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "aten.mv.default",
 )
 def matmul(ctx: Lowering, a: str, b: str) -> str:
-    """Multiply as ``torch.matmul`` does for every pair of ranks."""
+    """Multiply like ``torch.matmul``, for every pair of ranks."""
     return ctx.emit("MATMUL", [a, b])
 
 
@@ -33,7 +33,7 @@ def linear(ctx: Lowering, x: str, weight: str, bias: str | None = None) -> str:
 
 @lowers("aten.bilinear.default")
 def bilinear(ctx: Lowering, a: str, b: str, weight: str, bias: str | None = None) -> str:
-    """Compute ``a @ w @ b`` for each matrix ``w`` of the weight: ``a`` with all of them first."""
+    """Compute ``a @ w @ b`` for each matrix ``w`` of the weight; ``a`` is multiplied first."""
     outputs, rows, columns = ctx.shape(weight)
     batch = ctx.shape(a)[:-1]
     flat = ctx.reshape(ctx.permute(weight, (1, 0, 2)), (rows, outputs * columns))
@@ -45,7 +45,7 @@ def bilinear(ctx: Lowering, a: str, b: str, weight: str, bias: str | None = None
 
 @lowers("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default")
 def addmm(ctx: Lowering, x: str, a: str, b: str, beta: float = 1, alpha: float = 1) -> str:
-    """Compute ``beta * x + alpha * (a @ b)``; a ``beta`` of 0 leaves ``x`` out, NaN and all."""
+    """Compute ``beta * x + alpha * (a @ b)``; if ``beta`` is 0, ``x`` is ignored, even NaN."""
     dtype = ctx.output.dtype
     y = ctx.emit("MATMUL", [a, b])
     if alpha != 1:
@@ -66,7 +66,7 @@ def grouped_mm(
     bias: str | None = None,
     out_dtype: str | None = None,
 ) -> str:
-    """Multiply each run of rows by a matrix of its own; ``offs`` says where the runs end."""
+    """Multiply each group of rows by its own matrix; ``offs`` has the ends of the groups."""
     if offs is None or (ctx.rank(a), ctx.rank(b)) != (2, 3):
         ctx.unsupported("only groups of rows: offs given, a of rank 2, b of rank 3")
     y = ctx.emit("GROUPED_MATMUL", [a, b, offs])
@@ -77,7 +77,7 @@ def grouped_mm(
 
 @lowers("aten._weight_int8pack_mm.default")
 def weight_int8pack_mm(ctx: Lowering, x: str, weight: str, scales: str) -> str:
-    """Compute ``(x @ weight.T) * scales``, an int8 row and a scale for each output column."""
+    """Compute ``(x @ weight.T) * scales``, with an int8 row and a scale per output column."""
     matrix = ctx.emit("TRANSPOSE", [ctx.cast(weight, ctx.dtype(x))], axis0=0, axis1=1)
     return ctx.emit("MUL", [ctx.emit("MATMUL", [x, matrix]), scales])
 

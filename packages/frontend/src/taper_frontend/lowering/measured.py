@@ -1,4 +1,4 @@
-"""Lower ops whose results have sizes that values decide."""
+"""Lower ops whose results have sizes that depend on values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @lowers("aten.nonzero.default", "aten.argwhere.default")
 def nonzero(ctx: Lowering, x: str) -> str:
-    """List the indices of the elements that are not zero, one row for each."""
+    """Return the indices of the elements that are not zero, one row per element."""
     count = ctx.output.shape[0]
     columns = [ctx.reshape(c, (count, 1)) for c in indices_of(ctx, x, count)]
     if not columns:
@@ -31,14 +31,14 @@ def nonzero(ctx: Lowering, x: str) -> str:
 
 @lowers("aten.nonzero_numpy.default", "aten.where.default")
 def nonzero_numpy(ctx: Lowering, x: str) -> list[str]:
-    """List the indices of the nonzero elements, one tensor per axis."""
+    """Return the indices of the nonzero elements, one tensor per axis."""
     x = ctx.at_least_1d(x)
     return indices_of(ctx, x, ctx.output.shape[0])
 
 
 @lowers("aten.masked_select.default")
 def masked_select(ctx: Lowering, x: str, mask: str) -> str:
-    """Take the elements where the mask, broadcast together with x, is set."""
+    """Return the elements for which the mask, broadcast with x, is set."""
     shape = _broadcast(ctx.shape(x), ctx.shape(mask))
     places = places_of(ctx, ctx.expand(mask, shape), ctx.output.shape[0])
     return ctx.emit("INDEX_SELECT", [ctx.flat(ctx.expand(x, shape)), places], axis=0)
@@ -46,10 +46,11 @@ def masked_select(ctx: Lowering, x: str, mask: str) -> str:
 
 @lowers("aten.item.default", "aten._local_scalar_dense.default")
 def item(ctx: Lowering, x: str) -> Any:
-    """Take a number out of a tensor: a size where it can be one, else a scalar tensor."""
+    """Extract a number from a tensor: a size if possible, else a scalar tensor."""
     size = ctx.bound_size
     if size is None:
-        if ctx.dtype(x) not in NUMBERS:  # Python's int and float hold what torch gives
+        # torch returns Python's int and float, which are 64 bits wide
+        if ctx.dtype(x) not in NUMBERS:
             x = ctx.cast(x, "float32" if is_float(ctx.dtype(x)) else "int64")
         return ctx.reshape(x, ())
     source = ctx.cast(x, "int64")
@@ -65,7 +66,7 @@ def unique2(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[str, str, str]:
-    """Find the different elements, in order; which of them each is, and how often each is there."""
+    """Return the distinct elements in order, the index of each element among them, and counts."""
     flat = ctx.flat(x)
     order = ctx.emit("ARGSORT", [flat], axis=0)
     values = ctx.emit("GATHER", [flat, order], axis=0)
@@ -109,7 +110,7 @@ def unique_dim(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[str, str, str]:
-    """Find the different slices along an axis, in lexicographic order."""
+    """Return the distinct slices along an axis, in lexicographic order."""
     axis, shape = ctx.axis(x, dim), ctx.shape(x)
     others = (*shape[:axis], *shape[axis + 1 :])
     columns = math.prod(others)
@@ -118,7 +119,7 @@ def unique_dim(
     rows = ctx.permute(x, [axis, *(a for a in range(len(shape)) if a != axis)])
     rows = ctx.reshape(rows, (shape[axis], columns))
     order = ctx.emit("ARANGE", [], start=0, stop=shape[axis])
-    for column in reversed(range(columns)):  # the sort is stable: the last key goes first
+    for column in reversed(range(columns)):  # the sort is stable, so the last key is sorted first
         keys = ctx.reshape(ctx.slice(rows, 1, column, column + 1), (shape[axis],))
         by_key = ctx.emit("ARGSORT", [ctx.emit("GATHER", [keys, order], axis=0)], axis=0)
         order = ctx.emit("GATHER", [order, by_key], axis=0)
@@ -133,7 +134,7 @@ def unique_dim(
     return ctx.emit("INDEX_SELECT", [x, taken], axis=axis), inverse, runs.lengths
 
 
-#: Keys that rows are sorted by.
+#: The most keys by which rows are sorted.
 _MOST_COLUMNS = 64
 
 
@@ -143,7 +144,7 @@ class _Runs:
     Attributes
     ----------
     firsts : str
-        Where each run begins.
+        The start of each run.
     """
 
     def __init__(self, ctx: Lowering, vectors: Sequence[str], count: int) -> None:
@@ -168,14 +169,14 @@ class _Runs:
 
     @property
     def number(self) -> str:
-        """The number of the run of each element."""
+        """Return the number of the run of each element."""
         ctx = self._ctx
         begun = ctx.emit("CUMSUM", [ctx.cast(self._begins, "int64")], axis=0)
         return ctx.apply("SUB", begun, 1, dtype="int64")
 
     @property
     def lengths(self) -> str:
-        """How many elements each run has."""
+        """Return how many elements each run has."""
         ctx = self._ctx
         ones = ctx.full((self._length,), 1, "int64")
         zeros = ctx.full((self._count,), 0, "int64")
@@ -208,9 +209,10 @@ def repeat_interleave_of(
 
 
 def _repeated(ctx: Lowering, repeats: str, total: int) -> str:
-    """Return place i as often as ``repeats[i]`` says; ``total`` has to be their sum.
+    """Repeat position i ``repeats[i]`` times; the sum must be ``total``.
 
-    As in torch a negative number is refused, and a sum that is not the size that the model gave.
+    As in torch, negative numbers are refused, and so is a sum that differs from the size in the
+    model.
     """
     repeats = ctx.cast(repeats, "int64")
     ends = ctx.emit("CUMSUM", [repeats], axis=0)
@@ -230,22 +232,22 @@ def _repeated(ctx: Lowering, repeats: str, total: int) -> str:
     if measured:
         return index
     wrong = ctx.emit("NE", [found, ctx.reshape(ctx.size_value(total, "int64"), (1,))])
-    index = ctx.apply("WHERE", wrong, length, index, dtype="int64")  # which no tensor has
+    index = ctx.apply("WHERE", wrong, length, index, dtype="int64")  # no tensor has this size
     places = ctx.emit("ARANGE", [], start=0, stop=length)
     return ctx.emit("INDEX_SELECT", [places, index], axis=0)
 
 
 @lowers("aten.bincount.default")
 def bincount(ctx: Lowering, x: str, weights: str | None = None, minlength: int = 0) -> str:
-    """Count how often each number stands there, or sum up the weights."""
+    """Count how often each number occurs, or add up its weights."""
     x = ctx.cast(x, "int64")
     dtype, count = ctx.output.dtype, ctx.output.shape[0]
-    # one number more: that of no bin, if there is no other
+    # one extra bin, in case there is no other
     least = ctx.full((1,), -1, "int64")
     most = ctx.emit("AMAX", [ctx.emit("CAT", [x, least], axis=0)], axes=(0,), keepdim=True)
     bins = ctx.apply("MAXIMUM", ctx.apply("ADD", most, 1, dtype="int64"), minlength, dtype="int64")
     ctx.measure(count, bins)
-    # a negative number is a place beyond all bins, not one from the end
+    # a negative number becomes a position after all bins, not one counted from the end
     beyond = ctx.apply("LT", x, 0, dtype="int64")
     x = ctx.apply("WHERE", beyond, count, x, dtype="int64")
     ones = ctx.full(ctx.shape(x), 1, dtype) if weights is None else ctx.cast(weights, dtype)
@@ -255,7 +257,7 @@ def bincount(ctx: Lowering, x: str, weights: str | None = None, minlength: int =
 
 @lowers("torchvision.nms.default")
 def nms(ctx: Lowering, boxes: str, scores: str, iou_threshold: float) -> str:
-    """Non-maximum suppression: return the indices of the kept boxes, best first."""
+    """Return the indices of the boxes that non-maximum suppression keeps, best first."""
     order = ctx.emit("ARGSORT", [scores], axis=0, descending=True)
     ordered = ctx.emit("INDEX_SELECT", [boxes, order], axis=0)
     kept = ctx.emit("NMS", [ordered], iou_threshold=iou_threshold)
@@ -263,17 +265,17 @@ def nms(ctx: Lowering, boxes: str, scores: str, iou_threshold: float) -> str:
 
 
 def places_of(ctx: Lowering, mask: str, count: int) -> str:
-    """Return the row-major places of the elements that are not zero, ``count`` of them.
+    """Return the row-major positions of the nonzero elements, ``count`` of them.
 
     Parameters
     ----------
     ctx : Lowering
     mask : str
     count : size
-        torch's symbol for their number, which gets its value here if it has none. Else the same
-        mask has to have given it that.
+        torch's symbol for their number, which gets its value here. If it has one already, the same
+        mask must have given it.
     """
-    if ctx.type(mask).size == 0:  # torch knows what it has
+    if ctx.type(mask).size == 0:  # torch knows how many there are
         return ctx.full((0,), 0, "int64")
     places = ctx.emit("NONZERO", [mask])
     if not ctx.is_unmeasured(count):
@@ -284,7 +286,7 @@ def places_of(ctx: Lowering, mask: str, count: int) -> str:
 
 
 def _places_counted(ctx: Lowering, places: str, count: int) -> str:
-    """Return the places that were counted before; they have to be found as ``places`` are."""
+    """Return the positions of an earlier count; they must be computed like ``places``."""
     known = linear(count)
     origin = ctx.graph.origins.get(known[0]) if known is not None else None
     counting = None if origin is None else ctx.graph.producers.get(origin[0])
@@ -298,7 +300,7 @@ def _places_counted(ctx: Lowering, places: str, count: int) -> str:
 
 
 def _are_equal(graph: Graph, a: str, b: str) -> bool:
-    """Whether two tensors are one, or computed alike: each node converts what it is given anew."""
+    """Return whether two tensors are equal: the same, or computed in the same way."""
     pairs, seen = [(a, b)], set()
     while pairs:
         pair = pairs.pop()
@@ -319,7 +321,7 @@ def _are_equal(graph: Graph, a: str, b: str) -> bool:
 
 
 def indices_of(ctx: Lowering, mask: str, count: int) -> list[str]:
-    """Return the indices of these elements: a vector for each axis."""
+    """Return the indices of these elements, as a vector per axis."""
     place = places_of(ctx, mask, count)
     shape = ctx.shape(mask)
     columns = []
@@ -333,7 +335,7 @@ def indices_of(ctx: Lowering, mask: str, count: int) -> list[str]:
 
 
 def _divided(ctx: Lowering, place: str, size: int) -> str:
-    """Return ``place // size``; where there are no places, by 1."""
+    """Return ``place // size``, or ``place // 1`` if the size is 0."""
     if isinstance(size, Size):
         divisor = ctx.apply("MAXIMUM", ctx.size_value(size, "int64"), 1, dtype="int64")
         return ctx.emit("FLOOR_DIV", [place, divisor])
@@ -341,5 +343,5 @@ def _divided(ctx: Lowering, place: str, size: int) -> str:
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape:
-    """Return the shape that two broadcast to."""
+    """Return the shape to which two shapes broadcast."""
     return broadcast("masked_select", [a, b])

@@ -56,7 +56,7 @@ def native_layer_norm(
     bias: str | None,
     eps: float,
 ) -> tuple[str, str | None, str | None]:
-    """Normalise over the last dimensions; also give mean and inverse deviation."""
+    """Normalise over the last dimensions; also return mean and inverse deviation."""
     y = layer_norm(ctx, x, normalized_shape, weight, bias, eps)
     if not (ctx.reads(1) or ctx.reads(2)):
         return y, None, None
@@ -71,7 +71,7 @@ def rms_norm(
     weight: str | None = None,
     eps: float | None = None,
 ) -> str:
-    """Divide by the root mean square; ``eps`` is the dtype's own if not given."""
+    """Divide by the root mean square; the default ``eps`` is that of the dtype."""
     if eps is None:
         eps = torch.finfo(getattr(torch, ctx.dtype(x))).eps
     inputs = [x] if weight is None else [x, weight]
@@ -89,14 +89,14 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[str, str, str]:
-    """Normalise each channel with the statistics gathered in training: one factor, one summand."""
+    """Normalise each channel with the training statistics, as one factor and one summand."""
     dtype = ctx.output.dtype
     scale = ctx.emit("RSQRT", [ctx.apply("ADD", running_var, eps, dtype=dtype)])
     if weight is not None:
         scale = ctx.apply("MUL", scale, weight, dtype=dtype)
     shift = ctx.apply("MUL", running_mean, scale, dtype=dtype)
     shift = ctx.apply("SUB", 0 if bias is None else bias, shift, dtype=dtype)
-    nothing = ctx.full((0,), 0, dtype)  # what torch gives for statistics nobody computes
+    nothing = ctx.full((0,), 0, dtype)  # torch's results for statistics that are not computed
     return _scale_and_shift(ctx, x, scale, shift), nothing, nothing
 
 
@@ -110,7 +110,7 @@ def batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> tuple[str, ...]:
-    """Normalise each channel with the statistics of the batch, and give those too."""
+    """Normalise each channel with the statistics of the batch, and return those too."""
     statistics = _statistics(ctx, x, (0, *range(2, ctx.rank(x))), eps)
     y = _scale_and_shift(ctx, _normalise(ctx, x, *statistics), weight, bias)
     return y, *(ctx.flat(values) for values in statistics)
@@ -128,7 +128,7 @@ def batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[str, ...]:
-    """Normalise; in training, move the gathered statistics towards those of the batch."""
+    """Normalise; in training, move the running statistics towards those of the batch."""
     if not training:
         results = batch_norm(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
         return *results, running_mean, running_var
@@ -155,7 +155,7 @@ def instance_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> str:
-    """Normalise each channel of each sample, or as batch norm does."""
+    """Normalise each channel of each sample, or use the running statistics."""
     if not use_input_stats and running_mean is not None and running_var is not None:
         y, *_ = batch_norm(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
         return y
@@ -200,11 +200,11 @@ def group_norm(
 def _statistics_of_groups(
     ctx: Lowering, x: str, spatial: Iterable[int], grouped: Sequence[int], eps: float
 ) -> tuple[str, str]:
-    """Return mean and one over the deviation of groups of channels, both [N, groups, 1].
+    """Return mean and inverse deviation of groups of channels, both [N, groups, 1].
 
-    From those of each channel: a group's variance is the mean of its channels' variances plus the
-    variance of their means. No sum runs over pixels and some of their channels, which no layout has
-    side by side.
+    They are computed from those of each channel: a group's variance is the mean of its channels'
+    variances plus the variance of their means. So no sum runs over pixels and some of their
+    channels, which are not adjacent in any layout.
     """
     axes = {"axes": tuple(spatial), "keepdim": False}
     means = ctx.reshape(ctx.emit("MEAN", [x], **axes), grouped)
@@ -225,22 +225,22 @@ def _towards(ctx: Lowering, start: str, end: str, step: float) -> str:
 
 
 def _statistics(ctx: Lowering, x: str, axes: Iterable[int], eps: float) -> tuple[str, str]:
-    """Return the mean over ``axes``, kept with size 1, and one over the deviation."""
+    """Return the mean over ``axes``, kept with size 1, and the inverse deviation."""
     attrs = {"axes": tuple(axes), "keepdim": True}
     variance = ctx.emit("VAR", [x], correction=0.0, **attrs)
     return ctx.emit("MEAN", [x], **attrs), _inverse(ctx, variance, eps)
 
 
 def _inverse(ctx: Lowering, variance: str, eps: float) -> str:
-    """Return one over the deviation."""
+    """Return the inverse deviation."""
     return ctx.emit("RSQRT", [ctx.apply("ADD", variance, eps, dtype=ctx.dtype(variance))])
 
 
 def _normalise(ctx: Lowering, x: str, mean: str, inverse: str) -> str:
-    """Subtract the mean, divide by the deviation.
+    """Subtract the mean and divide by the deviation.
 
-    Spelled out, for it holds in every layout; where the axes of the statistics are the last ones a
-    pass makes a LAYER_NORM of it.
+    This form is valid in every layout. If the statistics are over the last axes, a pass replaces it
+    by a LAYER_NORM.
     """
     return ctx.emit("MUL", [ctx.emit("SUB", [x, mean]), inverse])
 

@@ -1,7 +1,6 @@
-"""Lower numbers that values decide, but no sizes, to scalar tensors.
+"""Lower numbers that depend on values, and are not sizes, to scalar tensors.
 
-torch.export writes what a program computes from such numbers, as the counter of a loop, in
-operators of Python.
+torch.export represents computations with such numbers, like a loop counter, by Python operators.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ _LOGIC: dict[Any, str] = {
 }
 
 
-#: What integers may go through where values decide them.
+#: The operators that integers which depend on values may go through.
 NUMBERS = frozenset(_ARITHMETIC)
 
 
 def lower_number(ctx: Lowering, node: Node, operands: Sequence[Operand]) -> str:
-    """Compute an integer or a truth; return the name of the scalar, int64 or bool.
+    """Compute an integer or a bool; return the name of the scalar, int64 or bool.
 
     Raises
     ------
     Refusal
-        If the operator is none that plans have.
+        If plans have no such operator.
     """
     if (op := _ARITHMETIC.get(node.target) or _COMPARISONS.get(node.target)) is not None:
         return ctx.apply(op, *operands, dtype="int64")
@@ -66,7 +65,7 @@ def lower_number(ctx: Lowering, node: Node, operands: Sequence[Operand]) -> str:
 
 
 def as_tensor(ctx: Lowering, value: Operand) -> str:
-    """Return an integer or a truth as a scalar; a tensor as it is."""
+    """Return an integer or a bool as a scalar; a tensor is returned as it is."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Lower borders around a tensor."""
+"""Lower padding."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
     from taper_frontend.lowering.handlers import Handler
 
-#: Widest border whose width the sizes decide: what aligns a size to a power of two, or a window.
+#: The widest border whose width may depend on sizes: enough to align a size, or to fill a window.
 _MAX_WIDTH = 4096
 
 
 @lowers("aten.constant_pad_nd.default")
 def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0) -> str:
-    """Add a border of one value; a negative width takes elements away."""
+    """Add a border of one value; a negative width removes elements."""
 
     def border(width: int) -> list[str]:
         shape = (*ctx.shape(x)[:axis], width, *ctx.shape(x)[axis + 1 :])
@@ -29,7 +29,7 @@ def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0)
         axis = ctx.rank(x) - 1 - index
         before, after = pad[2 * index : 2 * index + 2]
         if any(isinstance(width, Size) for width in (before, after)):
-            # Widths that sizes decide may be 0: a part of the widest border.
+            # Widths that depend on sizes are a part of the widest border, and may be 0.
             (least, most), (least_after, most_after) = bounds(before), bounds(after)
             if least < 0 or least_after < 0 or max(most, most_after) > _MAX_WIDTH:
                 ctx.unsupported(
@@ -52,7 +52,7 @@ def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0)
 def pad(
     ctx: Lowering, x: str, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> str:
-    """Add a border of one value or of elements of the tensor."""
+    """Add a border of one value, or of elements of the tensor."""
     if mode == "constant":
         return constant_pad_nd(ctx, x, pad, value or 0)
     return _pad_by_elements(ctx, x, pad, mode)
@@ -68,13 +68,13 @@ for _n in (1, 2, 3):
 
 
 def _pad_by_elements(ctx: Lowering, x: str, widths: Sequence[int], mode: str) -> str:
-    """Add borders made of the tensor's own elements; a negative width takes elements away."""
+    """Add borders of the tensor's own elements; a negative width removes elements."""
     for index in range(len(widths) // 2):
         axis = ctx.rank(x) - 1 - index
         low, high = widths[2 * index : 2 * index + 2]
         size = ctx.shape(x)[axis]
         inner = ctx.slice(x, axis, max(-low, 0), size - max(-high, 0))
-        if mode == "circular":  # what is taken away is not gone round
+        if mode == "circular":  # removed elements are not part of the circle
             x = inner
         parts = [inner]
         if low > 0:
@@ -86,7 +86,7 @@ def _pad_by_elements(ctx: Lowering, x: str, widths: Sequence[int], mode: str) ->
 
 
 def _border(ctx: Lowering, x: str, axis: int, width: int, mode: str, *, first: bool) -> str:
-    """Return what stands before the first or behind the last element of an axis."""
+    """Return the border before the first or after the last element of an axis."""
     size = ctx.shape(x)[axis]
     if mode == "replicate":
         start = 0 if first else size - 1

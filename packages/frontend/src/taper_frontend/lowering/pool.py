@@ -23,6 +23,8 @@ Sizes = int | list[int]
 
 
 def _max_pool(n: int) -> Handler:
+    """Return the handler of max pooling over ``n`` dimensions."""
+
     def max_pool(
         ctx: Lowering,
         x: str,
@@ -32,7 +34,7 @@ def _max_pool(n: int) -> Handler:
         dilation: Sizes = 1,
         ceil_mode: bool = False,
     ) -> tuple[str, str | None]:
-        """Find the largest element of each window and where it is."""
+        """Return the largest element of each window and its position."""
         steps = per_dim(dilation, n)
         attrs = _window(ctx, x, n, kernel_size, stride, padding, steps) | {"dilation": steps}
         y = _on_batch(ctx, x, n, "MAX_POOL", **attrs)
@@ -52,6 +54,8 @@ def _max_pool(n: int) -> Handler:
 
 
 def _avg_pool(n: int) -> Handler:
+    """Return the handler of average pooling over ``n`` dimensions."""
+
     def avg_pool(
         ctx: Lowering,
         x: str,
@@ -64,7 +68,7 @@ def _avg_pool(n: int) -> Handler:
     ) -> str:
         """Average each window; elements that ceil_mode adds beyond the padding do not count.
 
-        Integers are divided as such: rounded towards zero.
+        For integers the quotient is rounded toward zero.
         """
         attrs = _window(ctx, x, n, kernel_size, stride, padding, (1,) * n)
         if divisor_override is None and _is_whole(ctx, x, attrs):
@@ -87,10 +91,10 @@ def _window(
     padding: Sizes,
     dilation: Sequence[int],
 ) -> dict[str, Any]:
-    """Return the attrs of a window; what ``ceil_mode`` adds lies beyond the padding.
+    """Return the attrs of a window; elements that ``ceil_mode`` adds are beyond the padding.
 
-    That is a last window which the padded input does not fill; torch leaves it out where it would
-    begin beyond the input.
+    ``ceil_mode`` adds a last window that the padded input does not fill, unless the window would
+    begin after the input.
     """
     kernel = per_dim(kernel_size, n)
     steps = per_dim(stride, n) if stride else kernel
@@ -107,7 +111,7 @@ def _window(
 
 
 def _is_whole(ctx: Lowering, x: str, attrs: dict[str, Any]) -> bool:
-    """Whether there is one window, which starts with the input and ends with it or beyond."""
+    """Return whether there is one window, which covers the whole input."""
     n = len(attrs["kernel"])
     spatial = zip(ctx.shape(x)[-n:], ctx.output.shape[-n:], attrs["kernel"], strict=True)
     starts = attrs["padding"][::2]
@@ -130,7 +134,7 @@ def _adaptive_avg_pool(n: int) -> Handler:
 
 def _adaptive_max_pool(n: int) -> Handler:
     def adaptive_max_pool(ctx: Lowering, x: str, output_size: Sizes) -> tuple[str, str | None]:
-        """Find the largest element of windows that share out the input and where it is."""
+        """Return the largest element of each adaptive window, and its position."""
         y = _adaptive(ctx, x, n, "MAX", "AMAX", dilation=(1,) * n)
         if not ctx.reads(1):
             return y, None
@@ -160,7 +164,7 @@ def _sizes(ctx: Lowering, x: str, n: int) -> list[tuple[int, int]]:
 
 
 def _shares(size: int, count: int) -> np.ndarray:
-    """Return the places each of ``count`` windows covers; -1 where it covers fewer than others."""
+    """Return the positions that each of ``count`` windows covers, filled up with -1."""
     index = np.arange(count)
     first, stop = index * size // count, -(-(index + 1) * size // count)
     places = first[:, None] + np.arange((stop - first).max(initial=0))
@@ -168,7 +172,7 @@ def _shares(size: int, count: int) -> np.ndarray:
 
 
 def _on_batch(ctx: Lowering, x: str, n: int, op: str, **attrs: Any) -> str:
-    """Emit an op on a batch of channels-last tensors, for a single one too."""
+    """Emit an op on a batch of channels-last tensors; a single tensor becomes a batch."""
     y = channels_last(ctx, ctx.reshape(x, (1,) * (n + 2 - ctx.rank(x)) + ctx.shape(x)))
     return ctx.reshape(channels_first(ctx, ctx.emit(op, [y], **attrs)), ctx.output.shape)
 
@@ -181,15 +185,15 @@ def _refuse_places_in_varying(ctx: Lowering, x: str, n: int) -> None:
 
 
 def _places_of_largest(ctx: Lowering, x: str, places: Sequence[np.ndarray]) -> str:
-    """Return where in its spatial dimensions, taken as one, the largest of each window is.
+    """Return the position of each window's maximum in its flattened spatial dimensions.
 
-    Of several the first, but of NaNs the last, as in torch.
+    Of equal elements it is the first, but of NaNs the last, as in torch.
 
     Parameters
     ----------
     places : sequence of numpy.ndarray
-        Per dimension, ``[windows, taps]``. Where one lies outside, the window's nearest tap inside
-        stands in for it, which changes neither the largest nor which is first or last.
+        Per dimension, ``[windows, taps]``. A tap outside is replaced by the window's nearest tap
+        inside, which changes neither the maximum nor which one is first or last.
     """
     n = len(places)
     spatial = ctx.shape(x)[-n:]

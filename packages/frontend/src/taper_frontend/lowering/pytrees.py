@@ -1,4 +1,4 @@
-"""Describe how flat inputs and outputs nest, as plain data (the format is :class:`Plan`'s)."""
+"""Describe the structure of inputs and outputs as plain data, in :class:`Plan`'s format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tree = list[Any]
 
 
 def describe_tree(spec: TreeSpec, leaves: Iterable[Tree]) -> Tree:
-    """Nest ``leaves`` as ``spec`` says.
+    """Nest ``leaves`` in the structure of ``spec``.
 
     Parameters
     ----------
@@ -33,13 +33,13 @@ def describe_tree(spec: TreeSpec, leaves: Iterable[Tree]) -> Tree:
     Returns
     -------
     list
-        Mappings (model outputs and data classes too, if they name their parts) as ``"dict"``, lists
-        as ``"list"``, other containers as ``"tuple"``.
+        The tree. Mappings, including model outputs and data classes with named parts, become
+        ``"dict"``, lists become ``"list"``, and other containers ``"tuple"``.
 
     Raises
     ------
     ExportError
-        If containers nest more deeply than a file can say.
+        If containers are nested more deeply than files allow.
     """
     tree = _describe(spec, iter(leaves))
     if (levels := _levels(tree)) > MAX_DEPTH:
@@ -62,7 +62,7 @@ def _describe(spec: TreeSpec, leaves: Iterator[Tree]) -> Tree:
     children = [_describe(child, leaves) for child in spec.children()]
     if spec.type is list:
         return ["list", children]
-    if spec.type is namedtuple:  # pytree's word for all of them; the class is the context
+    if spec.type is namedtuple:  # pytree's type for all of them; the class is in the context
         fields = zip(spec.context._fields, children, strict=True)
         return ["namedtuple", [spec.context.__name__, [[name, child] for name, child in fields]]]
     keys = _keys(spec)
@@ -88,9 +88,9 @@ def leaf_paths(spec: TreeSpec) -> list[tuple[str | int, ...]]:
 
 
 def _keys(spec: TreeSpec) -> list[str | int] | None:
-    """Return the names of the children; None where they have none.
+    """Return the names of the children; None if they have none.
 
-    pytree keeps them in the context: a list of keys, or, for a defaultdict and for registered data
+    pytree stores them in the context: a list of keys, or, for a defaultdict and for registered data
     classes, a list with such a list inside.
     """
     contexts = [spec.context]
@@ -126,7 +126,7 @@ def argument_placeholders(program: ExportedProgram) -> list[str]:
 
 
 def value_leaf(value: Any) -> Tree:
-    """Return the leaf of something that is not a tensor.
+    """Return the leaf of a value that is not a tensor.
 
     Raises
     ------

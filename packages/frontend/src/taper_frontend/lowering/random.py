@@ -1,4 +1,4 @@
-"""Lower random numbers to torch's own, as docs/random-numbers.md describes them."""
+"""Lower random numbers; docs/random-numbers.md describes how torch draws them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.lowering.context import Lowering, Operand
 
-#: Up to here every integer is a number of the dtype.
+#: Up to this number, the dtype can represent every integer.
 _WHOLE = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53}
 
 
@@ -44,7 +44,7 @@ def uniform(ctx: Lowering, x: str, low: float = 0, high: float = 1, **kwargs: An
     "aten.randn_like.generator",
 )
 def randn(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
-    """Draw standard normals; of complex numbers, the parts have half the variance."""
+    """Draw standard normals; for complex numbers, each part has variance 1/2."""
     if ctx.output.dtype == "complex64":
         return Pairs(ctx.apply("MUL", str(_pairs(ctx, "normal")), 0.5**0.5, dtype="float32"))
     return _normal(ctx, 0, 1)
@@ -63,7 +63,7 @@ def normal_functional(ctx: Lowering, x: str, mean: float = 0, std: float = 1, **
     "aten.normal.Tensor_Tensor",
 )
 def normal(ctx: Lowering, mean: Operand, std: Operand = 1, *args: Any, **kwargs: Any) -> str:
-    """Draw normals, each with a mean and a deviation of its own."""
+    """Draw normals, each with its own mean and deviation."""
     return _normal(ctx, mean, std)
 
 
@@ -142,11 +142,12 @@ def randint_like_low(
 
 @lowers("aten.random.default")
 def random(ctx: Lowering, x: str, **kwargs: Any) -> str:
-    """Draw integers from all that the dtype has, negative ones apart."""
+    """Draw integers from the whole range of the dtype, without negative ones."""
     dtype = ctx.output.dtype
     if dtype == "int64":
         return ctx.apply("BITWISE_AND", _draw(ctx, "integer", "int64"), 2**63 - 1, dtype="int64")
-    if dtype == "int32":  # torch takes 32 bits here and 64 for as many integers elsewhere
+    # torch uses 32 bits here, although it uses 64 for as many integers elsewhere
+    if dtype == "int32":
         ctx.unsupported("expected a limit of the integers, got None", "dtype")
     if dtype == "bool":
         return _integers(ctx, 0, 2)
@@ -167,7 +168,7 @@ def randperm(ctx: Lowering, n: int, *args: Any, **kwargs: Any) -> str:
 
 @lowers("aten.bernoulli.default", "aten.bernoulli.Tensor")
 def bernoulli(ctx: Lowering, x: str, p: str | None = None, **kwargs: Any) -> str:
-    """Draw ones with probabilities of their own."""
+    """Draw ones, each with its own probability."""
     p = p or x
     real = "float64" if ctx.dtype(p) == "float64" else "float32"
     return _ones(ctx, ctx.expand(p, ctx.output.shape), real)
@@ -175,7 +176,7 @@ def bernoulli(ctx: Lowering, x: str, p: str | None = None, **kwargs: Any) -> str
 
 @lowers("aten.bernoulli.p")
 def bernoulli_p(ctx: Lowering, x: str, p: float, **kwargs: Any) -> str:
-    """Draw ones with one probability."""
+    """Draw ones, all with the same probability."""
     return _ones(ctx, p, "float64")
 
 
@@ -186,14 +187,14 @@ def _ones(ctx: Lowering, p: Operand, real: str) -> str:
 
 @lowers("aten.native_dropout.default")
 def native_dropout(ctx: Lowering, x: str, p: float, train: bool | None) -> tuple[str, str]:
-    """Drop elements with probability ``p`` and scale the others up; also tell which are kept."""
+    """Drop elements with probability ``p`` and scale the others; also return the mask."""
     if train is False:
         return x, ctx.full(ctx.shape(x), True, "bool")
     return _drop(ctx, x, p, _draw(ctx, "uniform", "float64"))
 
 
 def dropped(ctx: Lowering, x: str, p: float) -> str:
-    """Return what dropout inside of an op leaves of a tensor, which is in row-major order."""
+    """Apply the dropout inside an op to a tensor in row-major order."""
     return _drop(ctx, x, p, _draw(ctx, "uniform", "float64", ctx.shape(x)))[0]
 
 
@@ -214,9 +215,9 @@ def rrelu(
     training: bool = False,
     generator: object = None,
 ) -> str:
-    """Compute LEAKY_RELU, in training with a slope of its own for each element below 0 or at it.
+    """Compute LEAKY_RELU; in training, with a random slope for each element of at most 0.
 
-    The n-th of these has the n-th number that is drawn. One is drawn for every element.
+    The n-th of these elements uses the n-th number drawn. One number is drawn for every element.
     """
     dtype, shape = ctx.output.dtype, ctx.output.shape
     if not training:
@@ -245,7 +246,8 @@ def multinomial(
         sums = ctx.cast(ctx.apply("DIV", sums, total, dtype=dtype), "float64")
         return ctx.emit("SEARCHSORTED", [sums, drawn])
     times = ctx.cast(_exponential(ctx, (*rows, categories), 1), dtype)
-    order = ctx.apply("DIV", p, times, dtype=dtype)  # the first to come, negated and inverted
+    # the smallest waiting time, negated and inverted
+    order = ctx.apply("DIV", p, times, dtype=dtype)
     order = ctx.emit("ARGSORT", [order], axis=axis, descending=True)
     return ctx.slice(order, axis, 0, num_samples)
 
@@ -260,7 +262,7 @@ def _pairs(ctx: Lowering, law: str) -> Pairs:
 def _draw(
     ctx: Lowering, law: str, dtype: str, shape: Sequence[int] | None = None, limit: int = 0
 ) -> str:
-    """Draw for each element of the result, in the order in which torch has them in memory."""
+    """Draw a number for each element of the result, in torch's memory order."""
     if shape is not None:
         return ctx.random(law, shape, dtype, limit)
     shape, order = ctx.output.shape, _memory_order(ctx)
@@ -269,7 +271,7 @@ def _draw(
 
 
 def _memory_order(ctx: Lowering) -> list[int]:
-    """Axes of the result, the outermost first; those of one element where they stand."""
+    """Return the result's axes, outermost in memory first; axes of size 1 keep their places."""
     value = ctx.node.meta["val"]
     value = value if isinstance(value, torch.Tensor) else value[0]
     strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in value.stride()]
@@ -284,7 +286,7 @@ def _is_row_major(ctx: Lowering) -> bool:
 
 
 def _real(ctx: Lowering) -> str:
-    """Return the dtype that floats are drawn in; 16-bit floats are rounded."""
+    """Return the dtype in which floats are drawn; 16-bit floats are rounded afterwards."""
     dtype = ctx.output.dtype
     if not is_float(dtype):
         ctx.unsupported(f"expected floats, got {dtype}", "dtype")

@@ -1,4 +1,4 @@
-"""Lower recurrent layers: per layer and direction one product for all steps, then one op."""
+"""Lower recurrent layers: one product for all steps, then one op, per layer and direction."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def rnn(ctx: Lowering, x: str, hx: str, *settings: Any) -> tuple[str, str]:
 
 @lowers("aten.gru.data", "aten.lstm.data", "aten.rnn_relu.data", "aten.rnn_tanh.data")
 def packed(ctx: Lowering, *args: object, **kwargs: object) -> str:
-    """Refuse sequences of different lengths in one tensor."""
+    """Refuse packed sequences of different lengths."""
     ctx.unsupported("expected a padded sequence, got a packed one (PackedSequence)")
 
 
 class _Settings(NamedTuple):
-    """The arguments that ATen's recurrent ops have in common, in its order."""
+    """The arguments that ATen's recurrent ops share, in ATen's order."""
 
     params: Sequence[str]
     has_biases: bool
@@ -49,7 +49,7 @@ class _Settings(NamedTuple):
 
 
 class _Stack:
-    """Layers, one above the other, of one or two directions."""
+    """The layers of a network, with one or two directions."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class _Stack:
         self.params = iter(settings.params)
 
     def run(self, x: str, states: Sequence[str]) -> tuple[str, ...]:
-        """Return the sequence, and each state after the last step of all layers and directions."""
+        """Return the output sequence, and each final state of all layers and directions."""
         ctx = self.ctx
         projects = self.op == "LSTM" and ctx.shape(states[0])[2] != ctx.shape(states[1])[2]
         directions = 2 if self.settings.bidirectional else 1
         if self.settings.batch_first:
             x = ctx.permute(x, (1, 0, 2))
-        lasts: list[list[str]] = []  # of each layer and direction, as [1, B, columns]
+        lasts: list[list[str]] = []  # the states of each layer and direction, as [1, B, columns]
         for layer in range(self.settings.num_layers):
             sequences = []
             for direction in range(directions):
@@ -94,13 +94,14 @@ class _Stack:
     def _direction(
         self, x: str, state: Sequence[str], projects: bool, reverse: bool
     ) -> tuple[str, ...]:
+        """Run one direction of a layer over the sequence ``x``; return its results."""
         ctx = self.ctx
         w_ih, w_hh = next(self.params), next(self.params)
         gates = ctx.emit("MATMUL", [x, ctx.emit("TRANSPOSE", [w_ih], axis0=0, axis1=1)])
         extra = []
         if self.settings.has_biases:
             b_ih, b_hh = next(self.params), next(self.params)
-            if self.op == "GRU":  # the reset gate scales the last third of the one, not the other
+            if self.op == "GRU":  # the reset gate scales the last third of b_hh, and not b_ih
                 hidden = ctx.shape(state[0])[1]
                 zeros = ctx.full((hidden,), 0, ctx.dtype(b_hh))
                 extra = [ctx.slice(b_hh, 0, 2 * hidden, 3 * hidden)]
@@ -116,7 +117,7 @@ class _Stack:
         return ctx.emit_multi(self.op, inputs, reverse=reverse, **self.attrs)
 
     def _packed(self, w: str, gates: int) -> str:
-        """Return [gates * H, K] as [ceil(H/16), gates, K, 16], zero beyond H."""
+        """Pack [gates * H, K] as [ceil(H/16), gates, K, 16], with zeros beyond H."""
         ctx = self.ctx
         rows, k = ctx.shape(w)
         hidden = rows // gates

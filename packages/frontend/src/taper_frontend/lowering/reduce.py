@@ -20,7 +20,7 @@ Dims = int | list[int] | None
 def sum_(
     ctx: Lowering, x: str, dim: Dims = None, keepdim: bool = False, *, dtype: str | None = None
 ) -> str:
-    """Sum up, in the dtype of the result: int64 for integers and bools."""
+    """Sum in the dtype of the result: int64 for integers and bools."""
     return _reduce(ctx, "SUM", ctx.cast(x, ctx.output.dtype), dim, keepdim)
 
 
@@ -44,49 +44,49 @@ def prod(
 
 @lowers("aten.amax.default", "aten.max.default")
 def amax(ctx: Lowering, x: str, dim: Dims = None, keepdim: bool = False) -> str:
-    """Find the largest element; NaN if there is one."""
+    """Return the largest element; NaN if there is one."""
     return _reduce(ctx, "AMAX", x, dim, keepdim)
 
 
 @lowers("aten.amin.default", "aten.min.default")
 def amin(ctx: Lowering, x: str, dim: Dims = None, keepdim: bool = False) -> str:
-    """Find the smallest element; NaN if there is one."""
+    """Return the smallest element; NaN if there is one."""
     return _reduce(ctx, "AMIN", x, dim, keepdim)
 
 
 @lowers("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_(ctx: Lowering, x: str, dim: Dims = None, keepdim: bool = False) -> str:
-    """Tell whether an element is not zero; an empty list of dimensions reduces none."""
+    """Return whether an element is not zero; an empty list of dimensions reduces none."""
     return _reduce_bool(ctx, "ANY", x, dim, keepdim)
 
 
 @lowers("aten.all.default", "aten.all.dim", "aten.all.dims")
 def all_(ctx: Lowering, x: str, dim: Dims = None, keepdim: bool = False) -> str:
-    """Tell whether no element is zero; an empty list of dimensions reduces none."""
+    """Return whether no element is zero; an empty list of dimensions reduces none."""
     return _reduce_bool(ctx, "ALL", x, dim, keepdim)
 
 
 @lowers("aten.max.dim")
 def max_dim(ctx: Lowering, x: str, dim: int, keepdim: bool = False) -> tuple[str, str]:
-    """Find the largest element along an axis and where it is first."""
+    """Return the largest element along an axis and its first position."""
     return _reduce(ctx, "AMAX", x, dim, keepdim), _arg(ctx, "ARGMAX", x, dim, keepdim)
 
 
 @lowers("aten.min.dim")
 def min_dim(ctx: Lowering, x: str, dim: int, keepdim: bool = False) -> tuple[str, str]:
-    """Find the smallest element along an axis and where it is first."""
+    """Return the smallest element along an axis and its first position."""
     return _reduce(ctx, "AMIN", x, dim, keepdim), _arg(ctx, "ARGMIN", x, dim, keepdim)
 
 
 @lowers("aten.argmax.default")
 def argmax(ctx: Lowering, x: str, dim: int | None = None, keepdim: bool = False) -> str:
-    """Find where the largest element is first."""
+    """Return the first position of the largest element."""
     return _arg(ctx, "ARGMAX", x, dim, keepdim)
 
 
 @lowers("aten.argmin.default")
 def argmin(ctx: Lowering, x: str, dim: int | None = None, keepdim: bool = False) -> str:
-    """Find where the smallest element is first."""
+    """Return the first position of the smallest element."""
     return _arg(ctx, "ARGMIN", x, dim, keepdim)
 
 
@@ -99,7 +99,7 @@ def var(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> str:
-    """Compute the variance; ``correction`` is taken off the count, 1 if not given."""
+    """Compute the variance; ``correction``, by default 1, is subtracted from the count."""
     x = ctx.at_least_1d(x)
     y = ctx.emit(
         "VAR",
@@ -167,13 +167,13 @@ def norm_over(ctx: Lowering, x: str, ord: float, dim: Dims, keepdim: bool) -> st
 
 @lowers("aten.cumsum.default")
 def cumsum(ctx: Lowering, x: str, dim: int, *, dtype: str | None = None) -> str:
-    """Sum up step by step, in the dtype of the result."""
+    """Return running sums, in the dtype of the result."""
     return _scan(ctx, "CUMSUM", x, dim)
 
 
 @lowers("aten.cumprod.default")
 def cumprod(ctx: Lowering, x: str, dim: int, *, dtype: str | None = None) -> str:
-    """Multiply step by step, in the dtype of the result."""
+    """Return running products, in the dtype of the result."""
     return _scan(ctx, "CUMPROD", x, dim)
 
 
@@ -185,13 +185,13 @@ def logcumsumexp(ctx: Lowering, x: str, dim: int) -> str:
 
 @lowers("aten.cummax.default")
 def cummax(ctx: Lowering, x: str, dim: int) -> tuple[str, str]:
-    """Find the largest element up to each place, and where it is last."""
+    """Return the largest element up to each position, and its last position."""
     return _running(ctx, "CUMARGMAX", x, dim)
 
 
 @lowers("aten.cummin.default")
 def cummin(ctx: Lowering, x: str, dim: int) -> tuple[str, str]:
-    """Find the smallest element up to each place, and where it is last."""
+    """Return the smallest element up to each position, and its last position."""
     return _running(ctx, "CUMARGMIN", x, dim)
 
 
@@ -220,7 +220,7 @@ def _reduce_bool(ctx: Lowering, op: str, x: str, dim: Dims, keepdim: bool) -> st
     result = ctx.cast(x, "bool")
     if dim != []:
         result = _reduce(ctx, op, result, dim, keepdim)
-    return ctx.cast(result, ctx.output.dtype)  # that of uint8 is uint8
+    return ctx.cast(result, ctx.output.dtype)  # the result of uint8 is uint8
 
 
 def _arg(ctx: Lowering, op: str, x: str, dim: int | None, keepdim: bool) -> str:
@@ -244,10 +244,10 @@ def _scan(ctx: Lowering, op: str, x: str, dim: int) -> str:
 
 @lowers("aten.histc.default")
 def histc(ctx: Lowering, x: str, bins: int = 100, min: float = 0, max: float = 0) -> str:
-    """Count the elements in each of ``bins`` equal parts of ``[min, max]``, as comparisons.
+    """Count the elements in each of ``bins`` equal parts of ``[min, max]``, by comparisons.
 
-    Where ``min`` and ``max`` are equal the range is that of the elements, and one about them where
-    these are equal too.
+    If ``min`` and ``max`` are equal the range is that of the elements. If these are all equal, too,
+    the range is widened around them.
     """
     dtype = ctx.output.dtype
     x = ctx.flat(x)
@@ -263,7 +263,8 @@ def histc(ctx: Lowering, x: str, bins: int = 100, min: float = 0, max: float = 0
     width = ctx.emit("SUB", [high, low])
     place = ctx.apply("MUL", ctx.emit("SUB", [x, low]), bins, dtype=dtype)
     place = ctx.emit("FLOOR", [ctx.emit("DIV", [place, width])])
-    place = ctx.apply("MINIMUM", place, bins - 1, dtype=dtype)  # the last part has its upper end
+    # the last part includes its upper end
+    place = ctx.apply("MINIMUM", place, bins - 1, dtype=dtype)
     inside = ctx.emit("LOGICAL_AND", [ctx.emit("LE", [low, x]), ctx.emit("LE", [x, high])])
     parts = ctx.constant(np.arange(bins).reshape(bins, 1).astype(dtype))
     hits = ctx.emit("LOGICAL_AND", [ctx.emit("EQ", [place, parts]), inside])

@@ -1,4 +1,4 @@
-"""Read what a program asserts of sizes that values decide: equalities, orders, multiples."""
+"""Extract what a program asserts about sizes that depend on values."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-#: Words of a side that the name of a size repeats.
+#: The most words of an expression that the name of a size contains.
 _MOST_WORDS = 12
 
 _ORDERS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt)
 
 
 class Relation(NamedTuple):
-    """How one symbol depends on symbols that are known before it.
+    """A relation of one symbol to symbols that are known before it.
 
     Attributes
     ----------
     kind : str
-        ``"=="``, ``"<="`` or ``">="``: what it is to ``side``; ``"multiple"``: of ``side``.
+        ``"=="``, ``"<="`` or ``">="`` for its relation to ``side``, or ``"multiple"`` of ``side``.
     side : sympy.Expr
     """
 
@@ -38,7 +38,7 @@ class Relation(NamedTuple):
 
 
 def assertions(program: ExportedProgram) -> list[sympy.Expr]:
-    """Return the conditions of ``torch._check`` that a program asserts when it runs, in order."""
+    """Return the conditions of the program's ``torch._check`` calls, in order."""
     found = []
     for node in program.graph.nodes:
         if node.target is torch.ops.aten._assert_scalar.default:
@@ -52,7 +52,7 @@ def assertions(program: ExportedProgram) -> list[sympy.Expr]:
 def related(
     symbol: sympy.Symbol, conditions: Iterable[sympy.Expr], known: Collection[sympy.Symbol]
 ) -> list[Relation]:
-    """Return what conditions say of a symbol and of ``known`` ones, where they are linear in it."""
+    """Return the relations of a symbol to ``known`` ones in conditions that are linear in it."""
     found = []
     for condition in conditions:
         free = condition.free_symbols
@@ -64,6 +64,7 @@ def related(
 
 
 def _solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
+    """Solve a condition for the symbol, whose factor must be 1 or -1; None if that fails."""
     if not isinstance(condition, (sympy.Eq, *_ORDERS)):
         return None
     left, right = condition.args
@@ -79,16 +80,16 @@ def _solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
     side = -sign * rest
     if isinstance(condition, sympy.Eq):
         return Relation("==", side)
-    # sizes are whole: a < b is a <= b - 1
+    # sizes are integers, so a < b is a <= b - 1
     strict = 1 if isinstance(condition, sympy.Lt | sympy.Gt) else 0
     below = isinstance(condition, sympy.Le | sympy.Lt) == (sign == 1)
     return Relation("<=", side - strict) if below else Relation(">=", side + strict)
 
 
 def difference_name(name: str, side: sympy.Expr) -> str:
-    """Return the name of a size variable that is ``name`` less ``side``.
+    """Return the name of the size variable ``name - side``.
 
-    The sum of many sizes is not spelled out.
+    A sum of many sizes is abbreviated.
     """
     text = str(side).replace("+", " plus ").replace("-", " minus ").replace("*", " times ")
     words = re.findall(r"\w+", text)

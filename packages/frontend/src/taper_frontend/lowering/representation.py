@@ -1,4 +1,4 @@
-"""Choose how a graph holds torch's tensors: the dtypes they are stored and computed in."""
+"""Choose how a graph represents torch's tensors: the dtypes of storage and computation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from taper_runtime.ops.opdef import TensorType
 
 
 class Representation(NamedTuple):
-    """How a graph holds tensors of one of torch's dtypes.
+    """How a graph represents tensors of one torch dtype.
 
     Attributes
     ----------
     stored : str
         The dtype of the tensor in the graph.
     computed : str
-        The dtype of torch's that is computed in. Where it is another, numbers are stored and moved
-        as they are; a node whose ops refuse them is lowered in this dtype, its results rounded.
+        The torch dtype of computations. If it differs from the tensor's, numbers are stored and
+        moved unchanged. A node whose ops refuse them is lowered in this dtype, and its results are
+        rounded.
     parts : tuple of int
-        Axes that the tensor in the graph has behind its own: ``(2,)`` for real and imaginary part.
+        Additional last axes of the tensor in the graph: ``(2,)`` for real and imaginary part.
     """
 
     stored: str
@@ -29,7 +30,7 @@ class Representation(NamedTuple):
     parts: tuple[int, ...] = ()
 
 
-#: By torch's name of the dtype. Handlers see these dtypes, ops of the graph those stored.
+#: By torch's name of the dtype. Handlers see these dtypes; ops of the graph see the stored ones.
 REPRESENTATIONS = {
     **{name: Representation(name, name) for name in DTYPES},
     **{name: Representation(name, "float32") for name in FLOATS_16_BIT},
@@ -39,22 +40,22 @@ REPRESENTATIONS = {
 
 DTYPE_NAMES = {getattr(torch, name): name for name in REPRESENTATIONS}
 
-#: The dtype of real and imaginary parts -> that of the numbers.
+#: For each dtype of real and imaginary parts, the dtype of the complex numbers.
 _COMPLEX = {r.stored: name for name, r in REPRESENTATIONS.items() if r.parts}
 
 
 class Pairs(str):
-    """The name of a graph's tensor that holds complex numbers.
+    """The name of a tensor of the graph that holds complex numbers.
 
-    Their real and imaginary parts lie along its last axis, of 2. The plain string is the name of
-    that tensor as one of reals.
+    Real and imaginary parts lie along a last axis of 2. As a plain string the name denotes the
+    tensor of reals.
     """
 
     __slots__ = ()
 
 
 def refused_type(value: torch.Tensor) -> str:
-    """Return what is wrong with the type of a tensor, empty if nothing is."""
+    """Return what is wrong with the type of a tensor; empty if nothing is."""
     if value.layout != torch.strided:
         return f"expected a dense tensor, got {value.layout}"
     if value.dtype not in DTYPE_NAMES:
@@ -63,33 +64,33 @@ def refused_type(value: torch.Tensor) -> str:
 
 
 def is_complex(dtype: str) -> bool:
-    """Whether a dtype of torch's is one of complex numbers."""
+    """Return whether a torch dtype is complex."""
     return bool(REPRESENTATIONS[dtype].parts)
 
 
 def computed(dtype: str) -> str:
-    """Return the dtype that ``dtype`` is computed in."""
+    """Return the dtype in which ``dtype`` is computed."""
     return REPRESENTATIONS[dtype].computed
 
 
 def real_dtype(dtype: str) -> str:
-    """Return the dtype of real and imaginary parts; that of real numbers is their own."""
+    """Return the dtype of real and imaginary parts; a real dtype is returned as it is."""
     return REPRESENTATIONS[dtype].stored
 
 
 def stored_type(type_: TensorType) -> TensorType:
-    """Return the type in the graph of a tensor that torch says is of ``type_``."""
+    """Return the type in the graph of a tensor whose type in torch is ``type_``."""
     stored, _, parts = REPRESENTATIONS[type_.dtype]
     return TensorType(stored, (*type_.shape, *parts))
 
 
 def represented_type(name: str, stored: TensorType) -> TensorType:
-    """Return the type in torch of what a tensor of the graph, of type ``stored``, holds."""
+    """Return the torch type of a tensor of the graph, whose type there is ``stored``."""
     if not isinstance(name, Pairs):
         return stored
     return TensorType(_COMPLEX[stored.dtype], stored.shape[:-1])
 
 
 def represented(name: str, dtype: str) -> str:
-    """Return a tensor of the graph as the handlers' name of a tensor of ``dtype``."""
+    """Return the name of a tensor of ``dtype`` in the form that handlers use."""
     return Pairs(name) if is_complex(dtype) else name

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering
     from taper_frontend.lowering.handlers import Handler
 
-#: ATen name without ``upsample_`` -> mode of RESAMPLE.
+#: For each ATen name without ``upsample_``, the mode of RESAMPLE.
 _NEAREST = {
     **{f"upsample_nearest{n}d": "nearest" for n in (1, 2, 3)},
     **{f"_upsample_nearest_exact{n}d": "nearest-exact" for n in (1, 2, 3)},
@@ -29,7 +29,7 @@ _SMOOTH = {
 
 def _nearest(mode: str) -> Handler:
     def nearest(ctx: Lowering, x: str, output_size: object, *scales: Any) -> str:
-        """Take the nearest element."""
+        """Return the nearest elements."""
         return _resample(ctx, x, mode, scales)
 
     return nearest
@@ -48,15 +48,15 @@ def _smooth(mode: str) -> Handler:
 def _resample(ctx: Lowering, x: str, mode: str, scales: Sequence[Any], **attrs: bool) -> str:
     """Resample one axis at a time.
 
-    ``scales`` holds one factor per axis (overload ``default``) or one list of them (``vec``); each
-    may be missing or None, and then the sizes decide.
+    ``scales`` holds one factor per axis (overload ``default``) or one list of factors (``vec``). If
+    one is missing or None, the sizes decide it.
     """
     factors = scales[0] if len(scales) == 1 and isinstance(scales[0], list | tuple) else scales
     n = ctx.rank(x) - 2
     given = [*factors, *[None] * n][:n]
     for axis, (factor, size) in enumerate(zip(given, ctx.output.shape[2:], strict=True), 2):
         old = ctx.shape(x)[axis]
-        # where torch's own kernels do not look at the factor
+        # torch's own kernels ignore the factor in this case
         by_sizes = {"linear": [old], "nearest": [old, 2 * old] if n == 2 else []}.get(mode, [])
         scale = 0.0 if factor is None or size in by_sizes else float(factor)
         if size != old or scale not in (0, 1):

@@ -1,7 +1,7 @@
-"""Lower writes of elements at given places to functions: the changed tensor is a new one.
+"""Lower writes of elements at given positions; the changed tensor is a new one.
 
-As in torch a negative place counts from the end in ``index_put`` and ``put``, and is refused in the
-others.
+As in torch, negative positions count from the end in ``index_put`` and ``put``, and are refused in
+all other ops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
     from taper_runtime.ops.opdef import Shape
 
-#: How ``reduce`` arguments are spelled -> ``reduce`` of SCATTER.
+#: For each value of torch's ``reduce`` arguments, the ``reduce`` of SCATTER.
 _REDUCTIONS = {
     "add": "sum",
     "multiply": "prod",
@@ -40,7 +40,7 @@ _REDUCTIONS = {
 def scatter(
     ctx: Lowering, x: str, dim: int, index: str, src: str, *, reduce: str | None = None
 ) -> str:
-    """Write, or combine, each element of ``src`` where ``index`` says, along one axis."""
+    """Write, or combine, each element of ``src`` at a position along one axis."""
     return _scatter(ctx, x, dim, index, src, _REDUCTIONS[reduce] if reduce else "none")
 
 
@@ -48,7 +48,7 @@ def scatter(
 def scatter_value(
     ctx: Lowering, x: str, dim: int, index: str, value: float, *, reduce: str | None = None
 ) -> str:
-    """Write, or combine, one value where ``index`` says, along one axis."""
+    """Write, or combine, one value at positions along one axis."""
     return scatter(
         ctx, x, dim, index, ctx.full(ctx.shape(index), value, ctx.dtype(x)), reduce=reduce
     )
@@ -56,7 +56,7 @@ def scatter_value(
 
 @lowers("aten.scatter_add.default")
 def scatter_add(ctx: Lowering, x: str, dim: int, index: str, src: str) -> str:
-    """Add each element of ``src`` where ``index`` says, along one axis."""
+    """Add each element of ``src`` at a position along one axis."""
     return _scatter(ctx, x, dim, index, src, "sum")
 
 
@@ -71,7 +71,7 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> str:
-    """Combine the elements that ``index`` sends to the same place."""
+    """Combine the elements that ``index`` sends to the same position."""
     dtype = ctx.dtype(x)
     if not include_self:
         start = ctx.full(ctx.shape(index), _neutral(reduce, dtype), dtype)
@@ -86,7 +86,7 @@ def scatter_reduce(
 
 
 def _neutral(reduce: str, dtype: str) -> float:
-    """Return the value that ``reduce`` with another leaves as that."""
+    """Return the value that ``reduce`` combines with x to x."""
     if reduce in ("sum", "mean", "prod"):
         return int(reduce == "prod")
     if dtype == "bool":
@@ -116,7 +116,7 @@ def index_put(
     values: str,
     accumulate: bool = False,
 ) -> str:
-    """Write, or add, values at the places that broadcast index tensors name together."""
+    """Write, or add, values at the positions in index tensors, which broadcast together."""
     masks = [name for name in indices if name is not None and ctx.dtype(name) == "bool"]
     if masks and _is_same_everywhere(ctx, x, indices, values):
         return _put_by_mask(ctx, x, indices, values, accumulate)
@@ -148,7 +148,7 @@ def _put_by_mask(
     values: str,
     accumulate: bool,
 ) -> str:
-    """Write wherever a mask over some of the axes is set, the same at each place."""
+    """Write the same values wherever a mask over some of the axes is set."""
     ((axis, mask),) = ((i, name) for i, name in enumerate(indices) if name is not None)
     shape = _rows(ctx, x, indices, values)
     after = len(shape) - axis - 1
@@ -160,13 +160,13 @@ def _put_by_mask(
 
 
 def _is_same_everywhere(ctx: Lowering, x: str, indices: Sequence[str | None], values: str) -> bool:
-    """Whether the values that a mask alone writes do not depend on how many places it has."""
+    """Return whether the values written by a mask do not depend on its number of places."""
     given = [axis for axis, name in enumerate(indices) if name is not None]
     return len(given) == 1 and _rows(ctx, x, indices, values)[given[0]] == 1
 
 
 def _rows(ctx: Lowering, x: str, indices: Sequence[str | None], values: str) -> Shape:
-    """Return the shape of values: before a mask's axes, the number of its places, after them."""
+    """Return the shape of the values: the mask's axes are replaced by the number of positions."""
     ((axis, mask),) = ((i, name) for i, name in enumerate(indices) if name is not None)
     after = ctx.rank(x) - axis - ctx.rank(mask)
     return (1,) * (axis + 1 + after - ctx.rank(values)) + ctx.shape(values)
@@ -174,7 +174,7 @@ def _rows(ctx: Lowering, x: str, indices: Sequence[str | None], values: str) -> 
 
 @lowers("aten.index_copy.default")
 def index_copy(ctx: Lowering, x: str, dim: int, index: str, source: str) -> str:
-    """Write slices of ``source`` at places of one axis."""
+    """Write slices of ``source`` at positions of one axis."""
     if not ctx.rank(x):
         return source
     axis = ctx.axis(x, dim)
@@ -185,7 +185,7 @@ def index_copy(ctx: Lowering, x: str, dim: int, index: str, source: str) -> str:
 
 @lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(ctx: Lowering, x: str, dim: int, index: str, value: Operand) -> str:
-    """Write one value at places of one axis."""
+    """Write one value at positions of one axis."""
     dtype = ctx.dtype(x)
     value = ctx.cast(value, dtype) if isinstance(value, str) else ctx.full((), value, dtype)
     if not ctx.rank(x):
@@ -199,7 +199,7 @@ def index_fill(ctx: Lowering, x: str, dim: int, index: str, value: Operand) -> s
 def max_unpool(
     ctx: Lowering, x: str, indices: str, output_size: Sequence[int], *_: Sequence[int]
 ) -> str:
-    """Write elements where a pool found them in the last dims, taken as one; others are 0."""
+    """Write elements at their positions from pooling in the last dims; all others are 0."""
     n = len(output_size)
     shape, small = ctx.output.shape, ctx.shape(x)
     lead, pixels = small[: len(small) - n], math.prod(shape[len(shape) - n :])
@@ -212,7 +212,7 @@ def max_unpool(
 
 @lowers("aten.one_hot.default")
 def one_hot(ctx: Lowering, x: str, num_classes: int | str = -1) -> str:
-    """Write a 1 where each class has its place; one that has none is refused."""
+    """Write a 1 at the position of each class; a class out of range is refused."""
     shape = ctx.output.shape
     if isinstance(num_classes, str) or bounds(num_classes)[0] < 1:
         ctx.unsupported("expected the number of classes, got one that values decide")
@@ -224,7 +224,7 @@ def one_hot(ctx: Lowering, x: str, num_classes: int | str = -1) -> str:
 
 @lowers("aten.index_add.default")
 def index_add(ctx: Lowering, x: str, dim: int, index: str, source: str, *, alpha: float = 1) -> str:
-    """Add ``alpha`` times slices of ``source`` at places of one axis."""
+    """Add ``alpha`` times slices of ``source`` at positions of one axis."""
     shape = ctx.shape(x)
     axis, dtype = ctx.axis(x, dim), ctx.dtype(x)
     x, index = ctx.at_least_1d(x), ctx.at_least_1d(index)
@@ -257,7 +257,7 @@ def slice_scatter(
 
 @lowers("aten.select_scatter.default")
 def select_scatter(ctx: Lowering, x: str, src: str, dim: int, index: int | str) -> str:
-    """Replace one element of one axis; values may decide which."""
+    """Replace one element of one axis; the index may be a tensor."""
     axis = ctx.axis(x, dim)
     shape = ctx.shape(x)
     src = ctx.reshape(src, (*shape[:axis], 1, *shape[axis + 1 :]))
@@ -287,7 +287,7 @@ def diagonal_scatter(
 
 @lowers("aten.put.default")
 def put(ctx: Lowering, x: str, index: str, source: str, accumulate: bool = False) -> str:
-    """Write, or add, elements at places of the flattened tensor."""
+    """Write, or add, elements at positions of the flattened tensor."""
     inputs = [ctx.flat(x), ctx.flat(index), ctx.flat(source)]
     y = ctx.emit("SCATTER", inputs, axis=0, reduce="sum" if accumulate else "none")
     return ctx.reshape(y, ctx.shape(x))
@@ -296,7 +296,7 @@ def put(ctx: Lowering, x: str, index: str, source: str, accumulate: bool = False
 def _replace(
     ctx: Lowering, x: str, src: str, axis: int, start: int, stop: int, step: int = 1
 ) -> str:
-    """Replace every ``step``-th element of a range of one axis by those of ``src``, in order."""
+    """Replace every ``step``-th element of a range of one axis by the elements of ``src``."""
     size = ctx.shape(x)[axis]
     if start == stop:
         return x
@@ -312,7 +312,7 @@ def _replace(
 def _replace_every(
     ctx: Lowering, x: str, src: str, axis: int, start: int, stop: int, step: int
 ) -> str:
-    """Take each element of one axis from ``x``, or from ``src`` where the range holds its place."""
+    """Select each element of one axis from ``src`` inside the range, else from ``x``."""
     size = ctx.shape(x)[axis]
     place = ctx.emit("ARANGE", [], start=0, stop=size)
     offset = ctx.apply("SUB", place, start, dtype="int64")
@@ -333,6 +333,7 @@ def masked_scatter(ctx: Lowering, x: str, mask: str, source: str) -> str:
     mask = ctx.expand(mask, shape)
     flat = ctx.flat(ctx.cast(mask, "int64"))
     rank = ctx.apply("SUB", ctx.emit("CUMSUM", [flat], axis=0), 1, dtype="int64")
-    rank = ctx.apply("MAXIMUM", rank, 0, dtype="int64")  # before the first: not read
+    # -1 before the first one, which is not read
+    rank = ctx.apply("MAXIMUM", rank, 0, dtype="int64")
     chosen = ctx.reshape(ctx.emit("INDEX_SELECT", [ctx.flat(source), rank], axis=0), shape)
     return ctx.apply("WHERE", mask, chosen, x, dtype=dtype)

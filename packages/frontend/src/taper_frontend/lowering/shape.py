@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "aten.view.default",
 )
 def reshape(ctx: Lowering, x: str, *_: object) -> str:
-    """Give the elements another shape; torch has worked out which."""
+    """Reshape to the shape that torch has worked out."""
     return ctx.reshape(x, ctx.output.shape)
 
 
@@ -51,7 +51,7 @@ def slice_(
     end: int | str | None = None,
     step: int = 1,
 ) -> str:
-    """Take every ``step``-th element of a range of one axis; values may decide its ends."""
+    """Return every ``step``-th element of a range of one axis; its ends may be tensors."""
     axis = ctx.axis(x, dim)
     if isinstance(start, str) or isinstance(end, str):
         return _between(ctx, x, axis, start, end, step)
@@ -61,7 +61,7 @@ def slice_(
 def _between(
     ctx: Lowering, x: str, axis: int, start: int | str | None, end: int | str | None, step: int
 ) -> str:
-    """Take elements between two places of which one or both are in tensors."""
+    """Return the elements between two positions, of which at least one is a tensor."""
     count, size = ctx.output.shape[axis], ctx.shape(x)[axis]
     if not ctx.is_unmeasured(count):
         ctx.unsupported(f"expected a slice whose size its ends alone decide, got one of {count}")
@@ -80,7 +80,7 @@ def _between(
 
 
 def _place(ctx: Lowering, place: str, size: int) -> str:
-    """Return a place of an axis that a tensor holds, which may count from the end, as a vector."""
+    """Return a position of an axis in a tensor, which may count from the end, as a vector."""
     place = ctx.reshape(ctx.cast(place, "int64"), (1,))
     from_end = ctx.apply("ADD", place, size, dtype="int64")
     negative = ctx.apply("LT", place, 0, dtype="int64")
@@ -90,7 +90,7 @@ def _place(ctx: Lowering, place: str, size: int) -> str:
 
 @lowers("aten.select.int")
 def select(ctx: Lowering, x: str, dim: int, index: int | str) -> str:
-    """Take one element of one axis."""
+    """Return one element of one axis."""
     axis = ctx.axis(x, dim)
     if isinstance(index, str):
         place = ctx.reshape(ctx.cast(index, "int64"), (1,))
@@ -101,7 +101,7 @@ def select(ctx: Lowering, x: str, dim: int, index: int | str) -> str:
 
 @lowers("aten.split_with_sizes.default")
 def split_with_sizes(ctx: Lowering, x: str, sizes: Sequence[int], dim: int = 0) -> list[str]:
-    """Cut one axis into consecutive parts."""
+    """Split one axis into consecutive parts."""
     axis = ctx.axis(x, dim)
     stops = list(itertools.accumulate(sizes))
     return [ctx.slice(x, axis, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
@@ -109,7 +109,7 @@ def split_with_sizes(ctx: Lowering, x: str, sizes: Sequence[int], dim: int = 0) 
 
 @lowers("aten.cat.default")
 def cat(ctx: Lowering, tensors: Sequence[str], dim: int = 0) -> str:
-    """Join along one axis; torch's legacy empty vectors take no part."""
+    """Concatenate along one axis; torch's legacy empty vectors are ignored."""
     dtype = ctx.output.dtype
     parts = [ctx.cast(x, dtype) for x in tensors if ctx.shape(x) != (0,)] or [tensors[0]]
     if len(parts) == 1:
@@ -119,7 +119,7 @@ def cat(ctx: Lowering, tensors: Sequence[str], dim: int = 0) -> str:
 
 @lowers("aten.repeat.default")
 def repeat(ctx: Lowering, x: str, repeats: Sequence[int]) -> str:
-    """Lay copies of the tensor side by side along each axis."""
+    """Repeat the tensor along each axis."""
     shape = (1,) * (len(repeats) - ctx.rank(x)) + ctx.shape(x)
     spread = [n for size in shape for n in (1, size)]
     full = [n for times, size in zip(repeats, shape, strict=True) for n in (times, size)]
@@ -137,7 +137,7 @@ def flip(ctx: Lowering, x: str, dims: Sequence[int]) -> str:
 
 @lowers("aten.diagonal.default")
 def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 1) -> str:
-    """Take the elements whose indices on two axes differ by ``offset``."""
+    """Return the elements whose indices on two axes differ by ``offset``."""
     pair = [ctx.axis(x, dim1), ctx.axis(x, dim2)]
     others = [axis for axis in range(ctx.rank(x)) if axis not in pair]
     x = ctx.permute(x, [*others, *pair])
@@ -148,7 +148,7 @@ def diagonal(ctx: Lowering, x: str, offset: int = 0, dim1: int = 0, dim2: int = 
 
 
 def diagonal_places(ctx: Lowering, rows: int, columns: int, offset: int) -> str:
-    """Return where the elements of a matrix's diagonal lie among all of its elements."""
+    """Return the row-major positions of the elements of a matrix's diagonal."""
     row, column = max(-offset, 0), max(offset, 0)
     count = largest(smallest(rows - row, columns - column), 0)
     index = ctx.emit("ARANGE", [], start=0, stop=count)
@@ -158,7 +158,7 @@ def diagonal_places(ctx: Lowering, rows: int, columns: int, offset: int) -> str:
 
 @lowers("aten.unfold.default")
 def unfold(ctx: Lowering, x: str, dimension: int, size: int, step: int) -> str:
-    """Lay windows of one axis along a new last axis."""
+    """Return windows of one axis along a new last axis."""
     x = ctx.at_least_1d(x)
     axis = ctx.axis(x, dimension)
     shape = ctx.shape(x)
@@ -168,7 +168,7 @@ def unfold(ctx: Lowering, x: str, dimension: int, size: int, step: int) -> str:
             ctx.slice(x, axis, 0, count * size), (*shape[:axis], count, size, *shape[axis + 1 :])
         )
     else:
-        run = math.gcd(size, step)  # elements that all windows take together
+        run = math.gcd(size, step)  # the elements that all windows cover together
         if run > 1:
             used = (count - 1) * step + size
             x = ctx.reshape(
@@ -191,11 +191,11 @@ def as_strided(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> str:
-    """Take elements of a contiguous tensor by their place in memory."""
+    """Return elements of a contiguous tensor by their positions in memory."""
     value = ctx.node.all_input_nodes[0].meta["val"]
     shape = ctx.shape(x)
     contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    # torch's own rules ask for a memory format so: an axis of one element may have any stride
+    # torch's own rules request a memory format this way: an axis of size 1 may have any stride
     same = tuple(size) == shape and not storage_offset and value.is_contiguous()
     if same and all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
         return x
@@ -209,5 +209,5 @@ def as_strided(
 
 
 def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:
-    """Return the elements of ``x`` at the given places of its memory, in the shape of these."""
+    """Return the elements of ``x`` at these positions of its memory, in their shape."""
     return ctx.emit("INDEX_SELECT", [ctx.flat(x), ctx.constant(positions)], axis=0)

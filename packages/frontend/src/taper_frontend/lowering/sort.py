@@ -1,4 +1,4 @@
-"""Lower sorting, and what follows from an order."""
+"""Lower sorting, and ops that derive from an order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @lowers("aten.sort.default")
 def sort(ctx: Lowering, x: str, dim: int = -1, descending: bool = False) -> tuple[str, str]:
-    """Sort along an axis; also tell where each was. Equal elements keep their order."""
+    """Sort along an axis; also return the former positions. Equal elements keep their order."""
     vector = ctx.at_least_1d(x)
     return _take(ctx, vector, dim, ctx.shape(vector)[dim], descending)
 
@@ -27,7 +27,7 @@ def sort_stable(
     dim: int = -1,
     descending: bool = False,
 ) -> tuple[str, str]:
-    """Sort as :func:`sort` does, which is stable."""
+    """Sort like :func:`sort`, which is stable."""
     return sort(ctx, x, dim, descending)
 
 
@@ -35,7 +35,7 @@ def sort_stable(
 def topk(
     ctx: Lowering, x: str, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[str, str]:
-    """Take the first ``k`` in order along an axis; also tell where each was."""
+    """Return the first ``k`` in order along an axis, and their positions."""
     return _take(ctx, ctx.at_least_1d(x), dim, k, largest)
 
 
@@ -51,7 +51,7 @@ def _take(ctx: Lowering, x: str, dim: int, count: int, descending: bool) -> tupl
 def kthvalue(
     ctx: Lowering, x: str, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[str, str]:
-    """Find the ``k``-th smallest element along an axis and where it is; NaN is the largest."""
+    """Return the ``k``-th smallest element along an axis and its position; NaN is the largest."""
     x = ctx.at_least_1d(x)
     axis = ctx.axis(x, dim)
     order = ctx.emit("ARGSORT", [x], axis=axis, count=k)
@@ -60,21 +60,21 @@ def kthvalue(
 
 @lowers("aten.median.dim")
 def median_dim(ctx: Lowering, x: str, dim: int, keepdim: bool = False) -> tuple[str, str]:
-    """Find the lower middle element along an axis and where it is; NaN if there is one."""
+    """Return the lower median along an axis and its position; NaN if there is one."""
     x = ctx.at_least_1d(x)
     return _values_at(ctx, x, _median(ctx, x, ctx.axis(x, dim)), ctx.axis(x, dim))
 
 
 @lowers("aten.nanmedian.dim")
 def nanmedian_dim(ctx: Lowering, x: str, dim: int, keepdim: bool = False) -> tuple[str, str]:
-    """Find the lower middle of the numbers along an axis and where it is."""
+    """Return the lower median of the numbers along an axis, and its position."""
     x = ctx.at_least_1d(x)
     return _values_at(ctx, x, _nanmedian(ctx, x, ctx.axis(x, dim)), ctx.axis(x, dim))
 
 
 @lowers("aten.median.default", "aten.nanmedian.default")
 def median(ctx: Lowering, x: str) -> str:
-    """Find the lower middle of all elements, or of all numbers."""
+    """Return the lower median of all elements, or of all numbers."""
     if not ctx.type(x).size:
         ctx.unsupported("expected elements, got an empty tensor")
     x = ctx.flat(x)
@@ -90,7 +90,7 @@ def _median(ctx: Lowering, x: str, axis: int) -> str:
     middle = ctx.slice(order, axis, count - 1, count)
     if not is_float(ctx.dtype(x)):
         return middle
-    largest = ctx.emit("ARGMAX", [x], axis=axis, keepdim=True)  # the first NaN
+    largest = ctx.emit("ARGMAX", [x], axis=axis, keepdim=True)  # the position of the first NaN
     is_nan = ctx.emit("ISNAN", [ctx.emit("GATHER", [x, largest], axis=axis)])
     return ctx.apply("WHERE", is_nan, largest, middle, dtype="int64")
 

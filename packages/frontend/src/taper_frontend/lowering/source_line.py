@@ -20,10 +20,11 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 def source_line(node: Node) -> str:
     """Return ``"file.py:12 in encoder.0.forward: code"`` for the innermost frame of user code.
 
-    torch.export records the ``forward`` methods on the way to an op and no other functions. The
-    name of the method has the path of its module before it, where torch recorded that. A file
-    of an installed package is named from the package on, any other by its base name: a plan tells
-    nothing about the machine it was made on. Empty if torch recorded no frame but its own.
+    torch.export records the ``forward`` methods that lead to an op, and no other functions. The
+    path of the module precedes the name of the method if torch recorded it. A file of an installed
+    package is named by its path from the package on, any other file by its base name, so that a
+    plan reveals nothing about the machine. The result is empty if torch recorded only its own
+    frames.
     """
     module = _module_path(node)
     for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
@@ -35,7 +36,7 @@ def source_line(node: Node) -> str:
 
 
 def describe_line(path: str, line: int, function: str, code: str) -> str:
-    """Return ``"file.py:12 in forward: code"``; empty for a file of torch's or no file."""
+    """Return ``"file.py:12 in forward: code"``; empty for torch's own files or without a file."""
     name, installed = _PACKAGES.subn("", path)
     name = name.replace("\\", "/")
     generated = path.startswith("<eval_with_key>")
@@ -49,12 +50,12 @@ def describe_line(path: str, line: int, function: str, code: str) -> str:
 
 
 def without_module(source: str) -> str:
-    """Return what :func:`source_line` says of a line, the same for all modules that call it."""
+    """Return a source line without its module's path."""
     return _MODULE.sub(" in ", source, count=1)
 
 
 def _module_path(node: Node) -> str:
-    """Return the path of the innermost module of user code that a node was called in."""
+    """Return the path of the innermost user module in which a node was called."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, kind in stack.values() if not str(kind).startswith("torch.nn.modules.")]
     return str(paths[-1]) if paths else ""

@@ -1,4 +1,4 @@
-"""Lower rare elementwise functions, to ops that numpy computes or formulas of others."""
+"""Lower rare elementwise functions, to ops that numpy computes or to formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
     from taper_frontend.lowering.handlers import Handler
 
-#: ATen overload -> op, computed in the dtype of the result.
+#: For each ATen overload, the op; it is computed in the dtype of the result.
 _SPECIAL = {
     "__lshift__.Scalar": "LEFT_SHIFT",
     "__lshift__.Tensor": "LEFT_SHIFT",
@@ -64,7 +64,7 @@ def ldexp(ctx: Lowering, x: str, exponent: str) -> str:
 
 @lowers("aten.fmax.default", "aten.fmin.default")
 def fmax(ctx: Lowering, a: str, b: str) -> str:
-    """Take the larger, or the smaller; of a number and NaN the number."""
+    """Return the larger, or the smaller; of a number and NaN, return the number."""
     dtype = ctx.output.dtype
     a, b = ctx.cast(a, dtype), ctx.cast(b, dtype)
     larger = ctx.aten == "fmax"
@@ -77,21 +77,21 @@ def fmax(ctx: Lowering, a: str, b: str) -> str:
 
 @lowers("aten.signbit.default")
 def signbit(ctx: Lowering, x: str) -> str:
-    """Tell whether a number is negative, or the negative zero."""
+    """Return whether a number is negative or the negative zero."""
     dtype = ctx.dtype(x)
     if dtype == "bool":
         return ctx.full(ctx.shape(x), False, "bool")
     negative = ctx.apply("LT", x, 0, dtype=dtype)
     if not is_float(dtype):
         return negative
-    # only the inverse tells the zeros apart
+    # only the reciprocal distinguishes the zeros
     inverse = ctx.apply("LT", ctx.emit("RECIPROCAL", [x]), 0, dtype=dtype)
     return ctx.emit("LOGICAL_OR", [negative, inverse])
 
 
 @lowers("aten.copysign.Tensor", "aten.copysign.Scalar")
 def copysign(ctx: Lowering, x: str, sign: Operand) -> str:
-    """Give ``x`` the sign of another number."""
+    """Return ``x`` with the sign of another number."""
     dtype = ctx.output.dtype
     size = ctx.apply("ABS", x, dtype=dtype)
     given = sign if isinstance(sign, str) else ctx.full((), sign, dtype)

@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-#: Sizes that are tried at most against what torch demands of a variable.
+#: The most sizes of a variable that are tried against torch's guards.
 _TRIED = 1024
 
-#: Largest denominator of a factor of sizes: 1.5 and 0.125 have small ones, 1 / 3 has 2**54.
+#: The largest denominator of a factor of sizes: 1.5 and 0.125 have small ones; 1 / 3 has 2**54.
 _MAX_DENOMINATOR = 2**16
 
 
-#: Ops that find at most as many things as their first input has elements.
+#: Ops whose result has at most as many items as their first input has elements.
 _FINDERS = frozenset(
     {
         "aten.nonzero.default", "aten.nonzero_numpy.default", "aten.argwhere.default",
@@ -64,7 +64,7 @@ class Measured(NamedTuple):
     Attributes
     ----------
     limits : tuple of int
-        The least and the largest value; the latter may be an expression.
+        The smallest and the largest value; the latter may be an expression.
     example : int
         A typical value.
     """
@@ -80,13 +80,13 @@ class Unmeasured(NamedTuple):
     ----------
     symbol : sympy.Symbol
     variable : str or None
-        It is ``step * variable + base``; None where it is ``base`` itself.
+        The symbol is ``step * variable + base``; None if it is ``base``.
     base : sympy.Expr
-        In symbols that have their values.
+        An expression in symbols that have values.
     step : int
     checks : tuple of (str, sympy.Expr or int)
-        Variables of one value, 0: the symbol less an expression, or modulo a number. A run that
-        finds another value ends.
+        Variables that must be 0: the symbol minus an expression, or modulo a number. A run fails if
+        one has another value.
     """
 
     symbol: sympy.Symbol
@@ -107,29 +107,29 @@ class Sizes:
     ----------
     program : ExportedProgram
     names : mapping of str to str
-        What to call torch's symbols; others keep torch's names. Those of one name are one variable.
+        Names for torch's symbols; others keep torch's names. Symbols with one name are one
+        variable.
     ranged : collection of str
-        The symbols whose least size the user gave.
+        The symbols whose smallest size was given by the user.
     trusting : bool, optional
-        Whether ranges that nobody gave start where torch says.
+        Whether ranges that the user did not give start where torch says.
     least : mapping of str to int, optional
-        Where the ranges of variables start that nobody gave a range. Others of them start at 0
-        where torch says 2, as it does of every one: most programs take less as well.
+        The starts of ranges that the user did not give. Ranges not listed here start at 0 if torch
+        says 2, which is its default: most programs also work with smaller sizes.
 
     Attributes
     ----------
     ranges : dict of str to tuple of int
-        The least and the largest value of each variable. The graph is about those from 1 on: what a
-        program does with an empty dimension is tried when the plan is verified.
+        The smallest and the largest value of each variable. The graph is valid for sizes from 1 on;
+        the plan's verification tries what the program does with an empty dimension.
     examples : dict of str to int
-        The value of each in the program's example inputs; the least from 1 on where that cannot be
-        told.
+        The value of each variable in the example inputs; if it is unknown, the smallest from 1 on.
     symbols : dict of sympy.Symbol to size
         torch's symbols, as expressions in the variables.
     measured : dict of str to Measured
-        The variables that nodes give their values.
+        The variables whose values nodes compute.
     unmeasured : dict of size to Unmeasured
-        What is to get its value next, by what it is in the variables.
+        The symbols that get their values next, by their expressions in the variables.
     """
 
     def __init__(
@@ -141,6 +141,11 @@ class Sizes:
         *,
         trusting: bool = False,
     ) -> None:
+        """Make the size variables of the inputs' shapes.
+
+        Symbols with one name in ``names`` become one variable. Examples are read from the shapes of
+        the example inputs, or from torch's hints.
+        """
         self.measured: dict[str, Measured] = {}
         self.unmeasured: dict[int, Unmeasured] = {}
         self._asserted = assertions(program)
@@ -148,7 +153,7 @@ class Sizes:
         self._names = names
         self._trusting = trusting
         self._least = least or {}
-        # where torch says that the variables' ranges start that nobody gave one
+        # the starts of torch's ranges, for variables whose range the user did not give
         self._torch_least: dict[str, int] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
         self.examples: dict[str, int] = {}
@@ -185,7 +190,7 @@ class Sizes:
         program: ExportedProgram,
         ranged: Collection[str],
     ) -> None:
-        """Make one variable of some of torch's symbols."""
+        """Make one variable for one or several of torch's symbols."""
         step, least, high = 1, 0, UNBOUNDED
         for symbol, size in sizes.items():
             limits = program.range_constraints[symbol]
@@ -210,7 +215,7 @@ class Sizes:
             self.examples[name] = low
 
     def raised(self, name: str) -> int | None:
-        """Return where else a variable's range may start; None if it was given or is at its end."""
+        """Return a larger start for a variable's range; None if there is none."""
         if name in self.measured:
             return 1 if self.measured[name].limits[0] < 1 else None
         if name not in self._torch_least:
@@ -218,16 +223,16 @@ class Sizes:
         least, _ = self.ranges[name]
         if least < self._torch_least[name]:
             return self._torch_least[name]
-        # one by one where few elements are at stake, in a few steps where windows are
+        # in steps of 1 at first, then in larger steps for programs that need whole windows
         least = least + 1 if least < 4 else 2 * least
         return least if least <= self.examples[name] else None
 
     def knows(self, value: torch.SymInt | torch.SymFloat) -> bool:
-        """Whether each symbol in ``value`` is an expression in the variables."""
+        """Return whether each symbol in ``value`` is an expression in the variables."""
         return bool(value.node.expr.free_symbols <= self.symbols.keys())
 
     def bind(self, node: Node) -> None:
-        """Make variables of the symbols that a node gives values, where these can be sizes."""
+        """Make variables of the symbols that a node determines, if they can be sizes."""
         for symbol in node.meta.get("unbacked_bindings") or ():
             limits = self._constraints.get(symbol)
             if symbol in self.symbols or limits is None or not limits.lower >= 0:
@@ -236,14 +241,15 @@ class Sizes:
             most = UNBOUNDED if most == int_oo or most >= UNBOUNDED else int(most)
             capacity = self._capacity(node)
             if capacity is not None:
-                # torch's own limit is too low where a mask repeats what it takes from
+                # torch's own limit is too low if the mask is larger than the tensor before
+                # broadcasting
                 own = math.prod(self._shape(node.all_input_nodes[0]))
                 if most in (UNBOUNDED, own) or not isinstance(capacity, int):
                     most = capacity
             self._bind(symbol, int(limits.lower), most)
 
     def _bind(self, symbol: sympy.Symbol, low: int, most: int) -> None:
-        """Make a variable of a symbol, or an expression where torch's checks say one."""
+        """Make a variable of a symbol, or an expression if torch's checks define one."""
         relations = related(symbol, self._asserted, self.symbols)
         sides = {relation.kind: relation.side for relation in reversed(relations)}
         for relation in related(symbol, self._asserted, self._constraints):
@@ -274,10 +280,10 @@ class Sizes:
         self.unmeasured[size] = waiting
 
     def _most(self, side: sympy.Expr, seen: set[sympy.Symbol]) -> int | None:
-        """Return the most that an expression is, whatever symbols without a value will be.
+        """Return an upper bound of an expression, for all values of symbols without a value.
 
-        A symbol without a limit of its own is as much as another that it does not exceed, and that
-        is not among those ``seen``, to which it is added.
+        The bound of a symbol without a limit is that of another symbol which it does not exceed.
+        ``seen`` has the symbols on the path, and is extended.
         """
         for symbol in sorted(side.free_symbols - self.symbols.keys(), key=str):
             limits = self._constraints[symbol]
@@ -313,12 +319,12 @@ class Sizes:
         return name
 
     def add_int(self, symbol: sympy.Symbol, example: int | None) -> int:
-        """Make a variable of the symbol of an int among the arguments; return it.
+        """Make a variable of the symbol of an int argument; return it.
 
         Raises
         ------
         SizeError
-            If it cannot vary as a size.
+            If the int cannot be a size variable.
         """
         limits = self._constraints.get(symbol)
         low = 0 if limits is None else max(int(limits.lower), 0)
@@ -333,7 +339,7 @@ class Sizes:
         return size
 
     def _capacity(self, node: Node) -> int | None:
-        """Return a size that what a node finds does not exceed; None if there is none."""
+        """Return an upper bound of the number of items that a node finds; None if unknown."""
         args: Any = node.args
         axis: int
         shapes = [self._shape(each) for each in node.all_input_nodes]
@@ -357,14 +363,14 @@ class Sizes:
         return None
 
     def _shape(self, node: Node) -> tuple[int, ...]:
-        """Return the shape of the tensor that a node gives; of others none."""
+        """Return the shape of a node's result; empty if it is not a tensor."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return ()
         return tuple(self.size(size) for size in value.shape)
 
     def type(self, value: Any) -> TensorType | None:
-        """Return dtype and shape of a tensor; None for what has none in a plan."""
+        """Return dtype and shape of a tensor; None for a value that has no type in a plan."""
         if not isinstance(value, torch.Tensor) or refused_type(value):
             return None
         if not free_unbacked_symbols(tuple(value.shape)) <= self.symbols.keys():
@@ -377,7 +383,7 @@ class Sizes:
         return [self.type(v) for v in (value if isinstance(value, list | tuple) else [value])]
 
     def size(self, value: int | torch.SymInt) -> int:
-        """Return a size as a plan has it: an int, or an expression in the size variables.
+        """Return a size in the form of plans: an int, or an expression in the size variables.
 
         Raises
         ------
@@ -387,7 +393,7 @@ class Sizes:
         return self.convert(value.node.expr) if isinstance(value, torch.SymInt) else value
 
     def convert(self, expr: sympy.Expr) -> int:
-        """Return what an expression in torch's symbols is in the size variables.
+        """Convert an expression in torch's symbols to one in the size variables.
 
         Raises
         ------
@@ -419,7 +425,7 @@ class Sizes:
         raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
 
     def _convert_product(self, expr: sympy.Expr) -> int:
-        """Return the whole part of a size times a fraction, such as 1.5 or 1 / 8."""
+        """Return the integer part of a size times a fraction, such as 1.5 or 1 / 8."""
         if isinstance(expr, IntTrueDiv):
             a, b = map(self.convert, expr.args)
             return a // b
@@ -432,7 +438,7 @@ class Sizes:
 
 
 def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
-    """Return the shapes of the example's tensors by the names of their placeholders."""
+    """Return the shapes of the example tensors by the names of their placeholders."""
     if program.example_inputs is None:
         return {}
     leaves = tree_leaves(program.example_inputs)
@@ -452,11 +458,11 @@ class _Demand(NamedTuple):
 
 
 def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
-    """Return what torch's guards leave of a size that nobody gave a range.
+    """Return the sizes that torch's guards allow, if the user gave no range.
 
-    Nets that halve and double, or cut images into windows, ask that ``s == 2 * (s // 2)`` in one
-    form or another, those that end in a window that ``s // 32 == 7``. What becomes of small sizes
-    tells which multiples they all take.
+    Networks that halve and double sizes, or split images into windows, have guards like
+    ``s == 2 * (s // 2)``; those that end in a fixed window have guards like ``s // 32 == 7``.
+    Trying small sizes shows which multiples are accepted.
     """
     node = size.node
     if node.expr != symbol or not node.has_hint():
@@ -472,7 +478,7 @@ def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
     least, most = min(taken), max(taken)
     steps = (n for n in range(1, hint + 1) if hint % n == 0)
     every = (n for n in steps if taken.issuperset(range(-(-least // n) * n, most + 1, n)))
-    # what holds for the larger half of the sizes tried has no end
+    # if the larger half of the tried sizes is accepted, the range has no end
     end = UNBOUNDED if 2 * most > tried.stop else most
     step = next(every, None)
     if step is None or not least <= hint <= end:
@@ -481,8 +487,8 @@ def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
 
 
 def holds(guard: sympy.Expr, symbol: sympy.Symbol, size: int) -> bool:
-    """Whether a guard about one size holds for a value of it."""
+    """Return whether a guard about one size holds for a value of it."""
     try:
         return guard.xreplace({symbol: sympy.Integer(size)}) is not sympy.false
-    except (AssertionError, ZeroDivisionError):  # such as 3 % (3 // 8)
+    except (AssertionError, ZeroDivisionError):  # for example 3 % (3 // 8)
         return False

@@ -1,4 +1,4 @@
-"""Lower the nodes of one torch.fx graph, each by its handler, and collect what is refused."""
+"""Lower the nodes of one torch.fx graph with their handlers, and collect refusals."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.context import Operand
     from taper_frontend.lowering.handlers import Handler
 
-#: Where a result lies is no matter of a plan.
+#: Arguments about the memory of a result, which plans ignore.
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
-#: A refusal of tensors of these dtypes is not for their dtype.
+#: A refusal of tensors of these dtypes does not depend on their dtype.
 _ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
 
 
@@ -56,7 +56,7 @@ POISON = Poison()
 
 
 class RefusedBody(Exception):
-    """A node in a body of control flow has been refused and recorded."""
+    """A node in the body of a control-flow op was refused, and the refusal recorded."""
 
 
 class Findings(NamedTuple):
@@ -66,7 +66,7 @@ class Findings(NamedTuple):
     ----------
     refused : list of UnsupportedNode
     undecided : set of str
-        Size variables whose ranges left something open.
+        Size variables whose ranges left a question undecided.
     """
 
     refused: list[UnsupportedNode]
@@ -79,10 +79,10 @@ class Walk:
     Attributes
     ----------
     graph : Graph
-        Gains a node for each that is lowered.
+        The graph to which nodes are added.
     values : dict of str to value
-        What stands for each FX node: the name of a tensor, the names of several, a plain value, a
-        size, or :data:`POISON`.
+        The value of each FX node: the name of a tensor, names of several, a plain value, a size, or
+        :data:`POISON`.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class Walk:
         self.keep = keep
         self.context = Lowering(graph, sizes, training, prefix, self.lower_block)
         self.values: dict[str, Any] = {}
-        # where a node is that torch says no line of
+        # the source of nodes for which torch recorded no line
         self._around = ""
         self._is_body = bool(prefix)
 
     def value(self, name: str) -> Any:
-        """Return what stands for an FX node."""
+        """Return the value of an FX node."""
         return self.values[name]
 
     def lower_nodes(self, nodes: Iterable[Node]) -> None:
-        """Lower the nodes that results are made of."""
+        """Lower the nodes that results depend on."""
         nodes = list(nodes)
         wanted = set(needed(nodes))
         for node in nodes:
@@ -124,12 +124,12 @@ class Walk:
         leading: Sequence[TensorType],
         others: Sequence[Operand],
     ) -> Graph:
-        """Lower a body of control flow: see :meth:`.Lowering.block`.
+        """Lower the body of a control-flow op: see :meth:`.Lowering.block`.
 
         Raises
         ------
         RefusedBody
-            If something in it has been refused.
+            If something in it was refused.
         """
         graph = self.graph.new_block()
         walk = Walk(graph, self.sizes, self.findings, self.context.training, self.keep, prefix)
@@ -149,11 +149,11 @@ class Walk:
             raise RefusedBody
         tensors = [as_tensor(walk.context, value) for value in outputs]
         graph.set_outputs([walk.context.generator, *tensors])
-        graph.prune(list(graph.constants))  # each body is given what any of them reads
+        graph.prune(list(graph.constants))  # each body gets the operands that any of them reads
         return graph
 
     def _bind_operand(self, graph: Graph, name: str, operand: TensorType | Operand) -> Any:
-        """Return what stands in a body for what it is given."""
+        """Return the value that an operand has in a body."""
         if isinstance(operand, str):
             if (constant := self.graph.constants.get(operand)) is not None:
                 return type(operand)(graph.add_constant(operand, constant))
@@ -164,7 +164,7 @@ class Walk:
         return operand
 
     def _check_shapes(self, node: Node) -> None:
-        """Refuse a shape that values decide: a body has memory for what is known before a run."""
+        """Refuse shapes that depend on values: a body's memory must be known before a run."""
         if not unbacked_shapes(node) <= self.sizes.symbols.keys():
             raise Refusal("the shape of the result depends on values, in a body", "data-dependent")
 
@@ -179,7 +179,7 @@ class Walk:
             if self._is_body:
                 self._check_shapes(node)
             elif not isinstance(node.target, HigherOrderOperator):
-                self.sizes.bind(node)  # a loop gives its integers as scalars
+                self.sizes.bind(node)  # a loop returns its integers as scalars
             self.context.begin(node, self.sizes.types(node), self._source(node))
             arguments = self._arguments(node)
             handler = find_handler(node)
@@ -220,10 +220,10 @@ class Walk:
         return self._stand_in(node)
 
     def _take_number(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
-        """Lower a node that takes a number out of a tensor: a size, or a scalar tensor."""
+        """Lower a node that extracts a number from a tensor, to a size or a scalar tensor."""
         args, kwargs = arguments
         result = handler(self.context, *args, **kwargs)
-        # of a truth torch asserts that it is 0 or 1, which needs no size
+        # torch asserts that a bool is 0 or 1, which needs no size
         if isinstance(result, str) and not isinstance(node.meta["val"], torch.SymBool):
             numbers = (torch.SymInt, torch.SymFloat)
             if any(isinstance(user.meta.get("val"), numbers) for user in node.users):
@@ -245,7 +245,7 @@ class Walk:
         return POISON
 
     def _call(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
-        """Call the handler of a node and check what it gives against what torch says."""
+        """Call the handler of a node and compare the results' types with torch's."""
         expected = self._types(node)
         before = set(self.graph.nodes) if node in self.keep else set()
         args, kwargs = arguments
@@ -266,7 +266,7 @@ class Walk:
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
             message = f"{node.target} is lowered to {got}, torch gives {expected}"
-            if self.sizes.symbols:  # two forms of one size
+            if self.sizes.symbols:  # two forms of the same size
                 raise UndecidedError(message)
             raise InternalError(message)
         if node in self.keep and any(name is not None for name in names):
@@ -274,7 +274,7 @@ class Walk:
         return names if many else names[0]
 
     def _types(self, node: Node) -> list[TensorType | None]:
-        """Return the types of the results of a node that has a handler: integers are scalars."""
+        """Return the types of a node's results; integers count as scalars."""
         value = node.meta.get("val")
         values = value if isinstance(value, list | tuple) else [value]
         types = self.sizes.types(node)
@@ -285,19 +285,19 @@ class Walk:
         ]
 
     def _arguments(self, node: Node) -> _Arguments:
-        """Return the arguments of a node as a handler gets them."""
+        """Return the arguments of a node in the form that a handler gets."""
         return (
             [self._argument(arg) for arg in node.args],
             {k: self._argument(arg) for k, arg in node.kwargs.items() if k not in _PLACEMENT},
         )
 
     def _attribute(self, node: Node) -> Any:
-        """Return what a node finds in the module that its graph belongs to: a body, a literal."""
+        """Return an attribute of the module of the graph: a body, or a literal."""
         value = getattr(node.graph.owning_module, str(node.target), POISON)
         return self.context.constant(value) if isinstance(value, torch.Tensor) else value
 
     def _argument_before(self, arg: Any) -> Any:
-        """Return what stands for an argument, as it is before a handler sees it."""
+        """Return the value of an argument, before its conversion for a handler."""
         return self.value(arg.name) if isinstance(arg, torch.fx.Node) else arg
 
     def _argument(self, arg: Any) -> Any:
@@ -311,24 +311,24 @@ class Walk:
         return arg
 
     def _stand_in(self, node: Node) -> Any:
-        """Return inputs of the node's types, so that what follows it is looked at too."""
+        """Return new inputs of the node's types, so that the nodes after it can be checked too."""
         try:
             types = self.sizes.types(node)
-        except OpError:  # they are what was refused
+        except OpError:  # the types themselves were refused
             return POISON
         names = [POISON if t is None else self.add_input(node.name, t) for t in types]
         return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
 
     def add_input(self, name: str, type_: TensorType) -> str:
-        """Add an input of the graph that holds a tensor of this type; return its name."""
+        """Add an input of the graph for a tensor of this type; return its name."""
         held = stored_type(type_)
         return represented(self.graph.add_input(name, held.dtype, held.shape), type_.dtype)
 
     def refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
-        """Note that something cannot be lowered."""
+        """Record that something cannot be lowered."""
         self.findings.refused.append(UnsupportedNode(op, category, reason, source))
 
 
 def holds_poison(args: Any) -> bool:
-    """Whether a value among ``args`` is :data:`POISON`."""
+    """Return whether a value among ``args`` is :data:`POISON`."""
     return any(leaf is POISON for leaf in tree_leaves(args))

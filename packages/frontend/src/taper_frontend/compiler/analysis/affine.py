@@ -51,7 +51,7 @@ class Affine(NamedTuple):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all elements are equal."""
+        """Return whether all elements are equal."""
         return all(step == 0 for step in self.steps)
 
 

@@ -47,7 +47,7 @@ class BatchAxes:
                 self._cut[node.output] = cut
 
     def keeps_apart(self, node: Node) -> bool:
-        """Whether each item of the output depends on that item of the inputs alone."""
+        """Return whether each item of the output depends on that item of the inputs alone."""
         return node.output in self.rows
 
     def cut_inputs(self, node: Node) -> set[str]:

@@ -34,7 +34,7 @@ def permutation_op(axes: Sequence[int]) -> tuple[str, dict[str, Any]]:
 
 
 def swaps(axes: Sequence[int] | None, axis0: int, axis1: int) -> bool:
-    """Whether ``axes`` exchanges exactly these two axes (counted from either end)."""
+    """Return whether ``axes`` exchanges exactly these two axes (counted from either end)."""
     if axes is None:
         return False
     rank = len(axes)

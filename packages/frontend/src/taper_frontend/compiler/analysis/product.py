@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def is_product(node: Node) -> bool:
-    """Whether the op of ``node`` multiplies by a weight, and can have an epilogue."""
+    """Return whether the op of ``node`` multiplies by a weight, and can have an epilogue."""
     op = node.definition
     return bool(op.weights) and EPILOGUE.keys() <= op.attrs.keys()
 
 
 def is_plain_product(node: Node | None) -> TypeGuard[Node]:
-    """Whether ``node`` multiplies two tensors and does nothing else: no epilogue."""
+    """Return whether ``node`` multiplies two tensors and does nothing else: no epilogue."""
     return node is not None and is_product(node) and not node.attrs.get("code")
 
 
 def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
-    """Whether ``node`` is a MATMUL without an epilogue."""
+    """Return whether ``node`` is a MATMUL without an epilogue."""
     return is_plain_product(node) and node.op == "MATMUL"
 
 
@@ -61,7 +61,7 @@ def _decodes(graph: Graph, node: Node) -> bool:
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:
-    """Whether a product has a plain float32 constant for weight that nothing else reads.
+    """Return whether a product has a plain float32 constant for weight that nothing else reads.
 
     Its last dimension, or the first of the two with transpose_b, is the last one of the output.
     """

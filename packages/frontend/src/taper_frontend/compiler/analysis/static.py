@@ -36,5 +36,5 @@ def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> lis
 
 
 def _is_bound_copy(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` is there to make an output, or a size, of a constant; it stays."""
+    """Return whether ``node`` is there to make an output, or a size, of a constant; it stays."""
     return node.op == "COPY" and (graph.is_output(node.output) or graph.is_origin(node.output))

@@ -22,7 +22,7 @@ def is_elementwise(node: Node) -> bool:
 
 
 def is_fusable(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` can be part of a tile program that a native kernel runs."""
+    """Return whether ``node`` can be part of a tile program that a native kernel runs."""
     dtypes = [graph.tensors[t].dtype for t in [*node.reads, node.output]]
     if not node.attrs.get("by_zero", True) and dtypes[-1] not in INTS:
         return False
@@ -33,7 +33,7 @@ def is_fusable(graph: Graph, node: Node) -> bool:
 
 
 def may_refuse(node: Node) -> bool:
-    """Whether an elementwise node refuses some values, as a division does 0."""
+    """Return whether an elementwise node refuses some values, as a division does 0."""
     return not node.attrs.get("by_zero", True) or any(map(refuses, node.attrs.get("code", ())))
 
 

@@ -53,7 +53,7 @@ def view_roots(graph: Graph, order: Iterable[Node]) -> dict[str, str]:
 
 
 def is_free_reshape(graph: Graph, tensor: str, shape: Shape) -> bool:
-    """Whether ``tensor`` in another shape is a view, not a copy."""
+    """Return whether ``tensor`` in another shape is a view, not a copy."""
     rule = REGISTRY["RESHAPE"].view
     assert rule is not None
     attrs = {"shape": shape}
@@ -61,7 +61,7 @@ def is_free_reshape(graph: Graph, tensor: str, shape: Shape) -> bool:
 
 
 def can_have_strides(graph: Graph, tensor: str, strides: Shape, *, copies: bool) -> bool:
-    """Whether ``tensor`` can lie in memory with ``strides`` for all that reads it.
+    """Return whether ``tensor`` can lie in memory with ``strides`` for all that reads it.
 
     Parameters
     ----------

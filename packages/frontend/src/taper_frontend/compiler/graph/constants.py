@@ -61,12 +61,12 @@ class Constant(ABC):
 
     @property
     def is_literal(self) -> bool:
-        """Whether no parameter decides the value."""
+        """Return whether no parameter decides the value."""
         return not any(isinstance(leaf, Parameter) for leaf in steps(self))
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether the value may be another by the time of a run: nothing may look at it."""
+        """Return whether the value may be another by the time of a run: nothing may look at it."""
         return any(isinstance(leaf, Parameter) and leaf.is_replaceable for leaf in steps(self))
 
     @cached_property

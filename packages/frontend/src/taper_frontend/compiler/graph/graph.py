@@ -227,7 +227,7 @@ class Graph(Builder):
         self._order = None
 
     def name_outputs(self, names: Sequence[str]) -> None:
-        """Give the first outputs these names; what has one of them gets another."""
+        """Return the first outputs these names; what has one of them gets another."""
         renamed = dict(zip(self.outputs, names, strict=False))
         taken = {*self.tensors, *names}
         for name in names:
@@ -326,11 +326,11 @@ class Graph(Builder):
             self._ends_changed()
 
     def _is_bound(self, tensor: str) -> bool:
-        """Whether ``tensor`` has to be made by a node, as the caller or a size reads it."""
+        """Return whether ``tensor`` has to be made by a node, as the caller or a size reads it."""
         return self.is_output(tensor) or self.is_origin(tensor)
 
     def _may_rename(self, tensor: str) -> bool:
-        """Whether a node makes ``tensor`` and its name is not the caller's."""
+        """Return whether a node makes ``tensor`` and its name is not the caller's."""
         return tensor in self._producers and not self.is_output(tensor)
 
     def _hand_over(self, node: Node, pairs: Sequence[tuple[str, str]]) -> None:

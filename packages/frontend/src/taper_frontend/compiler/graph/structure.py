@@ -116,7 +116,7 @@ class Structure:
     # -- reading ----------------------------------------------------------------------------------
 
     def is_constant(self, tensor: str) -> bool:
-        """Whether ``tensor`` depends on constants alone, and is none that a run computes."""
+        """Return whether ``tensor`` depends on constants alone, and is none that a run computes."""
         return tensor in self.constants
 
     def value(self, tensor: str) -> np.ndarray | None:
@@ -154,7 +154,7 @@ class Structure:
         return self.typical(self.tensors[tensor].nbytes)
 
     def is_static(self, node: Node) -> bool:
-        """Whether no size that ``node`` reads or makes is for the inputs to decide."""
+        """Return whether no size that ``node`` reads or makes is for the inputs to decide."""
         groups = [self.tensors[name].shape for name in (*node.reads, *node.outputs)]
         groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
         return not any(isinstance(size, Size) for group in groups for size in group)
@@ -170,17 +170,17 @@ class Structure:
         return [*self.outputs, *(state.next for state in self.states)]
 
     def is_output(self, tensor: str) -> bool:
-        """Whether ``tensor`` is an output of the graph or the next value of a state."""
+        """Return whether ``tensor`` is an output of the graph or the next value of a state."""
         if self._written is None:
             self._written = frozenset(self.writes)
         return tensor in self._written
 
     def is_used(self, tensor: str) -> bool:
-        """Whether a node reads ``tensor``, a run gives it, or it gives a size its value."""
+        """Return whether a node reads ``tensor``, a run gives it, or it gives a size its value."""
         return bool(self._consumers[tensor]) or self.is_output(tensor) or self.is_origin(tensor)
 
     def is_origin(self, tensor: str) -> bool:
-        """Whether an element of ``tensor`` is the value of a size variable."""
+        """Return whether an element of ``tensor`` is the value of a size variable."""
         if self._origins is None:
             self._origins = frozenset(origin for origin, _ in self.origins.values())
         return tensor in self._origins

@@ -198,7 +198,7 @@ class Sharing:
         return allocation.writable or allocation.successor == node.output
 
     def _reads_only(self, node: Node, source: str) -> bool:
-        """Whether the node reads the memory to be overwritten through ``source`` alone.
+        """Return whether the node reads the memory to be overwritten through ``source`` alone.
 
         Another view of the same memory may be read at other positions than the one just written,
         and so may ``source`` itself as another operand.

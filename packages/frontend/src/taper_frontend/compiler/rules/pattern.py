@@ -422,7 +422,7 @@ def _match_all(
 
 
 def _equal(number: float, value: float) -> bool:
-    """Whether a user's number is ``value``, which float32 may not hold exactly."""
+    """Return whether a user's number is ``value``, which float32 may not hold exactly."""
     if float(np.float32(value)) == value:
         return number == value
     return math.isclose(number, value, rel_tol=_REL_TOL)

@@ -47,7 +47,7 @@ def _own_constants(graph: Graph, node: Node) -> bool:
 
 
 def _share(graph: Graph, node: Node) -> bool:
-    """Give the blocks a tensor once."""
+    """Return the blocks a tensor once."""
     first = operands(node).first
     places: dict[str, int] = {}
     again = []

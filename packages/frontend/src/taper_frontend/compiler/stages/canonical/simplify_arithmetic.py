@@ -48,7 +48,7 @@ def _inline_scalar(match: Match) -> Replacement:
 
 
 def _has_no_zero(match: Match) -> bool:
-    """Whether the divisor is known and none of its elements is 0."""
+    """Return whether the divisor is known and none of its elements is 0."""
     divisor = match.node.operands()[1]
     value = match.graph.value(divisor) if isinstance(divisor, str) else divisor
     return value is not None and bool(np.all(value))

@@ -43,7 +43,7 @@ def permuted(values: Sequence[int], axes: Axes) -> Axes:
 
 
 def keeps_order(shape: Shape, axes: Axes) -> bool:
-    """Whether a permutation leaves the elements of a tensor of this shape where they are."""
+    """Return whether a permutation leaves the elements of a tensor of this shape where they are."""
     counting = [axis for axis in axes if shape[axis] != 1]
     return counting == sorted(counting)
 
@@ -141,7 +141,7 @@ def _may_move(relation: Relation, is_named: bool) -> bool:
 
 
 def _follows(region: Region, rank: int, axes: Axes, named: set[int]) -> bool:
-    """Whether an input has axes that move, each the axis of the same place of the output.
+    """Return whether an input has axes that move, each the axis of the same place of the output.
 
     It may have fewer axes than the permuted input: then those are the last ones.
     """

@@ -103,7 +103,7 @@ def _reshaped(graph: Graph, tensor: str, shape: Shape, source: SourceLine) -> st
 
 
 def _expands_to(graph: Graph, expand: Node, shape: Shape) -> bool:
-    """Whether the input of an EXPAND repeats along the axes that a RESHAPE regroups."""
+    """Return whether the input of an EXPAND repeats along the axes that a RESHAPE regroups."""
     small, full = (graph.tensors[name].shape for name in (expand.inputs[0], expand.output))
     lead = small[: max(0, len(small) - _common_suffix(full, shape))]
     return len(small) <= len(shape) and all(size == 1 for size in lead)
@@ -127,7 +127,7 @@ def _any_meets(
 def _meets(
     graph: Graph, tensor: str, shape: Shape, reader: Node, known: dict[tuple[str, Shape], bool]
 ) -> bool:
-    """Whether a RESHAPE of ``tensor`` to ``shape`` can be hoisted up to another one."""
+    """Return whether a RESHAPE of ``tensor`` to ``shape`` can be hoisted up to another one."""
     if (tensor, shape) not in known:
         node = graph.producers.get(tensor)
         if node is None or node.op == "RESHAPE":

@@ -183,7 +183,7 @@ def _undone(graph: Graph, tensor: str, axes: Axes) -> Iterator[bool]:
 
 
 def _keeps_axes(graph: Graph, reader: Node, tensor: str, axes: Axes) -> bool:
-    """Whether a permutation of a tensor sinks through a reader of it as it is."""
+    """Return whether a permutation of a tensor sinks through a reader of it as it is."""
     moved = reorder(graph, reader, reader.inputs.index(tensor), axes)
     return moved is not None and moved.axes == axes
 
@@ -309,7 +309,7 @@ def _operand(graph: Graph, tensor: str, axes: Axes, source: SourceLine) -> str:
 
 
 def _is_copied(graph: Graph, node: Node) -> bool:
-    """Whether something needs the permuted tensor in row-major order."""
+    """Return whether something needs the permuted tensor in row-major order."""
     return graph.is_output(node.output) or any(
         reader.definition.view is None and not reader.definition.takes_strided(index)
         for reader in graph.consumers(node.output)

@@ -76,7 +76,7 @@ def _merge(graph: Graph, node: Node) -> bool:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    """Whether ``node`` only picks elements of its first input, each known at export.
+    """Return whether ``node`` only picks elements of its first input, each known at export.
 
     A view that repeats elements would tear apart the rows that move together.
     """

@@ -54,7 +54,7 @@ def _sink(graph: Graph, node: Node) -> bool:
 
 
 def _gains(graph: Graph, reshape: Node, node: Node) -> bool:
-    """Whether ``node`` can be computed before a RESHAPE that it reads, and should be."""
+    """Return whether ``node`` can be computed before a RESHAPE that it reads, and should be."""
     (source,) = reshape.inputs
     before, after = (graph.tensors[t].shape for t in (source, node.output))
     if (
@@ -81,7 +81,7 @@ def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
 
 
 def _fits(graph: Graph, tensor: str, before: Shape, after: Shape) -> bool:
-    """Whether the tensor can be an operand before the RESHAPE too."""
+    """Return whether the tensor can be an operand before the RESHAPE too."""
     shape = graph.tensors[tensor].shape
     vector = after[-1:] if before[-1:] == after[-1:] else ()
     return shape in ((), vector) or (shape == after and is_free_reshape(graph, tensor, before))

@@ -42,7 +42,7 @@ def _dims(match: Match) -> int:
 
 
 def _last_axes(match: Match) -> bool:
-    """Whether the reductions run over the last dimensions."""
+    """Return whether the reductions run over the last dimensions."""
     rank, axes = len(match.type(_X).shape), tuple(match[_AXES])
     return axes == tuple(range(rank - len(axes), rank))
 

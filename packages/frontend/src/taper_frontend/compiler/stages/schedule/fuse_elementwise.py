@@ -86,7 +86,7 @@ def _grow(graph: Graph, root: Node, position: Mapping[str, int]) -> list[Node]:
 
 
 def _computed_once(graph: Graph, node: Node, result: str) -> bool:
-    """Whether a program with this result computes each element of ``node`` once."""
+    """Return whether a program with this result computes each element of ``node`` once."""
     value, whole = graph.tensors[node.output], graph.tensors[result]
     if value.type.size == whole.type.size:
         return True

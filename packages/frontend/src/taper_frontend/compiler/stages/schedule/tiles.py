@@ -78,7 +78,7 @@ class Tiles:
 
 
 def _repeats(graph: Graph, node: Node, axis: int) -> bool:
-    """Whether all that ``node`` makes is the same along an axis."""
+    """Return whether all that ``node`` makes is the same along an axis."""
     if node.op != "EXPAND":
         return False
     shape = graph.tensors[node.inputs[0]].shape

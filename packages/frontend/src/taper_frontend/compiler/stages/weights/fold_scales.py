@@ -47,7 +47,7 @@ def _constant_operand(graph: Graph, node: Node, op: str) -> tuple[Node, str] | N
 
 
 def _is_per_channel(graph: Graph, constant: str) -> bool:
-    """Whether a constant differs along the last dimension alone."""
+    """Return whether a constant differs along the last dimension alone."""
     spec = graph.tensors[constant]
     return spec.type.size == (spec.shape[-1] if spec.shape else 1)
 

@@ -70,7 +70,7 @@ def _read_packed(graph: Graph, node: Node, packed: str, transposed: bool) -> Non
 
 
 def _is_looked_up(graph: Graph, weight: str) -> bool:
-    """Whether a node reads single rows of ``weight``."""
+    """Return whether a node reads single rows of ``weight``."""
     return any(n.op == "EMBEDDING" and n.inputs[0] == weight for n in graph.consumers(weight))
 
 
