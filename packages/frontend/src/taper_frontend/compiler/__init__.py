@@ -1,6 +1,6 @@
 """Optimize a graph and plan its memory, without torch.
 
-Data flows one way: a :class:`~taper_frontend.compiler.graph.Graph`, the ``stages`` that rewrite it,
-the ``planning`` that gives each tensor its place, a plan. ``analysis`` has what several of them ask
-of a graph, ``rules`` the language that rewrites are written in.
+Data flow in one direction: from a :class:`~taper_frontend.compiler.graph.Graph` through ``stages``,
+which rewrite it, and ``planning``, which gives each tensor a place, to a plan. ``analysis`` answers
+questions about graphs that several of these have, and ``rules`` is the language of rewrites.
 """

@@ -1,6 +1,6 @@
 """Compile regions of elementwise ops to a shared library: the backend "c".
 
-Its delegate is :class:`taper_runtime.extend.c_delegate.CDelegate`; the library is the blob.
+:class:`taper_runtime.extend.c_delegate.CDelegate` runs it; the library is the blob.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-#: Name of the function that a library exports:
+#: The name of the function that a library exports:
 #: ``void taper_region(const float *const *inputs, float *const *outputs, const int64_t *sizes)``.
-#: ``sizes`` are the rank of each input and its dims, then those of the outputs.
+#: ``sizes`` has the rank of each input and its dims, then those of the outputs.
 FUNCTION = "taper_region"
 
-#: What an op is in C, of float operands.
+#: The C expression of each op, for float operands.
 EXPRESSIONS = {
     "NEG": "-{0}",
     "ABS": "fabsf({0})",
@@ -50,10 +50,10 @@ _COMPILE = ("cc", "-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "
 
 
 def elementwise_regions(graph: Graph) -> list[list[str]]:
-    """Return the largest regions of at least two nodes that the backend "c" can take.
+    """Return the largest regions of at least two nodes that the backend "c" supports.
 
-    Nodes of a region follow each other in the graph's order, with nothing between them that
-    belongs to no region, so that each can run as one node.
+    Nodes of a region are consecutive in the graph's order, apart from nodes of other regions, so
+    that each region can run as one node.
     """
     regions: list[list[str]] = []
     open_: list[str] = []
@@ -74,7 +74,7 @@ def compile_region(graph: Graph) -> bytes:
     Raises
     ------
     CannotDelegate
-        If it has another op or dtype than the backend knows, outputs of several shapes, or there is
+        If the region has an unsupported op or dtype, or outputs of several shapes; or if there is
         no compiler, or it fails.
     """
     source = write_c(graph)
@@ -92,12 +92,12 @@ def compile_region(graph: Graph) -> bytes:
 
 
 def write_c(graph: Graph) -> str:
-    """Return the C of a region: a loop over the elements, each computed from those it reads.
+    """Return the C code of a region: a loop over the elements.
 
     Raises
     ------
     CannotDelegate
-        As :func:`compile_region`, but for what is about the compiler.
+        If the region is not supported; see :func:`compile_region`.
     """
     shapes = {graph.tensors[name].shape for name in graph.outputs}
     if len(shapes) != 1:
@@ -133,7 +133,7 @@ def _number(value: float) -> str:
     return "NAN" if math.isnan(value) else f"({'-' if value < 0 else ''}INFINITY)"
 
 
-#: Strides of inputs are 0 where they are broadcast; the output's dims are counted up.
+#: Broadcast inputs have stride 0; the index runs through the output's dims.
 _TEMPLATE = """\
 #include <math.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""Compile a lowered graph: all that stands between lowering and planning."""
+"""Compile a lowered graph: run the stages, and give every output a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.pipeline import Pass, PassRecord
 
 
-#: The stage, and its first step, in which nodes are fused.
+#: The stage that fuses nodes, and its first step.
 _FUSES = ("schedule", "fuse_elementwise")
 
 
@@ -30,30 +30,30 @@ def compile_graph(
     verify: bool = False,
     step: Callable[[str], None] = lambda name: None,
 ) -> list[PassRecord]:
-    """Optimize ``graph`` and give each output a node of its own, which the planner needs.
+    """Optimize ``graph`` and give each output its own node, as the planner requires.
 
-    The graphs inside its nodes are compiled after it, each like it. The graph can be changed until
-    a plan is made of it (:func:`.make_plan`).
+    The graphs inside its nodes are compiled afterwards in the same way. The graph can still be
+    changed until a plan is made of it (:func:`.make_plan`).
 
     Parameters
     ----------
     graph : Graph
         Changed in place.
     passes : sequence of passes or str, optional
-        Stages, groups and passes, in order, themselves or by name; if not given
+        Stages, groups and passes, or their names, in order. By default
         :data:`taper_frontend.compiler.stages.STAGES`, with the registered passes that have a place
-        among them (:func:`.registry.register_pass`). With ``()`` the graph stays as lowered.
+        among them (:func:`.registry.register_pass`). ``()`` leaves the graph as lowered.
     partition : Partition, optional
-        Gives regions to a delegate, before the stage "weights" if that is among the passes, else
-        behind them all. What is inside a region stays as it is then.
+        Moves regions to a delegate, before the stage "weights" if that is among the passes, else
+        after all passes. Nodes in a region are not changed afterwards.
     output_names : sequence of str, optional
-        What to call the outputs. A tensor that has such a name gets another.
+        Names for the outputs. A tensor that already has such a name is renamed.
     before_fusion : callable
-        Gets the graph before its nodes are fused, where they are; it changes nothing.
+        Called with the graph before its nodes are fused, if they are; it must not change the graph.
     verify : bool
         Check the graph after every pass, and its form after every stage.
     step : callable
-        Gets the stage, if the pass is part of one, and the name of each pass before it runs.
+        Called before each pass with its name, and the stage if the pass is part of one.
 
     Returns
     -------
@@ -63,17 +63,17 @@ def compile_graph(
     Raises
     ------
     ExportError
-        On the name of a pass that does not exist, listing those that do.
+        If a pass does not exist; the message lists those that do.
     InternalError
         If passes undo each other's work forever, or a rule breaks the graph; with ``verify`` also
-        if a pass does, or a stage leaves what its form says is gone.
+        if a pass breaks the graph, or the graph lacks a stage's form afterwards.
     """
     found = find_passes(passes)
     names = [name_of(pass_) for pass_ in found]
     place = next((i for i, name in enumerate(names) if name in _FUSES), None)
 
     def keep_unfused(each: Graph) -> bool:
-        if each is graph:  # no block
+        if each is graph:  # not a block
             before_fusion(graph)
         return False
 
@@ -92,7 +92,7 @@ def _compile(
     step: Callable[[str], None],
     partition: Partition | None = None,
 ) -> list[PassRecord]:
-    """Compile a graph, then those inside its nodes."""
+    """Compile a graph, then the graphs inside its nodes."""
     runs = list(passes)
     if partition is not None:
         names = [name_of(pass_) for pass_ in runs]

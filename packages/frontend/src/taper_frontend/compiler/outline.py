@@ -1,4 +1,4 @@
-"""Make nodes of a graph the block of one node."""
+"""Move nodes of a graph into the block of one node."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ def outline(
     inputs: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
 ) -> list[str]:
-    """Replace several nodes by one node that has them as its block.
+    """Replace several nodes by one node whose block contains them.
 
     Parameters
     ----------
     graph : Graph
     names : collection of str
-        First outputs of the nodes.
+        The first outputs of the nodes.
     op : str
-        Of the node: one that runs its only block once.
+        The op of the node, which must run its only block once.
     attrs : mapping
     leading : callable, optional
-        Gives inputs of the node before those of its block, which it is shown. The graph is as it
-        was until then.
+        Called with the block before the graph is changed; returns inputs of the node that precede
+        those of its block.
     inputs : sequence of str, optional
-        What the block is given first; a tensor may stand there twice. What else the nodes read from
-        outside comes behind, but constants, which become the block's own. The default is all that
-        they read from outside, constants too.
+        The first inputs of the block; a tensor may occur twice. All other tensors that the nodes
+        read from outside follow, except constants, which are copied into the block. By default
+        everything that the nodes read from outside is an input, including constants.
     outputs : sequence of str, optional
-        What the block gives, in order; may be what it is given. The default is what nodes outside
-        read, or a run gives.
+        The outputs of the block, in order; they may be its inputs. By default the tensors that
+        nodes outside read, or that are outputs of the graph.
 
     Returns
     -------
     list of str
-        What stands for each of ``outputs``; what the nodes have made keeps its name.
+        The names of ``outputs`` in the graph; tensors that the nodes made keep their names.
 
     Raises
     ------
     ExportError
-        If what the nodes read depends on what they make, by way of nodes outside; or a tensor at
-        the edge has a format; or a size is an element of a tensor inside.
+        If an input depends on an output through nodes outside; or an input or output is packed; or
+        a size is an element of a tensor inside.
     """
     region = [node for node in graph.order() if node.output in names]
     made = _made(region)
@@ -101,7 +101,7 @@ def _block(
     own: Sequence[str],
     outputs: Sequence[str],
 ) -> Graph:
-    """Return a graph of the nodes, with inputs and constants of its own."""
+    """Return a graph of the nodes, with its own inputs and constants."""
     block = graph.new_block()
     inside: dict[str, str] = {}
     for name in given:
@@ -117,17 +117,17 @@ def _block(
 
 
 def _made(region: Sequence[Node]) -> dict[str, None]:
-    """Return what the nodes make, as an ordered set."""
+    """Return the outputs of the nodes, as an ordered set."""
     return dict.fromkeys(name for node in region for name in node.outputs)
 
 
 def _is_seen(graph: Graph, name: str, region: Sequence[Node]) -> bool:
-    """Return whether anything outside of the region uses what it makes."""
+    """Return whether anything outside the region uses this tensor of it."""
     return graph.is_output(name) or any(user not in region for user in graph.consumers(name))
 
 
 def _check_convex(graph: Graph, region: Sequence[Node], made: Collection[str]) -> None:
-    """Check that the nodes can run one after the other, and nothing else between them."""
+    """Check that the nodes can run one after the other with no other nodes between them."""
     inside = {node.output for node in region}
     after: set[str] = set()
     for node in graph.order():

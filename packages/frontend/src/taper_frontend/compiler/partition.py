@@ -1,4 +1,4 @@
-"""Give regions of a graph to a delegate: what its backend makes of each becomes a node."""
+"""Move regions of a graph to a delegate: each becomes a node with its compiled form."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.extend.delegates import Delegate
 
-#: Says which nodes, by their first outputs, are a region; each region may be in any order.
+#: A function that returns regions of a graph, each as the first outputs of its nodes in any order.
 Regions = Callable[["Graph"], Iterable[Iterable[str]]]
 
-#: Makes bytes of a region for its delegate; raises :class:`CannotDelegate` with the reason.
+#: A function that compiles a region to bytes, or raises :class:`CannotDelegate` with the reason.
 Compile = Callable[["Graph"], bytes]
 
 
 class Backend(NamedTuple):
-    """How a delegate compiles a region to bytes and runs them; None: run the region's graph."""
+    """How a delegate compiles a region to bytes and runs it; None runs the region as a graph."""
 
     compile: Compile
     delegate: type[Delegate] | None
@@ -41,17 +41,17 @@ def register_backend(name: str, compile: Compile, delegate: type[Delegate] | Non
     Parameters
     ----------
     name : str
-        What the delegate is called in ``SessionOptions.delegates`` where the plan is run.
+        The delegate's name in ``SessionOptions.delegates``.
     compile : callable
-        ``(Graph) -> bytes``. The graph is a region as a graph of its own: what the region reads,
-        weights too, are its inputs. It is not to be changed.
+        ``(Graph) -> bytes``. The argument is the region as a graph, whose inputs are all tensors
+        that the region reads, including weights. It must not be changed.
     delegate : type of Delegate, optional
-        With what an export verifies the plan; without it the regions are run as graphs.
+        The delegate with which an export verifies the plan; without it regions run as graphs.
 
     Raises
     ------
     ValueError
-        If there is such a backend already.
+        If the name is already registered.
     """
     if name in _BACKENDS:
         raise ValueError(f"backend {name!r} is registered already")
@@ -59,12 +59,12 @@ def register_backend(name: str, compile: Compile, delegate: type[Delegate] | Non
 
 
 def unregister_backend(name: str) -> None:
-    """Forget a backend."""
+    """Unregister a backend."""
     del _BACKENDS[name]
 
 
 def verifying_delegates() -> dict[str, type[Delegate] | None]:
-    """Return what a session that verifies a plan runs regions with, by backend."""
+    """Return, by backend, the delegates of a session that verifies a plan."""
     return {name: backend.delegate for name, backend in _BACKENDS.items()}
 
 
@@ -74,7 +74,7 @@ def find_backend(name: str) -> Backend:
     Raises
     ------
     ExportError
-        If there is none, listing those that exist.
+        If there is no such backend; the message lists those that exist.
     """
     if name not in _BACKENDS:
         raise ExportError(unknown("delegate", name, sorted(_BACKENDS)))
@@ -92,7 +92,7 @@ class Partition:
     Attributes
     ----------
     left : list of str
-        Why regions stayed on the CPU: the nodes and the backend's reason.
+        For each region that stayed on the CPU, the nodes and the backend's reason.
     """
 
     __name__ = "partition"
@@ -109,14 +109,14 @@ class Partition:
         Raises
         ------
         ExportError
-            If a region has no nodes, or a name that is none, or is not convex; or the backend
-            gives something else than bytes.
+            If a region has no nodes, an unknown name, or is not convex; or the backend does not
+            return bytes.
         """
         changed = [self._delegate(graph, region) for region in self._checked(graph)]
         return any(changed)
 
     def _checked(self, graph: Graph) -> list[frozenset[str]]:
-        """Return the regions, all of nodes that exist, no node in two of them."""
+        """Return the regions after checking that all nodes exist and regions are disjoint."""
         regions = [frozenset(region) for region in self._regions(graph)]
         seen: set[str] = set()
         for region in regions:
@@ -130,7 +130,7 @@ class Partition:
         return regions
 
     def _delegate(self, graph: Graph, region: frozenset[str]) -> bool:
-        """Make a node of a region if the backend takes it."""
+        """Replace a region by a node if the backend accepts it."""
 
         def blob(block: Graph) -> list[str]:
             made = self._compile(block)

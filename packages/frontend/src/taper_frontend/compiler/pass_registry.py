@@ -1,4 +1,4 @@
-"""Register passes by name: stages, their steps, and what users add."""
+"""Register passes by name: stages, their steps, and users' passes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Named:
 
 
 class _UserPass(NamedTuple):
-    """A user's pass, and the stage or pass that it runs before or after."""
+    """A user's pass, and the stage or pass before or after which it runs."""
 
     run: _Named
     before: str | None
@@ -45,25 +45,25 @@ def register_pass(
 ) -> None:
     """Register a custom pass for all later compilations of this process.
 
-    With ``before`` or ``after`` it is a part of the default pipeline. Without, it runs where the
+    With ``before`` or ``after`` it becomes part of the default pipeline. Otherwise it runs if the
     argument ``passes`` of an export, or of :func:`.compile.compile_graph`, names it.
 
     Parameters
     ----------
     name : str
-        What ``passes``, logs and reports call it.
+        Its name in ``passes``, logs and reports.
     fn : callable
-        ``(Graph) -> bool``: rewrites the graph in place, says whether it changed anything.
+        ``(Graph) -> bool``: rewrites the graph in place and returns whether it changed anything.
     before, after : str, optional
-        A stage or pass of the default pipeline, at the first place where it stands; see
-        :func:`pass_names`. A pass in a group runs with the group until nothing changes.
+        A stage or pass of the default pipeline, at its first occurrence; see :func:`pass_names`. A
+        pass in a group is repeated with the group until nothing changes.
 
     Raises
     ------
     ValueError
-        If there is such a name already, or both places are given.
+        If the name is already registered, or both places are given.
     ExportError
-        If there is no such place, listing those that exist.
+        If there is no such place; the message lists those that exist.
     """
     if name in pass_names():
         raise ValueError(f"pass {name!r} is registered already")
@@ -75,12 +75,12 @@ def register_pass(
 
 
 def unregister_pass(name: str) -> None:
-    """Forget a pass that :func:`register_pass` has registered.
+    """Unregister a pass of :func:`register_pass`.
 
     Raises
     ------
     ExportError
-        If there is none of this name, listing those that exist.
+        If there is no pass of this name; the message lists those that exist.
     """
     if name not in _REGISTERED:
         raise ExportError(unknown("pass", name, list(_REGISTERED)))
@@ -88,7 +88,7 @@ def unregister_pass(name: str) -> None:
 
 
 def pass_names() -> list[str]:
-    """Return the names of all stages and passes in the pipeline's order, then a user's own."""
+    """Return the names of all stages and passes in the pipeline's order, then of users' passes."""
     return list(dict.fromkeys([*(name for name, _ in _walk(STAGES)), *_REGISTERED]))
 
 
@@ -101,14 +101,14 @@ def default_pipeline() -> tuple[Pass, ...]:
 
 
 def registered_among(passes: Sequence[Pass | str] | None) -> list[str]:
-    """Return the names of users' passes in what :func:`find_passes` takes."""
+    """Return the names of users' passes in an argument of :func:`find_passes`."""
     if passes is None:
         return [name for name, each in _REGISTERED.items() if each.before or each.after]
     return [each for each in passes if isinstance(each, str) and each in _REGISTERED]
 
 
 def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
-    """Return passes for names among ``passes``; the default pipeline for None.
+    """Return the passes with the names in ``passes``; the default pipeline for None.
 
     Raises
     ------
@@ -141,14 +141,14 @@ def _walk(passes: Iterable[Pass]) -> Iterator[tuple[str, Pass]]:
 
 
 def _inside(pass_: Pass) -> tuple[Pass, ...]:
-    """Return what a stage or a group is made of."""
+    """Return the parts of a stage or a group."""
     if isinstance(pass_, Stage):
         return pass_.steps
     return pass_.passes if isinstance(pass_, Group) else ()
 
 
 def _placed(passes: tuple[Pass, ...], registered: _UserPass) -> tuple[Pass, ...]:
-    """Return the passes with a registered one at its place, if it has one."""
+    """Return the passes with a registered pass inserted at its place, if it has one."""
     target = registered.before or registered.after
     if target is None:
         return passes

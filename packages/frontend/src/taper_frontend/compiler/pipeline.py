@@ -1,4 +1,4 @@
-"""Run passes, in order or repeatedly until nothing changes."""
+"""Run passes in order, or repeatedly until nothing changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from taper_frontend.compiler.graph.listener import Listener
 from taper_runtime.base.errors import InternalError
 from taper_runtime.base.records import NamedTuple
 
-#: Rewrites a graph in place; says whether it changed anything.
+#: A function that rewrites a graph in place and returns whether it changed anything.
 Pass = Callable[[Graph], bool]
 
-_MAX_ROUNDS = 100  # of a group; the deepest model needs a handful
+_MAX_ROUNDS = 100  # rounds of a group; the deepest model needs a handful
 
 _LOGGER = logging.getLogger("taper_frontend.passes")
 
@@ -32,14 +32,14 @@ class Group:
 
 
 class Form(NamedTuple):
-    """Something that a graph no longer has after a stage.
+    """A property of a graph after a stage: the absence of something.
 
     Attributes
     ----------
     absent : str
-        What, in words: "no ...".
+        A description of what is absent: "no ...".
     found_by : pass
-        It changes a graph that has it, and no other.
+        A pass that changes a graph if and only if the graph still has it.
     """
 
     absent: str
@@ -48,18 +48,18 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the pipeline: passes, and the form that the graph has after them.
+    """A part of the pipeline: passes, and the form of the graph after them.
 
     Attributes
     ----------
     name : str
     steps : tuple of passes
-        In order; those of a :class:`Group` until they are stable.
+        The passes in order; those of a :class:`Group` are repeated until they are stable.
     form : tuple of Form
-        What the graph no longer has after this stage.
+        The form of the graph after this stage.
     keeps : tuple of passes
-        They restore the form of earlier stages: each runs with every group of this one, and all do
-        after the last step.
+        Passes that restore the form of earlier stages. They run as part of each group of this
+        stage, and after the last step.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Stage:
     keeps: tuple[Pass, ...] = ()
 
     def passes(self) -> list[Pass]:
-        """Return what the stage runs, in order."""
+        """Return everything that the stage runs, in order."""
         runs: list[Pass] = [
             Group(*step.passes, *self.keeps) if isinstance(step, Group) else step
             for step in self.steps
@@ -81,12 +81,12 @@ class Stage:
         return any(changed)
 
     def check(self, graph: Graph) -> None:
-        """Check that ``graph`` has the form.
+        """Check that ``graph`` has the stage's form.
 
         Raises
         ------
         InternalError
-            If it has not, naming the stage, the node, what was expected and what is there.
+            If it does not; the message names the stage, the node, the expected and the actual form.
         """
         for absent, found_by in self.form:
             listener = _First()
@@ -103,29 +103,29 @@ class Stage:
 
 
 class _First(Listener):
-    """Remembers the first rule that is applied."""
+    """A listener that remembers the first rule that is applied."""
 
     rule = node = ""
 
     def fired(self, rule: str, node: str) -> None:
-        """Remember it if it is the first."""
+        """Remember the rule if it is the first."""
         if not self.rule:
             self.rule, self.node = rule, node
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """What one run of one pass did.
+    """The result of one run of one pass.
 
     Attributes
     ----------
     name : str
     before, after : int
-        Nodes in the graph.
+        The number of nodes in the graph before and after.
     changed : bool
-        What the pass said.
+        Whether the pass reported a change.
     ops : mapping of str to int
-        Nodes more (or, negative, fewer) of each op whose count changed.
+        The change in the number of nodes of each op whose count changed.
     """
 
     name: str
@@ -138,7 +138,7 @@ class PassRecord:
 def run_until_stable(
     graph: Graph, passes: Sequence[Pass], run: Callable[[Pass], bool] | None = None
 ) -> bool:
-    """Run ``passes`` in order, again and again, until none of them has anything to change.
+    """Run ``passes`` in order, repeatedly, until none of them changes anything.
 
     Parameters
     ----------
@@ -155,7 +155,8 @@ def run_until_stable(
     Raises
     ------
     InternalError
-        If the passes undo each other's work forever, naming those that still change something.
+        If the passes undo each other's work forever; the message names those that still change
+        something.
     """
     return _run_until_stable(passes, run or (lambda pass_: pass_(graph)), set())
 
@@ -163,7 +164,7 @@ def run_until_stable(
 def _run_until_stable(
     passes: Sequence[Pass], run: Callable[[Pass], bool], settled: set[int]
 ) -> bool:
-    """Run passes until all are ``settled``: by id, those that find nothing in the graph."""
+    """Run passes until all are ``settled``, by id: they find nothing to change."""
     changed = False
     changing: list[Pass] = []
     for _ in range(_MAX_ROUNDS):
@@ -190,17 +191,17 @@ def run_pipeline(
     verify: bool = False,
     step: Callable[[str], None] = lambda name: None,
 ) -> list[PassRecord]:
-    """Run ``passes`` in order on ``graph``; those of a :class:`Group` until they are stable.
+    """Run ``passes`` in order on ``graph``; groups are repeated until they are stable.
 
     Parameters
     ----------
     graph : Graph
     passes : sequence of passes
-        Stages, groups and passes; a user's own may be among them.
+        Stages, groups and passes, including users' passes.
     verify : bool
         Check the graph after every pass, and its form after every :class:`Stage`.
     step : callable
-        Gets the stage, if the pass is part of one, and the name of each pass before it runs.
+        Called before each pass with its name, and the stage if the pass is part of one.
 
     Returns
     -------
@@ -210,8 +211,8 @@ def run_pipeline(
     Raises
     ------
     InternalError
-        If a group never settles; with ``verify``, if a pass breaks the graph, or a stage leaves
-        what its form says is gone.
+        If a group never becomes stable; with ``verify`` also if a pass breaks the graph, or the
+        graph lacks a stage's form afterwards.
     """
     records: list[PassRecord] = []
     ops = _ops(graph)
@@ -219,6 +220,7 @@ def run_pipeline(
     stage = ""
 
     def run(pass_: Pass) -> bool:
+        """Run one pass and append its record; return whether it changed the graph."""
         nonlocal ops
         step(f"{stage}: {name_of(pass_)}" if stage else name_of(pass_))
         graph.listener.enter(stage, name_of(pass_))
@@ -263,7 +265,7 @@ def _ops(graph: Graph) -> Counter[str]:
 
 
 def _log(record: PassRecord, graph: Graph) -> None:
-    """Tell what a pass did; and, to those who want all, the graph that it left."""
+    """Log what a pass did; at the finest level also the graph after it."""
     if not _LOGGER.isEnabledFor(logging.INFO):
         return
     ops = ", ".join(f"{count:+d} {op}" for op, count in record.ops.items())
@@ -274,13 +276,13 @@ def _log(record: PassRecord, graph: Graph) -> None:
 
 
 def _dump(when: str, graph: Graph) -> None:
-    """Show the graph as it is now: a handler may look at a record later."""
+    """Log the graph as text now, because handlers may format a record later."""
     if _LOGGER.isEnabledFor(logging.DEBUG):
         _LOGGER.debug("%s:\n%s", when, str(graph))
 
 
 def name_of(pass_: Pass) -> str:
-    """Return what a stage or a pass is called."""
+    """Return the name of a stage, a group or a pass."""
     if isinstance(pass_, Stage):
         return pass_.name
     return getattr(pass_, "__name__", type(pass_).__name__)

@@ -196,7 +196,7 @@ class _Axis:
         return self._apply("ADD", y, 1)
 
     def _far(self, distance: str) -> str:
-        """Return the weight ((a d - 5 a) d + 8 a) d - 4 a of an element d = ``distance`` + 1 away."""
+        """Return the weight ((a d - 5 a) d + 8 a) d - 4 a of an element d = distance + 1 away."""
         d = self._apply("ADD", distance, 1)
         y = self._apply("SUB", self._apply("MUL", d, _A), 5 * _A)
         y = self._apply("ADD", self.ctx.emit("MUL", [y, d]), 8 * _A)

@@ -1,7 +1,7 @@
-"""Describe integer tensors that count: positions, and what is computed from them.
+"""Describe integer tensors that count, such as positions and what is computed from them.
 
-Where sizes vary such a tensor is no constant, yet all is known about it: each element is a number
-plus, for each axis, a step times the index. What masks and lookups do with it then follows.
+If sizes vary, such a tensor is not constant, but it is fully known: each element is a start plus,
+for each axis, a step times the index. This decides the results of masks and lookups.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import Shape
 
 _INTEGERS = ("int64", "int32")
-_MAX_CONSTANT = 1 << 16  # elements; larger constants are not looked at
-_MAX_FOLLOWED = 100  # tensors that one search looks at; a loop that is unrolled has thousands
+_MAX_CONSTANT = 1 << 16  # elements; larger constants are not inspected
+_MAX_FOLLOWED = 100  # tensors that one search visits; an unrolled loop has thousands
 
 _ORDERS = {
     "LT": operator.lt,
@@ -40,7 +40,7 @@ class Affine(NamedTuple):
     steps: tuple[int, ...]
 
     def limits(self, shape: Shape) -> tuple[int, int]:
-        """Return the least and the largest element; UndecidedError where sizes decide which."""
+        """Return the smallest and the largest element; UndecidedError if sizes decide which."""
         low = high = self.start
         for step, size in zip(self.steps, shape, strict=True):
             if step >= 0:
@@ -56,17 +56,17 @@ class Affine(NamedTuple):
 
 
 def affine(graph: Graph, tensor: str) -> Affine | None:
-    """Return what is known of an integer tensor that counts; None for any other."""
+    """Return the description of an integer tensor that counts; None for any other tensor."""
     return _Search(graph).affine(tensor)
 
 
 def truth(graph: Graph, tensor: str) -> bool | None:
-    """Return what every element of a bool tensor is, whatever the inputs; None if not known."""
+    """Return the value that all elements of a bool tensor have for all inputs; None if unknown."""
     return _Search(graph).truth(tensor)
 
 
 def comparison(graph: Graph, tensor: str) -> tuple[str, Affine] | None:
-    """Return what ``tensor`` compares with 0, and how, if it compares tensors that count.
+    """Return how ``tensor`` compares a counting tensor with 0, if it compares tensors that count.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def comparison(graph: Graph, tensor: str) -> tuple[str, Affine] | None:
 
 
 class _Search:
-    """Looks at a tensor's makers, at each once: many paths may lead to one."""
+    """A search over the nodes that a tensor depends on; each is visited once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -86,7 +86,7 @@ class _Search:
 
     def affine(self, tensor: str) -> Affine | None:
         if tensor not in self._affine and self._has_room():
-            self._affine[tensor] = None  # counts while its makers are looked at
+            self._affine[tensor] = None  # the number of nodes visited so far
             self._affine[tensor] = _affine(self, tensor)
         return self._affine.get(tensor)
 
@@ -101,6 +101,7 @@ class _Search:
 
 
 def _affine(search: _Search, tensor: str) -> Affine | None:
+    """Describe a tensor by the node that makes it; None if it does not count."""
     graph = search.graph
     spec = graph.tensors[tensor]
     if spec.dtype not in _INTEGERS:
@@ -118,6 +119,7 @@ def _affine(search: _Search, tensor: str) -> Affine | None:
 
 
 def _truth(search: _Search, tensor: str) -> bool | None:
+    """Return the value of all elements of a bool tensor, by the node that makes it."""
     graph = search.graph
     if graph.tensors[tensor].dtype != "bool":
         return None
@@ -162,7 +164,7 @@ def _comparison(search: _Search, tensor: str) -> tuple[str, Affine] | None:
 
 
 def _compare(search: _Search, node: Node) -> bool | None:
-    """Decide a comparison whose operands count, if it comes out the same for all elements."""
+    """Decide a comparison of counting operands, if the result is the same for all elements."""
     found = _comparison(search, node.output)
     if found is None:
         return None
@@ -179,15 +181,16 @@ def _compare(search: _Search, node: Node) -> bool | None:
 
 
 def _plain(found: Affine, shape: Shape) -> Affine:
-    """Return ``found`` in its one form: an axis of size 1 has no step."""
+    """Return ``found`` in normal form: an axis of size 1 has no step."""
     steps = zip(found.steps, shape, strict=True)
     return Affine(found.start, tuple(0 if size == 1 else step for step, size in steps))
 
 
 def _viewed(graph: Graph, node: Node, found: Affine) -> Affine | None:
-    """Return what a view takes of elements that count.
+    """Return the description of a view of elements that count.
 
-    Their steps are strides: a counting tensor lies in the numbers as a strided one in memory.
+    Steps behave like strides: a counting tensor views the integers as a strided tensor views
+    memory.
     """
     view = node.definition.view
     assert view is not None
@@ -218,7 +221,7 @@ def _constant(graph: Graph, tensor: str) -> Affine | None:
 
 
 def _operands(search: _Search, node: Node) -> list[Affine | None]:
-    """Return the operands of an elementwise node, their axes aligned with its output's."""
+    """Return the operands of an elementwise node, with axes aligned to its output's."""
     rank = len(search.graph.tensors[node.output].shape)
     aligned: list[Affine | None] = []
     for operand in node.operands():
@@ -245,7 +248,7 @@ def _cast(search: _Search, node: Node) -> Affine | None:
 
 
 def _cat(search: _Search, node: Node) -> Affine | None:
-    """Follow parts of which each begins where the one before it would go on."""
+    """Describe a concatenation in which each part continues the one before it."""
     axis = node.attrs["axis"]
     parts = [search.affine(name) for name in node.inputs]
     sizes = [search.graph.tensors[name].shape[axis] for name in node.inputs]
@@ -267,7 +270,7 @@ def _cat(search: _Search, node: Node) -> Affine | None:
 
 
 def _cumsum(search: _Search, node: Node) -> Affine | None:
-    """Follow sums of equal elements."""
+    """Describe the running sums of equal elements."""
     found, axis = search.affine(node.inputs[0]), node.attrs["axis"]
     if found is None or not found.is_uniform:
         return None
@@ -299,7 +302,7 @@ def _product(search: _Search, node: Node) -> Affine | None:
 
 
 def _gather(search: _Search, node: Node) -> Affine | None:
-    """Follow a gather: elements taken from equal elements are equal."""
+    """Describe a gather: elements taken from equal elements are equal."""
     found = search.affine(node.inputs[0])
     if found is None or not found.is_uniform:
         return None

@@ -1,4 +1,4 @@
-"""Tell which tensors hold a batch along their first dim, and which nodes keep its items apart."""
+"""Find the tensors that hold a batch along their first dim, and nodes that keep items apart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ class BatchAxes:
     Attributes
     ----------
     items : int
-        How many there are: the first dim of most inputs; 0 where no input has one.
+        The number of items: the first dim of most inputs; 0 if no input has one.
     rows : dict of str to int
-        For each tensor [items * r, ...] of which r rows after the other are of one item alone, r.
+        For each tensor [items * r, ...] in which every r consecutive rows belong to one item, r.
     """
 
     def __init__(self, graph: Graph) -> None:
+        """Find the batch of the inputs, and follow it through the nodes."""
         self._graph = graph
         firsts = {
             name: shape[0]
@@ -47,11 +48,11 @@ class BatchAxes:
                 self._cut[node.output] = cut
 
     def keeps_apart(self, node: Node) -> bool:
-        """Return whether each item of the output depends on that item of the inputs alone."""
+        """Return whether each item of the output depends only on the same item of the inputs."""
         return node.output in self.rows
 
     def cut_inputs(self, node: Node) -> set[str]:
-        """Return the inputs of a node that keeps items apart that are cut along with its output."""
+        """Return the inputs that are split along with a node that keeps items apart."""
         return self._cut[node.output]
 
     def rows_of(self, tensor: str, items: Range) -> Range:
@@ -60,7 +61,7 @@ class BatchAxes:
         return items[0] * rows, items[1] * rows
 
     def _cut_inputs(self, node: Node) -> set[str]:
-        """Return what is cut along with the output of ``node``; nothing if items are not apart."""
+        """Return the inputs that are split along with the output; none if items are not apart."""
         graph, batches = self._graph, self.rows.keys() & set(node.inputs)
         output = graph.tensors[node.output].shape
         if not batches or not output or not graph.is_static(node) or not output[0]:
@@ -84,11 +85,11 @@ class BatchAxes:
 
 
 def _first_axes(region: Region) -> list[int]:
-    """Return the axes of an input that the first axis of the output needs a range of."""
+    """Return the axes of an input that depend on the first axis of the output."""
     return [axis for axis, relation in enumerate(region) if 0 in output_axes(relation)]
 
 
 def _keeps_order(region: Region) -> bool:
-    """Whether equal ranges of the output's first axis need equal ranges that do not overlap."""
+    """Return whether equal ranges of the first output axis need disjoint, equal ranges."""
     relations = [region[axis] for axis in _first_axes(region)]
     return all(isinstance(relation, (Same, Grouped)) for relation in relations)

@@ -1,4 +1,4 @@
-"""Tell apart the inputs of a node of control flow, and find what a block needs."""
+"""Classify the inputs of control-flow nodes, and find what a block needs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-#: Ops that run a body again and again.
+#: Ops that run a body repeatedly.
 LOOPS = ("WHILE", "SCAN")
 
 
 class Operands(NamedTuple):
-    """Maps the inputs of a node to those of its blocks: in order, from ``first`` on.
+    """The positions at which the inputs of a node become inputs of its blocks.
 
     Attributes
     ----------
     first : int
-        Inputs before them: the predicate of an IF.
+        The number of inputs before the blocks' inputs: 1 for the predicate of an IF.
     carries : int
-        How many of them the body computes anew.
+        The number of carries, which the body replaces.
     xs : int
-        How many, behind the carries, it is given slices of. The others are the same every time.
+        The number of inputs after the carries of which each step gets a slice. The others are the
+        same in every step.
     """
 
     first: int
@@ -33,12 +34,12 @@ class Operands(NamedTuple):
 
     @property
     def others(self) -> int:
-        """Which block input is the first of the others."""
+        """Return the index of the first block input that is neither a carry nor a slice."""
         return self.carries + self.xs
 
 
 def operands(node: Node) -> Operands:
-    """Return what the inputs of a node with blocks are."""
+    """Return the positions of the inputs of a node with blocks."""
     if node.op == "IF":
         return Operands(1, 0, 0)
     attrs = node.complete_attrs()
@@ -46,7 +47,7 @@ def operands(node: Node) -> Operands:
 
 
 def inputs_needed(block: Graph, tensor: str) -> set[str]:
-    """Return the inputs of a block that decide a tensor of it."""
+    """Return the inputs of a block on which a tensor of it depends."""
     needed: set[str] = set()
     seen: set[str] = set()
     stack = [tensor]
@@ -63,7 +64,7 @@ def inputs_needed(block: Graph, tensor: str) -> set[str]:
 
 
 def splice(graph: Graph, block: Graph, arguments: list[str]) -> list[str]:
-    """Add the nodes of a block, given its inputs; return what its outputs are."""
+    """Add the nodes of a block to the graph, with these inputs; return its outputs."""
     names = dict(zip(block.inputs, arguments, strict=True))
     for name, constant in block.constants.items():
         names[name] = graph.add_constant(name, constant)
@@ -74,7 +75,7 @@ def splice(graph: Graph, block: Graph, arguments: list[str]) -> list[str]:
 
 
 def copy_node(graph: Graph, node: Node, names: dict[str, str]) -> tuple[str, ...]:
-    """Add a node like one of another graph, whose tensors ``names`` maps to the graph's."""
+    """Add a copy of another graph's node; ``names`` maps its tensors to the graph's."""
     return graph.add_multi_output(
         node.op,
         [names.get(name, name) for name in node.inputs],

@@ -1,4 +1,4 @@
-"""Estimate times of a graph's nodes: for passes that weigh one form against another."""
+"""Estimate times of a graph's nodes, for passes that compare alternatives."""
 
 from __future__ import annotations
 

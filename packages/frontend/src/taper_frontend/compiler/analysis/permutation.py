@@ -1,4 +1,4 @@
-"""Describe nodes that reorder axes alike, whether they are TRANSPOSE or PERMUTE."""
+"""Describe nodes that permute axes, whether they are TRANSPOSE or PERMUTE."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def permutation(graph: Graph, node: Node) -> tuple[int, ...] | None:
-    """Return the input axis each output axis is; None if ``node`` is neither of the two ops."""
+    """Return the input axis of each output axis; None if ``node`` is neither of the two ops."""
     rank = len(graph.tensors[node.output].shape)
     attrs = node.attrs
     if node.op == "TRANSPOSE":
@@ -26,7 +26,7 @@ def permutation(graph: Graph, node: Node) -> tuple[int, ...] | None:
 
 
 def permutation_op(axes: Sequence[int]) -> tuple[str, dict[str, Any]]:
-    """Op and attrs that reorder axes so: TRANSPOSE where exactly two change place, else PERMUTE."""
+    """Return op and attrs of a permutation: TRANSPOSE if exactly two axes change, else PERMUTE."""
     moved = [i for i, axis in enumerate(axes) if axis != i]
     if len(moved) == 2:
         return "TRANSPOSE", {"axis0": moved[0], "axis1": moved[1]}

@@ -1,6 +1,6 @@
-"""Find products: nodes that multiply by a weight and take an epilogue.
+"""Find products, which are nodes that multiply by a weight and take an epilogue.
 
-Which ops are products, and how their weights are stored, their definitions say.
+The ops' definitions say which ops are products, and how their weights are stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_product(node: Node) -> bool:
-    """Return whether the op of ``node`` multiplies by a weight, and can have an epilogue."""
+    """Return whether the op of ``node`` multiplies by a weight and can have an epilogue."""
     op = node.definition
     return bool(op.weights) and EPILOGUE.keys() <= op.attrs.keys()
 
@@ -33,15 +33,15 @@ def is_plain_matmul(node: Node | None) -> TypeGuard[Node]:
 
 
 def packing(node: Node, weight: TensorType, attrs: Attrs) -> str | None:
-    """Return the format in which the op of ``node`` reads such a weight, None if as it lies."""
+    """Return the format in which the op of ``node`` reads such a weight; None for plain."""
     rule = node.definition.packing
     return rule and rule(weight, attrs)
 
 
 def constant_weight(graph: Graph, node: Node) -> str | None:
-    """Return the plain constant that a product would read packed, None if there is none.
+    """Return the plain constant that a product could read packed; None if there is none.
 
-    It may be stored in a narrower dtype, behind the CAST that decodes it.
+    It may be stored in a narrower dtype, with a CAST that decodes it.
     """
     if not is_product(node):
         return None
@@ -61,7 +61,7 @@ def _decodes(graph: Graph, node: Node) -> bool:
 
 
 def has_own_weight(graph: Graph, node: Node) -> bool:
-    """Return whether a product has a plain float32 constant for weight that nothing else reads.
+    """Return whether a product's weight is a plain float32 constant that nothing else reads.
 
     Its last dimension, or the first of the two with transpose_b, is the last one of the output.
     """

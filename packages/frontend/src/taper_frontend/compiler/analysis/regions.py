@@ -1,4 +1,4 @@
-"""Ask what a node of a graph needs of its inputs."""
+"""Find which parts of its inputs a node of a graph needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def regions(graph: Graph, node: Node) -> Sequence[Region]:
 def part_of(graph: Graph, node: Node, cuts: Mapping[int, Range]) -> Part | None:
     """Return how ``node`` computes ranges of its output's axes from parts of its inputs.
 
-    None where its op cannot.
+    Return None if its op cannot do that.
     """
     types = graph.input_types(node)
     return node.definition.part(types, graph.tensors[node.output].type, node.attrs, cuts)

@@ -1,4 +1,4 @@
-"""Find the tensors that follow from constants alone."""
+"""Find the tensors that depend only on constants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def static_constants(graph: Graph) -> dict[str, Constant]:
-    """Return the constants, and as recipes what nodes make of them alone. Nothing is computed."""
+    """Return the constants, and recipes of all tensors computed only from them.
+
+    Nothing is computed.
+    """
     constants: dict[str, Constant] = dict(graph.constants)
     for node in graph.order():
         if _is_foldable(graph, node) and all(name in constants for name in node.reads):
@@ -36,5 +39,5 @@ def _derived(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> lis
 
 
 def _is_bound_copy(graph: Graph, node: Node) -> bool:
-    """Return whether ``node`` is there to make an output, or a size, of a constant; it stays."""
+    """Return whether ``node`` copies a constant to an output or a size, and so must stay."""
     return node.op == "COPY" and (graph.is_output(node.output) or graph.is_origin(node.output))

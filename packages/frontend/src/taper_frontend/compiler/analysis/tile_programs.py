@@ -1,4 +1,4 @@
-"""Describe elementwise nodes, and the tile programs they fuse to."""
+"""Describe elementwise nodes, and the tile programs to which they are fused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_elementwise(node: Node) -> bool:
-    """Whether ``node`` computes each element of its output from one element of each operand."""
+    """Return whether ``node`` computes each element from one element of each operand."""
     return node.op in MICROOPS or node.op in ("CAST", "MAP")
 
 
@@ -28,21 +28,21 @@ def is_fusable(graph: Graph, node: Node) -> bool:
         return False
     if node.op == "CAST":
         return is_native_cast(*dtypes)
-    # A program takes any dtype that a CAST in it does.
+    # A program supports every dtype that a CAST in it supports.
     return node.op == "MAP" or (is_elementwise(node) and all(d in NATIVE for d in dtypes))
 
 
 def may_refuse(node: Node) -> bool:
-    """Return whether an elementwise node refuses some values, as a division does 0."""
+    """Return whether an elementwise node refuses some values, as a division refuses 0."""
     return not node.attrs.get("by_zero", True) or any(map(refuses, node.attrs.get("code", ())))
 
 
 @dataclass(slots=True)
 class TileProgram:
-    """Elementwise nodes as one list of instructions, in the form of the attrs of MAP.
+    """Elementwise nodes as a list of instructions, in the form of MAP's attrs.
 
-    Values are numbered: first ``inputs``, then the result of each instruction. ``args`` holds the
-    operands of all instructions; -1, -2, ... stand for ``scalars``.
+    Values are numbered: ``inputs`` first, then the result of each instruction. ``args`` holds the
+    operands of all instructions; -1, -2, ... denote ``scalars``.
     """
 
     inputs: list[str]
@@ -52,46 +52,46 @@ class TileProgram:
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """As attrs of a node."""
+        """Return the attrs of the node."""
         attrs = {"code": tuple(self.code), "args": tuple(self.args)}
         return attrs | ({"scalars": tuple(self.scalars)} if self.scalars else {})
 
     def scalar(self, value: float) -> int:
-        """Return the arg that stands for a number."""
+        """Return the arg that denotes a number."""
         for index, known in enumerate(self.scalars):
-            if repr(known) == repr(value):  # 0.0 is neither -0.0 nor False
+            if repr(known) == repr(value):  # 0.0 differs from -0.0 and from False
                 return -1 - index
         self.scalars.append(value)
         return -len(self.scalars)
 
     def instruction(self, code: str, args: Sequence[int]) -> int:
-        """Append an instruction and return the value it makes."""
+        """Append an instruction and return the number of its value."""
         self.code.append(code)
         self.args += args
         return len(self.inputs) + len(self.code) - 1
 
 
 def external_inputs(nodes: Sequence[Node], first: Sequence[str] = ()) -> list[str]:
-    """Return what ``nodes`` read from outside, each tensor once, starting with ``first``."""
+    """Return the tensors that ``nodes`` read from outside, without duplicates, after ``first``."""
     inside = {node.output for node in nodes}
     names = [name for node in nodes for name in node.inputs if name not in inside]
     return list(dict.fromkeys([*first, *names]))
 
 
 def instruction_count(node: Node) -> int:
-    """Return how many instructions an elementwise node is."""
+    """Return the number of instructions of an elementwise node."""
     return len(node.attrs["code"]) if node.op == "MAP" else 1
 
 
 def tile_program(nodes: Sequence[Node], first: Sequence[str] = ()) -> TileProgram:
-    """Join elementwise nodes into one program whose result is that of the last.
+    """Join elementwise nodes into one program whose result is that of the last node.
 
     Parameters
     ----------
     nodes : sequence of Node
-        In topological order.
+        The nodes in topological order.
     first : sequence of str
-        Tensors that are values 0.. whether or not they are read first.
+        Tensors that are the first values, whatever the nodes read first.
     """
     program = TileProgram(external_inputs(nodes, first))
     values = {name: index for index, name in enumerate(program.inputs)}

@@ -1,4 +1,4 @@
-"""Find which tensors are views, and with what strides they and their readers can be."""
+"""Find which tensors can be views, and the strides that they and their readers allow."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def view_of(graph: Graph, node: Node, strides: Shape) -> View | None:
-    """Return where the output of ``node`` lies in its first input, if that has these strides.
+    """Return the view of the first input that is the output of ``node``, for these strides.
 
-    None where strides cannot express it, and for an op that computes values.
+    Return None if strides cannot express it, or the op computes values.
     """
     rule = node.definition.view
     if rule is None:
@@ -37,7 +37,7 @@ def strides_of(graph: Graph, tensor: str) -> Shape:
 
 
 def view_roots(graph: Graph, order: Iterable[Node]) -> dict[str, str]:
-    """Return for each tensor the one whose memory it shows, if every node that can is a view."""
+    """Return, for each tensor, the tensor that owns its memory if views are used if possible."""
     roots = {name: name for name in graph.tensors}
     strides: dict[str, Shape] = {}
     for node in order:
@@ -53,7 +53,7 @@ def view_roots(graph: Graph, order: Iterable[Node]) -> dict[str, str]:
 
 
 def is_free_reshape(graph: Graph, tensor: str, shape: Shape) -> bool:
-    """Return whether ``tensor`` in another shape is a view, not a copy."""
+    """Return whether a reshape of ``tensor`` is a view, not a copy."""
     rule = REGISTRY["RESHAPE"].view
     assert rule is not None
     attrs = {"shape": shape}
@@ -61,13 +61,13 @@ def is_free_reshape(graph: Graph, tensor: str, shape: Shape) -> bool:
 
 
 def can_have_strides(graph: Graph, tensor: str, strides: Shape, *, copies: bool) -> bool:
-    """Return whether ``tensor`` can lie in memory with ``strides`` for all that reads it.
+    """Return whether ``tensor`` can have these ``strides`` for all its readers.
 
     Parameters
     ----------
     copies : bool
-        Whether a node that moves values may then copy them where its op takes such strides; else it
-        has to be a view that can be read as well.
+        Whether a node that moves values may copy them, if its op accepts such strides. If not, it
+        must be a view whose readers accept its strides, too.
     """
     if graph.is_output(tensor):
         return False

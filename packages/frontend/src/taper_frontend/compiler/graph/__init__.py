@@ -1,4 +1,4 @@
-"""Represent a program as a graph that lowering builds and passes rewrite."""
+"""Represent a program as a graph, which lowering builds and passes rewrite."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Builder(Structure):
-    """A graph that tensors and nodes are added to."""
+    """Adds tensors and nodes to a graph."""
 
     def new_block(self) -> Self:
-        """Return an empty graph for a node of this one: it has the same size variables."""
+        """Return an empty graph for a node of this one, with the same size variables."""
         block = type(self)()
         block.sizes, block.examples = self.sizes, self.examples
         return block
@@ -51,7 +51,7 @@ class Builder(Structure):
         dtype: str | None = None,
         shape: Sequence[int] | None = None,
     ) -> str:
-        """Add a state, whose value stays what it is until :meth:`set_next` says otherwise.
+        """Add a state; its value does not change unless :meth:`set_next` is called.
 
         Parameters
         ----------
@@ -60,10 +60,10 @@ class Builder(Structure):
         first : numpy.ndarray
             The value before the first run.
         dtype : str, optional
-            As :meth:`add_constant` takes it.
+            See :meth:`add_constant`.
         shape : sequence of size, optional
-            That of ``first``, with a size variable in place of a dim of 1. A plan has such states
-            only where they begin as zeros.
+            The shape of ``first``, with a size variable in place of a dim of 1. Such a state must
+            start as zeros.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class Builder(Structure):
         value : Constant or numpy.ndarray
             An array is a literal: see :func:`taper_frontend.compiler.graph.constants.literal`.
         dtype : str, optional
-            Of an array, where numpy has no such type.
+            The dtype of an array, if numpy has no such type.
 
         Returns
         -------
@@ -124,18 +124,18 @@ class Builder(Structure):
         name: str | None = None,
         source: SourceLine | str = "",
     ) -> str:
-        """Add a node of one output; the op's definition infers its type.
+        """Add a node with one output, whose type the op's definition infers.
 
         Parameters
         ----------
         op : str
         inputs : sequence of str or None
-            Existing tensors; None for an optional one that is absent.
+            Existing tensors; None for an absent optional input.
         attrs : mapping, optional
         name : str, optional
-            Wanted name of the output; the op's in lower case if not given.
+            Wanted name of the output; by default the op's in lower case.
         source : SourceLine or str, optional
-            The user's source line, if it is a string.
+            A string is the user's source line.
 
         Returns
         -------
@@ -145,8 +145,7 @@ class Builder(Structure):
         Raises
         ------
         OpError
-            If there is no such op, it does not allow these inputs or attrs, or it has several
-            outputs.
+            If the op is unknown, does not accept these inputs or attrs, or has several outputs.
         """
         return self._add_node(op, inputs, attrs, (), name, source, one=True)[0]
 
@@ -160,16 +159,16 @@ class Builder(Structure):
         name: str | None = None,
         source: SourceLine | str = "",
     ) -> tuple[str, ...]:
-        """Add a node of any number of outputs; the op's definition infers their types.
+        """Add a node with any number of outputs, whose types the op's definition infers.
 
         Parameters
         ----------
         op, inputs, attrs, source
-            As :meth:`add_node` takes them.
+            See :meth:`add_node`.
         blocks : sequence of Graph
-            Of an op of control flow; they belong to the node from then on.
+            The blocks of a control-flow op, which belong to the node from now on.
         name : str, optional
-            Wanted name of the first output; that of the second is ``name.1`` and so on.
+            Wanted name of the first output; the second is ``name.1`` and so on.
 
         Returns
         -------
@@ -179,7 +178,7 @@ class Builder(Structure):
         Raises
         ------
         OpError
-            If there is no such op, or it does not allow these inputs, attrs or blocks.
+            If the op is unknown, or does not accept these inputs, attrs or blocks.
         """
         return self._add_node(op, inputs, attrs, blocks, name, source)
 
@@ -187,22 +186,22 @@ class Builder(Structure):
     def add_computed_size(
         self, name: str, limits: tuple[int, int], origin: tuple[str, int], example: int
     ) -> None:
-        """Add a size variable whose value a node computes, or an input gives.
+        """Add a size variable whose value is an element of a node's output, or of an input.
 
         Parameters
         ----------
         name : str
         limits : tuple of int
-            The least and the largest value.
+            The smallest and the largest value.
         origin : tuple of str and int
-            An int64 tensor that a node makes, or an input, and which of its elements.
+            An int64 tensor that a node computes, or an input, and the index of the element.
         example : int
             A typical value.
 
         Raises
         ------
         InternalError
-            If there is such a variable, or the tensor is none that can be an origin.
+            If the variable exists already, or the tensor cannot be an origin.
         """
         tensor, element = origin
         self._check_exists(tensor)
@@ -268,7 +267,7 @@ class Builder(Structure):
 
 
 def _literal(what: str, array: np.ndarray, dtype: str | None) -> Literal:
-    """Make a literal, or say what is wrong with the array of ``what``."""
+    """Make a literal; raise an error about ``what`` if the array is invalid."""
     try:
         return literal(array, dtype)
     except OpError as error:
@@ -276,7 +275,7 @@ def _literal(what: str, array: np.ndarray, dtype: str | None) -> Literal:
 
 
 def present(inputs: Sequence[str | None]) -> list[str]:
-    """Return the inputs as nodes have them: named where they are absent, and not so at the end."""
+    """Return the inputs in the form of nodes: absent ones are named, or left out at the end."""
     names = [ABSENT if name is None else name for name in inputs]
     while names and names[-1] == ABSENT:
         names.pop()
@@ -284,5 +283,5 @@ def present(inputs: Sequence[str | None]) -> list[str]:
 
 
 def plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attrs with their lists frozen: nodes may share them."""
+    """Return attrs with their lists frozen, so that nodes may share them."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in attrs.items()}

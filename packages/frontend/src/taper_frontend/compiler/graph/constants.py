@@ -1,7 +1,7 @@
-"""Describe constants by recipes: a parameter, a literal, or a node over such.
+"""Represent constants by recipes: a parameter, a literal, or an op over other constants.
 
-A constant is evaluated when its value is asked for, and not kept unless it is small. So a graph
-over a model's weights holds none of them, and a plan gets one at a time.
+A constant is evaluated when its value is needed, and the value is kept only if it is small. So a
+graph holds none of a model's weights in memory, and a plan gets them one at a time.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from taper_runtime.ops.opdef import Shape
 
-#: Bytes up to which a value that has been computed is kept, to be asked for again.
+#: Computed values of up to so many bytes are kept for later calls.
 _KEPT = 64 << 10
 
-#: Bytes up to which the value of what a parameter decides may be looked at.
+#: A value that depends on a parameter may be inspected if it has at most so many bytes.
 _VISIBLE = 4 << 20
 
 
 class Constant(ABC):
-    """A tensor that depends on no input. Immutable; compared by identity.
+    """A tensor that does not depend on inputs. Immutable; compared by identity.
 
     Attributes
     ----------
@@ -46,42 +46,42 @@ class Constant(ABC):
 
     @property
     def dtype(self) -> str:
-        """The dtype's name."""
+        """Return the dtype's name."""
         return self.type.dtype
 
     @property
     def shape(self) -> Shape:
-        """The sizes, all of them ints."""
+        """Return the sizes, which are all ints."""
         return self.type.shape
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value."""
+        """Return the size of the value in bytes."""
         return self.type.nbytes
 
     @property
     def is_literal(self) -> bool:
-        """Return whether no parameter decides the value."""
+        """Return whether the value depends on no parameter."""
         return not any(isinstance(leaf, Parameter) for leaf in steps(self))
 
     @cached_property
     def is_open(self) -> bool:
-        """Return whether the value may be another by the time of a run: nothing may look at it."""
+        """Return whether the value may differ in a run, so that it must not be inspected."""
         return any(isinstance(leaf, Parameter) and leaf.is_replaceable for leaf in steps(self))
 
     @cached_property
     def digest(self) -> bytes:
-        """A digest of the value: equal for constants of one type with the same elements."""
+        """Return a digest of the value, equal for constants of one type with equal elements."""
         return hashlib.sha256(self.value().reshape(-1).view("u1").data).digest()
 
     @property
     @abstractmethod
     def identity(self) -> bytes:
-        """A digest that only constants share which are computed alike from the same leaves."""
+        """Return a digest that is equal for constants computed alike from the same leaves."""
 
     @abstractmethod
     def value(self) -> np.ndarray:
-        """Return the value, a C-contiguous array of the dtype's storage type: read it only.
+        """Return the value, a C-contiguous array of the dtype's storage type; do not write to it.
 
         Raises
         ------
@@ -97,18 +97,18 @@ class Parameter(Constant):
     Attributes
     ----------
     names : tuple of str
-        In the module's state dict; more than one where parameters are tied.
+        The names in the module's state dict; several if parameters are tied.
     read : callable
-        Returns the value; every time the same.
+        Returns the value, which is the same every time.
     kind : str
-        What a plan calls it: "parameter", "buffer" or "constant".
+        Its kind in a plan: "parameter", "buffer" or "constant".
     is_replaceable : bool
-        Whether a session may give it another value.
+        Whether a session may replace its value.
     is_complex : bool
         Whether users see complex numbers, whose parts lie along the last axis.
     quantization : object or None
-        Which numbers the elements stand for, as the reader of the parameter's file tells it. No
-        pass reads it.
+        Quantisation info from the parameter's file: the numbers that the elements represent. No
+        pass uses it.
     """
 
     type: TensorType
@@ -121,17 +121,17 @@ class Parameter(Constant):
 
     @property
     def identity(self) -> bytes:
-        """Digest of the object's own number: each parameter is one object."""
+        """Return a digest of the object's id: each parameter is one object."""
         return _digest("parameter", id(self))
 
     def value(self) -> np.ndarray:
-        """Return what the module holds."""
+        """Return the value in the module."""
         return self.read()
 
 
 @dataclass(frozen=True, eq=False)
 class Literal(Constant):
-    """An array that is no parameter: a number that the model writes, a mask.
+    """An array that is not a parameter: a number in the model's code, or a mask.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Literal(Constant):
 
     @property
     def identity(self) -> bytes:
-        """Digest of the address: equal arrays at different places may differ."""
+        """Return a digest of the address; equal arrays at different places may differ in it."""
         return _digest("literal", self.array.ctypes.data, self.type)
 
     def value(self) -> np.ndarray:
@@ -154,20 +154,20 @@ class Literal(Constant):
 
 @dataclass(frozen=True, eq=False)
 class Derived(Constant):
-    """What an op makes of other constants: one of its outputs.
+    """One output of an op on other constants.
 
     Attributes
     ----------
     op : str
-        Name in the op registry.
+        The name in the op registry.
     inputs : tuple of Constant or None
-        None where an optional input is absent.
+        None for an absent optional input.
     attrs : dict
-        Plain data without sizes that vary.
+        Plain data without varying sizes.
     source : str
-        The user's source line, empty where unknown.
+        The user's source line; empty if unknown.
     index : int
-        Which of the op's outputs.
+        The index of the op's output.
     """
 
     type: TensorType
@@ -180,12 +180,12 @@ class Derived(Constant):
 
     @property
     def reads(self) -> list[Constant]:
-        """The inputs that are there."""
+        """Return the inputs that are present."""
         return [constant for constant in self.inputs if constant is not None]
 
     @property
     def identity(self) -> bytes:
-        """Digest of the op, its attrs and the identities of its inputs."""
+        """Return a digest of the op, its attrs and the identities of its inputs."""
         if "identity" not in self._known:
             complete = sorted(REGISTRY[self.op].complete(self.attrs).items())
             inputs = [None if x is None else x.identity for x in self.inputs]
@@ -194,7 +194,7 @@ class Derived(Constant):
         return identity
 
     def value(self) -> np.ndarray:
-        """Compute the value step by step, and keep no step longer than another needs it."""
+        """Compute the value step by step; no step is kept longer than another one needs it."""
         if "value" in self._known:
             known: np.ndarray = self._known["value"]
             return known
@@ -220,7 +220,7 @@ def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
     ----------
     array : numpy.ndarray
     dtype : str, optional
-        Needed only where numpy has no such type: bfloat16 is given as its bits in uint16.
+        Required only if numpy has no such type: bfloat16 is passed as its bits in uint16.
 
     Raises
     ------
@@ -237,12 +237,12 @@ def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
 def derived(
     op: str, inputs: Sequence[Constant], attrs: Mapping[str, Any] | None = None, source: str = ""
 ) -> Derived:
-    """Make the constant that ``op``, of one output, computes; nothing is computed yet.
+    """Make the constant that ``op``, which has one output, computes; nothing is computed yet.
 
     Raises
     ------
     OpError
-        If the op does not allow these inputs or attrs.
+        If the op does not accept these inputs or attrs.
     """
     attrs = dict(attrs or {})
     inferred = REGISTRY[op].infer_type([constant.type for constant in inputs], attrs)
@@ -250,7 +250,7 @@ def derived(
 
 
 def reshaped(constant: Constant, shape: Shape) -> Constant:
-    """Return the same elements in another shape."""
+    """Return a constant with the same elements in another shape."""
     return constant if constant.shape == shape else derived("RESHAPE", [constant], {"shape": shape})
 
 
@@ -260,15 +260,16 @@ def transposed(constant: Constant) -> Constant:
 
 
 def filled(value: float, shape: Shape) -> Constant:
-    """Return a float32 tensor of one number."""
+    """Return a float32 constant of one repeated number."""
     return derived("EXPAND", [literal(np.array(value, np.float32))], {"shape": shape})
 
 
 def visible(constant: Constant) -> np.ndarray | None:
-    """Return the value of a constant that may decide what a graph looks like, else None.
+    """Return the value of a constant that may decide the form of a graph, else None.
 
-    That is a small tensor, and what follows from literals and small tensors. Other parameters may
-    be large, and read from a disk. None of what a session may replace, and what follows from it.
+    These are small tensors, and tensors computed from literals and small tensors. Other parameters
+    may be large and must be read from a disk. Weights that a session may replace, and everything
+    that depends on them, are excluded.
     """
     if constant.is_open:
         return None
@@ -282,13 +283,13 @@ def visible(constant: Constant) -> np.ndarray | None:
 def steps(
     constant: Constant, opened: Callable[[Constant], bool] = lambda c: isinstance(c, Derived)
 ) -> Iterator[Constant]:
-    """Yield each constant that ``constant`` is made of once, after what it is made of itself.
+    """Yield ``constant`` and each constant that it is made of, once, inputs first.
 
     Parameters
     ----------
     constant : Constant
     opened : callable
-        Of which of the derived ones the inputs are wanted.
+        Returns whether the inputs of a derived constant are wanted.
     """
     done: set[int] = set()
     stack = [constant]
@@ -310,7 +311,7 @@ def _is_to_compute(constant: Constant) -> TypeGuard[Derived]:
 
 
 def _compute(step: Derived, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
-    """Compute one step; what is small is kept."""
+    """Compute one step; small results are kept."""
     types = [None if x is None else x.type for x in step.inputs]
     try:
         array = evaluate_step(step.op, step.index, arrays, types, step.attrs, step.type)

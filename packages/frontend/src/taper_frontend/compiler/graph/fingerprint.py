@@ -1,4 +1,4 @@
-"""Name a graph by what it is: one name for equal graphs, in every process."""
+"""Compute a fingerprint of a graph, which is the same for equal graphs in every process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def fingerprint(graph: Graph) -> str:
-    """Return a SHA-256, in hexadecimal, of all that decides what a graph becomes.
+    """Return a SHA-256, in hexadecimal, of everything that decides the result of compilation.
 
-    That is its inputs, states, nodes with their attrs and blocks, names, types, sizes with their
-    ranges and examples, and constants: which parameters each is made of and how, and the values of
-    those. Source lines and the ATen ops that nodes come from have no part in it.
+    It covers inputs, states, nodes with their attrs and blocks, names, types, sizes with their
+    ranges and examples, and constants with their recipes and the values of parameters. Source lines
+    and the nodes' ATen ops are left out.
 
-    It reads all weights, each at a time, and computes nothing.
+    All weights are read, one at a time, but nothing is computed.
 
     Raises
     ------
@@ -39,10 +39,10 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _graph_lines(graph: Graph, values: dict[int, str]) -> Iterator[tuple[object, ...]]:
-    """Yield plain data that tells all of a graph, and of those inside its nodes.
+    """Yield plain data that describe a graph completely, and those of the graphs in its nodes.
 
-    Text and size expressions differ in it, as numbers of different types do. ``values`` are the
-    digests of constants that are known, by the objects' numbers.
+    Texts and size expressions are distinguished, and so are numbers of different types. ``values``
+    are the digests of known constants, by the objects' ids.
     """
     for name, limits in graph.sizes.items():
         yield "size", name, limits, graph.examples[name], graph.origins.get(name)
@@ -72,7 +72,7 @@ def _type(spec: TensorSpec) -> tuple[object, ...]:
 
 
 def _value(constant: Constant, values: dict[int, str]) -> str:
-    """Return a digest that constants share which are made alike of equal leaves."""
+    """Return a digest that is equal for constants made alike from equal leaves."""
     for step in steps(constant):
         if id(step) not in values:
             values[id(step)] = sha256(repr(_made(step, values)).encode()).hexdigest()
@@ -80,7 +80,7 @@ def _value(constant: Constant, values: dict[int, str]) -> str:
 
 
 def _made(step: Constant, values: dict[int, str]) -> tuple[object, ...]:
-    """Return plain data that tells how one step of a constant is made of those before."""
+    """Return plain data that describe how one step of a constant is computed from earlier ones."""
     kind = step.dtype, tuple(step.shape), step.type.format
     if isinstance(step, Derived):
         attrs = sorted(REGISTRY[step.op].complete(step.attrs).items())

@@ -1,4 +1,4 @@
-"""Hold a model as nodes over named tensors, which rewrites change."""
+"""Define the graph of a model: nodes over named tensors, which passes rewrite."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ class Graph(Builder):
     """Nodes connected by named tensors; inputs, states and constants are tensors, not nodes.
 
     Every tensor is an input, a state, a constant, or an output of exactly one node. All changes go
-    through methods, which keep the producer and consumer indices current and forget the cached
+    through methods, which update the indices of producers and consumers and discard the cached
     order.
 
-    A graph inside a node, one of its blocks, has no states, and the size variables of the graph
-    around it. What changes in it is told to that graph's listener as a change of the node.
+    A graph inside a node, one of its blocks, has no states, and shares the size variables of the
+    enclosing graph. Its changes are reported to the enclosing graph's listener as changes of the
+    node.
 
-    :class:`.structure.Structure` has the attributes and what can be asked of them,
-    :class:`.building.Builder` adds tensors and nodes; here are the rewrites.
+    :class:`.structure.Structure` has the attributes and queries, :class:`.building.Builder` adds
+    tensors and nodes, and this class has the rewrites.
     """
 
     def verify(self) -> None:
@@ -43,14 +44,14 @@ class Graph(Builder):
         return format_graph(self)
 
     def freeze(self) -> None:
-        """Forbid changes to the graph and to those inside its nodes; copies may change."""
+        """Forbid changes to the graph and to the graphs in its nodes; copies can be changed."""
         self.is_frozen = True
         for node in self._nodes.values():
             for block in node.blocks:
                 block.freeze()
 
     def rewire_input(self, node: Node, index: int, new: str) -> None:
-        """Make ``node`` read ``new`` at position ``index``; the types of its outputs stay."""
+        """Make ``node`` read ``new`` at position ``index``; its outputs' types must not change."""
         inputs = list(node.inputs)
         inputs[index] = new
         self._set_definition(node, node.op, inputs, node.attrs, node.blocks)
@@ -65,25 +66,25 @@ class Graph(Builder):
         blocks: Sequence[Graph] = (),
         outputs: Sequence[str] | None = None,
     ) -> None:
-        """Compute the outputs of ``node`` in another way; their names, types and readers stay.
+        """Compute the outputs of ``node`` by another op; names, types and readers stay.
 
-        Nodes that only the old way needed are removed, so rewrites leave nothing dead behind; what
-        they came from, the node comes from now.
+        Nodes that only the old op needed are removed, so rewrites leave no dead nodes. Their source
+        lines' targets are added to the node's.
 
         Parameters
         ----------
         node : Node
         op, inputs, attrs, blocks
-            As :meth:`add_multi_output` takes them.
+            See :meth:`add_multi_output`.
         outputs : sequence of str, optional
-            Those of its outputs that the new way makes, in order; nothing uses the others.
+            The outputs that the new op computes, in order; nothing may use the others.
 
         Raises
         ------
         OpError
-            If there is no such op, or it does not allow these inputs, attrs or blocks.
+            If the op is unknown, or does not accept these inputs, attrs or blocks.
         InternalError
-            If the new way has other types.
+            If the types of the results differ.
         """
         old = node.reads
         if outputs is not None:
@@ -96,19 +97,19 @@ class Graph(Builder):
     def bypass(self, node: Node, *tensors: str) -> bool:
         """Replace the outputs of ``node`` by ``tensors`` for all readers, and remove ``node``.
 
-        The names of graph outputs are the caller's and never change: where ``node`` makes one,
-        the tensor takes over its name, or, if it has to keep its own (an input, a constant, another
-        output), a COPY of it is the output.
+        Names of graph outputs never change. If ``node`` makes an output, the tensor takes over its
+        name. If the tensor must keep its own name (an input, a constant, another output), a COPY of
+        it becomes the output.
 
         Returns
         -------
         bool
-            Whether anything changed: False for an output that is that COPY already.
+            Whether anything changed: False if the output is such a COPY already.
 
         Raises
         ------
         InternalError
-            If a tensor has not the type of the output.
+            If a tensor's type differs from the output's.
         """
         pairs = list(zip(node.outputs, tensors, strict=True))
         for name, tensor in pairs:
@@ -130,7 +131,7 @@ class Graph(Builder):
         return True
 
     def replace_by_constant(self, node: Node, *constants: Constant) -> None:
-        """Make each output of ``node`` a constant; one of the graph's becomes a COPY of one."""
+        """Make each output of ``node`` a constant; a graph output becomes a COPY of one."""
         old, specs = node.reads, [self.tensors[name] for name in node.outputs]
         self._drop_node(node)
         for spec, constant in zip(specs, constants, strict=True):
@@ -167,7 +168,7 @@ class Graph(Builder):
 
     @changes
     def remove_tensor(self, name: str) -> None:
-        """Remove an unused input or constant, or what a removed node has left."""
+        """Remove an unused input or constant, or an output of a removed node."""
         spec = self.tensors[name]
         if self.is_used(name) or name in self._producers or spec.role == "state":
             raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
@@ -177,7 +178,7 @@ class Graph(Builder):
 
     @changes
     def remove_computed_size(self, name: str) -> None:
-        """Remove a size variable that no tensor's shape and no attr mentions."""
+        """Remove a size variable that no tensor's shape and no attr uses."""
         tensor, _ = self.origins.pop(name)
         self._ends_changed()
         del self.sizes[name], self.examples[name]
@@ -185,12 +186,12 @@ class Graph(Builder):
 
     @changes
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give tensors other names, all at once, in place of those that ``names`` maps to them.
+        """Rename tensors, all at once; ``names`` maps old names to new ones.
 
         Raises
         ------
         InternalError
-            If two tensors would have one name.
+            If two tensors would have the same name.
         """
 
         def new(name: str) -> str:
@@ -227,7 +228,7 @@ class Graph(Builder):
         self._order = None
 
     def name_outputs(self, names: Sequence[str]) -> None:
-        """Return the first outputs these names; what has one of them gets another."""
+        """Give the first outputs these names; other tensors with these names are renamed."""
         renamed = dict(zip(self.outputs, names, strict=False))
         taken = {*self.tensors, *names}
         for name in names:
@@ -238,22 +239,22 @@ class Graph(Builder):
         self.rename(renamed)
 
     def prune(self, names: Iterable[str]) -> int:
-        """Remove the named tensors that nothing uses, and everything only they needed.
+        """Remove the named tensors that nothing uses, and everything that only they needed.
 
-        A node stays with all its outputs while one of them is used. Inputs and states stay: they
-        are the module's signature.
+        A node with a used output keeps all its outputs. Inputs and states stay, because they are
+        the module's signature.
 
         Returns
         -------
         int
-            Nodes and constants removed.
+            The number of removed nodes and constants.
         """
         return self._prune(names, [])
 
     # -- inside -----------------------------------------------------------------------------------
 
     def _prune(self, names: Iterable[str], removed: list[Node]) -> int:
-        """Prune, and add the removed nodes to ``removed``, readers first."""
+        """Remove tensors as :meth:`prune` does; add removed nodes to ``removed``, readers first."""
         count = 0
         stack = list(names)
         while stack:
@@ -274,7 +275,7 @@ class Graph(Builder):
         return count
 
     def _leave_out(self, node: Node, kept: Sequence[str]) -> None:
-        """Reduce the outputs of ``node`` to these; nothing uses the others."""
+        """Reduce the outputs of ``node`` to these; nothing may use the others."""
         left_out = [name for name in node.outputs if name not in kept]
         self._drop_node(node)
         for name in left_out:
@@ -291,6 +292,7 @@ class Graph(Builder):
         attrs: dict[str, Any],
         blocks: list[Graph],
     ) -> None:
+        """Replace op, inputs, attrs and blocks of a node, and update the indices."""
         self._check_present(node)
         expected, inferred = self.output_types(node), self._infer(op, inputs, attrs, blocks)
         if [*inferred] != expected:
@@ -309,7 +311,7 @@ class Graph(Builder):
         self._set_definition(consumer, consumer.op, inputs, consumer.attrs, consumer.blocks)
 
     def _reroute(self, old: str, new: str) -> bool:
-        """Replace ``old`` by ``new`` in all nodes; return whether one read it."""
+        """Replace ``old`` by ``new`` in all nodes; return whether any of them read it."""
         if old in self.stands_for:
             self.means(new, self.stands_for[old])
         consumers = self.consumers(old)
@@ -318,7 +320,7 @@ class Graph(Builder):
         return bool(consumers)
 
     def _move_origins(self, old: str, new: str) -> None:
-        """Let each size that is an element of ``old`` be that of ``new``."""
+        """Make each size that is an element of ``old`` an element of ``new``."""
         if self.is_origin(old):
             for size, (name, element) in self.origins.items():
                 if name == old:
@@ -326,17 +328,17 @@ class Graph(Builder):
             self._ends_changed()
 
     def _is_bound(self, tensor: str) -> bool:
-        """Return whether ``tensor`` has to be made by a node, as the caller or a size reads it."""
+        """Return whether a node must make ``tensor``, because the caller or a size reads it."""
         return self.is_output(tensor) or self.is_origin(tensor)
 
     def _may_rename(self, tensor: str) -> bool:
-        """Return whether a node makes ``tensor`` and its name is not the caller's."""
+        """Return whether a node makes ``tensor`` and it is not an output."""
         return tensor in self._producers and not self.is_output(tensor)
 
     def _hand_over(self, node: Node, pairs: Sequence[tuple[str, str]]) -> None:
-        """Remove ``node``; for each output that is the graph's, have a tensor take over its name.
+        """Remove ``node``; tensors take over the names of its outputs that are the graph's.
 
-        Where that cannot be, the output becomes a COPY of it.
+        If a tensor cannot be renamed, the output becomes a COPY of it.
         """
         old, kept = node.reads, {tensor for _, tensor in pairs}
         self._drop_node(node)
@@ -353,7 +355,7 @@ class Graph(Builder):
         self.prune(name for name in old if name not in kept)
 
     def _rename(self, old: str, name: str) -> None:
-        """Give an output of a node the name of the tensor whose node was dropped before."""
+        """Rename a node's output to the name of a tensor whose node was removed before."""
         node = self._producers.pop(old)
         self._unlink(node)
         del self._nodes[node.output]

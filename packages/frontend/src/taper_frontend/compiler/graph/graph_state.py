@@ -18,10 +18,10 @@ class GraphState:
     name : str
         The tensor, of role state, that holds its value during a run.
     first : numpy.ndarray
-        Its value before the first run: C-contiguous, in the storage type of its dtype. A dim that
-        varies is of size 1 there.
+        Its value before the first run: C-contiguous, in the storage type of its dtype. A varying
+        dim has size 1 here.
     next : str
-        The tensor, of the same type, that is its value after a run.
+        The tensor, of the same type, that holds its value after a run.
     """
 
     name: str

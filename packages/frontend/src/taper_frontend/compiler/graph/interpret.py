@@ -1,4 +1,4 @@
-"""Run a graph in numpy, by the evaluators of its ops: what a graph means."""
+"""Run a graph in numpy with the evaluators of its ops, which defines its meaning."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     InputError
         If an input is missing, unknown, or of the wrong type.
     InternalError
-        If an op's evaluator does not give the type the op infers.
+        If an evaluator's result does not have the type that the op infers.
     """
     if inputs.keys() != set(graph.reads):
         raise InputError(f"expected inputs {graph.reads}, got {sorted(inputs)}")
@@ -54,7 +54,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
 def evaluate_node(
     graph: Graph, node: Node, arrays: Sequence[np.ndarray | None]
 ) -> tuple[np.ndarray, ...]:
-    """Compute a node from arrays that store its inputs, None where one is absent."""
+    """Compute a node from arrays that store its inputs; None for an absent input."""
     types = graph.input_types(node)
     functions = [BlockFunction(b.signature, partial(_run_block, b)) for b in node.blocks]
     return evaluate_op(node.op, arrays, types, node.attrs, functions)

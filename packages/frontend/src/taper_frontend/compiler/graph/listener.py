@@ -1,4 +1,4 @@
-"""Tell a listener how a graph changes, and which rule changed it."""
+"""Report changes of a graph, and the rules that made them, to a listener."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ class Listener:
     """The interface of objects notified of a graph's changes; this default ignores them."""
 
     def touch(self, *names: str) -> None:
-        """Called when these tensors, or the nodes that make them, are added, changed or removed."""
+        """Handle that these tensors, or the nodes that make them, are added, changed or removed."""
 
     def replaced(self, old: str, new: str) -> None:
-        """Called when all readers of ``old`` were changed to read ``new``."""
+        """Handle that all readers of ``old`` were changed to read ``new``."""
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Called when a pass begins; ``stage`` is empty if it belongs to none."""
+        """Handle the start of a pass; ``stage`` is empty if it belongs to none."""
 
     def leave(self) -> None:
-        """Called when the pass has ended."""
+        """Handle the end of the pass."""
 
     def fired(self, rule: str, node: str) -> None:
-        """Called after ``rule`` has made all changes since the last call.
+        """Handle that ``rule`` has made all changes since the last call.
 
         Parameters
         ----------

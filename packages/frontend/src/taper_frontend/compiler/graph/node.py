@@ -14,46 +14,46 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.ops.opdef import OpDef
 
-#: The name of an optional input that is absent. No tensor has it, and it is never the last.
+#: The name of an absent optional input. No tensor has this name, and it is never the last input.
 ABSENT = ""
 
-#: What an elementwise op computes with: a tensor's name or a number.
+#: An operand of an elementwise op: a tensor's name or a number.
 Operand = str | int | float
 
 
 class SourceLine(NamedTuple):
-    """Where a node comes from.
+    """The place in the user's model that a node comes from.
 
     Attributes
     ----------
     line : str
-        The user's source line, empty where unknown.
+        The user's source line; empty if unknown.
     targets : tuple of str
-        The ATen ops that it computes, or has a part in, such as ``aten.relu.default``.
+        The ATen ops that the node computes, or is a part of, such as ``aten.relu.default``.
     """
 
     line: str = ""
     targets: tuple[str, ...] = ()
 
     def joined(self, others: Iterable[SourceLine]) -> SourceLine:
-        """Return the same line, with the targets of ``others`` before its own, each once."""
+        """Return this line with the targets of ``others`` before its own, without duplicates."""
         before = [target for other in others for target in other.targets]
         return SourceLine(self.line, tuple(dict.fromkeys([*before, *self.targets])))
 
 
-#: Ops that put all elements of their input in other places.
+#: Ops that only rearrange the elements of their input.
 MOVES = frozenset({"PERMUTE", "TRANSPOSE", "RESHAPE"})
 
 
 class Meaning(NamedTuple):
-    """The value of the captured program that a tensor has, perhaps in another layout.
+    """The value of the captured program that a tensor holds, perhaps in another layout.
 
     Attributes
     ----------
     value : str
-        The name of the node that has it.
+        The name of the FX node with that value.
     moves : tuple of (str, dict)
-        The ops, of :data:`MOVES`, and their attrs that make the value of the tensor.
+        The ops of :data:`MOVES`, with attrs, that convert the tensor to the value.
     """
 
     value: str
@@ -70,9 +70,9 @@ class Node:
     Attributes
     ----------
     op : str
-        Name in the op registry.
+        The name in the op registry.
     inputs : list of str
-        Tensor names; :data:`ABSENT` where an optional input is.
+        Tensor names; :data:`ABSENT` for an absent optional input.
     outputs : list of str
         The tensors it produces, at least one.
     attrs : dict
@@ -117,24 +117,24 @@ class Node:
         self.outputs, self.output = names, names[0]
 
     def copy(self) -> Node:
-        """Return a node of its own, with blocks of its own; attr values are shared."""
+        """Return a copy of the node and of its blocks; attr values are shared."""
         blocks = [block.copy() for block in self.blocks]
         inputs, outputs = list(self.inputs), list(self.outputs)
         return Node(self.op, inputs, outputs, dict(self.attrs), self.source, blocks)
 
     def complete_attrs(self) -> dict[str, Any]:
-        """Attrs with the op's defaults filled in."""
-        # checked when the node was made
+        """Return the attrs with the op's defaults filled in."""
+        # they were checked when the node was made
         return {name: attr.default for name, attr in self.definition.attrs.items()} | self.attrs
 
     @property
     def operation(self) -> tuple[str, str]:
-        """A key that is equal for nodes (without blocks) that compute the same function."""
-        # repr tells 0, 0.0, -0.0 and False apart
+        """Return a key that is equal for nodes (without blocks) that compute the same function."""
+        # repr distinguishes 0, 0.0, -0.0 and False
         return self.op, repr(sorted(self.complete_attrs().items()))
 
     def operands(self) -> list[Operand]:
-        """Return the inputs of an elementwise op with its scalar, if any, where it stands."""
+        """Return the inputs of an elementwise op, with its scalar, if any, in its position."""
         operands: list[Operand] = list(self.inputs)
         index = self.attrs.get("scalar_index", -1)
         if index >= 0:

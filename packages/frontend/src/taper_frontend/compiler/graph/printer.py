@@ -1,4 +1,4 @@
-"""Show graphs as text."""
+"""Print graphs as text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
     from taper_runtime.plan.plan import TensorSpec
 
-_MAX_LISTED = 8  # longer attr lists are cut: tile programs, masks
+_MAX_LISTED = 8  # longer lists in attrs are cut: tile programs, masks
 
 
 def format_graph(graph: Graph) -> str:
     """Return one line per node, in order, between the graph's inputs and outputs.
 
-    Graphs inside a node stand below it, further in.
+    Graphs inside a node are printed below it, indented.
 
     ::
 
@@ -44,7 +44,7 @@ def format_graph(graph: Graph) -> str:
 
 
 def _node_lines(graph: Graph, node: Node) -> list[str]:
-    """Return the line of a node, and those of its blocks, further in."""
+    """Return the line of a node, and the indented lines of its blocks."""
     inputs = [name or "none" for name in node.inputs]
     arguments = [*inputs, *(f"{k}={_value(v)}" for k, v in node.attrs.items())]
     types = ", ".join(format_type(graph.tensors[name]) for name in node.outputs)
@@ -56,7 +56,7 @@ def _node_lines(graph: Graph, node: Node) -> list[str]:
 
 
 def format_type(spec: TensorSpec) -> str:
-    """Return ``"float32[2,3]"``, with the format where it is not plain."""
+    """Return ``"float32[2,3]"``, with the format unless it is plain."""
     text = f"{spec.dtype}[{','.join(map(str, spec.shape))}]"
     return text if spec.format == PLAIN else f"{text} {spec.format}"
 

@@ -1,4 +1,4 @@
-"""Keep the tensors and nodes of a graph, indexed by who makes and who reads them."""
+"""Hold the tensors and nodes of a graph, indexed by producers and readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 def changes(
     method: Callable[Concatenate[_Graph, _Args], _Result],
 ) -> Callable[Concatenate[_Graph, _Args], _Result]:
-    """Decorate a method that changes a graph, so that it raises if the graph is frozen."""
+    """Decorate a method that changes a graph, so that it raises an error if the graph is frozen."""
 
     @wraps(method)
     def checked(graph: _Graph, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
@@ -49,27 +49,25 @@ def changes(
 class Structure:
     """The tensors and nodes of a graph, with indices of producers and readers.
 
-    The indices of producers and consumers are kept here; :class:`.building.Builder` adds to them,
-    :class:`.graph.Graph` rewrites.
+    :class:`.building.Builder` adds tensors and nodes, and :class:`.graph.Graph` rewrites them.
 
     Attributes
     ----------
     sizes : dict of str to tuple of int
-        The size variables, each with its least and its largest value. What the graph says of sizes
-        holds from 1 on; the planner finds whether it does for 0.
+        The size variables, each with its smallest and its largest value. The graph is valid for
+        sizes from 1 on; the planner finds whether it is valid for 0.
     examples : dict of str to int
-        A typical value of each, for what has to be weighed.
+        A typical value of each size variable, for estimates.
     origins : dict of str to tuple of str and int
-        For each size variable that no input's dim gives: an int64 tensor that a node makes, and
-        which of its elements, in row-major order, is the value. That tensor is used as an output
-        is.
+        For each size variable that is not an input's dim, the int64 tensor with its value, and the
+        row-major index of the element. Such a tensor counts as used, like an output.
     inputs : list of str
     outputs : list of str
-        A name may stand there twice.
+        The outputs; a name may occur twice.
     tensors : dict of str to TensorSpec
         Type and role (input, state, constant or intermediate) of every tensor.
     constants : dict of str to Constant
-        What the tensors of role constant are: parameters, literals, or recipes over such.
+        The tensors of role constant: parameters, literals, or recipes over such.
     states : list of GraphState
         What lives across runs.
     nodes : mapping of str to Node
@@ -77,11 +75,10 @@ class Structure:
     producers : mapping of str to Node
         For each tensor that a node makes, that node: none for inputs, states and constants.
     stands_for : dict of str to Meaning
-        What tensors have to do with values of the captured program. A rewrite keeps the value of
-        every tensor whose name it keeps; a tensor that is put in the place of another one has the
-        same value.
+        The values of the captured program that tensors hold. A rewrite keeps the value of every
+        tensor whose name it keeps; a tensor that replaces another one has the same value.
     listener : Listener
-        Hears of every change; :class:`taper_frontend.compiler.trace.TraceRecorder` is one.
+        Notified of every change; :class:`taper_frontend.compiler.trace.TraceRecorder` is one.
     is_frozen : bool
         Whether changing it raises :class:`InternalError`; see :meth:`freeze`.
     """
@@ -91,6 +88,7 @@ class Structure:
         sizes: Mapping[str, tuple[int, int]] | None = None,
         examples: Mapping[str, int] | None = None,
     ) -> None:
+        """Make an empty graph with these size variables."""
         self.sizes = dict(sizes or {})
         self.examples = dict(examples or {})
         self.origins: dict[str, tuple[str, int]] = {}
@@ -109,29 +107,29 @@ class Structure:
         # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
         self._order: tuple[Node, ...] | None = None
-        self._written: frozenset[str] | None = None  # what is in writes
+        self._written: frozenset[str] | None = None  # the names in writes
         self._origins: frozenset[str] | None = None  # the tensors in origins
         self._next_suffix: dict[str, int] = {}
 
     # -- reading ----------------------------------------------------------------------------------
 
     def is_constant(self, tensor: str) -> bool:
-        """Return whether ``tensor`` depends on constants alone, and is none that a run computes."""
+        """Return whether ``tensor`` is a constant, and not one that a run computes."""
         return tensor in self.constants
 
     def value(self, tensor: str) -> np.ndarray | None:
-        """Return the value of a constant that may be looked at; None of any other tensor.
+        """Return the value of a constant that may be inspected; None for any other tensor.
 
         See :func:`taper_frontend.compiler.graph.constants.visible`.
         """
         return visible(self.constants[tensor]) if tensor in self.constants else None
 
     def consumers(self, tensor: str) -> list[Node]:
-        """Return the nodes that read ``tensor``, each once however often it does."""
+        """Return the nodes that read ``tensor``, without duplicates."""
         return [self._nodes[output] for output in self._consumers[tensor]]
 
     def input_types(self, node: Node) -> list[TensorType | None]:
-        """Return the types of the inputs of ``node``; None for those that are absent."""
+        """Return the types of the inputs of ``node``; None for absent ones."""
         return self._types(node.inputs)
 
     def output_types(self, node: Node) -> list[TensorType]:
@@ -140,33 +138,33 @@ class Structure:
 
     @property
     def signature(self) -> Signature:
-        """The types of the inputs and the outputs."""
+        """Return the types of the inputs and the outputs."""
         ends = (self.inputs, self.outputs)
         inputs, outputs = (tuple(self.tensors[name].type for name in end) for end in ends)
         return Signature(inputs, outputs)
 
     def typical(self, size: int) -> int:
-        """Return what ``size`` is at the examples of the size variables."""
+        """Return the value of ``size`` for the examples of the size variables."""
         return size_at(size, self.examples)
 
     def nbytes(self, tensor: str) -> int:
-        """Return the bytes that ``tensor`` has at the examples of the size variables."""
+        """Return the bytes of ``tensor`` for the examples of the size variables."""
         return self.typical(self.tensors[tensor].nbytes)
 
     def is_static(self, node: Node) -> bool:
-        """Return whether no size that ``node`` reads or makes is for the inputs to decide."""
+        """Return whether all sizes that ``node`` reads or makes are fixed."""
         groups = [self.tensors[name].shape for name in (*node.reads, *node.outputs)]
         groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
         return not any(isinstance(size, Size) for group in groups for size in group)
 
     @property
     def reads(self) -> list[str]:
-        """The tensors that a run reads: the inputs, then the states."""
+        """Return the tensors that a run reads: the inputs, then the states."""
         return [*self.inputs, *(state.name for state in self.states)]
 
     @property
     def writes(self) -> list[str]:
-        """The tensors that a run writes: the outputs, then the states' next values."""
+        """Return the tensors that a run writes: the outputs, then the states' next values."""
         return [*self.outputs, *(state.next for state in self.states)]
 
     def is_output(self, tensor: str) -> bool:
@@ -176,7 +174,7 @@ class Structure:
         return tensor in self._written
 
     def is_used(self, tensor: str) -> bool:
-        """Return whether a node reads ``tensor``, a run gives it, or it gives a size its value."""
+        """Return whether ``tensor`` is read by a node, is an output, or gives a size its value."""
         return bool(self._consumers[tensor]) or self.is_output(tensor) or self.is_origin(tensor)
 
     def is_origin(self, tensor: str) -> bool:
@@ -187,14 +185,13 @@ class Structure:
 
     @property
     def kept(self) -> list[str]:
-        """Tensors needed apart from nodes: outputs, next states and origins of sizes."""
+        """Return the tensors needed apart from nodes: outputs, next states and origins of sizes."""
         return [*self.writes, *dict.fromkeys(origin for origin, _ in self.origins.values())]
 
     def needs(self, node: Node) -> list[str]:
-        """Return what has to be computed before ``node``: its inputs, and the sizes it depends on.
+        """Return what must be computed before ``node``: its inputs, and the origins of its sizes.
 
-        A size that a node computes is one of those that stand in the types of the outputs and in
-        the attrs.
+        The sizes are those in the types of its outputs and in its attrs.
         """
         if not self.origins:
             return node.reads
@@ -204,7 +201,7 @@ class Structure:
     def variables(self, node: Node) -> set[str]:
         """Return the size variables in the types of the outputs of ``node`` and in its attrs.
 
-        Those in its blocks are among them.
+        Those in its blocks are included.
         """
         groups = [self.tensors[name].shape for name in node.outputs]
         groups += [v if isinstance(v, tuple) else (v,) for v in node.attrs.values()]
@@ -214,9 +211,9 @@ class Structure:
         return found
 
     def sole_consumer(self, tensor: str) -> Node | None:
-        """Return the one node that sees ``tensor``.
+        """Return the only node that uses ``tensor``.
 
-        None if there are others, it is an output, or it gives a size its value.
+        Return None if there are several readers, it is an output, or it gives a size its value.
         """
         consumers = self._consumers[tensor]
         if len(consumers) != 1 or self.is_output(tensor) or self.is_origin(tensor):
@@ -224,7 +221,7 @@ class Structure:
         return self._nodes[next(iter(consumers))]
 
     def order(self) -> list[Node]:
-        """Return the nodes in a topological order: as they were added wherever that is possible.
+        """Return the nodes in a topological order, keeping the order of insertion if possible.
 
         Raises
         ------
@@ -238,7 +235,7 @@ class Structure:
     def depth_first(self, outputs: Iterable[str]) -> Iterator[Node]:
         """Yield the nodes with these first outputs, each after its producers.
 
-        What one of them needs comes before what only the next ones do.
+        Everything that one of them needs comes before nodes that only later ones need.
 
         Raises
         ------
@@ -269,9 +266,9 @@ class Structure:
                 stack += reversed(waiting)
 
     def means(self, tensor: str, meaning: Meaning) -> None:
-        """Note a value of the captured program that a tensor has, unless one is known.
+        """Record the value of the captured program that a tensor holds, unless one is known.
 
-        What the tensor is a permutation or another shape of has it too, in its own layout.
+        Tensors of which it is a permutation or a reshape hold the value, too, in their own layout.
         """
         while tensor not in self.stands_for:
             self.stands_for[tensor] = meaning
@@ -282,7 +279,7 @@ class Structure:
             meaning = Meaning(meaning.value, ((node.op, node.complete_attrs()), *meaning.moves))
 
     def copy(self) -> Self:
-        """Return a graph of its own, without the listener; arrays are shared."""
+        """Return a copy of the graph without the listener; arrays are shared."""
         twin = type(self)(self.sizes, self.examples)
         twin.origins = dict(self.origins)
         twin.inputs, twin.outputs = list(self.inputs), list(self.outputs)
@@ -298,13 +295,13 @@ class Structure:
     # -- indices ----------------------------------------------------------------------------------
 
     def _ends_changed(self) -> None:
-        """Forget what is known of outputs, next values of states and origins of sizes."""
+        """Discard the indices of outputs, next values of states and origins of sizes."""
         self._written = self._origins = None
 
     def unique_name(self, base: str) -> str:
-        """Return ``base``, or ``base_1``, ``base_2``... where that is taken.
+        """Return ``base``, or ``base_1``, ``base_2``... if it is taken.
 
-        Names that a plan's file keeps for itself get a ``_`` in front.
+        Names that plan files reserve get the prefix ``_``.
         """
         if base == METADATA_NAME or base.startswith(SAMPLE_PREFIX):
             base = f"_{base}"
@@ -394,17 +391,17 @@ class _Within(Listener):
         self._graph, self._node = graph, node
 
     def touch(self, *names: str) -> None:
-        """Tell that the node has changed."""
+        """Report that the node has changed."""
         self._graph.listener.touch(*self._node.outputs)
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Tell that a pass begins."""
+        """Report the start of a pass."""
         self._graph.listener.enter(stage, pass_)
 
     def leave(self) -> None:
-        """Tell that the pass has ended."""
+        """Report the end of a pass."""
         self._graph.listener.leave()
 
     def fired(self, rule: str, node: str) -> None:
-        """Tell that ``rule`` was applied inside."""
+        """Report that ``rule`` was applied inside."""
         self._graph.listener.fired(rule, self._node.output)

@@ -1,4 +1,4 @@
-"""Check that a graph is valid; tests do after every pass."""
+"""Check that a graph is valid; tests do so after every pass."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def verify(graph: Graph) -> None:
     Raises
     ------
     InternalError
-        Listing everything that breaks the first broken rule.
+        If a rule is broken; the message lists everything that breaks the first such rule.
     """
     # each rule relies on those before it
     for rule in (
@@ -118,7 +118,7 @@ def _node_problems(node: Node) -> Iterable[str]:
 
 
 def _origin_problems(graph: Graph) -> Iterable[str]:
-    """Check that what gives a size variable its value is an integer of a node or an input."""
+    """Check that each origin of a size is an integer that a node or an input gives."""
     for size, (name, element) in graph.origins.items():
         if size not in graph.sizes or size not in graph.examples:
             yield f"size {size!r} has an origin but no limits or no example"
@@ -169,7 +169,7 @@ def _type_problems(graph: Graph) -> Iterable[str]:
 
 
 def _block_problems(graph: Graph, place: str, block: Graph) -> Iterable[str]:
-    """Check a graph inside a node, and that it says of sizes what the graph around it does."""
+    """Check a graph inside a node, and that its sizes agree with the enclosing graph's."""
     if block.states:
         yield f"{place}: has states"
     if block.origins:

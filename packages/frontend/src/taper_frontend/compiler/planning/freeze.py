@@ -1,4 +1,4 @@
-"""Make plan data of a graph and of the graphs inside its nodes."""
+"""Convert a graph, with the graphs inside its nodes, to plan data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Frozen(NamedTuple):
-    """A graph as a plan has it.
+    """A graph in the form of a plan.
 
     Attributes
     ----------
     block : Block
-        Its tensors are also the states, and the constants of all blocks.
+        The graph as a block; its tensors include the states, and the constants of all blocks.
     constants : dict of str to Constant
-        Those of the graph, and of the graphs inside its nodes.
+        The constants of the graph, and of the graphs inside its nodes.
     """
 
     block: Block
@@ -32,10 +32,10 @@ class Frozen(NamedTuple):
 
 
 def freeze(graph: Graph, schedule: Schedule) -> Frozen:
-    """Take the order of a schedule, share memory, and give every tensor a name of its own.
+    """Convert a graph in the order of a schedule: share memory, and give tensors unique names.
 
-    Tensors of the graph keep their names; those of a graph inside a node begin with the node's, and
-    a constant that is one of the graph's as well is that one.
+    Tensors of the graph keep their names. Names of tensors in a graph inside a node start with the
+    node's name. A constant that the graph has, too, is shared.
     """
     freezer = _Freezer(graph)
     replaced = {state.next: state.name for state in graph.states}
@@ -49,7 +49,7 @@ def freeze(graph: Graph, schedule: Schedule) -> Frozen:
 
 
 class _Freezer:
-    """What all blocks of a graph share: the names that are taken, and constants."""
+    """The names that are taken, and the constants, which all blocks of a graph share."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = set(graph.tensors)
@@ -61,7 +61,7 @@ class _Freezer:
     def block(
         self, graph: Graph, schedule: Schedule, names: dict[str, str], replaced: dict[str, str]
     ) -> Block:
-        """Freeze a graph whose tensors are to have these names."""
+        """Convert a graph; ``names`` are the final names of its tensors."""
         schedule.check(graph)
         order = list(schedule.order)
         sharing = Sharing(graph, order, replaced)
@@ -94,7 +94,7 @@ class _Freezer:
         )
 
     def _inner(self, node: Node, schedule: Schedule, names: dict[str, str], index: int) -> Block:
-        """Freeze one of a node's graphs; its constants become the plan's."""
+        """Convert one of a node's graphs; its constants become the plan's."""
         graph = node.blocks[index]
         prefix = f"{names[node.output]}.{index}"
         inner = {
@@ -115,7 +115,7 @@ class _Freezer:
         return block._replace(tensors=own, placements=places)
 
     def _constant(self, name: str, constant: Constant) -> str:
-        """Return the plan's name for a constant of a block; what is computed alike has one."""
+        """Return the plan's name for a constant of a block; constants computed alike share one."""
         if constant.identity not in self._shared:
             name = self._unique(name)
             self._shared[constant.identity] = name
@@ -131,5 +131,5 @@ class _Freezer:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Equal and of one type: 0, 0.0 and False are different attrs."""
+    """Return whether two attrs are equal and of one type: 0, 0.0 and False differ."""
     return type(value) is type(default) and bool(value == default)

@@ -1,4 +1,4 @@
-"""Make one plan of several that share weights and states."""
+"""Join several plans that share weights and states into one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def join_plans(plans: Mapping[str, Plan]) -> Plan:
-    """Make one plan of several, with an entry for each.
+    """Join several plans into one, with an entry for each.
 
-    Constants of equal type, format and bytes are one, whatever they are called, those that
-    replaceable weights decide if they are computed alike; and so are states of one name: the
-    entries go on from what the others left.
+    Constants of equal type, format and bytes are merged, whatever their names. Constants that
+    depend on replaceable weights are merged if they are computed alike. States of the same name are
+    shared: each entry continues with the value that the others left.
 
     Parameters
     ----------
     plans : mapping of str to Plan
-        Plans of one entry, such as exports of parts of one model, by the names that the entries are
-        to have; the first is the default entry. What it says in its metadata stays.
+        Plans with one entry each, such as exports of parts of one model, by the names of the
+        entries. The first one is the default entry, and its metadata are kept.
 
     Returns
     -------
@@ -40,11 +40,11 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
     Raises
     ------
     ExportError
-        If there is none, one has several entries, what is a state in one plan is a constant in
-        another (nothing that this computes from it would change), or what all entries share
-        differs: states, weights or items of another field of one name.
+        If there is no plan, a plan has several entries, a state of one plan is a constant in
+        another (whose results would not change with the state), or states, weights or items of
+        other shared fields with the same name differ.
     PlanFormatError
-        If an entry's name is no identifier.
+        If an entry's name is not an identifier.
     """
     if not plans:
         raise ExportError("plans: expected at least one")
@@ -74,6 +74,7 @@ def join_plans(plans: Mapping[str, Plan]) -> Plan:
 
 
 def _check_states(plans: Mapping[str, Plan]) -> None:
+    """Check that states with one name agree, and that no plan has a state as a constant."""
     owners: dict[str, str] = {}
     for entry, plan in plans.items():
         for name in plan.states:
@@ -95,7 +96,7 @@ def _check_states(plans: Mapping[str, Plan]) -> None:
 
 
 def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
-    """Return the items of the fields that the joined plan has once, but for those of weights.
+    """Return the items of the fields that the joined plan has once, except those of weights.
 
     Raises
     ------
@@ -104,7 +105,8 @@ def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
     """
     joined: dict[str, Any] = {}
     for field in PLAN_FIELDS:
-        if field.feature == "weights":  # the joiner's: they name constants, which it renames
+        # handled by the joiner, because they name constants, which it renames
+        if field.feature == "weights":
             continue
         items = joined[field.name] = {}
         for name, plan in plans.items():
@@ -121,7 +123,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 class _Joiner:
-    """What the entries share, under the names that it has in the joined plan."""
+    """The constants and weights that the entries share, under their names in the joined plan."""
 
     def __init__(self, plans: Mapping[str, Plan]) -> None:
         self.constants: dict[str, np.ndarray] = {}
@@ -130,7 +132,7 @@ class _Joiner:
         self._by_key: dict[tuple[TensorSpec, Hashable], str] = {}
         self._weights = WeightJoiner(plans)
         self._derived: dict[str, tuple[RecipeStep, ...]] = {}
-        # No constant may have the name of another tensor of any entry.
+        # A constant must not have the name of another tensor of any entry.
         self._taken = {
             name
             for plan in plans.values()
@@ -139,7 +141,7 @@ class _Joiner:
         }
 
     def entry(self, plan: Plan) -> Entry:
-        """Return a plan as an entry; what it shares is then among what all share."""
+        """Convert a plan to an entry, and add its constants and states to the shared ones."""
         names = {}
         for name, spec in plan.tensors.items():
             if spec.role == "constant":
@@ -161,7 +163,7 @@ class _Joiner:
         )
 
     def _constant(self, plan: Plan, name: str) -> str:
-        """Return the name that a constant has in the joined plan."""
+        """Return a constant's name in the joined plan."""
         array, spec = plan.constants[name], plan.tensors[name]
         recipe = self._weights.recipe(plan, name)
         alike = digest(array) if recipe is None else repr(recipe)
@@ -179,18 +181,18 @@ class _Joiner:
         return self._by_key[key]
 
     def weights(self) -> dict[str, Any]:
-        """Return what the plan has of weights, when it has all entries."""
+        """Return the fields about weights, after all entries were added."""
         return self._weights.joined(self._derived) if self._derived else {}
 
 
 def _all_names(block: Block) -> set[str]:
-    """Names of the tensors of a block and of those in it."""
+    """Return the names of the tensors of a block, including inner blocks."""
     inner = (_all_names(each) for node in block.nodes for each in node.blocks)
     return {*block.tensors}.union(*inner)
 
 
 def _renamed(block: Block, names: Mapping[str, str]) -> Block:
-    """Return a block that reads constants by other names, and lies in their memory."""
+    """Return a block with constants renamed, in its nodes and placements."""
 
     def node(old: PlanNode) -> PlanNode:
         return old._replace(

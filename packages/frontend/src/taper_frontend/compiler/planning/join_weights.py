@@ -1,4 +1,4 @@
-"""Make one table of the replaceable weights of several plans."""
+"""Join the tables of replaceable weights of several plans."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ def digest(array: np.ndarray) -> bytes:
 
 
 class WeightJoiner:
-    """The weights of all plans; what recipes need besides has new names where they clash.
+    """The weights of all plans; further inputs of recipes are renamed if their names clash.
 
     Raises
     ------
     ExportError
-        If a weight has another kind, type, name or value in two plans.
+        If two plans have a weight with different kinds, types, names or values.
     """
 
     def __init__(self, plans: Mapping[str, Plan]) -> None:
+        """Collect the weights of all plans; equal inputs of recipes are merged."""
         self._specs: dict[str, WeightSpec] = {}
         self._values: dict[str, np.ndarray] = {}
         self._names: dict[int, dict[str, str]] = {}
@@ -73,7 +74,7 @@ class WeightJoiner:
             self._values[spec.name] = value
 
     def recipe(self, plan: Plan, constant: str) -> tuple[RecipeStep, ...] | None:
-        """Return how a constant of a plan is computed, by the names in the joined plan."""
+        """Return the recipe of a constant of a plan, with the names in the joined plan."""
         if constant not in plan.derived:
             return None
         names = self._names[id(plan)]

@@ -1,4 +1,4 @@
-"""Make the recipes of constants as a plan has them."""
+"""Make the recipes of a plan's constants."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from taper_runtime.plan.replaceable import WeightSpec, direct_weight, is_tiles, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FEW = 8  # elements of a literal whose values are written
+_FEW = 8  # the values of literals of up to so many elements are written
 
 
 def provenance(constants: Mapping[str, Constant]) -> dict[str, tuple[RecipeStep, ...]]:
-    """Return how those constants are made that a parameter has a part in.
+    """Return the recipes of the constants that depend on a parameter.
 
-    But for those that replaceable weights decide, which are ``derived`` (:func:`replaceable`).
+    Constants that depend on replaceable weights are left out; see :func:`replaceable`.
     """
     return {
         name: _recipe(constant)
@@ -50,14 +50,14 @@ def _op(step: Derived) -> str:
 
 
 class Replaceable(NamedTuple):
-    """What a plan has of weights that a session may replace.
+    """The weights that a session may replace, as fields of a plan.
 
     Attributes
     ----------
     weights : dict of str to WeightSpec
     derived : dict of str to tuple of RecipeStep
     originals : dict of str to Constant
-        The weights whose values the plan needs besides its constants.
+        The weights whose values the plan needs in addition to its constants.
     """
 
     weights: dict[str, WeightSpec]
@@ -66,14 +66,14 @@ class Replaceable(NamedTuple):
 
 
 def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter]) -> Replaceable:
-    """Return the weights, and how the constants are computed that they decide.
+    """Return the replaceable weights, and recipes of the constants that depend on them.
 
     Parameters
     ----------
     constants : mapping of str to Constant
-        All of the plan.
+        All constants of the plan.
     weights : sequence of Parameter
-        Those that a session may replace, needed or not.
+        The weights that a session may replace, used or not.
     """
     names = _Names(weights)
     derived = {
@@ -90,9 +90,9 @@ def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter])
 
 
 def with_tile_weights(kept: Replaceable, constants: Mapping[str, Constant]) -> Replaceable:
-    """Return them with recipes for the tiles of Winograd's form, each of the weight before it.
+    """Add recipes for weights in Winograd's format, from the plain weights.
 
-    Such a weight is a constant of the program: it is no more open to replacement than the tiles.
+    Such a weight is a constant of the program, which a session cannot replace.
     """
     weights, derived, originals = dict(kept.weights), dict(kept.derived), dict(kept.originals)
     leaves: dict[int, str] = {}
@@ -114,7 +114,7 @@ def with_tile_weights(kept: Replaceable, constants: Mapping[str, Constant]) -> R
 
 
 class _Names:
-    """Names for the leaves of recipes: those of the state dict, else new ones.
+    """Names for the leaves of recipes: those of the state dict, or new ones.
 
     Attributes
     ----------

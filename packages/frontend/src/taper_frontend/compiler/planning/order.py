@@ -1,4 +1,4 @@
-"""Order the nodes of a graph so that few bytes are live."""
+"""Order the nodes of a graph so that few bytes are live at once."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 
 
 class Schedule(NamedTuple):
-    """In which order the nodes of a graph run, and how much memory that takes.
+    """The order in which the nodes of a graph run, and the memory that it takes.
 
-    A pass that changes the graph makes the schedule anew.
+    After a change of the graph a new schedule must be made.
 
     Attributes
     ----------
     order : tuple of Node
         All nodes of the graph.
     peak : int
-        The most bytes of intermediates live at once, for the example sizes, where no node computes
-        in place. What kernels need besides, and memory of graphs inside nodes, is not in it.
+        The most bytes of intermediates that are live at once, for the example sizes, if no node
+        computes in place. Scratch memory of kernels, and memory of graphs inside nodes, is not
+        included.
     at : int
-        The first step at which that many are: ``len(order)`` is after the last node.
+        The first step with that peak; ``len(order)`` means after the last node.
     inside : mapping of str to tuple of Schedule
-        By the first outputs of nodes that have blocks, those of the blocks.
+        The schedules of the blocks, by the first outputs of the nodes that have them.
     """
 
     order: tuple[Node, ...]
@@ -44,12 +45,12 @@ class Schedule(NamedTuple):
     inside: Mapping[str, tuple[Schedule, ...]]
 
     def check(self, graph: Graph) -> None:
-        """Check that this is a schedule of the graph as it is.
+        """Check that this is a schedule of the graph in its current form.
 
         Raises
         ------
         InternalError
-            If the graph has other nodes by now.
+            If the graph has other nodes now.
         """
         scheduled = {node.output: node for node in self.order}
         names = scheduled.keys() | graph.nodes.keys()
@@ -59,10 +60,11 @@ class Schedule(NamedTuple):
 
 
 def make_schedule(graph: Graph) -> Schedule:
-    """Return an order of the nodes that keeps few bytes live, and those of the graphs inside.
+    """Return an order of the nodes that keeps few bytes live, also for the graphs inside.
 
-    Three are tried: the graph's own, one that fills a concat buffer before it begins the next, and
-    that of :func:`_greedy`. None is always best: the first whose peak is least is taken.
+    Three orders are tried: the graph's own, one that fills a concat buffer before it begins the
+    next, and that of :func:`_greedy`. None of them is always best, so the one with the lowest peak
+    is used.
     """
     own = graph.order()
     roots = memory_roots(graph, own)
@@ -80,7 +82,7 @@ def make_schedule(graph: Graph) -> Schedule:
 
 
 def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
-    """Return for each tensor the one in whose memory it lies, if no node computes in place."""
+    """Return, for each tensor, the tensor that owns its memory if no node computes in place."""
     _, slices = find_concat_buffers(graph, order)
     roots = view_roots(graph, order)
     return {name: slices[root][0] if root in slices else root for name, root in roots.items()}
@@ -95,10 +97,10 @@ def bytes_at_steps(graph: Graph, order: list[Node], roots: Mapping[str, str]) ->
 
 
 def _by_buffer(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> list[Node]:
-    """Return an order that fills concat buffers one after the other, as ``own`` begins them.
+    """Return an order that fills concat buffers one after the other, in the order of ``own``.
 
-    A buffer takes all its memory from its first slice on. Where the batch is split, and two tensors
-    of a run of nodes are read behind it, the second is not begun while the first is computed.
+    A buffer takes all its memory from its first slice on. If the batch is split, and two tensors of
+    a run of nodes are read after it, the second one is started when the first one is complete.
     """
     computed = [name for node in own for name in node.outputs if node.definition.view is None]
     begun = dict.fromkeys(roots[name] for name in computed if roots[name] != name)
@@ -108,9 +110,9 @@ def _by_buffer(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> list[
 def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
     """Return an order in which the node that frees most and allocates least goes first.
 
-    Kahn's algorithm. A node's score only rises while it waits (an input's other readers run and
-    leave it the last), so a fresh entry is pushed whenever that happens and outdated ones are
-    dropped when they surface.
+    This is Kahn's algorithm with a heap. A waiting node's score only improves, when it becomes the
+    last reader of an input. Then a new entry is pushed, and outdated entries are dropped when they
+    are popped.
     """
     position = {node.output: i for i, node in enumerate(own)}
     roots = view_roots(graph, own)
@@ -133,7 +135,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
         for root in {roots[name] for name in node.reads}:
             if readers[root] == 1 and root in graph.producers:
                 freed += graph.nbytes(root)
-        # Computing in place means the two never stand side by side, not even during the node.
+        # If the node computes in place, input and output are never live at the same time.
         inplace = allocated if freed and REGISTRY[node.op].inplace else 0
         return allocated - freed - inplace
 
@@ -147,7 +149,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
         cost, at = heapq.heappop(heap)
         node = own[at]
         if node.output in done or cost != score(node):
-            continue  # outdated: a fresher entry is in the heap
+            continue  # outdated: there is a newer entry in the heap
         done.add(node.output)
         order.append(node)
         for consumer in (each for name in node.outputs for each in followers.get(name, ())):
@@ -165,7 +167,7 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 
 
 def _reader_counts(graph: Graph, order: list[Node], roots: dict[str, str]) -> Counter[str]:
-    """Return how many nodes read each root; what a run gives has one more, that never comes."""
+    """Return the number of readers of each root; outputs have one more, which never runs."""
     readers = Counter(root for node in order for root in {roots[name] for name in node.reads})
     readers.update(roots[name] for name in graph.kept)
     return readers

@@ -1,4 +1,4 @@
-"""Make a plan of a graph: schedule it, share memory, freeze."""
+"""Make a plan of a graph: schedule it, share memory, and freeze it."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def make_plan(
     weights: Sequence[Parameter] = (),
     tiles_at_open: bool = False,
 ) -> Plan:
-    """Plan a graph's execution, and let nothing change the graph from now on.
+    """Plan the execution of a graph, and freeze the graph.
 
     Parameters
     ----------
     graph : Graph
-        Every output, and next value of a state, is produced by a node and stands once in
-        ``graph.writes``.
+        A graph in which a node makes every output and every next value of a state, and each occurs
+        once in ``graph.writes``.
     schedule : Schedule, optional
-        Of the graph as it is; without it :func:`.make_schedule` makes one.
+        The schedule of the graph in its current form; by default that of :func:`.make_schedule`.
     samples, input_tree, output_tree, metadata
-        Carried into the plan as they are; ``metadata`` gains "fallbacks" (nodes without a native
-        kernel at the graph's example sizes).
+        Copied into the plan; ``metadata`` gets the key "fallbacks", the nodes without a native
+        kernel at the graph's example sizes.
     complex_ends : collection of str
         The inputs, outputs and states that users see as complex numbers.
     weights : sequence of Parameter
-        Those that a session may replace, whether the graph reads them or not.
+        The weights that a session may replace, whether the graph reads them or not.
     tiles_at_open : bool
-        Whether the plan has the weights too that Winograd's tiles are made of.
+        Whether the plan also has the plain weights of convolutions in Winograd's format.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def make_plan(
     Raises
     ------
     InternalError
-        If the graph has changed since it was scheduled.
+        If the graph was changed after it was scheduled.
     """
     frozen = freeze(graph, schedule or make_schedule(graph))
     graph.freeze()
@@ -85,7 +85,7 @@ def make_plan(
             **{
                 state.name: state.first
                 for state in graph.states
-                if any(state.first.tobytes())  # else it begins as zeros, without data
+                if any(state.first.tobytes())  # otherwise it starts as zeros, without data
             },
         },
         samples=dict(samples or {}),
@@ -106,21 +106,21 @@ def make_plan(
 
 
 def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) -> Plan:
-    """Plan a graph's execution to look at its values, beside another plan made of it later.
+    """Plan the execution of a graph to inspect its values, beside another plan made later.
 
     Parameters
     ----------
     graph : Graph
-        As :func:`make_plan` takes it.
+        See :func:`make_plan`.
     plan : Plan
-        The other plan. Constants that both have are in memory once.
+        The other plan. Common constants share memory.
     constants : mapping of str to Constant
-        Those of the other plan.
+        The constants of the other plan.
 
     Returns
     -------
     Plan
-        Without what only users of a session need. It is not validated.
+        A plan without the parts that only users of a session need. It is not validated.
     """
     frozen = freeze(graph, make_schedule(graph))
     known = {constant.identity: plan.constants[name] for name, constant in constants.items()}
@@ -139,7 +139,7 @@ def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) ->
 def _prove(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
     """Prove the plan for all sizes; if a proof fails at size 0, raise that variable's minimum to 1.
 
-    What the graph says of sizes is about those from 1 on. Little of it fails for 0.
+    The graph is known to be valid for sizes from 1 on, and is usually valid for 0, too.
     """
     try:
         return _checked(plan, ranges)

@@ -1,12 +1,12 @@
-"""Let tensors share memory: views, results in place of inputs, and the inputs of a concatenation.
+"""Let tensors share memory: views, in-place results, and inputs of concatenations.
 
-Tensors that share lie in one *allocation*. It starts with the tensor that is computed first; views
-and in-place results join it. If a graph output joins, the caller's array becomes the memory, and
-the output its root. Tensors that a CAT puts side by side are computed as slices of a *concat
-buffer*, an allocation that starts under the name of the CAT's output.
+Tensors that share memory lie in one *allocation*. It starts with the tensor that is computed first;
+views and in-place results join it. If a graph output joins, the caller's array becomes the memory,
+and the output becomes its root. Tensors that a CAT concatenates are computed as slices of a *concat
+buffer*, an allocation with the name of the CAT's output.
 
-What a node overwrites of a state can be put back where its op says how (``OpDef.save``): it may run
-in place over the state, and the state's next value may lie there.
+A node may run in place over a state if its op can restore what it overwrites (``OpDef.save``). Then
+the state's next value may lie in the state's memory.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ class Allocation:
     Attributes
     ----------
     root : str
-        The tensor that owns it.
+        The tensor that owns the memory.
     nbytes : int
     external : bool
-        Whether the caller or the file owns the memory: it is not in the arena.
+        Whether the caller or the file owns the memory, so that it is not in the arena.
     writable : bool
         False for graph inputs, states and constants.
     state : bool
-        Whether it is that of a state.
+        Whether it is the memory of a state.
     last_read : int
         The last step that reads one of its tensors.
     successor : str or None
-        The output that may be computed here though the memory is no node's: what takes the place of
-        the input that has it.
+        The output that may be computed in the memory of an input, because it replaces that input.
     """
 
     root: str
@@ -62,7 +61,7 @@ class Allocation:
 
 
 class SliceLayout(NamedTuple):
-    """Where a tensor lies in its allocation: byte offset and strides (elements)."""
+    """The place of a tensor in its allocation: byte offset and strides in elements."""
 
     offset: int
     strides: Shape
@@ -76,14 +75,14 @@ class Sharing:
     graph : Graph
     order : list of Node
     replaced : mapping of str to str, optional
-        Outputs that may be computed in the memory of the input whose place they take.
+        Outputs that may be computed in the memory of the input that they replace.
 
     Attributes
     ----------
     allocations : dict of str to Allocation
-        For every tensor.
+        The allocation of every tensor.
     slices : dict of str to SliceLayout
-        For every tensor.
+        The place of every tensor in its allocation.
     executed : list of Node
         The order without the nodes that became views.
     """
@@ -91,6 +90,7 @@ class Sharing:
     def __init__(
         self, graph: Graph, order: list[Node], replaced: Mapping[str, str] | None = None
     ) -> None:
+        """Go through the nodes in order, and let each output join an allocation or start one."""
         self.graph = graph
         self.allocations: dict[str, Allocation] = {}
         self.slices: dict[str, SliceLayout] = {}
@@ -106,7 +106,7 @@ class Sharing:
                 continue
             in_buffer = self._join_concat_buffer(node)
             if node.output in buffers:
-                continue  # its inputs have been computed where they lie in it
+                continue  # its inputs were computed at their places in it
             self.executed.append(node)
             shares = in_buffer or self._join_inplace(node, step)
             for name in node.outputs[1:] if shares else node.outputs:
@@ -131,7 +131,7 @@ class Sharing:
             allocation.external = True
 
     def _may_join(self, name: str, allocation: Allocation, offset: int) -> bool:
-        """Whether it is no graph output, or the memory can become the caller's array as a whole."""
+        """Return whether ``name`` is no graph output, or may make the memory the caller's array."""
         if not self.graph.is_output(name):
             return True
         fits = offset == 0 and allocation.nbytes == self.graph.tensors[name].nbytes
@@ -139,6 +139,7 @@ class Sharing:
         return fits and (own or allocation.successor == name)
 
     def _join_view(self, node: Node) -> bool:
+        """Place the output of a view inside its input's allocation; return whether it fits."""
         if node.definition.view is None:
             return False
         source, output = node.inputs[0], node.output
@@ -157,7 +158,7 @@ class Sharing:
         return True
 
     def _join_concat_buffer(self, node: Node) -> bool:
-        """Compute a tensor that is a slice of a concat buffer there."""
+        """Compute a slice of a concat buffer at its place in the buffer."""
         name = node.output
         if name not in self._in_buffers:
             return False
@@ -193,15 +194,15 @@ class Sharing:
         return False
 
     def _may_overwrite(self, allocation: Allocation, node: Node) -> bool:
-        if allocation.state:  # a run that fails has to put it back
+        if allocation.state:  # a run that fails must restore the state
             return node.definition.save is not None
         return allocation.writable or allocation.successor == node.output
 
     def _reads_only(self, node: Node, source: str) -> bool:
-        """Return whether the node reads the memory to be overwritten through ``source`` alone.
+        """Return whether the node reads the overwritten memory only through ``source``.
 
-        Another view of the same memory may be read at other positions than the one just written,
-        and so may ``source`` itself as another operand.
+        Another view of the same memory may be read at positions that were just overwritten, and so
+        may ``source`` itself as another operand.
         """
         allocation = self.allocations[source]
         places = (index for index, name in enumerate(node.inputs) if name == source)
@@ -213,15 +214,15 @@ class Sharing:
 def find_concat_buffers(
     graph: Graph, order: list[Node]
 ) -> tuple[set[str], dict[str, tuple[str, int]]]:
-    """Find the concatenations that need no copy; none where sizes vary.
+    """Find the concatenations that need no copy; none if sizes vary.
 
     Returns
     -------
     concatenated : set of str
-        The outputs whose inputs can all be computed where they lie in them.
+        The outputs whose inputs can all be computed at their places in them.
     slices : dict of str to tuple of str and int
-        Of each of them and of those inputs: in which concat buffer, at which byte. An output that
-        is a slice of a larger one shares its buffer, with its inputs.
+        For each of these outputs and of their inputs, the concat buffer and the byte offset. An
+        output that is a slice of a larger one shares the larger buffer, with its inputs.
     """
     concatenated: set[str] = set()
     slices: dict[str, tuple[str, int]] = {}
@@ -245,7 +246,7 @@ def find_concat_buffers(
 
 
 def _computed(graph: Graph, name: str) -> str | None:
-    """Return the tensor that ``name`` shows whole, if a node computes it and may do so anywhere."""
+    """Return the tensor that ``name`` views whole, if a node computes it and may do so anywhere."""
     while True:
         node = graph.producers.get(name)
         if node is None or graph.is_output(name) or not graph.tensors[name].nbytes:

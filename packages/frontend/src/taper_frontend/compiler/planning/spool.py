@@ -1,6 +1,6 @@
-"""Keep a plan's constants in a temporary file that the system may drop from memory and read again.
+"""Keep a plan's constants in a temporary file, which the system may drop from memory.
 
-A plan has all its constants, perhaps gigabytes, while what it was made from is still there.
+A plan has all its constants, perhaps gigabytes, while the model that it was made from still exists.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def spool(constants: Mapping[str, Constant]) -> dict[str, np.ndarray]:
     Returns
     -------
     dict of str to numpy.ndarray
-        Read-only views of the mapped file, each on a boundary of 64 bytes. The file has no name, or
-        loses it when the last view is gone.
+        Read-only views of the mapped file, each aligned to 64 bytes. The file has no name, or is
+        deleted with the last view.
 
     Raises
     ------
     ExportError
-        If a constant cannot be computed, or the file cannot be written: the temporary directory
-        (``TMPDIR``) has to have room for the constants.
+        If a constant cannot be computed, or the file cannot be written. The temporary directory
+        (``TMPDIR``) needs space for all constants.
     """
     nbytes = sum(-(-constant.nbytes // ALIGNMENT) * ALIGNMENT for constant in constants.values())
     if not nbytes:

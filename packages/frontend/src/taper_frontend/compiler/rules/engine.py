@@ -1,6 +1,6 @@
-"""Apply rewrite rules: try each pattern at every node, and replace what matches.
+"""Apply rewrite rules: try each pattern at every node, and replace the matches.
 
-A rule is a line of algebra where that says it all::
+A simple rule is a line of algebra::
 
     x = tensor()
     simplify = RuleSet(
@@ -32,11 +32,11 @@ from taper_frontend.compiler.rules.pattern import (
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.sizes import UndecidedError
 
-#: Rewrites the graph at one node if it can; says whether it did.
+#: A function that rewrites the graph at one node if it can, and returns whether it did.
 Step = Callable[[Graph, Node], bool]
 
-#: What a function of a match gives: a replacement; True if it has changed the graph itself; None or
-#: False if the rule does not apply.
+#: The result of a function of a match: a replacement; True if it has changed the graph itself; None
+#: or False if the rule does not apply.
 Replacement = Pattern | bool | None
 
 #: How often steps may change one node in a row, beside once for each operand.
@@ -50,16 +50,15 @@ class Rule:
     Attributes
     ----------
     name : str
-        Names the rule in traces and errors.
+        The rule's name in traces and errors.
     pattern : Pattern
-        What the node has to compute.
+        The pattern that the node must match.
     rewrite : Pattern or callable
-        What computes the same. An :func:`.op` or :func:`.like` takes the node's place; its operands
-        are pieces that the pattern binds, numbers, or further nodes to make. For a piece that the
-        pattern binds, all readers of the node read that tensor instead; the rule applies only where
-        it has the node's type. For what is no formula, a function of the :class:`.Match`, which
-        returns one of the above; True if it has changed the graph itself; None or False where the
-        rule does not apply.
+        The replacement. An :func:`.op` or :func:`.like` replaces the node; its operands are pieces
+        that the pattern binds, numbers, or further nodes to make. A piece that the pattern binds
+        replaces the node's output for all readers; then the rule applies only if the types are
+        equal. If no formula is enough, a function of the :class:`.Match`, which returns one of the
+        above; True if it has changed the graph itself; None or False if the rule does not apply.
     where : callable, optional
         A condition on the :class:`.Match`.
     """
@@ -70,7 +69,7 @@ class Rule:
     where: Callable[[Match], bool] | None = None
 
     def __post_init__(self) -> None:
-        """Check that a formula is built of pieces that the pattern binds.
+        """Check that a formula uses only pieces that the pattern binds.
 
         Raises
         ------
@@ -87,7 +86,7 @@ class Rule:
 
     @property
     def roots(self) -> frozenset[str] | None:
-        """Ops of the nodes that the rule can apply at; None if any."""
+        """Return the ops of the nodes at which the rule can apply; None for any op."""
         return self.pattern.roots()
 
     def __call__(self, graph: Graph, node: Node) -> bool:
@@ -102,7 +101,7 @@ class Rule:
 
 
 class RuleSet:
-    """A pass that applies rules until none applies any more.
+    """A pass that applies rules until none of them applies.
 
     Every rule must lower something that the others do not raise, or they never settle. Where several
     apply at a node the first one does.
@@ -123,7 +122,7 @@ class RuleSet:
         return f"RuleSet({self.__name__!r}, {len(self.rules)} rules)"
 
     def __call__(self, graph: Graph) -> bool:
-        """Rewrite ``graph``; say whether anything changed."""
+        """Rewrite ``graph``; return whether anything changed."""
         return _rewrite(graph, self._by_op.__getitem__)
 
     def at(self, op: str) -> tuple[Rule, ...]:
@@ -144,7 +143,7 @@ class _Index(dict[str, "tuple[Rule, ...]"]):
 
 
 def rewrite(graph: Graph, *steps: Step, at: Collection[str] | None = None) -> bool:
-    """Apply steps at each node until none applies to it any more, producers first.
+    """Apply steps at each node until none applies, producers first.
 
     Every step must lower something that the others do not raise, or they never settle.
 
@@ -153,7 +152,7 @@ def rewrite(graph: Graph, *steps: Step, at: Collection[str] | None = None) -> bo
     graph : Graph
     *steps : callable
     at : collection of str, optional
-        Ops of the nodes to try: no step applies at any other.
+        The ops of the nodes to try; no step may apply at others.
 
     Returns
     -------
@@ -200,7 +199,7 @@ def _applies(step: Step, graph: Graph, node: Node) -> bool:
     Raises
     ------
     InternalError
-        If it makes a node that the ops do not allow, naming the rule and the node.
+        If it makes a node that the op does not accept; the message names the rule and the node.
     """
     name, op = node.output, node.op
     try:
@@ -222,14 +221,14 @@ def _name(step: Step) -> str:
 
 
 def _pieces(pattern: Pattern) -> Iterable[Pattern]:
-    """Yield ``pattern`` and all it is made of."""
+    """Yield ``pattern`` and all its parts."""
     yield pattern
     for part in pattern.parts():
         yield from _pieces(part)
 
 
 def _unbound(made: Pattern, bound: set[Pattern]) -> Iterable[str]:
-    """Yield what of a replacement is neither bound nor something to make."""
+    """Yield the parts of a replacement that are neither bound nor nodes to make."""
     if made in bound:
         return
     if isinstance(made, OpPattern) and len(made.names) != 1:
@@ -244,7 +243,7 @@ def _unbound(made: Pattern, bound: set[Pattern]) -> Iterable[str]:
 
 
 def _replace(match: Match, made: Pattern) -> bool:
-    """Put ``made`` in the place of the match's root; say whether the graph has changed."""
+    """Replace the match's root by ``made``; return whether the graph has changed."""
     graph, root = match.graph, match.node
     if made in match.bound or isinstance(made, TensorName):
         tensor = _operand(match, made, [])
@@ -260,7 +259,7 @@ def _replace(match: Match, made: Pattern) -> bool:
 def _definition(
     match: Match, made: Pattern, added: list[str]
 ) -> tuple[str, list[str], dict[str, Any]]:
-    """Return the op, the inputs and the attrs of a node to make; ``added`` grows by its inputs'."""
+    """Return op, inputs and attrs of a node to make; new nodes are appended to ``added``."""
     attrs: dict[str, Any] = {}
     if isinstance(made, Like):
         model = match.producer(made.model)
@@ -278,7 +277,7 @@ def _definition(
 
 
 def _operand(match: Match, made: Pattern, added: list[str]) -> Any:
-    """Return the tensor, or the number, that an operand of a replacement is."""
+    """Return the tensor or the number of an operand of a replacement."""
     if made in match.bound:
         return match[made]
     if isinstance(made, TensorName):

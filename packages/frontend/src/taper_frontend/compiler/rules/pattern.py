@@ -1,6 +1,6 @@
-"""Define the language that rules are written in: what a subgraph computes, as a formula.
+"""Define the language of rules: a pattern describes a subgraph by a formula.
 
-A pattern is built from a few pieces and matched against the tensor a node produces::
+A pattern is built from a few pieces and matched against the tensor that a node produces::
 
     x = tensor()
     silu = product(x, op("SIGMOID", x))
@@ -8,14 +8,14 @@ A pattern is built from a few pieces and matched against the tensor a node produ
     for match in matches(graph, node, silu):
         print(match[x])
 
-A piece is bound to what it matched, and a piece that stands twice in a formula must match the same
-tensor twice: above both ``x`` are one tensor. ``match[piece]`` is what it was bound to.
+A piece is bound to what it matched. A piece that occurs twice in a formula must match the same
+tensor twice: above, both ``x`` are one tensor. ``match[piece]`` is what the piece was bound to.
 
 A match is found only if nothing else needs the values inside it: every tensor between the root and
-the leaves is read by the match alone and is no output of the graph (the sole-consumer rule).
-:func:`shared` lifts that for a part of the formula.
+the leaves is read only by the match and is not an output of the graph (the sole-consumer rule).
+:func:`shared` removes this restriction for a part of the formula.
 
-The same pieces build what a match is replaced by (:mod:`.engine`): ``op("SILU", x)``.
+The same pieces build the replacement of a match (:mod:`.engine`): ``op("SILU", x)``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import TensorSpec
 
-_REL_TOL = 1e-6  # between a number in a formula and the number a user wrote, perhaps in float32
+# relative tolerance between a number in a formula and a user's number, perhaps in float32
+_REL_TOL = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class Match:
     ----------
     graph : Graph
     node : Node
-        The root: the node that the pattern was matched at.
+        The root: the node at which the pattern was matched.
     bound : mapping of Pattern to tensor name, number or attr value
     inner : frozenset of str
-        Outputs of the nodes that the match is made of, the root's too, without the shared ones.
+        The outputs of the nodes in the match, including the root, without shared ones.
     """
 
     graph: Graph
@@ -57,20 +58,20 @@ class Match:
     inner: frozenset[str]
 
     def __getitem__(self, piece: Pattern) -> Any:
-        """Return the tensor name, the number or the attr value that ``piece`` was bound to."""
+        """Return the tensor name, the number or the attr value to which ``piece`` was bound."""
         return self.bound[piece]
 
     def type(self, piece: Pattern) -> TensorType:
-        """Return the type of the tensor that ``piece`` was bound to."""
+        """Return the type of the tensor to which ``piece`` was bound."""
         return self.graph.tensors[self.bound[piece]].type
 
     @property
     def output(self) -> TensorType:
-        """Type of the root's output."""
+        """Return the type of the root's output."""
         return self.graph.tensors[self.node.output].type
 
     def producer(self, piece: Pattern) -> Node:
-        """Return the node that ``piece``, an :func:`op`, was bound to."""
+        """Return the node to which ``piece``, an :func:`op`, was bound."""
         return self.graph.nodes[self.bound[piece]]
 
     def bind(self, piece: Pattern, value: Any) -> Match:
@@ -83,10 +84,10 @@ class Match:
 
 
 class Pattern:
-    """A part of a pattern. Compared by identity: each part stands for one value."""
+    """A part of a pattern. Compared by identity: each part denotes one value."""
 
     def match(self, operand: Any, found: Match) -> Iterator[Match]:
-        """Yield every way ``operand`` can be this piece, given what is ``found`` already."""
+        """Yield every way in which ``operand`` can be this piece, given the match so far."""
         if self in found.bound:
             if found.bound[self] == operand:
                 yield found
@@ -98,15 +99,15 @@ class Pattern:
         raise NotImplementedError
 
     def may_match(self, graph: Graph, operand: Any) -> bool:
-        """Return False only if ``operand`` cannot be this piece: most are ruled out by that."""
+        """Return False only if ``operand`` cannot be this piece, as a fast check."""
         return True
 
     def roots(self) -> frozenset[str] | None:
-        """Return the ops whose nodes this piece can be; None if any."""
+        """Return the ops whose nodes this piece can match; None for any."""
         return None
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Return the pieces this one is made of."""
+        """Return the pieces of which this one is made."""
         return ()
 
 
@@ -144,7 +145,7 @@ class _Constant(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Number(Pattern):
-    """A number: what :func:`number` gives, or a number that stands in a formula."""
+    """A number: the result of :func:`number`, or a number in a formula."""
 
     value: float | None
 
@@ -209,7 +210,7 @@ class _Shared(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class OpPattern(Pattern):
-    """A node: what :func:`op` gives. As a replacement, the node to make."""
+    """A node: the result of :func:`op`. In a replacement, the node to make."""
 
     names: frozenset[str]
     operands: tuple[Pattern, ...]
@@ -274,7 +275,7 @@ class OpPattern(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Like(Pattern):
-    """A node to make: what :func:`like` gives."""
+    """A node to make: the result of :func:`like`."""
 
     model: Pattern
     operands: tuple[Pattern, ...]
@@ -288,14 +289,14 @@ class Like(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class TensorName(Pattern):
-    """A tensor of the graph, in a replacement that a function gives."""
+    """A tensor of the graph in a replacement that a function returns."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class _Inverse(Pattern):
-    """A factor that stands below the line of a product; matched like ``value``."""
+    """A factor in the denominator of a product; matched like ``value``."""
 
     value: Pattern
 
@@ -350,19 +351,19 @@ class _Product(Pattern):
         return self.factors
 
 
-#: What a product is written with.
+#: The ops of which a product may consist.
 _MULTIPLICATIVE = frozenset({"MUL", "DIV", "RECIPROCAL", "SQUARE", "POW"})
 
 
 class _Factors:
-    """A tree of multiplications, divisions and small powers, multiplied out.
+    """A tree of multiplications, divisions and small powers, expanded to factors.
 
-    A value that has other readers is not opened: it is a factor as it stands.
+    A value with other readers is not expanded; it is a factor itself.
 
     Parameters
     ----------
     most : int
-        Where there are more factors, it stops: a product may have as many as the model has layers.
+        The most factors; a product may have as many as the model has layers.
     """
 
     def __init__(self, most: int) -> None:
@@ -373,7 +374,7 @@ class _Factors:
         self.nodes: list[str] = []
 
     def multiply(self, graph: Graph, node: Node, sign: int = 1) -> None:
-        """Multiply by what ``node`` computes (sign 1) or divide by it (sign -1)."""
+        """Multiply by the output of ``node`` (sign 1), or divide by it (sign -1)."""
         self.nodes.append(node.output)
         operands = node.operands()
         match node.op:
@@ -422,7 +423,7 @@ def _match_all(
 
 
 def _equal(number: float, value: float) -> bool:
-    """Return whether a user's number is ``value``, which float32 may not hold exactly."""
+    """Return whether a user's number is ``value``, which float32 may not represent exactly."""
     if float(np.float32(value)) == value:
         return number == value
     return math.isclose(number, value, rel_tol=_REL_TOL)
@@ -441,12 +442,12 @@ def constant(value: float | None = None) -> Pattern:
 
 
 def number(value: float | None = None) -> Pattern:
-    """Match a number: any, or ``value``, as near as float32 can tell where it does not hold it."""
+    """Match any number, or ``value`` within the precision of float32."""
     return Number(value)
 
 
 def attr() -> Pattern:
-    """Match the value of an attr, whatever it is: ``op("SUM", x, axes=attr())``."""
+    """Match any value of an attr: ``op("SUM", x, axes=attr())``."""
     return _Attr()
 
 
@@ -456,7 +457,7 @@ def either(*choices: Pattern) -> Pattern:
 
 
 def shared(part: Pattern) -> Pattern:
-    """Match like ``part``, whose values may be outputs and have readers outside the match."""
+    """Match like ``part``, whose values may be outputs and may have readers outside the match."""
     return _Shared(part)
 
 
@@ -468,9 +469,9 @@ def op(name: str | Iterable[str], /, *operands: Pattern | str | float, **attrs: 
     Parameters
     ----------
     name : str or iterable of str
-        The op, or several: the node has one of them.
+        The op, or several, of which the node must have one.
     *operands : Pattern, number or str
-        A str, the name of a tensor, can stand in a replacement only.
+        A str, the name of a tensor, is allowed only in a replacement.
     **attrs
         Plain data, or a piece that is bound to the attr's value. In a replacement also a function
         of the match.
@@ -480,14 +481,14 @@ def op(name: str | Iterable[str], /, *operands: Pattern | str | float, **attrs: 
 
 
 def like(model: Pattern, /, *operands: Pattern | str | float, **attrs: Any) -> Pattern:
-    """Make, in a replacement, a node of the op of ``model`` with its attrs, but for those given."""
+    """Make, in a replacement, a node with the op and the attrs of ``model``, except those given."""
     return Like(model, tuple(_piece(operand) for operand in operands), attrs)
 
 
 def product(*factors: Pattern | float) -> Pattern:
-    """Match a product in whatever order and grouping: of MUL, DIV, RECIPROCAL, SQUARE, POW 2 or 3.
+    """Match a product in any order and grouping, of MUL, DIV, RECIPROCAL, SQUARE, POW 2 or 3.
 
-    Numbers among the factors are multiplied up. List the most particular factors first.
+    Numbers among the factors are multiplied together. List the most specific factors first.
     """
     coefficient = math.prod(f for f in factors if not isinstance(f, Pattern))
     return _Product(float(coefficient), tuple(f for f in factors if isinstance(f, Pattern)))

@@ -80,16 +80,16 @@ def simplify_blocks(graph: Graph) -> bool:
     return any(changed)
 
 
-#: One spelling for what can be spelled in several ways, each value computed once.
+#: The canonical form: one spelling for everything, and each value computed once.
 _SIMPLIFY: tuple[Pass, ...] = (
-    remove_noops,  # torch's casts, views and expands that do nothing hide every pattern
-    simplify_concatenations,  # what is joined only to be cut again hides them too
+    remove_noops,  # torch's casts, views and expands without effect hide patterns
+    simplify_concatenations,  # so do tensors that are joined and split again
     simplify_arithmetic,
-    absorb_into_matmul,  # before folding, which would store weights a second time, transposed
-    fold_constants,  # masks, positions, casts: what no input decides
-    simplify_positions,  # the same where sizes vary
-    eliminate_common_subexpressions,  # a formula's repeated terms become one tensor
-    eliminate_dead_code,  # readers that nobody reads would count as consumers
+    absorb_into_matmul,  # before folding, which would store transposed copies of weights
+    fold_constants,  # masks, positions, casts: everything that depends on no input
+    simplify_positions,  # the same for varying sizes
+    eliminate_common_subexpressions,  # repeated terms of a formula become one tensor
+    eliminate_dead_code,  # dead readers would count as consumers
     simplify_blocks,
     inline_blocks,
     hoist_invariants,
@@ -97,7 +97,7 @@ _SIMPLIFY: tuple[Pass, ...] = (
 )
 
 _RECOGNIZE: tuple[Pass, ...] = (
-    recognize_softmax,  # before attention, which is made of it
+    recognize_softmax,  # before attention, which contains it
     recognize_norms,
     recognize_activations,
     recognize_attention,
@@ -128,14 +128,14 @@ _RECOGNIZED = (
     Form("no heads repeated for attention", absorb_repeated_heads),
 )
 
-#: The pipeline: each stage is a pass, and says what a graph no longer has after it.
+#: The pipeline. Each stage is a pass with a form that the graph has after it.
 STAGES: tuple[Stage, ...] = (
     Stage(
         "canonical form",
         steps=(
             Group(*_SIMPLIFY),
             mix_in_place,  # before the permutations around it sink
-            Group(sink_permutations),  # channels are the last axis where norms are recognized
+            Group(sink_permutations),  # norms are recognized when channels are the last axis
         ),
         keeps=_SIMPLIFY,
         form=_SIMPLE,
@@ -151,7 +151,7 @@ STAGES: tuple[Stage, ...] = (
         steps=(
             Group(hoist_reshapes),  # bmm and addmm get their batch dimensions back
             absorb_output_transpose,  # the reshape after it becomes free
-            merge_selections,  # windows that are shifted and cut
+            merge_selections,  # windows that are shifted and split
         ),
         keeps=(*_SIMPLIFY, sink_permutations, *_RECOGNIZE),
         form=(*_SIMPLE, *_RECOGNIZED),
@@ -162,13 +162,13 @@ STAGES: tuple[Stage, ...] = (
             keep_quantized,  # before scales go into weights
             Group(
                 fold_scales,  # batch norm
-                merge_summed_products,  # whose biases are apart now
+                merge_summed_products,  # whose biases are separate nodes now
                 absorb_padding,
             ),
             merge_parallel_matmuls,
             transform_weights,  # before the others are packed
             pack_weights,
-            fold_packing,  # last to touch weights
+            fold_packing,  # the last one to change weights
         ),
         keeps=_SIMPLIFY,
         form=(
@@ -185,8 +185,8 @@ STAGES: tuple[Stage, ...] = (
             fuse_epilogues,  # what is left beside a product, as one program
             hoist_permutations,  # those that no product has absorbed
             remove_noops,
-            split_into_microbatches,  # after all that looks for neighbours
-            move_scales,  # where one image is left, whose factors all rows share
+            split_into_microbatches,  # after all passes that look for neighbours
+            move_scales,  # for a single image, whose factors all rows share
             split_into_row_tiles,  # of each image
         ),
         keeps=(remove_noops, eliminate_common_subexpressions, eliminate_dead_code),
@@ -198,5 +198,5 @@ STAGES: tuple[Stage, ...] = (
     ),
 )
 
-#: The same step by step. A list: copy it and leave steps out.
+#: The same as a list of steps, which can be copied and shortened.
 PIPELINE: list[Pass] = [pass_ for stage in STAGES for pass_ in stage.passes()]

@@ -1,8 +1,8 @@
-"""Record what becomes of a graph, one rule at a time.
+"""Record the changes of a graph, one rule at a time.
 
-The graph tells its recorder which tensors a change touched, and what applies rules says when one
-has fired. Nothing is copied meanwhile: a step is what differs between the touched tensors now and
-as they were recorded before, so a recording grows with what changes and not with the graph.
+The graph reports to its recorder which tensors a change touched, and the rules' engine reports when
+a rule has fired. A step is the difference between the touched tensors now and as they were recorded
+before. So nothing is copied, and a recording grows with the changes and not with the graph.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
 
-_MAX_VALUES = 8  # elements of a constant that is shown; a larger one is a name and a type
-_MAX_ITEMS = 64  # of a list among the attrs: tile programs have a few dozen
-_MAX_TEXT = 400  # characters of a source line or a text among the attrs
+_MAX_VALUES = 8  # elements of a constant that are shown; a larger one is shown by name and type
+_MAX_ITEMS = 64  # items of a list in the attrs: tile programs have a few dozen
+_MAX_TEXT = 400  # characters of a source line, or of a text in the attrs
 
 
 class TraceRecorder(Listener):
-    """Records what happens to a graph from now on, as its listener.
+    """Records the changes of a graph from now on, as its listener.
 
     Parameters
     ----------
     graph : Graph
-        As lowered.
+        The lowered graph.
 
     Notes
     -----
@@ -39,9 +39,10 @@ class TraceRecorder(Listener):
     """
 
     def __init__(self, graph: Graph) -> None:
+        """Record the lowered graph."""
         self._graph = graph
         self._sources: dict[str, int] = {"": 0}
-        self._records: dict[str, int] = {}  # as JSON -> place among the records
+        self._records: dict[str, int] = {}  # for each record as JSON, its index
         self._passes: list[dict[str, Any]] = []
         self._steps: list[dict[str, Any]] = []
         self._running = False  # the last of the passes
@@ -61,37 +62,38 @@ class TraceRecorder(Listener):
     # -- what the graph says ----------------------------------------------------------------------
 
     def touch(self, *names: str) -> None:
-        """Note that these tensors, or the nodes that make them, were added, changed or removed."""
+        """Record that these tensors, or the nodes that make them, were changed."""
         for name in names:
             self._touched[name] = None
 
     def replaced(self, old: str, new: str) -> None:
-        """Note that what read the tensor ``old`` reads ``new`` from now on."""
+        """Record that the readers of the tensor ``old`` read ``new`` from now on."""
         self._became[old] = new
 
     # -- what applies rules says ------------------------------------------------------------------
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Begin a pass."""
+        """Start a pass."""
         start = len(self._steps)
         self._passes.append({"stage": stage, "name": pass_, "steps": [start, start], "nodes": 0})
         self._running = True
 
     def leave(self) -> None:
-        """End the pass; changes that no rule has claimed are a step of the pass itself."""
+        """End the pass; changes that belong to no rule become a step of the pass itself."""
         ended = self._passes[-1]
         self.fired(ended["name"], "")
         ended["nodes"] = len(self._graph.nodes)
         self._running = False
 
     def fired(self, rule: str, node: str) -> None:
-        """End a step: all changes since the one before are one application of ``rule``.
+        """End a step: all changes since the last step are one application of ``rule``.
 
         Parameters
         ----------
         rule : str
         node : str
-            The output of the node it was applied at, before it was; empty where there is no one.
+            The output, before the changes, of the node at which it was applied; empty if there is
+            none.
         """
         before: dict[str, int] = {}
         after: dict[str, int] = {}
@@ -108,7 +110,7 @@ class TraceRecorder(Listener):
         became, self._touched, self._became = self._became, {}, {}
         if not before and not after and ends == self._ends:
             return
-        if not self._running:  # what happens outside of the pipeline is a pass of its own
+        if not self._running:  # changes outside of the pipeline form a pass of their own
             self.enter("", rule)
             self._passes[-1]["nodes"] = len(self._graph.nodes)
             self._running = False
@@ -125,7 +127,7 @@ class TraceRecorder(Listener):
     # -- the recording ----------------------------------------------------------------------------
 
     def data(self) -> dict[str, Any]:
-        """Return the recording as plain data that JSON can write.
+        """Return the recording as plain data for JSON.
 
         Returns
         -------
@@ -150,7 +152,7 @@ class TraceRecorder(Listener):
             are, places among the records by name. ``became``: tensors whose readers read another
             now. ``inputs`` and ``outputs``: the names before and after, where they changed.
         """
-        if self._running:  # an exception has ended it
+        if self._running:  # an exception has ended the pass
             self.leave()
         self.fired("", "")
         return {
@@ -162,7 +164,7 @@ class TraceRecorder(Listener):
         }
 
     def _record(self, name: str) -> int:
-        """Return the place of what ``name`` is now among the records."""
+        """Return the index of the record of a tensor's current state."""
         graph = self._graph
         spec = graph.tensors[name]
         record: dict[str, Any] = {"type": format_type(spec)}
@@ -185,7 +187,7 @@ class TraceRecorder(Listener):
 
 
 def _recipe(constant: Constant) -> dict[str, Any]:
-    """Return what a constant is made of; nothing is computed and no parameter is read."""
+    """Return how a constant is computed; nothing is computed and no parameter is read."""
     if isinstance(constant, Literal):
         few = constant.array.size <= _MAX_VALUES and constant.dtype != "bfloat16"
         return {"value": _plain(constant.array.tolist())} if few else {}
@@ -196,7 +198,7 @@ def _recipe(constant: Constant) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attr as JSON: long lists cut, sizes as text, floats that JSON lacks as text."""
+    """Convert an attr to JSON: long lists are cut, sizes and non-finite floats become texts."""
     if isinstance(value, list | tuple):
         items = [_plain(item) for item in value[:_MAX_ITEMS]]
         return items if len(value) <= _MAX_ITEMS else [*items, f"... {len(value)} in all"]

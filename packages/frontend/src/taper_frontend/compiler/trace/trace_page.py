@@ -9,12 +9,12 @@ from typing import Any
 from taper_runtime.base.text import counted
 from taper_runtime.reports.pages.viewer import make_page
 
-#: The page's script beyond the viewer's, each file using those before it.
+#: The files of the page's script in addition to the viewer's; each uses those before it.
 _SCRIPTS = ("recording.js", "trace.js")
 
 
 def trace_page(trace: dict[str, Any]) -> str:
-    """Return the page about a trace: :meth:`Recorder.data`, with its ``title`` and ``error``."""
+    """Return the page about a trace: :meth:`Recorder.data`, with ``title`` and ``error``."""
     lowered, final = _node_counts(trace)
     subtitle = (
         f"{counted(lowered, 'node')} as lowered, {final} after "
@@ -44,7 +44,7 @@ def _recording(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _node_counts(trace: dict[str, Any]) -> tuple[int, int]:
-    """Return the nodes of the lowered graph and of the last."""
+    """Return the numbers of nodes of the lowered graph and of the last one."""
     lowered = _nodes(trace, trace["lowered"]["tensors"])
     return lowered, lowered + sum(_growth(trace, step) for step in trace["steps"])
 
@@ -59,7 +59,7 @@ def _growth(trace: dict[str, Any], step: dict[str, Any]) -> int:
 
 
 def _rules(trace: dict[str, Any]) -> dict[str, Any]:
-    """Return a table of the rules of each pass: how often they fired, and first at which step."""
+    """Return a table of the rules of each pass: how often they fired, and the first step."""
     fired: Counter[tuple[str, str]] = Counter()
     growth: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], int] = {}
@@ -82,7 +82,7 @@ def _rules(trace: dict[str, Any]) -> dict[str, Any]:
 
 
 def _passes(trace: dict[str, Any]) -> dict[str, Any]:
-    """Return a table of the passes that ran, with those that changed nothing."""
+    """Return a table of the passes that ran, including those that changed nothing."""
     columns = [
         {"name": "stage", "kind": "text"},
         {"name": "pass", "kind": "text"},

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.graph import Graph
 
-#: The environment variable that says where exports write their traces that are not told.
+#: The environment variable with the path of traces, for exports without an explicit path.
 VARIABLE = "TAPER_TRACE"
 
-#: Numbers of the exports of this process that are traced for :data:`VARIABLE`.
+#: Counts the exports of this process that are traced because of :data:`VARIABLE`.
 _numbers = count(1)
 
 
 def trace_path(given: str | os.PathLike[str] | None) -> Path | None:
-    """Return where the trace of one export goes; None if there is to be none.
+    """Return the path of the trace of one export; None if it is not traced.
 
-    Without a path that is ``given``, the first export of the process takes the one that
-    ``TAPER_TRACE`` names, and the later ones that with ``-2``, ``-3`` before the suffix.
+    If no path is ``given``, the first export of the process uses the path in ``TAPER_TRACE``, and
+    later ones add ``-2``, ``-3`` before the suffix.
 
     Raises
     ------
     ExportError
-        If nothing can be written there, or the suffix is neither ``.html`` nor ``.json``.
+        If the path cannot be written, or the suffix is neither ``.html`` nor ``.json``.
     """
     if given is not None:
         return _checked("trace", Path(given))
@@ -58,24 +58,24 @@ def _checked(what: str, path: Path) -> Path:
 def tracing(
     graph: Graph, path: str | os.PathLike[str] | None, title: str = "graph"
 ) -> AbstractContextManager[None]:
-    """Record what happens to ``graph`` in the context, and write it at the end of that.
+    """Record the changes of ``graph`` in the context, and write them at its end.
 
-    What has happened before an exception is written too, and the exception's text with it.
+    After an exception the changes before it are written, too, with the exception's text.
 
     Parameters
     ----------
     graph : Graph
-        As lowered.
+        The lowered graph.
     path : str or os.PathLike, optional
-        ``.html`` for a page, ``.json`` for what :meth:`TraceRecorder.data` describes, with the
-        ``title`` and, after an exception, the ``error``. None records nothing.
+        ``.html`` for a page; ``.json`` for the data of :meth:`TraceRecorder.data` with ``title``
+        and, after an exception, ``error``. None records nothing.
     title : str
-        What the graph is called.
+        The title of the graph.
 
     Raises
     ------
     ExportError
-        If nothing can be written there.
+        If the path cannot be written.
     """
     if path is None:
         return nullcontext()
@@ -98,7 +98,7 @@ def _tracing(graph: Graph, path: Path, title: str) -> Iterator[None]:
 
 
 def write_trace(trace: dict[str, Any], path: Path) -> None:
-    """Write a recording with its title and error as a page or as JSON, as the suffix says."""
+    """Write a recording with its title and error, as a page or as JSON by its suffix."""
     if path.suffix == ".json":
         text = json.dumps(trace, allow_nan=False, separators=(",", ":"))
     else:

@@ -1,1 +1,1 @@
-"""Rewrite what can be written in several ways to one form."""
+"""Rewrite graphs to canonical form: one spelling for each computation."""

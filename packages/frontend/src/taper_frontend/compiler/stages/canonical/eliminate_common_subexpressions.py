@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_MAX_HASHED = 1 << 20  # bytes; larger and open constants are equal if they are computed alike
+# bytes; larger and replaceable constants are equal only if they are computed alike
+_MAX_HASHED = 1 << 20
 
 
 def eliminate_common_subexpressions(graph: Graph) -> bool:
-    """Let all nodes with one op, the same inputs and equal attrs be one; equal constants too.
+    """Merge nodes with the same op, inputs and attrs; merge equal constants.
 
     ::
 
         x -> EXP -> a -> f                 x -> EXP -> a -> f
           -> EXP -> b -> g                               -> g
 
-    Two outputs that are COPYs of one tensor stay so: neither would be less. Nodes with blocks stay
+    Two outputs that are COPYs of one tensor stay, because both are needed. Nodes with blocks stay,
     too.
     """
     changed = _merge_constants(graph)
@@ -35,7 +36,7 @@ def eliminate_common_subexpressions(graph: Graph) -> bool:
     def merge(graph: Graph, node: Node) -> bool:
         if node.op == "COPY" or node.blocks:
             return False
-        alike = seen[_key(node)]  # by op and attrs, which are looked at if there are two nodes
+        alike = seen[_key(node)]  # by op and attrs, which are only needed if there are two nodes
         if not alike:
             alike[None] = node
             return False
@@ -56,6 +57,7 @@ def _key(node: Node) -> Hashable:
 
 
 def _merge_constants(graph: Graph) -> bool:
+    """Merge equal constants; parameters with equal values keep all their names."""
     seen: dict[Hashable, str] = {}
     merged = [
         (name, first)
@@ -66,7 +68,8 @@ def _merge_constants(graph: Graph) -> bool:
         kept, other = graph.constants[first], graph.constants[name]
         if isinstance(kept, Parameter) and isinstance(other, Parameter):
             names = tuple(dict.fromkeys(kept.names + other.names))
-            if names != kept.names:  # the same object is the same constant in blocks too
+            # keep the object if possible: it identifies the constant in blocks, too
+            if names != kept.names:
                 graph.constants[first] = replace(kept, names=names)
         graph.replace_uses(name, first)
         graph.remove_tensor(name)

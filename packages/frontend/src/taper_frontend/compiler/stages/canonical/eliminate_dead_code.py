@@ -19,7 +19,7 @@ def eliminate_dead_code(graph: Graph) -> bool:
           -> LOG -> z
 
     A size that a node computes is needed while a tensor's shape, an attr or the limit of another
-    one mentions it. One that has one value is a check of the model, and stays.
+    size uses it. A size with only one value is a check of the model, and stays.
     """
     removed = graph.prune(list(graph.tensors))
     if graph.origins:

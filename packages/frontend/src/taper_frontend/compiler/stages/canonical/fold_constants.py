@@ -1,4 +1,4 @@
-"""Take nodes that do not depend on the inputs out of the graph that runs."""
+"""Replace nodes that do not depend on inputs by constants."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_SMALL = 4 << 20  # bytes; up to here a constant may be any size
-_SMALL_WIDENED = 64 << 10  # bytes; up to here a constant made of narrow numbers may be any size
-_MAX_GROWTH = 16  # times the constants a larger one is computed from
+_SMALL = 4 << 20  # bytes; smaller constants may always be stored
+# bytes; smaller constants computed from narrow dtypes may always be stored
+_SMALL_WIDENED = 64 << 10
+# a larger constant may have at most so many times the bytes that it is computed from
+_MAX_GROWTH = 16
 
 
 def fold_constants(graph: Graph) -> bool:
-    """Make what depends on constants alone a constant, of which the nodes are the recipe.
+    """Replace tensors that depend only on constants by constants, with the nodes as recipes.
 
     ::
 
         c -> COS -> MUL(x, .)              MUL(x, constant cos(c))
 
-    Only what something else reads becomes a constant; what is on the way to it does not. Nothing is
-    computed: that is done where a plan stores the values. A value stays computed at run time where
-    a constant would only make the file larger: a view that repeats elements (EXPAND is free to
-    read), a value above 4 MiB that is more than 16 times the constants it comes from, or weights
-    stored in a narrow dtype, widened.
+    Only tensors that other nodes read become constants; intermediate ones do not. Nothing is
+    computed until a plan stores the values. Some values are still computed at run time, because a
+    constant would only make the file larger: a view that repeats elements (reading an EXPAND is
+    free), a value above 4 MiB that is more than 16 times as large as the constants it depends on,
+    and weights that are stored in a narrow dtype and widened.
     """
     constants = static_constants(graph)
     leaves: dict[str, frozenset[str]] = {name: frozenset((name,)) for name in graph.constants}

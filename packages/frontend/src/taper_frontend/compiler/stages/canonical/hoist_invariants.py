@@ -1,4 +1,4 @@
-"""Compute once before a loop what every step would compute alike."""
+"""Move loop-invariant nodes out of loops."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def hoist_invariants(graph: Graph) -> bool:
-    """Move what neither carries nor slices decide out of the blocks of a loop.
+    """Move nodes that depend on neither carries nor slices out of the blocks of a loop.
 
     ::
 
         SCAN(c, x, a) {ADD(c, EXP(a)), ..}     SCAN(c, x, EXP(a)) {ADD(c, .), ..}
 
-    What may fail, as a lookup does, stays: the loop may have no steps. So do views, which cost
-    nothing where they are.
+    Nodes that may fail, such as lookups, stay, because the loop may have no steps. Views stay, too,
+    because they are free.
     """
     return rewrite(graph, _hoist, at=LOOPS)
 
@@ -39,12 +39,12 @@ def _hoist(graph: Graph, node: Node) -> bool:
 
 
 def _computed_alike(block: Graph, given: set[str]) -> list[Node]:
-    """Return the nodes that compute what others decide, which are the same every time."""
+    """Return the nodes of a block that depend only on inputs which are the same in every step."""
     known, found = set(given), []
     for node in block.order():
         decided = [name for name in node.reads if not block.is_constant(name)]
         if (node.reads and not decided) or not known.issuperset(decided):
-            continue  # what constants decide is known already, or has its reasons
+            continue  # nodes that depend only on constants are folded, or stay for a reason
         if node.blocks or node.op == "COPY":
             continue
         if node.definition.check is not None:
@@ -56,9 +56,9 @@ def _computed_alike(block: Graph, given: set[str]) -> list[Node]:
 
 
 def _move(graph: Graph, node: Node, block: Graph, moved: Node, names: dict[str, str]) -> list[str]:
-    """Compute a node of a block in the graph; return what the blocks are given for it.
+    """Compute a node of a block in the graph; return the new operands of the loop.
 
-    ``names`` are the graph's for tensors of the block; it grows.
+    ``names`` maps tensors of the block to the graph's, and is extended.
     """
     _compute(graph, block, moved, names)
     given = []
@@ -77,7 +77,7 @@ def _move(graph: Graph, node: Node, block: Graph, moved: Node, names: dict[str, 
 
 
 def _compute(graph: Graph, block: Graph, node: Node, names: dict[str, str]) -> None:
-    """Add a node of a block to the graph, after what it reads."""
+    """Add a node of a block to the graph, after the nodes that it reads."""
     for name in node.reads:
         if name in names:
             continue

@@ -1,4 +1,4 @@
-"""Inline branches that are decided and loops of at most one step."""
+"""Inline branches with known conditions, and loops of at most one step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def inline_blocks(graph: Graph) -> bool:
-    """Put the nodes of a block in the place of the op that would run it once, or never.
+    """Replace a control-flow node that runs a block once, or never, by the block's nodes.
 
     ::
 
@@ -35,6 +35,7 @@ def _inline_branch(graph: Graph, node: Node) -> bool:
 
 
 def _inline_steps(graph: Graph, node: Node) -> bool:
+    """Inline a SCAN of one step; one without steps returns its carries and empty tensors."""
     first = operands(node)
     n, m = first.carries, first.others
     steps = graph.tensors[node.inputs[n]].shape[0]

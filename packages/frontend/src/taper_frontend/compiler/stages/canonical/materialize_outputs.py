@@ -1,4 +1,4 @@
-"""Add nodes for outputs that no node makes, and for outputs that are one tensor."""
+"""Add nodes for outputs that no node makes, and for outputs that share a tensor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 def materialize_outputs(graph: Graph) -> bool:
-    """Give each output a tensor of its own, made by a node: a plan writes all its outputs.
+    """Give each output its own tensor, made by a node, because a plan writes all outputs.
 
     ::
 
         x (input) is an output                     x -> COPY -> x.output
         y is an output twice                       y, y -> COPY -> y.output
 
-    The next value of a state has one too.
+    The next value of a state gets one, too.
     """
     given: set[str] = set()
     before = len(graph.nodes)

@@ -1,4 +1,4 @@
-"""Remove operands of blocks that are double, unused or known, and results that nobody reads."""
+"""Remove operands of blocks that are duplicate, unused or constant, and unused results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def prune_operands(graph: Graph) -> bool:
-    """Leave out operands and results of control flow that nothing needs.
+    """Remove operands and results of control flow that are not needed.
 
     ::
 
         WHILE(i, x, w, w) {..} {i + 1, x * w, ..}      WHILE(i, x, w) {..} {i + 1, x * w}
 
-    A constant becomes the blocks' own, a carry that no step changes is no carry, and one that only
-    itself needs is left out.
+    Constants are copied into the blocks. A carry that no step changes becomes another operand, and
+    a carry that only itself depends on is removed.
     """
     steps = (_own_constants, _share, _drop_inputs, _drop_outputs)
     at_all = rewrite(graph, *steps, at=("IF", *LOOPS))
@@ -30,12 +30,12 @@ def prune_operands(graph: Graph) -> bool:
 
 
 def _others(node: Node) -> range:
-    """Return the positions, among the blocks' inputs, of those that are always the same."""
+    """Return the positions, among the blocks' inputs, of those that are the same in every step."""
     return range(operands(node).others, len(node.blocks[0].inputs))
 
 
 def _own_constants(graph: Graph, node: Node) -> bool:
-    """Let the blocks have the constants that they are given."""
+    """Copy constant operands into the blocks."""
     first = operands(node).first
     known = [i for i in _others(node) if graph.is_constant(node.inputs[first + i])]
     for block in node.blocks:
@@ -47,7 +47,7 @@ def _own_constants(graph: Graph, node: Node) -> bool:
 
 
 def _share(graph: Graph, node: Node) -> bool:
-    """Return the blocks a tensor once."""
+    """Pass a tensor to the blocks only once."""
     first = operands(node).first
     places: dict[str, int] = {}
     again = []
@@ -62,7 +62,7 @@ def _share(graph: Graph, node: Node) -> bool:
 
 
 def _drop_inputs(graph: Graph, node: Node) -> bool:
-    """Leave out what no block reads, but for the first of the xs: it says how many steps."""
+    """Remove inputs that no block reads, except the first of the xs: it gives the step count."""
     layout = operands(node)
     start = layout.carries + 1 if layout.xs else layout.carries
     unused = [
@@ -74,7 +74,7 @@ def _drop_inputs(graph: Graph, node: Node) -> bool:
 
 
 def _drop_outputs(graph: Graph, node: Node) -> bool:
-    """Leave out results, but for carries, that nothing uses."""
+    """Remove unused results, except carries."""
     n = operands(node).carries
     kept = [i for i, name in enumerate(node.outputs) if i < n or graph.is_used(name)]
     if len(kept) == len(node.outputs) or not kept:
@@ -88,7 +88,7 @@ def _drop_outputs(graph: Graph, node: Node) -> bool:
 
 
 def _free_carry(graph: Graph, node: Node) -> bool:
-    """Make a carry that every step passes on one of the others."""
+    """Turn a carry that every step passes on unchanged into another operand."""
     n, body = operands(node).carries, node.blocks[-1]
     passed = [
         i
@@ -110,7 +110,7 @@ def _free_carry(graph: Graph, node: Node) -> bool:
 
 
 def _drop_carries(graph: Graph, node: Node) -> bool:
-    """Leave out carries that decide no result and not how often the body runs."""
+    """Remove carries that affect neither a result nor the number of steps."""
     n, body = operands(node).carries, node.blocks[-1]
     places = {name: i for i, name in enumerate(body.inputs[:n])}
     needed = {i for i in range(n) if graph.is_used(node.outputs[i])}
@@ -132,7 +132,7 @@ def _drop_carries(graph: Graph, node: Node) -> bool:
 
 
 def _leave_out_inputs(graph: Graph, node: Node, places: Collection[int]) -> bool:
-    """Leave out inputs of the blocks that none of them reads, and are no carries."""
+    """Remove inputs of the blocks that no block reads and that are not carries."""
     if not places:
         return False
     layout = operands(node)
@@ -151,7 +151,7 @@ def _leave_out_inputs(graph: Graph, node: Node, places: Collection[int]) -> bool
 def _leave_out_carries(
     graph: Graph, node: Node, inputs: list[str], places: Collection[int]
 ) -> None:
-    """Leave out carries whose results nothing uses, given the inputs with them."""
+    """Remove carries whose results are unused, together with their inputs."""
     layout, body = operands(node), node.blocks[-1]
     body.set_outputs(name for i, name in enumerate(body.outputs) if i not in places)
     body.prune(list(body.tensors))
@@ -165,5 +165,5 @@ def _leave_out_carries(
 
 
 def _bodies(node: Node) -> list[Graph]:
-    """Return the blocks that give the node's results."""
+    """Return the blocks that compute the node's results."""
     return node.blocks if node.op == "IF" else node.blocks[-1:]

@@ -1,4 +1,4 @@
-"""Remove data movement that moves nothing, or that the next movement makes superfluous."""
+"""Remove data movement without effect, or that the next movement makes redundant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SLICE = op("SLICE", shared(_INNER_SLICE), axis=_AXIS)
 
 
 def _join_permutations(match: Match) -> Replacement:
-    """Join a permutation with the one it reads; spell it in the one way there is."""
+    """Merge a permutation with the one it reads, in its normal form."""
     graph, node = match.graph, match.node
     axes, source = permutation(graph, node), node.inputs[0]
     producer = graph.producers.get(source)
@@ -70,16 +70,19 @@ def _join_slices(match: Match) -> Replacement:
 
 
 def _loses_nothing(match: Match) -> bool:
-    """Whether every value of the first dtype is one of the second; kernels may need the second."""
+    """Return whether the second dtype has every value of the first.
+
+    Kernels may need the second dtype.
+    """
     dtypes = first, second = match.type(_X).dtype, match.type(_INNER_CAST).dtype
-    if "bfloat16" in dtypes or dtypes == ("int64", "float64"):  # numpy calls this safe
+    if "bfloat16" in dtypes or dtypes == ("int64", "float64"):  # numpy considers this cast safe
         return False
     last = match.output.dtype
     return np.can_cast(first, second, "safe") and (last == first or is_native_cast(first, last))
 
 
 def _let_op_broadcast(match: Match) -> Replacement:
-    """Let an elementwise op repeat a small operand itself, if another has the full shape."""
+    """Let an elementwise op broadcast a small operand, if another one has the full shape."""
     graph, node = match.graph, match.node
     for index, name in enumerate(node.inputs):
         producer = graph.producers.get(name)
@@ -94,7 +97,7 @@ def _let_op_broadcast(match: Match) -> Replacement:
 
 
 def _expand_later(match: Match) -> Replacement:
-    """Compute before repeating: a repeated value stays a view with readers that take one."""
+    """Compute before expanding; the expanded value stays a view for readers that accept views."""
     graph, node = match.graph, match.node
     producers = [graph.producers.get(name) for name in node.inputs]
     expands = [p for p in producers if p is not None and p.op == "EXPAND"]
@@ -117,8 +120,8 @@ def _selects_all(match: Match) -> bool:
     return places is not None and np.array_equal(places.ravel(), np.arange(size))
 
 
-#: Each leaves fewer movements on some path, or an EXPAND nearer to the outputs. A piece of the same
-#: type takes the place of what moves nothing.
+#: Each rule leaves fewer movements on some path, or an EXPAND nearer to the outputs. A replacement
+#: by a piece applies only if the types are equal, that is, if nothing is moved.
 remove_noops = RuleSet(
     "remove_noops",
     Rule("movement that moves nothing", op(("RESHAPE", "CAST", "EXPAND", "SLICE", "COPY"), _X), _X),

@@ -1,4 +1,4 @@
-"""Rewrite elementwise ops to one spelling, so that recognition meets only that."""
+"""Rewrite elementwise ops to one spelling, so that recognition needs only one pattern."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT = ("LOGICAL_NOT", "BITWISE_NOT")
 
 
 def _inline_scalar(match: Match) -> Replacement:
-    """Make a one-element constant the scalar, if the other operand alone decides the type."""
+    """Replace a one-element constant by a scalar, if the other operand decides the type."""
     graph, node = match.graph, match.node
     if len(node.inputs) < 2 or node.attrs.get("scalar_index", -1) >= 0:
         return None
@@ -48,7 +48,7 @@ def _inline_scalar(match: Match) -> Replacement:
 
 
 def _has_no_zero(match: Match) -> bool:
-    """Return whether the divisor is known and none of its elements is 0."""
+    """Return whether the divisor is known and has no 0."""
     divisor = match.node.operands()[1]
     value = match.graph.value(divisor) if isinstance(divisor, str) else divisor
     return value is not None and bool(np.all(value))
@@ -68,7 +68,7 @@ def _is_integer(match: Match) -> bool:
 
 
 def _repeated(match: Match) -> Replacement:
-    """Return the bool operand, in the shape of the result."""
+    """Return the bool operand, broadcast to the shape of the result."""
     return op("EXPAND", _BOOL, shape=match.output.shape)
 
 
@@ -76,7 +76,8 @@ def _has_fewer_roots(match: Match) -> bool:
     return match.type(_ROOT).size != match.output.size
 
 
-#: x + 0.0 is not among them: it makes 0.0 of -0.0. Powers become what torch computes them as.
+#: There is no rule for x + 0.0, because it turns -0.0 into 0.0. Powers become the ops that torch
+#: uses.
 simplify_arithmetic = RuleSet(
     "simplify_arithmetic",
     Rule("constant of one element", op(MICROOPS), _inline_scalar),

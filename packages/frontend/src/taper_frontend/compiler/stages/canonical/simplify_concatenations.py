@@ -1,4 +1,4 @@
-"""Remove concatenations that are cut apart again, or joined to a larger one."""
+"""Remove concatenations that are split again, or joined to a larger one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _flatten(match: Match) -> Replacement:
-    """Join the parts of each inner CAT that nothing else reads."""
+    """Concatenate the parts of each inner CAT that nothing else reads."""
     graph, node = match.graph, match.node
     parts: list[str] = []
     for name in node.inputs:
@@ -33,7 +33,7 @@ def _flatten(match: Match) -> Replacement:
 
 
 def _read_parts(match: Match) -> Replacement:
-    """Slice the parts instead of the whole, if each of its readers is a slice inside one part."""
+    """Slice the parts instead of the whole, if each reader is a slice inside one part."""
     graph, cat = match.graph, match.node
     if graph.is_output(cat.output) or graph.is_origin(cat.output) or not graph.is_static(cat):
         return None
@@ -53,7 +53,7 @@ def _read_parts(match: Match) -> Replacement:
 
 
 def _part(graph: Graph, reader: Node, axis: int, starts: list[int], sizes: list[int]) -> int | None:
-    """Return the index of the part that holds all that ``reader`` slices out, if one does."""
+    """Return the index of the part that contains everything that ``reader`` slices, if one does."""
     attrs = reader.complete_attrs()
     if reader.op != "SLICE" or attrs["axis"] != axis or not graph.is_static(reader):
         return None
@@ -61,7 +61,7 @@ def _part(graph: Graph, reader: Node, axis: int, starts: list[int], sizes: list[
     return index if attrs["stop"] <= starts[index] + sizes[index] else None
 
 
-#: Each leaves a CAT less.
+#: Each rule removes a CAT.
 simplify_concatenations = RuleSet(
     "simplify_concatenations",
     Rule("CAT of CAT", op("CAT"), _flatten),

@@ -1,4 +1,4 @@
-"""Evaluate what positions decide for all sizes; folding does that only where sizes are known."""
+"""Evaluate tensors of positions for all sizes; folding does so only for known sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _repeat(tensor: Pattern | str, match: Match) -> Replacement:
 
 
 def _settle(match: Match) -> Replacement:
-    """Replace a bool that is the same everywhere."""
+    """Replace a bool tensor whose elements are all equal."""
     graph, node = match.graph, match.node
     if node.definition.view is not None or graph.is_static(node):
         return None
@@ -45,7 +45,7 @@ def _choose(match: Match) -> Replacement:
 
 
 def _look_up(match: Match) -> Replacement:
-    """Turn a lookup by positions into a view."""
+    """Replace a lookup by positions by a view."""
     graph, node = match.graph, match.node
     x, index = node.inputs
     axis = node.attrs.get("axis", 0)
@@ -72,12 +72,12 @@ def _look_up(match: Match) -> Replacement:
 
 
 def _in_order(shape: tuple[int, ...]) -> Affine:
-    """Return the places 0, 1, 2... in row-major order."""
+    """Return the positions 0, 1, 2... in row-major order."""
     steps = zip(contiguous_strides(shape), shape, strict=True)
     return Affine(0, tuple(0 if size == 1 else step for step, size in steps))
 
 
-#: A lookup becomes a SLICE only if its places are inside for all sizes::
+#: A lookup becomes a SLICE only if its positions are in range for all sizes::
 #:
 #:     ARANGE(s) >= 0                             EXPAND(true)
 #:     EMBEDDING(table, ARANGE(2, s + 2))         SLICE(table, 2, s + 2)

@@ -1,1 +1,1 @@
-"""Move permutations and reshapes to where they cost least."""
+"""Move permutations and reshapes to places where they cost least."""

@@ -1,8 +1,8 @@
-"""Compute a node over its axes in another order, or over leading axes in other groups.
+"""Find how a node computes with its axes permuted, or its leading axes regrouped.
 
-What a node does to its axes is said by its op's region, and which of its attrs name axes by their
-role: so a permutation or a RESHAPE crosses any op, a user's own too, without a word about that op
-here.
+The op's region says what a node does to its axes, and the attrs' roles say which attrs name axes.
+So permutations and RESHAPEs can be moved across any op, including users' ops, without special
+cases.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
     from taper_runtime.ops.opdef import Attrs, OpDef, Shape, TensorType
 
-#: A permutation: axis ``i`` of the result is axis ``axes[i]`` of what is permuted.
+#: A permutation: axis ``i`` of the result is axis ``axes[i]`` of the permuted tensor.
 Axes = tuple[int, ...]
 
 
 def inverse(axes: Axes) -> Axes:
-    """Return the permutation that undoes ``axes``."""
+    """Return the inverse permutation of ``axes``."""
     return tuple(axes.index(axis) for axis in range(len(axes)))
 
 
@@ -43,27 +43,27 @@ def permuted(values: Sequence[int], axes: Axes) -> Axes:
 
 
 def keeps_order(shape: Shape, axes: Axes) -> bool:
-    """Return whether a permutation leaves the elements of a tensor of this shape where they are."""
+    """Return whether a permutation does not move the elements of a tensor of this shape."""
     counting = [axis for axis in axes if shape[axis] != 1]
     return counting == sorted(counting)
 
 
 def padded(shape: Shape, rank: int) -> Shape:
-    """Return ``shape`` with dims of size 1 in front, to be of ``rank`` or more."""
+    """Return ``shape`` with dims of size 1 in front, so that its rank is at least ``rank``."""
     return (1,) * (rank - len(shape)) + shape
 
 
 class Reordered(NamedTuple):
-    """How a node computes its output, permuted, from inputs that are permuted.
+    """How a node computes its output, permuted, from permuted inputs.
 
     Attributes
     ----------
     follows : tuple of bool
-        For each input, whether it is read in the other order too; the others are read as they are.
+        For each input, whether it is permuted, too; the others are read as they are.
     attrs : dict
-        Those of the node in the other order.
+        The attrs of the node with permuted axes.
     axes : tuple of int
-        Axis ``i`` of the node's output is axis ``axes[i]`` of what is computed.
+        Axis ``i`` of the node's output is axis ``axes[i]`` of the computed tensor.
     """
 
     follows: tuple[bool, ...]
@@ -85,25 +85,25 @@ class _Call(NamedTuple):
 
 
 def reorder(graph: Graph, node: Node, index: int, axes: Axes) -> Reordered | None:
-    """Return how ``node`` is computed from the tensor that a permutation makes one input of.
+    """Return how ``node`` computes from the tensor before a permutation of one input.
 
-    Axes that are computed apart (:class:`Same`) go anywhere. What is computed along an axis goes
-    with it where an attr names the axis, else such an axis has to stay at its place. The node in
-    the other order has to have the same regions, permuted.
+    Axes with the relation :class:`Same` may move anywhere. Any other axis may move if an attr names
+    it; otherwise it must stay at its position. The node with permuted axes must have the same
+    regions, permuted.
 
     Parameters
     ----------
     graph : Graph
     node : Node
     index : int
-        Which input is permuted.
+        The index of the permuted input.
     axes : tuple of int
-        Its axis ``i`` is axis ``axes[i]`` of the tensor that would be read instead.
+        Axis ``i`` of the input is axis ``axes[i]`` of the tensor that is read instead.
 
     Returns
     -------
     Reordered or None
-        None where the op cannot compute it, or sizes leave that open.
+        None if the op cannot compute that, or sizes leave it undecided.
     """
     definition = node.definition
     if any(attr.role == "shape" for attr in definition.attrs.values()):
@@ -141,9 +141,9 @@ def _may_move(relation: Relation, is_named: bool) -> bool:
 
 
 def _follows(region: Region, rank: int, axes: Axes, named: set[int]) -> bool:
-    """Return whether an input has axes that move, each the axis of the same place of the output.
+    """Return whether an input has axes that move, each at the same position as in the output.
 
-    It may have fewer axes than the permuted input: then those are the last ones.
+    An input may have fewer axes than the permuted one; these are the last ones.
     """
     missing = rank - len(region)
     moving = [axis for axis in range(max(missing, 0), rank) if axes[axis] != axis]
@@ -160,7 +160,7 @@ def _follows(region: Region, rank: int, axes: Axes, named: set[int]) -> bool:
 def _reordered(
     call: _Call, regions: Sequence[Region], follows: tuple[bool, ...], axes: Axes, index: int
 ) -> Reordered | None:
-    """Reorder the inputs that follow, and check that all that is said of the axes stays true."""
+    """Permute the inputs that follow, and check that all regions stay the same."""
     back = inverse(axes)
     renamed = _renamed(call.op, call.attrs, axes) if follows[0] else {}
     attrs = {**call.attrs, **renamed}
@@ -173,7 +173,7 @@ def _reordered(
     except OpError:
         return None
     moved = _Call(call.op, types, output, attrs).regions
-    # Where each axis of the output has gone to.
+    # The new position of each axis of the output.
     places: dict[int, int] = {}
     for region, other, moves in zip(regions, moved, follows, strict=True):
         added = len(other) - len(region)
@@ -191,7 +191,7 @@ def _reordered(
 
 
 def _renamed(op: OpDef, attrs: Attrs, axes: Axes) -> dict[str, Any]:
-    """Return the attrs that name axes, of the tensor that is read instead."""
+    """Return the attrs with the axes of the tensor that is read instead."""
     renamed: dict[str, Any] = {}
     for name, attr in op.attrs.items():
         if attr.role == "axis":
@@ -202,7 +202,7 @@ def _renamed(op: OpDef, attrs: Attrs, axes: Axes) -> dict[str, Any]:
 
 
 def _is_alike(relation: Relation, other: Relation, places: dict[int, int]) -> bool:
-    """Whether a relation is another's but for the axis of the output, and note the two axes."""
+    """Return whether two relations differ only in the output axis; record the two axes."""
     if not isinstance(relation, Same | Window):
         return relation is other
     if not isinstance(other, Same | Window) or relation._replace(axis=other.axis) != other:
@@ -211,9 +211,9 @@ def _is_alike(relation: Relation, other: Relation, places: dict[int, int]) -> bo
 
 
 def _place_others(places: dict[int, int], rank: int, axes: Axes | None) -> bool:
-    """Find the places of output axes that no input axis is related to.
+    """Find the new positions of output axes that no input axis is related to.
 
-    They are those of the input, as ``axes`` moves them, or, where the op adds them, have to be one.
+    They move like the input's axes. If the op adds them, there may be only one.
     """
     lost = [axis for axis in range(rank) if axis not in places]
     free = [axis for axis in range(rank) if axis not in places.values()]
@@ -228,12 +228,12 @@ def _place_others(places: dict[int, int], rank: int, axes: Axes | None) -> bool:
 
 
 class Regrouped(NamedTuple):
-    """How a node computes its output with leading axes in other groups.
+    """How a node computes its output with leading axes regrouped.
 
     Attributes
     ----------
     shapes : list of tuple of int
-        What the inputs are reshaped to.
+        The new shapes of the inputs.
     attrs : dict
     """
 
@@ -242,24 +242,24 @@ class Regrouped(NamedTuple):
 
 
 def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | None:
-    """Return how ``node`` is computed with ``lead`` in place of the first ``count`` axes.
+    """Return how ``node`` computes with axes ``lead`` in place of the first ``count`` axes.
 
-    Those axes have to be computed apart: by the inputs that have all of them in front, while the
-    others broadcast along them or know nothing of them.
+    These axes must have the relation :class:`Same` to leading axes of some inputs. The other inputs
+    must broadcast along them or be independent of them.
 
     Parameters
     ----------
     graph : Graph
     node : Node
     count : int
-        Leading axes of the output that are regrouped.
+        The number of leading axes of the output that are regrouped.
     lead : tuple of int
-        Sizes that hold as many elements.
+        Sizes with the same number of elements.
 
     Returns
     -------
     Regrouped or None
-        None where the op cannot compute it, or sizes leave that open.
+        None if the op cannot compute that, or sizes leave it undecided.
     """
     tensors, op = graph.tensors, node.definition
     types = graph.input_types(node)
@@ -271,7 +271,7 @@ def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | No
     if shifted is None or (shifted and not carriers[0]):
         return None
     rank = len(output.shape)
-    shapes: list[Shape] = []  # () for an input that is absent
+    shapes: list[Shape] = []  # () for an absent input
     for t, region, carries in zip(types, regions, carriers, strict=True):
         if t is None:
             shapes.append(())
@@ -309,7 +309,7 @@ def regroup(graph: Graph, node: Node, count: int, lead: Shape) -> Regrouped | No
 
 
 def _shifted(op: OpDef, attrs: Attrs, count: int, added: int) -> dict[str, Any] | None:
-    """Return the attrs that name axes, all of them behind those that are regrouped."""
+    """Return the attrs that name axes, which must all come after the regrouped ones."""
     shifted: dict[str, Any] = {}
     for name, attr in op.attrs.items():
         if attr.role == "shape":

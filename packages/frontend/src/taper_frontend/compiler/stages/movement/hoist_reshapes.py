@@ -1,4 +1,4 @@
-"""Move RESHAPEs towards the inputs, where two of them meet and cancel."""
+"""Move RESHAPEs towards the inputs, where pairs of them cancel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def hoist_reshapes(graph: Graph) -> bool:
-    """Let a RESHAPE that regroups leading dimensions happen before the op it follows.
+    """Move a RESHAPE that regroups leading dimensions before the op that it follows.
 
     ::
 
@@ -28,18 +28,19 @@ def hoist_reshapes(graph: Graph) -> bool:
         x -> RESHAPE [2,3,4] -> MATMUL(., w)                         (RESHAPE [2,3,4] of [6,4] of x)
         x -> MATMUL(., w)                                            (once remove_noops has run)
 
-    It happens only where another RESHAPE lies further up. What ATen flattens to two dimensions
-    (addmm) or three (bmm) gets back the shape it had, and activations, residuals and masks lie
-    beside the product, where they fuse. RESHAPEs are free unless they read a strided view; one is
-    never moved to where it would. Each step leaves a RESHAPE nearer to the one it is to meet.
+    This is done only if another RESHAPE is further up. Tensors that ATen flattens to two dimensions
+    (addmm) or three (bmm) get back their shapes, and activations, residuals and masks become
+    adjacent to the product, where they fuse. RESHAPEs are free unless they read a strided view, and
+    they are never moved after one. Each step moves a RESHAPE closer to the one that it cancels
+    with.
     """
     return rewrite(graph, _hoist, at=("RESHAPE",))
 
 
 def _hoist(graph: Graph, node: Node) -> bool:
-    """Hoist a RESHAPE, and those that this adds above, as far up as they go.
+    """Move a RESHAPE, and those that this adds above, as far up as possible.
 
-    Else each round of passes would move them by one op.
+    Otherwise each round of passes would move them by only one op.
     """
     changed = False
     known: dict[tuple[str, Shape], bool] = {}
@@ -54,7 +55,7 @@ def _hoist(graph: Graph, node: Node) -> bool:
 
 
 def _hoisted(graph: Graph, node: Node, known: dict[tuple[str, Shape], bool]) -> list[str]:
-    """Hoist a RESHAPE by one op; return what that op reads now, nothing if it was not."""
+    """Move a RESHAPE up by one op; return the new inputs of that op, or nothing if it stays."""
     source = node.inputs[0]
     producer = graph.producers.get(source)
     if producer is None or graph.sole_consumer(source) is not node:
@@ -77,14 +78,14 @@ def _hoisted(graph: Graph, node: Node, known: dict[tuple[str, Shape], bool]) -> 
 
 
 def _regrouped(graph: Graph, node: Node, shape: Shape) -> Regrouped | None:
-    """Return how ``node`` computes its output in another shape that ends alike.
+    """Return how ``node`` computes its output in another shape with the same last axes.
 
-    Nothing is gained where nothing is computed, or where a product has its epilogue already.
+    Nothing is gained if the node computes nothing, or is a product that already has its epilogue.
     """
     if node.definition.view is not None or (node.op == "MATMUL" and not is_plain_matmul(node)):
         return None
     if any(graph.tensors[name].format != PLAIN for name in node.reads):
-        return None  # the movement stage is over once weights are packed
+        return None  # once weights are packed the movement stage is over
     before = graph.tensors[node.output].shape
     kept = min(_common_suffix(before, shape), len(before) - 1, len(shape) - 1)
     lead, new_lead = before[: len(before) - kept], shape[: len(shape) - kept]
@@ -112,9 +113,11 @@ def _expands_to(graph: Graph, expand: Node, shape: Shape) -> bool:
 def _any_meets(
     graph: Graph, node: Node, found: Regrouped, known: dict[tuple[str, Shape], bool]
 ) -> bool:
-    """Whether a RESHAPE of some input meets another one further up; ``known`` has what was asked.
+    """Return whether a RESHAPE of some input meets another one further up.
 
-    What is known stays true while the RESHAPE goes up: nothing changes above it.
+    ``known`` has earlier answers.
+
+    Earlier answers stay true while the RESHAPE moves up, because nothing changes above it.
     """
     return any(
         name != ABSENT
@@ -142,7 +145,7 @@ def _meets(
 
 
 def _common_suffix(a: Shape, b: Shape) -> int:
-    """Return how many last dimensions two shapes share."""
+    """Return the number of equal last dimensions of two shapes."""
     count = 0
     while count < min(len(a), len(b)) and a[-1 - count] == b[-1 - count]:
         count += 1

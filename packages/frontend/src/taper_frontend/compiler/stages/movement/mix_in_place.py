@@ -1,4 +1,4 @@
-"""Multiply over an axis that need not become the last one."""
+"""Multiply along an axis without moving it to the end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_NARROW = 16  # columns of a panel: a product of fewer fills no vector
+_NARROW = 16  # columns of a panel: a product with fewer columns does not fill a vector
 
-#: What leaves the last axis of its result innermost, whatever becomes of images.
+#: Ops whose results have the last axis innermost; images may become channels-last instead.
 _PRODUCERS = frozenset({"MATMUL", "SOFTMAX"})
 
 
@@ -29,14 +29,19 @@ def mix_in_place(graph: Graph) -> bool:
           -> MATMUL by [H, G], ADD [G]         -> [G, H] MATMUL, ADD [G, 1]
           -> PERMUTE [B, G, M, N]              -> RESHAPE [B, G, M, N]
 
-    The long rows stay as they lie. These are attention's talking heads (Shazeer et al. 2020, CaiT):
-    a handful of them, where both H and G are less than a vector. Only of a product or a softmax:
-    an image is channels-last already.
+    The long rows are not moved. This serves talking heads in attention (Shazeer et al. 2020, CaiT),
+    where both H and G are smaller than a vector. It applies only to the results of products and
+    softmaxes, because images are channels-last already.
     """
     return rewrite(graph, _mix)
 
 
 def _mix(graph: Graph, node: Node) -> bool:
+    """Rewrite the form above, if ``node`` is its last PERMUTE; the ADD is optional.
+
+    The product and the ADD must have no other readers. The weight is transposed unless the MATMUL
+    already does so, and a bias becomes a column.
+    """
     back = permutation(graph, node)
     last = graph.producers.get(node.inputs[0]) if back else None
     if back is None or last is None:
@@ -76,7 +81,7 @@ def _mix(graph: Graph, node: Node) -> bool:
 
 
 def _moves(axes: tuple[int, ...], back: tuple[int, ...]) -> bool:
-    """Whether ``axes`` moves one axis to the end, with others after it, and ``back`` undoes it."""
+    """Return whether ``axes`` moves one axis to the end, not the last, and ``back`` undoes it."""
     others = [axis for axis in axes if axis != axes[-1]]
     return (
         list(axes[:-1]) == sorted(others)

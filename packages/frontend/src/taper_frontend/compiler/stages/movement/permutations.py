@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.stages.movement.crossing import Axes
     from taper_runtime.ops.opdef import Shape
 
-#: How many tensors are looked at for what undoes a permutation: a residual path leads through all
-#: layers of a model.
+#: The most tensors that are searched for readers that undo a permutation: a residual path leads
+#: through all layers of a model.
 _NEAR = 16
 
 
 def sink_permutations(graph: Graph) -> bool:
-    """Let an op work on a tensor as it lies and permute the result instead.
+    """Let an op compute on the unpermuted tensor and permute its result instead.
 
     ::
 
@@ -40,13 +40,14 @@ def sink_permutations(graph: Graph) -> bool:
         CONV -> RELU -> PERMUTE -> PERMUTE back -> CONV
         CONV -> RELU -> CONV                               (once remove_noops has run)
 
-    This is how a model written for ``[N, C, H, W]`` comes to run channels-last throughout: lowering
-    puts a permutation before and after each op that wants another layout. They sink through every
-    op whose region says so (:func:`.crossing.reorder`), and through a RESHAPE that keeps together
-    what lies together. The other operands of an op must have the same permutation, or one that
-    costs nothing: constants, and what has only one dimension that counts. An operand that lies
-    otherwise is permuted only where all that read the result undo the permutation. Each step leaves
-    a permutation nearer to the outputs, and what it adds above the op costs nothing or is undone.
+    In this way a model written for ``[N, C, H, W]`` runs channels-last throughout: lowering puts a
+    permutation before and after each op that needs another layout. Permutations sink through every
+    op whose region allows it (:func:`.crossing.reorder`), and through RESHAPEs that do not split
+    groups of adjacent dimensions. The other operands of an op must have the same permutation, or
+    one that costs nothing: constants, and tensors with at most one dimension larger than 1. Any
+    other operand is permuted only if all readers of the result undo the permutation. Each step
+    moves a permutation closer to the outputs, and permutations that it adds above the op are free
+    or undone.
     """
     return rewrite(graph, _sink)
 
@@ -70,7 +71,7 @@ def _sink(graph: Graph, node: Node) -> bool:
 
 
 class _Moved(NamedTuple):
-    """An op in the layout of its permuted input: what it reads, and how its output is permuted."""
+    """An op in the layout of its permuted input: its inputs, and the permutation of its output."""
 
     inputs: list[str]
     attrs: Mapping[str, Any]
@@ -78,7 +79,7 @@ class _Moved(NamedTuple):
 
 
 def _permuted(graph: Graph, tensor: str) -> tuple[str, Axes] | None:
-    """Return what permutations that make ``tensor`` read, and the axes of all in one."""
+    """Return the tensor before the permutations that make ``tensor``, and these as one."""
     source, axes = tensor, tuple(range(len(graph.tensors[tensor].shape)))
     while (node := graph.producers.get(source)) and (first := permutation(graph, node)) is not None:
         source, axes = node.inputs[0], permuted(first, axes)
@@ -91,8 +92,8 @@ def _permuted(graph: Graph, tensor: str) -> tuple[str, Axes] | None:
 def _reordered(graph: Graph, node: Node, found: Mapping[int, tuple[str, Axes]]) -> _Moved | None:
     """Return ``node`` in the layout of its largest permuted input.
 
-    What else has to be read in that layout is permuted back where that is free, or where the
-    permutation of the result is undone at once.
+    Other inputs are permuted back if that is free, or if the permutation of the result is undone at
+    once.
     """
     sizes = {i: graph.typical(graph.tensors[node.inputs[i]].type.size) for i in found}
     for index in sorted(found, key=sizes.__getitem__, reverse=True):
@@ -101,7 +102,7 @@ def _reordered(graph: Graph, node: Node, found: Mapping[int, tuple[str, Axes]]) 
         if moved is None:
             continue
         pairs = list(zip(node.inputs, moved.follows, strict=True))
-        # an op that adds axes makes much of little, which is cheaper to permute
+        # an op that adds axes has a larger result than input, and permuting the input is cheaper
         free = len(moved.axes) <= len(axes) and all(
             _is_free(graph, name, axes) for name, follows in pairs if follows
         )
@@ -113,7 +114,7 @@ def _reordered(graph: Graph, node: Node, found: Mapping[int, tuple[str, Axes]]) 
 
 
 def _is_free(graph: Graph, tensor: str, axes: Axes) -> bool:
-    """Whether what ``tensor`` was before a permutation is there, or can be had without a copy."""
+    """Return whether the tensor before a permutation exists, or can be had without a copy."""
     found = _permuted(graph, tensor)
     return (
         (found is not None and found[1] == axes)
@@ -124,7 +125,7 @@ def _is_free(graph: Graph, tensor: str, axes: Axes) -> bool:
 
 
 def _before(graph: Graph, node: Node, tensor: str, axes: Axes) -> str:
-    """Return the tensor that ``tensor`` (of fewer dimensions, perhaps) is a permutation of."""
+    """Return the tensor of which ``tensor`` (perhaps of lower rank) is a permutation."""
     found = _permuted(graph, tensor)
     if found is not None and found[1] == axes:
         return found[0]
@@ -134,7 +135,7 @@ def _before(graph: Graph, node: Node, tensor: str, axes: Axes) -> str:
         (source,) = graph.nodes[tensor].inputs
         return _added(graph, tensor, "EXPAND", source, {"shape": moved})
     if keeps_order(shape, back):
-        # a vector of parameters stays one; what is computed keeps its rank, and its epilogue
+        # a vector of parameters stays a vector; a computed tensor keeps its rank, and its epilogue
         while is_elementwise(node) and tensor in graph.constants and moved[:1] == (1,):
             moved = moved[1:]
         return _reshaped(graph, tensor, moved)
@@ -158,15 +159,15 @@ def _is_filled(graph: Graph, tensor: str) -> bool:
 def _is_undone(
     graph: Graph, tensor: str, axes: Axes, *, by: Callable[[Iterable[bool]], bool]
 ) -> bool:
-    """Whether the readers of ``tensor`` undo a permutation of it, after ops it sinks through.
+    """Return whether the readers of ``tensor`` undo a permutation, after ops it sinks through.
 
-    ``by`` is ``all`` or ``any`` of them.
+    ``by`` is ``all`` or ``any``.
     """
     return by(_undone(graph, tensor, axes))
 
 
 def _undone(graph: Graph, tensor: str, axes: Axes) -> Iterator[bool]:
-    """Yield whether each reader does; False for one that is far from ``tensor``."""
+    """Yield for each reader whether it does; False for one that is far from ``tensor``."""
     reached = [tensor]
     for name in reached:
         if graph.is_output(name):
@@ -183,7 +184,7 @@ def _undone(graph: Graph, tensor: str, axes: Axes) -> Iterator[bool]:
 
 
 def _keeps_axes(graph: Graph, reader: Node, tensor: str, axes: Axes) -> bool:
-    """Return whether a permutation of a tensor sinks through a reader of it as it is."""
+    """Return whether a permutation of ``tensor`` sinks unchanged through a reader of it."""
     moved = reorder(graph, reader, reader.inputs.index(tensor), axes)
     return moved is not None and moved.axes == axes
 
@@ -194,8 +195,8 @@ def _keeps_axes(graph: Graph, reader: Node, tensor: str, axes: Axes) -> bool:
 def _reshape(graph: Graph, node: Node) -> _Moved | None:
     """Split and join dimensions before permuting them.
 
-    Where dimensions are joined that do not lie together, as in a shuffle of channels, the
-    permutation is split: part of it stays before the RESHAPE, if the rest is undone at once.
+    If the joined dimensions are not adjacent before the permutation, as in a channel shuffle, the
+    permutation is split: a part of it stays before the RESHAPE, if the rest is undone at once.
     """
     found = _permuted(graph, node.inputs[0])
     assert found is not None
@@ -204,11 +205,11 @@ def _reshape(graph: Graph, node: Node) -> _Moved | None:
     blocks = _blocks(graph, node)
     if not blocks:
         return None
-    # the source's dims that make each block, in its order, and the new dims they become
+    # the source's dims of each group, in the source's order, and the new dims that they become
     pieces = sorted(([axes[axis] for axis in mine], theirs) for mine, theirs in blocks)
     order = [axis for _, theirs in pieces for axis in theirs]
     for axis in sorted(set(range(len(new))) - set(order)):
-        # a new dim keeps its place, but for the last one, which stays behind the dim before it
+        # a new dim keeps its position, except a last one, which stays after the dim before it
         order.insert(order.index(axis - 1) + 1 if axis == len(new) - 1 else axis, axis)
     result = tuple(order.index(axis) for axis in range(len(new)))
     regrouped = tuple(axis for members, _ in pieces for axis in members)
@@ -221,10 +222,10 @@ def _reshape(graph: Graph, node: Node) -> _Moved | None:
 
 
 def _blocks(graph: Graph, node: Node) -> list[tuple[list[int], list[int]]]:
-    """Pair the axes of a RESHAPE's input and output that hold the same elements, in order.
+    """Pair groups of axes of a RESHAPE's input and output that hold the same elements, in order.
 
-    One of the input of size 1 that is none of the output is left out; one that is new goes with the
-    block that follows, or the last.
+    An input axis of size 1 that is not in the output is left out. A new axis of size 1 belongs to
+    the following group, or to the last one.
     """
     x, output = (graph.tensors[name].type for name in (node.inputs[0], node.output))
     (region,) = node.definition.needs([x], output, node.complete_attrs())
@@ -297,7 +298,7 @@ def _permute_operands(graph: Graph, node: Node) -> bool:
 
 
 def _operand(graph: Graph, tensor: str, axes: Axes, source: SourceLine) -> str:
-    """Return an operand of fewer dimensions, perhaps, for a result that is permuted."""
+    """Return an operand, perhaps of lower rank, for a permuted result."""
     shape = graph.tensors[tensor].shape
     if not shape:
         return tensor
@@ -309,7 +310,7 @@ def _operand(graph: Graph, tensor: str, axes: Axes, source: SourceLine) -> str:
 
 
 def _is_copied(graph: Graph, node: Node) -> bool:
-    """Return whether something needs the permuted tensor in row-major order."""
+    """Return whether some reader needs the permuted tensor in row-major order."""
     return graph.is_output(node.output) or any(
         reader.definition.view is None and not reader.definition.takes_strided(index)
         for reader in graph.consumers(node.output)
@@ -319,7 +320,7 @@ def _is_copied(graph: Graph, node: Node) -> bool:
 
 
 def absorb_output_transpose(graph: Graph) -> bool:
-    """Let ATTENTION write its output with the heads beside each other.
+    """Let ATTENTION write its output with adjacent heads.
 
     ::
 
@@ -327,7 +328,7 @@ def absorb_output_transpose(graph: Graph) -> bool:
           -> TRANSPOSE(1, 2) -> [B, L, H, D]         -> RESHAPE [B, L, H * D]     (now free)
           -> RESHAPE [B, L, H * D]                                                (was a copy)
 
-    Only where nothing else reads the output as it was.
+    This applies only if nothing else reads the original output.
     """
     return rewrite(graph, _absorb_transpose)
 

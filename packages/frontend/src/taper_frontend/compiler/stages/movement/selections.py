@@ -1,4 +1,4 @@
-"""Merge several copies in a row that only pick rows."""
+"""Merge consecutive copies that only select rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_MIN_ROW = 16  # elements; of shorter rows a copy costs more than what it saves
-_MAX_ELEMENTS = 1 << 24  # of a tensor whose every element is followed
+_MIN_ROW = 16  # elements; for shorter rows a copy costs more than it saves
+_MAX_ELEMENTS = 1 << 24  # elements of a tensor that is traced element by element
 
 
 def merge_selections(graph: Graph) -> bool:
-    """Make one INDEX_SELECT of movements that take two copies or more.
+    """Merge movements that take two or more copies into one INDEX_SELECT.
 
     ::
 
@@ -30,14 +30,19 @@ def merge_selections(graph: Graph) -> bool:
           -> RESHAPE -> PERMUTE -> RESHAPE           -> RESHAPE
              (cut into windows)
 
-    Where each element comes from is worked out at export. What moves together, the channels of a
-    pixel at least, is a row, and what all is moved alike, such as an image, needs one list of
-    places. It happens only where fewer copies are left.
+    The export computes where each element comes from. Elements that always move together, at least
+    the channels of a pixel, form a row. Parts that are all rearranged alike, such as images, share
+    one list of positions. This is done only if fewer copies remain.
     """
     return rewrite(graph, _merge)
 
 
 def _merge(graph: Graph, node: Node) -> bool:
+    """Merge the chain of movements that ends at ``node``, if that saves a copy.
+
+    The positions of all elements are traced through the chain. If they are unchanged, a RESHAPE is
+    enough; otherwise rows are selected from each image, the input's first axes.
+    """
     reader = graph.sole_consumer(node.output)
     if not _is_move(graph, node) or (reader is not None and _is_move(graph, reader)):
         return False
@@ -57,7 +62,7 @@ def _merge(graph: Graph, node: Node) -> bool:
     if row < _MIN_ROW:
         return False
     wanted = {"shape": graph.tensors[node.output].shape}
-    if row == places.size == source.type.size:  # everything is back where it was
+    if row == places.size == source.type.size:  # every element is at its original position
         graph.replace_node(node, "RESHAPE", [source.name], wanted)
         return True
     images = _images(places, source.shape)
@@ -76,9 +81,9 @@ def _merge(graph: Graph, node: Node) -> bool:
 
 
 def _is_move(graph: Graph, node: Node) -> bool:
-    """Return whether ``node`` only picks elements of its first input, each known at export.
+    """Return whether ``node`` only selects elements of its first input, by known positions.
 
-    A view that repeats elements would tear apart the rows that move together.
+    Views that repeat elements are excluded, because they would split rows.
     """
     if not graph.is_static(node):
         return False
@@ -98,7 +103,7 @@ def _is_copy(graph: Graph, node: Node) -> bool:
 
 
 def _follow(graph: Graph, chain: list[Node], places: np.ndarray) -> np.ndarray:
-    """Move numbers as the nodes move elements."""
+    """Apply the movements of the nodes to an array of positions."""
     for node in chain:
         arrays = [places, *(graph.constants[name].value() for name in node.inputs[1:])]
         types = [TensorType(array.dtype.name, array.shape) for array in arrays]
@@ -121,7 +126,7 @@ def _row(places: np.ndarray, shape: tuple[int, ...]) -> int:
 
 
 def _images(places: np.ndarray, shape: tuple[int, ...]) -> int:
-    """Return how many parts, a product of first dims of ``shape``, are moved alike, each inside."""
+    """Return how many parts, a product of first dims, are rearranged alike, each within itself."""
     for axes in range(len(shape) - 1, 0, -1):
         images = math.prod(shape[:axes])
         if images and places.size % images == 0:

@@ -1,4 +1,4 @@
-"""Move RESHAPE out from between a result and elementwise ops on it."""
+"""Move RESHAPEs after elementwise ops on their results."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 
 
 def sink_reshapes(graph: Graph) -> bool:
-    """Compute an elementwise op before a RESHAPE that parts it from a product, or is a copy.
+    """Compute an elementwise op before a RESHAPE that separates it from a product or is a copy.
 
     ::
 
         CONV -> RESHAPE [N,L,C] -> GELU            CONV -> GELU -> RESHAPE [N,L,C]
         PERMUTE -> RESHAPE (a copy) -> ADD(., y)   PERMUTE -> ADD(., y in its shape) -> RESHAPE
 
-    The op can then become the epilogue, fuse with the elementwise op before, or read the permuted
-    tensor as it lies. Its other operands are scalars, vectors along a last dimension that both
-    shapes have, and tensors that can be had in the other shape without a copy. Each step leaves
-    fewer copies, or as many and less that RESHAPE keeps from fusing: a product counts for two
-    elementwise ops.
+    Then the op can become the epilogue, fuse with the elementwise op before it, or read the
+    permuted tensor with its strides. Its other operands must be scalars, vectors along a last
+    dimension that both shapes have, or tensors that can be reshaped without a copy. Each step
+    leaves fewer copies, or equally many and fewer pairs that a RESHAPE keeps from fusing, where a
+    product counts twice.
     """
     return rewrite(graph, _sink)
 
 
 def _sink(graph: Graph, node: Node) -> bool:
+    """Move the first RESHAPE that ``node`` reads, and that should move, after ``node``."""
     if not is_elementwise(node):
         return False
     after = graph.tensors[node.output].shape
@@ -54,7 +55,7 @@ def _sink(graph: Graph, node: Node) -> bool:
 
 
 def _gains(graph: Graph, reshape: Node, node: Node) -> bool:
-    """Return whether ``node`` can be computed before a RESHAPE that it reads, and should be."""
+    """Return whether ``node`` can and should be computed before a RESHAPE that it reads."""
     (source,) = reshape.inputs
     before, after = (graph.tensors[t].shape for t in (source, node.output))
     if (
@@ -81,7 +82,7 @@ def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
 
 
 def _fits(graph: Graph, tensor: str, before: Shape, after: Shape) -> bool:
-    """Return whether the tensor can be an operand before the RESHAPE too."""
+    """Return whether the tensor can also be an operand before the RESHAPE."""
     shape = graph.tensors[tensor].shape
     vector = after[-1:] if before[-1:] == after[-1:] else ()
     return shape in ((), vector) or (shape == after and is_free_reshape(graph, tensor, before))

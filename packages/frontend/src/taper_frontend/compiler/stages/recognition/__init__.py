@@ -1,1 +1,1 @@
-"""Replace groups of nodes by the one op that they compute."""
+"""Replace groups of nodes by the single ops that they compute."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def absorb_causal_mask(graph: Graph) -> bool:
-    """Turn lower-triangular constant masks into ATTENTION's attrs causal and diagonal.
+    """Replace lower-triangular constant masks by ATTENTION's attrs causal and diagonal.
 
     ::
 
@@ -33,12 +33,13 @@ def absorb_causal_mask(graph: Graph) -> bool:
         ATTENTION(q, k, v, all true)               ATTENTION(q, k, v)
         ATTENTION(q, k, v, ARANGE(s) <= ARANGE(s)[:, None])      as tril(true)
 
-    bool and float masks count, the latter with 0 where attention is allowed and elsewhere -inf, or
-    a number so low that it stands for it; broadcast leading dimensions have to agree. With such a
-    number a row without any allowed key attends to all, so every row must have one.
+    Masks may be bool or float. A float mask has 0 where attention is allowed, and elsewhere -inf or
+    a number that is so low that it acts like -inf. Slices along leading dimensions must be equal.
+    With such a number, a row without an allowed key attends to all keys, so every row must have
+    one.
     """
     masked = [node for node in graph.nodes.values() if _is_masked(node)]
-    # once for all masks: each by itself would look at what the one before it has looked at
+    # once for all masks, because each one would inspect the same nodes again
     constants = static_constants(graph) if any(map(graph.is_static, masked)) else {}
 
     def causal_mask(graph: Graph, node: Node) -> bool:
@@ -56,7 +57,7 @@ def _is_masked(node: Node) -> bool:
 
 
 def _absorb(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> bool:
-    """Absorb a mask that no input decides."""
+    """Absorb a mask that depends on no input."""
     q, k, v, mask = node.inputs
     size = graph.tensors[q].shape[-2], graph.tensors[k].shape[-2]
     for constant, rest in _readings(graph, mask):
@@ -78,7 +79,7 @@ def _absorb(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> bool
 
 
 def _absorb_for_all_sizes(graph: Graph, node: Node) -> bool:
-    """Absorb a mask that compares the positions of queries and keys, or says nothing."""
+    """Absorb a mask that compares the positions of queries and keys, or that allows all."""
     q, k, v, mask = node.inputs
     for part, rest in _readings(graph, mask):
         inputs = [q, k, v] if rest is None else [q, k, v, rest]
@@ -96,7 +97,7 @@ def _absorb_for_all_sizes(graph: Graph, node: Node) -> bool:
 
 
 def _compared_diagonal(graph: Graph, mask: str) -> int | None:
-    """Return d if ``mask`` says that query i may attend to key j iff j <= i + d."""
+    """Return d if ``mask`` allows query i to attend to key j iff j <= i + d, else None."""
     found = comparison(graph, mask)
     if found is None:
         return None
@@ -112,7 +113,7 @@ def _compared_diagonal(graph: Graph, mask: str) -> int | None:
 
 
 def _readings(graph: Graph, mask: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each part of ``mask`` that may be constant, with the mask that is left without it."""
+    """Yield each part of ``mask`` that may be constant, with the rest of the mask."""
     yield mask, None
     node = graph.producers.get(mask)
     if node is None:
@@ -130,16 +131,16 @@ def _readings(graph: Graph, mask: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _allowed(mask: np.ndarray, size: tuple[int, int], *, alone: bool) -> np.ndarray | None:
-    """Return which keys each query may attend to; None if ``mask`` says more than that.
+    """Return which keys each query may attend to; None if ``mask`` is not such a mask.
 
     Parameters
     ----------
     mask : numpy.ndarray
         bool or float, broadcasting to ``[..., *size]``.
     size : tuple of int
-        Queries and keys.
+        The numbers of queries and keys.
     alone : bool
-        Whether it is the whole mask: added to another, a low number does not stand for -inf.
+        Whether it is the whole mask. Added to another mask, a low number does not act like -inf.
     """
     allowed = mask if mask.dtype == np.bool_ else mask == 0
     if mask.dtype != np.bool_:
@@ -164,7 +165,7 @@ def _diagonal(allowed: np.ndarray) -> int | None:
     full = np.flatnonzero(counts == keys)
     if telling.size:
         diagonal = int(counts[telling[0]] - 1 - telling[0])
-    elif full.size:  # a step: the first row that sees all
+    elif full.size:  # the first row that attends to all keys
         diagonal = int(keys - 1 - full[0])
     else:
         diagonal = -queries

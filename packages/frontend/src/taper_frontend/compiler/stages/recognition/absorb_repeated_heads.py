@@ -1,4 +1,4 @@
-"""Let attention read key and value heads that are repeated for grouped queries."""
+"""Let attention read unrepeated key and value heads for grouped queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognize activation functions written out by hand, however they are bracketed."""
+"""Recognize activation functions that are written out, in any bracketing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taper_frontend.compiler.rules.pattern import either, inverse, op, product, 
 
 _X = tensor("float32")
 
-_CUBIC = either(  # sqrt(2/pi) * (x + 0.044715 x^3), or with x taken out of the bracket
+_CUBIC = either(  # sqrt(2/pi) * (x + 0.044715 x^3), or with x factored out
     product(math.sqrt(2 / math.pi), op("ADD", product(0.044715, _X, _X, _X), _X)),
     product(math.sqrt(2 / math.pi), op("ADD", product(0.044715, _X, _X), 1), _X),
 )

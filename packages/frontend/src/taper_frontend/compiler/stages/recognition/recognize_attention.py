@@ -19,20 +19,22 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node, SourceLine
     from taper_frontend.compiler.rules.pattern import Match
 
-#: What is done to the scores: its kind (SCALE, before all others; ADD, KEEP, DROP), its factor,
-#: addend or condition, and the number that masked scores get.
+#: A change of the scores: its kind (SCALE, which comes first; ADD, KEEP, DROP), its factor, addend
+#: or condition, and the number that masked scores are set to.
 _Step = tuple[str, str, float]
 
-#: Where masked scores are set to this or less, it stands for -inf: beside any other score their
-#: weight is exactly 0. -1e9 is what many models use.
+#: A number of at most this acts like -inf for masked scores: if there is any other score, their
+#: weight is exactly 0. Many models use -1e9.
 VANISHING = -1e9
 
-#: What is added to masked scores instead: beside it a score vanishes in float32 and float64 alike,
-#: so a row with every key masked attends to all alike, as where scores are set to one number.
+#: The number that is added to masked scores instead. It absorbs any score in float32 and in
+#: float64, so a row with every key masked attends to all keys equally, as if scores were set to one
+#: number.
 _SWALLOWING = -1e30
 
 
 def _attention(match: Match) -> bool:
+    """Replace a MATMUL of a SOFTMAX of masked scores by ATTENTION."""
     graph, node = match.graph, match.node
     if not is_plain_matmul(node) or node.attrs.get("alpha", 1.0) != 1.0:
         return False
@@ -81,7 +83,7 @@ def _find_scores(graph: Graph, tensor: str, reader: Node) -> Iterator[tuple[Node
 
 
 def _scaled_products(graph: Graph, node: Node) -> Iterator[tuple[Node, list[_Step]]]:
-    """Yield the MATMUL that ``node`` multiplies by a constant of each head, and that as a step."""
+    """Yield the MATMUL that ``node`` multiplies by a constant per head, and that as a step."""
     for scores, factor in (node.inputs, node.inputs[::-1]):
         product = graph.producers.get(scores)
         if (
@@ -95,7 +97,7 @@ def _scaled_products(graph: Graph, node: Node) -> Iterator[tuple[Node, list[_Ste
 
 
 def _masking_steps(node: Node) -> Iterator[tuple[str, _Step]]:
-    """Yield how ``node`` can be read as a masking: the scores it masks, and the step."""
+    """Yield the ways to read ``node`` as masking: the scores that it masks, and the step."""
     match node.op, node.operands():
         case "ADD", [str(a), str(b)]:
             yield a, ("ADD", b, 0.0)
@@ -107,7 +109,7 @@ def _masking_steps(node: Node) -> Iterator[tuple[str, _Step]]:
 
 
 def _mask(graph: Graph, steps: list[_Step], source: SourceLine) -> str | None:
-    """Join masking steps, innermost first, into one mask, bool or float; None if there are none."""
+    """Join masking steps, innermost first, into one bool or float mask; None if there are none."""
 
     def emit(op: str, *inputs: str, **attrs: object) -> str:
         return graph.add_node(op, inputs, attrs, name="mask", source=source)
@@ -160,10 +162,10 @@ def _transposed(graph: Graph, tensor: str, source: SourceLine) -> str:
 #:       [-> ADD(., mask) | WHERE(keep, ., -inf) | WHERE(drop, -inf, .)] ...
 #:       -> SOFTMAX(last axis) -> MATMUL(., v)
 #:
-#: What masks the scores becomes the mask: a bool condition where masked scores are -inf, else a
-#: float to add (many models use a low number for -inf). A row with every key masked is NaN, as
-#: softmax gives it. A number that scales the scores is in alpha already, and bmm has its batch
-#: dimensions back (absorb_into_matmul, hoist_reshapes); factors of the heads scale q.
+#: The masking steps become the mask: a bool condition if masked scores are -inf, else a float to
+#: add (many models use a low number for -inf). A row with every key masked is NaN, as for softmax.
+#: A number that scales the scores is in alpha already, and bmm has its batch dimensions back
+#: (absorb_into_matmul, hoist_reshapes). Factors per head scale q.
 recognize_attention = RuleSet(
     "recognize_attention", Rule("softmax(q k) v", op("MATMUL"), _attention)
 )

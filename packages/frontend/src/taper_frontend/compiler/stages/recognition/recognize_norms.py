@@ -1,4 +1,4 @@
-"""Recognize layer norm and RMS norm written out by hand, with their weight and bias."""
+"""Recognize layer norm and RMS norm that are written out, with weight and bias."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _last_axes(match: Match) -> bool:
 
 
 def _fits(parameter: Pattern) -> Callable[[Match], bool]:
-    """Return whether a parameter has the shape of the dimensions that are normalized."""
+    """Return a check that a parameter has the shape of the normalized dimensions."""
 
     def fits(match: Match) -> bool:
         shape = match.output.shape
@@ -57,7 +57,7 @@ def _fits(parameter: Pattern) -> Callable[[Match], bool]:
     return fits
 
 
-#: simplify_arithmetic has made RSQRT of other spellings.
+#: simplify_arithmetic has rewritten other spellings to RSQRT.
 recognize_norms = RuleSet(
     "recognize_norms",
     Rule(

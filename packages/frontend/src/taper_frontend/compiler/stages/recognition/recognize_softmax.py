@@ -1,4 +1,4 @@
-"""Recognize softmax written out by hand."""
+"""Recognize softmax that is written out."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _is_one_axis(match: Match) -> bool:
     return len(match[_AXES]) == 1
 
 
-#: Only the form that subtracts the maximum is softmax: without it large values overflow, and a
-#: model that overflows has to do so here too.
+#: Only the form that subtracts the maximum is replaced. The other form overflows for large values,
+#: and the plan must do so, too.
 recognize_softmax = RuleSet(
     "recognize_softmax",
     Rule(

@@ -22,16 +22,17 @@ if TYPE_CHECKING:
 
 
 def fuse_elementwise(graph: Graph) -> bool:
-    """Join elementwise chains and DAGs with one result into MAP nodes.
+    """Fuse elementwise chains and DAGs with one result into MAP nodes.
 
     ::
 
         x -> MUL(., w) -> t -> TANH -> ADD(., t) -> y     x, w -> MAP [MUL, TANH, ADD] -> y
 
-    A value moves into the program only if nothing outside reads it and it is no output: nothing is
-    computed twice. It is then computed at the size of the result, so a smaller one moves only if
-    the tile loop computes it once all the same: one element in all, or one per row of the result.
-    What refuses values moves only at the size of the result, which may have no rows.
+    A value moves into the program only if nothing outside reads it and it is not an output, so
+    nothing is computed twice. It is then computed at the size of the result. So a smaller value
+    moves only if the tile loop still computes it once: a single element, or one element per row of
+    the result. Ops that refuse values move only if they have the size of the result, which may have
+    no rows.
     """
     position = {node.output: index for index, node in enumerate(graph.order())}
     changed = False
@@ -52,7 +53,7 @@ def fuse_elementwise(graph: Graph) -> bool:
 def _grow(graph: Graph, root: Node, position: Mapping[str, int]) -> list[Node]:
     """Return ``root`` and the producers that can move into its program.
 
-    They are met latest first, so all readers of a value have been decided on before it is.
+    Nodes are visited latest first, so all readers of a value are decided before the value itself.
     """
     group = [root]
     members = {root.output}

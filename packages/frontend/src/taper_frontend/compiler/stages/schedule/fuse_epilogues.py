@@ -1,4 +1,4 @@
-"""Fuse what follows a product into its epilogue, done while its output blocks are in cache."""
+"""Fuse the elementwise node after a product into its epilogue, which runs on blocks in cache."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 def fuse_epilogues(graph: Graph) -> bool:
-    """Make the elementwise node that alone reads a product its epilogue.
+    """Make an elementwise node the epilogue of a product that only it reads.
 
     ::
 
         MATMUL(a, b) -> p                          MATMUL(a, b, bias, x) [ADD, GELU, ADD]
           -> MAP [ADD, GELU, ADD] (p, bias, x)
 
-    The result must have the product's type, so every extra broadcasts to it. fuse_elementwise runs
-    before, so one node is all that follows. No extra can depend on the product, since only that
-    node reads it. Where a node reads several products, the last one takes it.
+    The result must have the product's type, so every extra input broadcasts to it. fuse_elementwise
+    has run before, so there is only one node to fuse. No extra input can depend on the product,
+    which only that node reads. If a node reads several products, it is fused into the last one.
     """
     changed = False
     for node in reversed(graph.order()):
@@ -47,7 +47,7 @@ def _fits(graph: Graph, product: Node, consumer: Node) -> bool:
     tensors = graph.tensors
     return (
         is_fusable(graph, consumer)
-        and not may_refuse(consumer)  # a product has no way to say so
+        and not may_refuse(consumer)  # an epilogue cannot refuse values
         and tensors[product.output].dtype == "float32"
         and tensors[consumer.output].type == tensors[product.output].type
         and len(external_inputs([consumer], first=[product.output])) <= 1 + MAX_EXTRAS

@@ -1,4 +1,4 @@
-"""Split the batch into micro-batches, so that what lives across nodes stays in cache."""
+"""Split the batch into micro-batches, so that tensors between nodes stay in cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-#: Micro-batches at most, and nodes: a plan of more takes long to open.
+#: The most micro-batches, and the most nodes: a larger plan takes long to open.
 _MOST, _MOST_NODES = 16, 1 << 12
 
 
@@ -31,12 +31,11 @@ def split_into_microbatches(graph: Graph) -> bool:
         MUL(., .), MATMUL(., w)                   MUL(., .), MATMUL(., w)
                                                 CAT(micro-batches)
 
-    A micro-batch is a view of the batch, and its result is computed at its offset in the whole, so
-    nothing but the nodes themselves is new, and the arena holds the tensors of one micro-batch.
-    Which nodes keep the items of the batch apart follows from the regions of their ops. Into how
-    many micro-batches each node is split is a shortest path over the nodes in order: it weighs what
-    they read and write beyond cache, weights that they wait for, and, where the number changes,
-    what lives across.
+    A micro-batch is a view of the batch, and its result is computed at its offset in the whole. So
+    only nodes are added, and the arena holds the tensors of one micro-batch. The regions of the ops
+    say which nodes keep the items of the batch apart. The number of micro-batches of each node is a
+    shortest path over the nodes in order. Its costs are the traffic outside the cache, the weights
+    that nodes wait for, and, if the number changes, the traffic of all live tensors.
     """
     batch = BatchAxes(graph)
     if not batch.rows:
@@ -52,7 +51,7 @@ def split_into_microbatches(graph: Graph) -> bool:
 
 
 def _batch_last(graph: Graph, batch: BatchAxes) -> list[Node]:
-    """Order nodes so that those without the batch come first: they would interrupt a run."""
+    """Order nodes so that those without the batch come first, because they would interrupt runs."""
     with_batch = set(batch.rows)
     first, then = [], []
     for node in graph.order():
@@ -65,11 +64,11 @@ def _batch_last(graph: Graph, batch: BatchAxes) -> list[Node]:
 
 
 def _least_time(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[int]:
-    """Return into how many micro-batches each node is split for all to take the least time."""
+    """Return the number of micro-batches of each node that takes the least time in all."""
     most = min(batch.items, _MOST, _MOST_NODES // max(1, len(order)))
     choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
-    times = {1: 0.0}  # up to a node, by its count
-    chosen: list[dict[int, int]] = []  # count of a node -> best one of the node before
+    times = {1: 0.0}  # the least time up to a node, by the node's count
+    chosen: list[dict[int, int]] = []  # for each count of a node, the best count of the node before
     *between, last = _live_across(graph, batch, order)
     for node, live in zip(order, between, strict=True):
         before: dict[int, int] = {}
@@ -90,8 +89,8 @@ def _least_time(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[i
 def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, float]:
     """Return the cheapest predecessor count of ``count``, and the total time through it.
 
-    Where the count changes, what lives across goes through memory, which takes ``live``. The side
-    that is whole, if one is, has that in its own time already.
+    If the count changes, live tensors go through memory, which takes the time ``live``. If one side
+    is not split, its own time already includes that.
     """
     options = {
         other: time + (0 if other == count else live if 1 in (other, count) else 2 * live)
@@ -102,7 +101,7 @@ def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, fl
 
 
 def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[float]:
-    """Return the time of moving what lives before each node, and after the last, beyond cache."""
+    """Return the times of moving live tensors beyond the cache, before each node and at the end."""
     roots = {name: name for name in batch.rows}
     for node in order:
         if node.definition.view is not None and node.inputs[0] in roots and node.output in roots:
@@ -116,7 +115,7 @@ def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[
 
 
 def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int) -> float:
-    """Return the time of a node in all micro-batches; 0 for one that is not split either way."""
+    """Return the time of a node in all micro-batches; 0 for a node that cannot be split."""
     if not batch.keeps_apart(node) or node.definition.view is not None:
         return 0.0
     cut = batch.cut_inputs(node)
@@ -124,7 +123,7 @@ def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int) -> float:
     shared = sum(
         graph.tensors[name].nbytes for name in set(node.inputs) - cut if graph.is_constant(name)
     )
-    # Weights are fetched ahead, and waited for only where there is little to do with them.
+    # Weights are prefetched, so a node waits for them only if it has little to compute with them.
     place = Locality(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))
     return count * node_cost(graph, node, place)
 
@@ -133,7 +132,7 @@ def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int) -> float:
 
 
 def split_nodes(graph: Graph, batch: BatchAxes, nodes: Sequence[Node], count: int) -> None:
-    """Compute nodes in a row, which keep items apart, for one micro-batch after the other."""
+    """Compute consecutive nodes, which keep items apart, for one micro-batch after the other."""
     inside = {node.output for node in nodes}
     results = [
         node

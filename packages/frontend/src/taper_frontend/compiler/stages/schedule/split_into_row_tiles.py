@@ -1,4 +1,4 @@
-"""Split chains of nodes over images into row tiles, so that what lives across stays in cache."""
+"""Split chains of nodes over images into row tiles, so that tensors between stay in cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import Shape
     from taper_runtime.ops.region import Range
 
-#: Nodes of a chain that are weighed together, and tiles at most: a CAT's inputs.
+#: The most nodes of a chain that are considered together, and the most tiles: inputs of a CAT.
 _LONGEST, _MOST = 8, 64
 
 
@@ -32,12 +32,12 @@ def split_into_row_tiles(graph: Graph) -> bool:
         CONV(., v, kernel=(3, 3))               SLICE(x), MATMUL(., w), CONV(., v), MATMUL(., u)
         MATMUL(., u)                          CAT(tiles)
 
-    A tile is as large as cache allows: between the nodes of a chain nothing goes to memory, and the
-    arena holds tiles instead of images. Which rows of x a tile needs follows from the regions of
-    the ops. Those rows are a view, and the result is computed at its offset in the whole. Tiles
-    that are neighbours compute the rows that both need, which is weighed against what they save,
-    and so is reading the weights again. Where there are several images, a tile holds one or more of
-    them, or rows of one.
+    A tile is as large as the cache allows, so tensors between the nodes of a chain do not go to
+    memory, and the arena holds tiles instead of images. The regions of the ops say which rows of x
+    a tile needs. Those rows are a view, and the result is computed at its offset in the whole.
+    Neighbouring tiles both compute the rows that both need. This cost, and that of reading the
+    weights again, is compared with the saving. If there are several images, a tile holds one or
+    more of them, or rows of one image.
     """
     done: set[str] = set()
     changed = False
@@ -55,7 +55,7 @@ def split_into_row_tiles(graph: Graph) -> bool:
 
 
 class _Tile(NamedTuple):
-    """Part of a tensor [N, H, ...]."""
+    """A part of a tensor [N, H, ...]."""
 
     images: Range
     rows: Range
@@ -68,11 +68,11 @@ class _Link(NamedTuple):
     ----------
     node : Node
     source : str
-        The input that the node before makes, or the first of a chain reads.
+        The input that comes from the node before, or from outside for the first node.
     relation : Same or Window
-        Of the rows of ``source`` to the rows of the output.
+        The relation of the rows of ``source`` to the rows of the output.
     height : int
-        Rows of ``source``.
+        The number of rows of ``source``.
     """
 
     node: Node
@@ -81,7 +81,7 @@ class _Link(NamedTuple):
     height: int
 
     def reads(self, tile: _Tile) -> _Tile:
-        """Return what a tile of the output needs of ``source``."""
+        """Return the part of ``source`` that a tile of the output needs."""
         if isinstance(self.relation, Same):
             return tile
         start, stop = self.relation.needs(tile.rows)
@@ -89,18 +89,18 @@ class _Link(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """Links that are computed together: in tiles of the last one's output, or, without, whole."""
+    """Links that are computed together: in tiles of the last output, or whole if there are none."""
 
     links: Sequence[_Link]
     tiles: Sequence[_Tile]
-    time: float  # estimated, in nanoseconds
+    time: float  # the estimated time in nanoseconds
 
 
 # -- what is a chain -------------------------------------------------------------------------------
 
 
 def _chain(graph: Graph, node: Node) -> list[_Link]:
-    """Collect nodes from ``node`` on, of which each is all that reads the one before."""
+    """Return the chain from ``node`` on: each node is the only reader of the one before."""
     chain: list[_Link] = []
     following: Node | None = node
     source = node.inputs[0] if node.inputs else ""
@@ -118,7 +118,7 @@ def _link(graph: Graph, node: Node, source: str) -> _Link | None:
         return None
     index = node.inputs.index(source)
     shape = graph.tensors[source].shape
-    # What stands behind the weights is an epilogue's operand.
+    # Inputs after the weights are operands of an epilogue.
     if index >= min(node.definition.weights, default=len(node.inputs)) or len(shape) < 3:
         return None
     if len(shape) != len(output) or node.definition.view is not None:
@@ -139,7 +139,7 @@ def _link(graph: Graph, node: Node, source: str) -> _Link | None:
 
 
 def _segments(graph: Graph, chain: Sequence[_Link]) -> list[_Segment]:
-    """Cut a chain into segments so that it takes the least time, as far as that is estimated."""
+    """Split a chain into the segments with the least estimated time."""
     best: list[tuple[float, list[_Segment]]] = [(0.0, [])]
     for stop in range(1, len(chain) + 1):
         options = []
@@ -153,9 +153,9 @@ def _segments(graph: Graph, chain: Sequence[_Link]) -> list[_Segment]:
 
 
 def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
-    """Return the fewest tiles that fit cache; None where that is impossible or pointless."""
+    """Return the segment with the fewest tiles that fit in cache; None if that is useless."""
     last = graph.tensors[links[-1].node.output]
-    # A large tensor is written to memory and read again, by this segment's last node and the next.
+    # A large result is written to memory by this segment, and read again by the next one.
     live_across = 2 * shared_ns(last.nbytes) if last.nbytes > cache_bytes() else 0.0
     if len(links) == 1:
         return _Segment(links, (), node_cost(graph, links[0].node, Locality(waited=live_across)))
@@ -163,7 +163,7 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
         return None
     images, rows = last.shape[:2]
     for count in range(2, _MOST + 1):
-        # Whole images as long as there are as many.
+        # Whole images, as long as there are at least as many images as tiles.
         groups = min(count, images)
         per_image = -(-count // groups)
         if per_image > rows:
@@ -186,7 +186,7 @@ def _shares(count: int, parts: int) -> list[Range]:
 
 
 def _spans(links: Sequence[_Link], tile: _Tile) -> list[tuple[_Tile, _Tile]]:
-    """Return what each link reads of its source and makes of its output, for a tile of the last."""
+    """Return, for a tile of the last output, what each link reads of its source and computes."""
     spans = []
     for link in reversed(links):
         read = link.reads(tile)
@@ -201,13 +201,13 @@ def _bytes(graph: Graph, tensor: str, tile: _Tile) -> float:
 
 
 def _share(shape: Shape, tile: _Tile) -> float:
-    """Return what part of a tensor a tile is."""
+    """Return the fraction of a tensor that is in a tile."""
     images, rows = (stop - start for start, stop in tile)
     return images * rows / (shape[0] * shape[1])
 
 
 def _peak(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
-    """Return the most bytes that a link reads and writes for a tile."""
+    """Return the most bytes that one link reads and writes for a tile."""
     return max(
         _bytes(graph, link.source, read) + _bytes(graph, link.node.output, made)
         for link, (read, made) in zip(links, _spans(links, tile), strict=True)
@@ -222,7 +222,7 @@ def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
 
 
 def _weights(graph: Graph, links: Sequence[_Link], tiles: int) -> float:
-    """Return the time of reading the weights for every tile but the first, if they do not stay."""
+    """Return the time of reading the weights again for every tile after the first."""
     names = {name for link in links for name in link.node.inputs if graph.is_constant(name)}
     nbytes = sum(graph.tensors[name].nbytes for name in names)
     return (tiles - 1) * shared_ns(nbytes) if nbytes > cache_bytes() // 2 else 0.0
@@ -232,6 +232,7 @@ def _weights(graph: Graph, links: Sequence[_Link], tiles: int) -> float:
 
 
 def _split(graph: Graph, segment: _Segment) -> None:
+    """Compute the segment's tiles, and concatenate the rows of images, then the images."""
     last = segment.links[-1].node
     images: dict[Range, list[str]] = {}
     for tile in segment.tiles:

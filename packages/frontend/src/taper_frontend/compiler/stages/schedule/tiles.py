@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Tiles:
-    """Parts of tensors, each computed or sliced once.
+    """Parts of tensors; each is computed or sliced only once.
 
-    A slice is a view, and so is the CAT of parts that are computed one after the other: nothing
-    but the nodes themselves is new.
+    Slices are views, and so is the CAT of parts that are computed one after the other, so only
+    nodes are added.
 
     Parameters
     ----------
     graph : Graph
     suffix : str
-        Of the names of what is added.
+        The suffix of the names of new nodes.
     """
 
     def __init__(self, graph: Graph, suffix: str) -> None:
@@ -36,7 +36,7 @@ class Tiles:
         self._made: dict[tuple[str, tuple[Range, ...]], str] = {}
 
     def compute(self, node: Node, cuts: Mapping[int, Range]) -> str:
-        """Add a node for ranges of the axes of ``node``'s output; return what it makes."""
+        """Add a node for ranges of the axes of ``node``'s output; return its output."""
         part = part_of(self._graph, node, cuts)
         if part is None:
             raise InternalError(f"{node.op} {node.output!r}: expected to compute {dict(cuts)}")
@@ -52,7 +52,7 @@ class Tiles:
         return made
 
     def _take(self, tensor: str, ranges: Sequence[Range]) -> str:
-        """Return ranges of the axes of ``tensor``: itself, what has been made, or a slice."""
+        """Return ranges of the axes of ``tensor``: itself, an existing part, or a slice."""
         if tensor == ABSENT:
             return ABSENT
         key = tensor, tuple(ranges)
@@ -70,7 +70,7 @@ class Tiles:
             attrs: dict[str, Any] = {"axis": axis, "start": start, "stop": stop}
             producer = graph.producers.get(tensor)
             if producer is not None and _repeats(graph, producer, axis):
-                # One for all parts, so that what copies it for a kernel does so once.
+                # Shared by all parts, so that a copy for a kernel is made once.
                 op, inputs = producer.op, producer.inputs
                 attrs = {"shape": replace(shape, axis, stop - start)}
             tensor = graph.add_node(op, inputs, attrs, name=f"{tensor}{self._suffix}")
@@ -78,7 +78,7 @@ class Tiles:
 
 
 def _repeats(graph: Graph, node: Node, axis: int) -> bool:
-    """Return whether all that ``node`` makes is the same along an axis."""
+    """Return whether the output of ``node`` is constant along an axis."""
     if node.op != "EXPAND":
         return False
     shape = graph.tensors[node.inputs[0]].shape

@@ -1,1 +1,1 @@
-"""Give constants the form in which products read them."""
+"""Convert constants to the formats in which products read them."""

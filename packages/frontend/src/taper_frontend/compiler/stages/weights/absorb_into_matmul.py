@@ -26,9 +26,9 @@ def absorb_into_matmul(graph: Graph) -> bool:
         MUL(MATMUL(a, b), 0.5)             MATMUL(a, b, alpha=0.5)
         MATMUL(MUL(a, 0.5), b)             MATMUL(a, b, alpha=0.5)
 
-    A weight that lies ``[in, out]`` stays so: packing reads either layout. A transpose is absorbed
-    even where others read it too, since the product then reads what lies in memory; a factor only
-    where nothing else sees the factored value.
+    A weight ``[in, out]`` is not transposed, because packing reads either layout. A transpose is
+    absorbed even if it has other readers, because the product then reads the tensor in memory. A
+    factor is absorbed only if nothing else reads the multiplied value.
     """
     steps = (_absorb_transpose, _absorb_output_factor, _absorb_input_factor)
     return rewrite(graph, *steps, at=_ROOTS)
@@ -52,13 +52,13 @@ def _absorb_transpose(graph: Graph, node: Node) -> bool:
 
 
 def _scaled(node: Node, factor: float) -> dict[str, object] | None:
-    """Return the attrs of MATMUL ``node`` with alpha times ``factor``; None if no usable number."""
+    """Return the attrs of MATMUL ``node`` with alpha times ``factor``; None if not finite."""
     alpha = node.attrs.get("alpha", 1.0) * factor
     return node.attrs | {"alpha": alpha} if math.isfinite(alpha) else None
 
 
 def _factor(graph: Graph, node: Node) -> float | None:
-    """Return the number ``node`` multiplies its one input by, None if that is not what it does."""
+    """Return the number by which ``node`` multiplies its only input; None if it does not."""
     if node.attrs.get("scalar_index", -1) < 0 or graph.tensors[node.output].dtype != "float32":
         return None
     if node.op == "MUL":
@@ -83,7 +83,7 @@ def _absorb_output_factor(graph: Graph, node: Node) -> bool:
 
 
 def _absorb_input_factor(graph: Graph, node: Node) -> bool:
-    """Take a factor through views: they only say where its values lie."""
+    """Absorb a factor through views, which only change where values lie."""
     if not is_plain_matmul(node):
         return False
     for name in dict.fromkeys(node.inputs):
@@ -100,7 +100,7 @@ def _absorb_input_factor(graph: Graph, node: Node) -> bool:
                 if attrs is None:
                     break
                 source = producer.inputs[0]
-                for view in reversed(views):  # of other values: they are other tensors
+                for view in reversed(views):  # tensors with other values need other names
                     source = graph.add_node(
                         view.op, [source], view.attrs, name=view.output, source=view.source
                     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def absorb_padding(graph: Graph) -> bool:
-    """Let an op with windows pad by itself what it reads.
+    """Let an op with windows pad its input itself.
 
     ::
 
@@ -22,12 +22,18 @@ def absorb_padding(graph: Graph) -> bool:
         AVG_POOL(CAT(x, zeros))            AVG_POOL(x, padding, counted)
         MAX_POOL(CAT(-inf, x))             MAX_POOL(x, padding)
 
-    A permutation may stand between.
+    There may be a permutation between the two.
     """
     return rewrite(graph, _absorb)
 
 
 def _absorb(graph: Graph, node: Node) -> bool:
+    """Absorb the CAT of borders that ``node`` reads, perhaps through a permutation.
+
+    Exactly one part must not be filled with the op's border value, and the op must have a window
+    with padding along the axis. All attrs with the role "padding" are increased by the borders'
+    widths.
+    """
     border = node.definition.border
     if border is None:
         return False
@@ -60,7 +66,7 @@ def _absorb(graph: Graph, node: Node) -> bool:
 
 
 def _window(graph: Graph, node: Node, axis: int) -> Window | None:
-    """Return what windows over the first input of ``node`` read along an axis."""
+    """Return the window over an axis of the first input of ``node``, if there is one."""
     types = [graph.tensors[name].type for name in node.inputs]
     regions = node.definition.needs(types, graph.tensors[node.output].type, node.attrs)
     relation = regions[0][axis]

@@ -1,4 +1,4 @@
-"""Store packed weights packed."""
+"""Store packed weights in packed form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def fold_packing(graph: Graph) -> bool:
-    """Make each PACK of what no input decides a constant.
+    """Replace each PACK of a tensor that depends on no input by a constant.
 
     ::
 

@@ -1,4 +1,4 @@
-"""Fold factors and summands per channel into weights: batch norm, layer scale."""
+"""Fold factors and summands per channel into weights, as of batch norm and layer scale."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def fold_scales(graph: Graph) -> bool:
         ADD(ADD(CONV(x, w), b), c)         ADD(CONV(x, w), b + c)
         SUB(CONV(x, w), c)                 ADD(CONV(x, w), -c)
 
-    A MATMUL likewise. Only a weight that nothing else reads is changed: a shared one would have to
-    be stored twice.
+    The same applies to MATMUL. Only a weight without other readers is changed, because a shared
+    weight would have to be stored twice.
     """
     return rewrite(graph, _fold, _distribute, _join_summands, _add_negative)
 
 
 def _constant_operand(graph: Graph, node: Node, op: str) -> tuple[Node, str] | None:
-    """Return what makes the one operand, read by ``node`` alone, and the constant per channel."""
+    """Return the node of one operand, which only ``node`` reads, and the other, a constant."""
     if node.op != op or len(node.inputs) != 2 or graph.tensors[node.output].dtype != "float32":
         return None
     for value, constant in (node.inputs, node.inputs[::-1]):
@@ -47,7 +47,7 @@ def _constant_operand(graph: Graph, node: Node, op: str) -> tuple[Node, str] | N
 
 
 def _is_per_channel(graph: Graph, constant: str) -> bool:
-    """Return whether a constant differs along the last dimension alone."""
+    """Return whether a constant varies only along the last dimension."""
     spec = graph.tensors[constant]
     return spec.type.size == (spec.shape[-1] if spec.shape else 1)
 

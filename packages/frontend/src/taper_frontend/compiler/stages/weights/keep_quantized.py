@@ -80,7 +80,10 @@ def _store(graph: Graph, weight: str, constant: Constant, is_transposed: bool) -
 
 
 def _is_from_integers(constant: Constant) -> bool:
-    """Whether arithmetic makes it of integers; a CAST alone decodes what a kernel may read."""
+    """Return whether arithmetic computes it from integers.
+
+    A CAST alone does not count: it decodes a format that kernels may read.
+    """
     if not isinstance(constant, Derived) or constant.op == "CAST":
         return False
     least = constant.type.size / _MOST_PER_INTEGER

@@ -1,4 +1,4 @@
-"""Merge products of one tensor with several weights: queries, keys and values."""
+"""Merge products of one tensor with several weights, such as queries, keys and values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def merge_parallel_matmuls(graph: Graph) -> bool:
-    """Make one product of those that multiply the same tensor by constant matrices.
+    """Merge the products of one tensor by several constant matrices into one product.
 
     ::
 
@@ -27,11 +27,11 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
           -> MATMUL(., wv) -> ADD(., bv) -> v        -> SLICE -> k
                                                      -> SLICE -> v
 
-    It pays where the slices cost nothing: everything that reads one, directly or through views,
-    takes it with the strides it has. A product that an elementwise node reads stays by itself,
-    for that node becomes its epilogue (the gate of a gated MLP). Not so a rounding to 16 bits and
-    back: it is done to all columns alike. Weights in a narrower dtype stay so; where a constant
-    factor for each column follows (``MUL(., scales)``), it follows the merged product.
+    This pays if the slices are free: all their readers, directly or through views, must accept
+    their strides. A product that an elementwise node reads is not merged, because that node becomes
+    its epilogue (as for the gate of a gated MLP). An exception is rounding to 16 bits and back,
+    which is the same for all columns. Weights in a narrower dtype keep it. If constant factors per
+    column follow (``MUL(., scales)``), they follow the merged product.
     """
     groups: dict[tuple[object, ...], list[_Branch]] = defaultdict(list)
     for node in graph.order():
@@ -54,7 +54,7 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One of the products: a factor per column or none, a bias or none, CASTs; what ends it."""
+    """One of the products: optional factors and bias per column, CASTs, and the last node."""
 
     product: Node
     weight: str
@@ -81,9 +81,9 @@ def _branch(graph: Graph, product: Node) -> _Branch | None:
 
 
 def _per_column(graph: Graph, node: Node, op: str, columns: int) -> tuple[str | None, Node]:
-    """Return the constant vector that ``op`` combines what ``node`` makes with, and that node.
+    """Return the constant vector that ``op`` applies to the output of ``node``, and that node.
 
-    None and ``node`` itself where none does.
+    Return None and ``node`` itself if there is no such node.
     """
     consumer = graph.sole_consumer(node.output)
     if consumer is not None and consumer.op == op and len(consumer.inputs) == 2:
@@ -94,7 +94,7 @@ def _per_column(graph: Graph, node: Node, op: str, columns: int) -> tuple[str | 
 
 
 def _is_sliced_freely(graph: Graph, branch: _Branch, width: int) -> bool:
-    """Whether all that reads the branch can read it as columns of a matrix ``width`` wide."""
+    """Return whether all readers of the branch accept columns of a matrix of this width."""
     output = branch.end.output
     shape = graph.tensors[output].shape
     if any(is_elementwise(consumer) for consumer in graph.consumers(output)):
@@ -104,6 +104,10 @@ def _is_sliced_freely(graph: Graph, branch: _Branch, width: int) -> bool:
 
 
 def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...], str]) -> None:
+    """Merge the branches into one product, with scales, biases and casts of all, and slice it.
+
+    Branches without a scale or a bias get 1 or 0. ``weights`` holds concatenated weights for reuse.
+    """
     first = branches[0]
     product = first.product
     inputs = list(product.inputs)
@@ -136,7 +140,7 @@ def _merge(graph: Graph, branches: list[_Branch], weights: dict[tuple[str, ...],
 def _concatenated_weights(
     graph: Graph, branches: list[_Branch], known: dict[tuple[str, ...], str]
 ) -> str:
-    """Return the matrices side by side as one ``[K, N]``, made once however often used."""
+    """Return the matrices concatenated to one ``[K, N]``, which is made only once."""
     pairs = [(b.weight, bool(b.product.attrs.get("transpose_b"))) for b in branches]
     key = tuple(f"{name} {is_transposed}" for name, is_transposed in pairs)
     if key not in known:

@@ -1,4 +1,4 @@
-"""Merge branches that are linear in one tensor, and added up, into one product."""
+"""Merge summed branches that are linear in one tensor into one product."""
 
 from __future__ import annotations
 
@@ -29,40 +29,42 @@ if TYPE_CHECKING:
 
 
 def merge_summed_products(graph: Graph) -> bool:
-    """Add up weights instead of products of one tensor, as RepVGG and MobileOne are trained.
+    """Add weights instead of products of one tensor, as for RepVGG and MobileOne.
 
     ::
 
         CONV(x, w, kernel=3) + b + CONV(x, v, kernel=1) + c + x * s
         CONV(x, w + [0 v 0] + [0 diag(s) 0], kernel=3) + (b + c)
 
-    Taps have to lie where taps of the largest kernel do. A MATMUL is a convolution of one tap.
+    Taps must coincide with taps of the largest kernel. A MATMUL counts as a convolution with one
+    tap.
     """
     return rewrite(graph, _merge, at=("ADD", "SUB"))
 
 
 class _Filter(NamedTuple):
-    """A convolution of x, by its weight [*kernel, C / groups, O]; attrs but for the padding."""
+    """A convolution of x: its weight [*kernel, C / groups, O], and attrs without the padding."""
 
     x: str
     weight: Constant
-    low: tuple[int, ...]  # padding before, for each dim
+    low: tuple[int, ...]  # the padding before each dim
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
 
 
 class _Sum(NamedTuple):
-    """What a tree of additions and subtractions adds up: tensors, each so many times; a number."""
+    """The terms of a tree of additions and subtractions: tensors with factors, and a number."""
 
     times: dict[str, int]
     number: float
 
 
 def _merge(graph: Graph, node: Node) -> bool:
+    """Merge terms of the sum that ends at ``node`` into the largest filter that takes several."""
     reader = graph.sole_consumer(node.output)
     if not _is_sum(graph, node) or (reader is not None and _is_sum(graph, reader)):
-        return False  # of a tree, the last node's business
+        return False  # only the last node of a tree is rewritten
     total = _summed(graph, node)
     filters = {name: found for name in total.times if (found := _filter(graph, name)) is not None}
     for name, into in sorted(filters.items(), key=lambda item: -item[1].weight.type.size):
@@ -88,7 +90,7 @@ def _is_sum(graph: Graph, node: Node) -> bool:
 
 
 def _summed(graph: Graph, node: Node) -> _Sum:
-    """Return the sum that ``node`` is the last step of."""
+    """Return the sum whose last step is ``node``."""
     times: dict[str, int] = {}
     number = 0.0
     pending = [(node, 1)]
@@ -132,13 +134,13 @@ def _filter(graph: Graph, leaf: str) -> _Filter | None:
 
 
 def _one_tap(x: str, matrix: Constant, dims: int, groups: int) -> _Filter:
-    """Return the product of x by a matrix [C / groups, O] as a convolution of one tap."""
+    """Return the product of x by a matrix [C / groups, O] as a convolution with one tap."""
     ones = (1,) * dims
     return _Filter(x, reshaped(matrix, ones + matrix.shape), (0,) * dims, ones, ones, groups)
 
 
 def _first_tap(filter_: _Filter, into: _Filter) -> tuple[int, ...] | None:
-    """Return which tap of ``into`` is the first of ``filter_``; None if not all are among them."""
+    """Return the tap of ``into`` at the first tap of ``filter_``; None if not all coincide."""
     if (filter_.x, filter_.stride, filter_.groups) != (into.x, into.stride, into.groups):
         return None
     if filter_.weight.shape[-2:] != into.weight.shape[-2:]:
@@ -162,7 +164,7 @@ def _times(count: int, constant: Constant) -> Constant:
 
 
 def _placed(weight: Constant, first: tuple[int, ...], shape: Shape) -> Constant:
-    """Return ``weight`` with taps of 0 around it, so that it has ``shape``."""
+    """Return ``weight`` padded with zero taps to ``shape``."""
     for axis, before in enumerate(first):
         after = shape[axis] - before - weight.shape[axis]
         border = [filled(0, replace(weight.shape, axis, size)) for size in (before, after)]
@@ -172,7 +174,7 @@ def _placed(weight: Constant, first: tuple[int, ...], shape: Shape) -> Constant:
 
 
 def _scaling(graph: Graph, leaf: str, into: _Filter) -> _Filter | None:
-    """Return ``leaf`` as a convolution of one tap, if it is x or x times a factor per channel."""
+    """Return ``leaf`` as a convolution with one tap, if it is x times a factor per channel."""
     channels, outputs = into.weight.shape[-2] * into.groups, into.weight.shape[-1]
     factors = filled(1, (channels,))
     node = graph.producers.get(leaf)
@@ -197,7 +199,7 @@ def _scaling(graph: Graph, leaf: str, into: _Filter) -> _Filter | None:
 
 
 def _diagonal(factors: Constant, rows: int, columns: int) -> Constant:
-    """Return a matrix whose column o has its factor in row ``o % rows`` and is 0 elsewhere."""
+    """Return a matrix whose column o has its factor in row ``o % rows``, and 0 elsewhere."""
     row = reshaped(derived("ARANGE", [], {"stop": rows}), (rows, 1))
     attrs = {"scalar": rows, "scalar_index": 1}
     own = derived("REMAINDER", [derived("ARANGE", [], {"stop": columns})], attrs)
@@ -213,7 +215,7 @@ def _replace(
     alike: Collection[str],
     weight: Constant,
 ) -> None:
-    """Compute the sum with the product ``name`` by ``weight`` in place of all that are alike."""
+    """Compute the sum with one product by ``weight`` in place of all products in ``alike``."""
     product = graph.nodes[name]
     attrs = {key: value for key, value in product.attrs.items() if key != "transpose_b"}
     if product.op == "MATMUL":

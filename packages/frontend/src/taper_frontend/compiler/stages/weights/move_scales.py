@@ -1,4 +1,4 @@
-"""Move factors per channel that a run decides into the next weight: squeeze and excite."""
+"""Move run-time factors per channel into the next weight, as for squeeze-and-excite."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
 
 def move_scales(graph: Graph) -> bool:
-    """Multiply the packed weight of a product instead of its input, where that is larger.
+    """Multiply the packed weight of a product instead of its input, if the input is larger.
 
     ::
 
         MATMUL(MUL(x, s), w)      x: [1, H, W, K], s: [1, 1, 1, K], w: [K, N] in panels.1
         MATMUL(x, MUL(w, RESHAPE(s, [K, 1])))
 
-    Constant factors are the business of ``fold_scales``.
+    Constant factors are handled by ``fold_scales``.
     """
     return rewrite(graph, _move)
 
 
 def _move(graph: Graph, node: Node) -> bool:
+    """Move the factors of a MUL that only ``node`` reads to its weight, if its format allows it."""
     if node.op != "MATMUL" or node.attrs.get("transpose_b"):
         return False
     scaled, weight, *extras = node.inputs

@@ -1,4 +1,4 @@
-"""Give weights the formats that the matrix kernels read."""
+"""Convert weights to the formats that the matrix kernels read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pack_weights(graph: Graph) -> bool:
-    """Store the constant weight of each product in the format that the op asks for.
+    """Store the constant weight of each product in the format that its op asks for.
 
     ::
 
@@ -25,9 +25,8 @@ def pack_weights(graph: Graph) -> bool:
 
         w (float16) -> CAST -> MATMUL(a, .)        MATMUL(a, PACK(w, panels.1))
 
-    Weights in a narrower dtype stay what they are: the kernel widens what it reads. A matrix is
-    packed once for all products that use it, and the original goes unless something other than
-    lookups of its rows reads it.
+    Weights in a narrower dtype keep it, and the kernel widens them. A matrix is packed once for all
+    products that use it. The original is removed unless nodes other than row lookups read it.
     """
     packed: dict[tuple[str, str, bool], str] = {}
     changed = False
@@ -38,7 +37,7 @@ def pack_weights(graph: Graph) -> bool:
         attrs = node.complete_attrs()
         matrix = graph.tensors[weight].type
         transposed = bool(attrs.get("transpose_b")) and not _is_looked_up(graph, weight)
-        if transposed:  # by the export rather than in each run
+        if transposed:  # computed by the export instead of in each run
             attrs["transpose_b"] = False
             matrix = matrix._replace(shape=matrix.shape[::-1])
         format = packing(node, matrix, attrs)
@@ -75,7 +74,7 @@ def _is_looked_up(graph: Graph, weight: str) -> bool:
 
 
 def _look_up_packed(graph: Graph, table: str, packed: str) -> None:
-    """Let lookups of rows read the packed table, if only they and the packing read the other."""
+    """Let row lookups read the packed table, if nothing else needs the plain one."""
     lookups = [node for node in graph.consumers(table) if node.output != packed]
     if all(node.op == "EMBEDDING" and node.inputs[0] == table for node in lookups):
         for node in lookups:

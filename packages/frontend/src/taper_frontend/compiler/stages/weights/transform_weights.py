@@ -1,4 +1,4 @@
-"""Give 3x3 convolutions of stride 1 Winograd's form, where that is faster."""
+"""Convert weights of 3x3 convolutions of stride 1 to Winograd's format if that is faster."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
     from taper_runtime.ops.opdef import OpDef, TensorType
 
-#: What part of the direct sums' time is few enough to take rounding errors and bytes for.
+#: Winograd's algorithm must take at most this fraction of the direct sums' time, because it has
+#: larger rounding errors and weights.
 _WORTH = 0.9
 
 
 def transform_weights(graph: Graph) -> bool:
-    """Transform the constant weight of each convolution that is faster for it.
+    """Transform the constant weight of each convolution that becomes faster.
 
     ::
 
         CONV(x, w)                                 CONV(x, PACK(w, winograd.4))
 
-    Sums of a quarter (F(4x4)) or of 4/9 (F(2x2)) of the products, with about twice or 0.8 times the
-    rounding error of the direct ones; an infinity in x makes NaN of all pixels of a tile. The
-    weight takes 4 times, or 16/9 of, the bytes. A pipeline without this pass has direct sums only.
+    F(4x4) needs a quarter of the products, and F(2x2) 4/9 of them, with about twice or 0.8 times
+    the rounding error of direct sums. An infinity in x makes all pixels of a tile NaN. The weight
+    takes 4 times, or 16/9 of, the bytes. A pipeline without this pass uses only direct sums.
     """
     transformed: dict[tuple[str, int], str] = {}
     changed = False
@@ -63,7 +64,7 @@ def _is_eligible(graph: Graph, node: Node) -> bool:
 
 
 def _fastest(graph: Graph, node: Node) -> int:
-    """The tile size with the least estimated time; 0: direct sums."""
+    """Return the tile size with the least estimated time; 0 for direct sums."""
     x, weight, *extras = (_example(graph, name) for name in node.inputs)
     output = _example(graph, node.output)
     attrs = node.complete_attrs()
@@ -75,7 +76,7 @@ def _fastest(graph: Graph, node: Node) -> int:
 
 
 def _example(graph: Graph, name: str) -> TensorType:
-    """The type of a tensor for the example's sizes."""
+    """Return the type of a tensor for the example's sizes."""
     tensor = graph.tensors[name]
     sizes = tuple(size_at(size, graph.examples) for size in tensor.shape)
     return tensor.type._replace(shape=sizes)
