@@ -26,7 +26,7 @@ _LISTED = 20
 
 
 class _Place(NamedTuple):
-    """Where a module has a parameter or buffer."""
+    """The place of a parameter or buffer in a module."""
 
     name: str
     part: torch.nn.Module

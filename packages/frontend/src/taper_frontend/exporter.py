@@ -222,7 +222,7 @@ def export(
 
 
 class Compiled(NamedTuple):
-    """What has been made of a program.
+    """The results of compiling a program.
 
     Attributes
     ----------
@@ -253,7 +253,7 @@ class Compiled(NamedTuple):
 
 
 class LoweredProgram(NamedTuple):
-    """What has been lowered of a program, and can be compiled.
+    """The results of lowering a program, which can be compiled.
 
     Its graph has a name before it is compiled (:func:`.fingerprint`), and so have options
     (:meth:`.Options.fingerprint`): what is compiled of equal ones is equal.

@@ -49,7 +49,7 @@ class ModuleAttributes:
 
 
 class ModuleState:
-    """What a run of a module may change: attributes, and the values of tensors among them."""
+    """The parts of a module that a run may change: attributes, and the values of tensors."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._attributes = ModuleAttributes(module)

@@ -26,7 +26,7 @@ Compile = Callable[["Graph"], bytes]
 
 
 class Backend(NamedTuple):
-    """How a delegate compiles a region to bytes and runs it; None runs the region as a graph."""
+    """The functions that compile a region to bytes and run it; None runs the region as a graph."""
 
     compile: Compile
     delegate: type[Delegate] | None

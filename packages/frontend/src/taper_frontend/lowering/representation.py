@@ -11,7 +11,7 @@ from taper_runtime.ops.opdef import TensorType
 
 
 class Representation(NamedTuple):
-    """How a graph represents tensors of one torch dtype.
+    """The representation in a graph of tensors of one torch dtype.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ _ASIDE = frozenset({"progress", "checkpoint"})
 
 
 class Options(NamedTuple):
-    """What :func:`taper_frontend.export` takes beside the module and its example arguments.
+    """The arguments of :func:`taper_frontend.export` other than the module and its example.
 
     Attributes are its parameters; ``trace`` is what :func:`.trace_path` makes of it.
     """

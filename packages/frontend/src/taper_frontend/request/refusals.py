@@ -81,7 +81,7 @@ _REASONS = 4
 
 
 class CaptureRefusal(NamedTuple):
-    """Why torch could not capture a model.
+    """The reason why torch could not capture a model.
 
     Attributes
     ----------

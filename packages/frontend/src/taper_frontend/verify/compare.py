@@ -33,7 +33,7 @@ _SAFE = 1e-20, 1e35
 
 
 class Difference(NamedTuple):
-    """How far a result is from the one wanted; infinite where they cannot be compared.
+    """The distance of a result from the expected one; infinite if they cannot be compared.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ class Linked(Protocol):
 
 
 class Summary(NamedTuple):
-    """What some nodes read first and what they write, whatever ran before them.
+    """The variables that some nodes read first or write, whatever ran before them.
 
     Attributes
     ----------

@@ -37,7 +37,7 @@ _FOLLOWED = 4096
 
 @dataclass(frozen=True)
 class KnownBox:
-    """What is known of a cache's box at one point of the program, whatever earlier steps did.
+    """Facts about a cache's box at one point of the program, whatever earlier steps did.
 
     Attributes
     ----------

@@ -88,7 +88,7 @@ class StretchPart(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Which value a constant of a plan holds, and in what format."""
+    """The value that a constant of a plan holds, and its format."""
 
     value: int
     format: str

@@ -94,7 +94,7 @@ class ArrayValue:
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """How the integers of a tensor represent numbers: ``(integer - zero_point) * scale``.
+    """A mapping of a tensor's integers to numbers: ``(integer - zero_point) * scale``.
 
     Attributes
     ----------

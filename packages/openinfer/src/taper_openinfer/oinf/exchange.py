@@ -150,7 +150,7 @@ def _from_e4m3(bits: np.ndarray) -> np.ndarray:
 
 
 class Written(NamedTuple):
-    """Which parts of a model were written to a safetensors file, and which were not.
+    """The parts of a model that were written to a safetensors file, and those that were not.
 
     Attributes
     ----------

@@ -98,7 +98,7 @@ class _Bytes:
 
 @dataclass(frozen=True, eq=False)
 class TensorInfo:
-    """What a model file says about a tensor, without its data.
+    """The description of a tensor in a model file, without its data.
 
     Attributes
     ----------

@@ -427,7 +427,7 @@ _COMPARED = ("f32", "i32", "i64")
 
 
 class Row(NamedTuple):
-    """How Taper's ops compute one of OpenInfer's ops.
+    """An op of OpenInfer, as formulas and kernels of Taper's ops.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class VariableState(StrEnum):
-    """Whether a variable's data are in memory."""
+    """States of a variable: its data are in memory, or not."""
 
     UNLOADED = "Unloaded"
     DATA = "Data"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DType(NamedTuple):
-    """How elements of one dtype are stored.
+    """Storage of the elements of one dtype.
 
     Attributes
     ----------

@@ -51,14 +51,14 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether nodes run in the plan's order, or each as soon as its operands are ready."""
+    """Modes of execution: in the plan's order, or each node as soon as its operands are ready."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(IntEnum):
-    """How ONNX Runtime orders nodes. A plan has the order that its memory was planned for."""
+    """ONNX Runtime's orders of nodes. A plan has the order for which memory was planned."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -66,7 +66,7 @@ class ExecutionOrder(IntEnum):
 
 
 class MemoryPlanning(NamedTuple):
-    """How the memory of tensors is laid out.
+    """Options for the layout of tensors in memory.
 
     ``enabled`` applies to all tensors. The other fields apply to tensors whose sizes are computed
     in a run and that are used in a later segment.

@@ -33,7 +33,7 @@ Spans = list[list[tuple[int, int, int]]]
 
 
 class Settings(NamedTuple):
-    """How an executor is to run a plan.
+    """Options that decide how an executor runs a plan.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 class Format(NamedTuple):
-    """How a tensor of some dtype and shape is stored.
+    """A way to store tensors of some dtypes and shapes.
 
     Parameters
     ----------

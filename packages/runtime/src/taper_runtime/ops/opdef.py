@@ -120,7 +120,7 @@ class Cost(NamedTuple):
 
 
 class Save(NamedTuple):
-    """How to save and restore the part of its first input that an in-place node overwrites.
+    """Ops that save and restore the part of its first input that an in-place node overwrites.
 
     Attributes
     ----------

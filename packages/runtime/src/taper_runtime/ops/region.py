@@ -255,7 +255,7 @@ def _relate(region: list[Relation], mine: list[int], theirs: list[int]) -> None:
 
 
 class Part(NamedTuple):
-    """How an op computes a part of its output.
+    """A computation of a part of an op's output.
 
     Attributes
     ----------

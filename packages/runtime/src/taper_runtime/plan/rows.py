@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class _Items(NamedTuple):
-    """Where a tensor holds the batch: element i of ``axis`` is of item ``(i + shift) // each``."""
+    """The position of a batch in a tensor: element i of ``axis`` is of an item.
+
+    The item is ``(i + shift) // each``.
+    """
 
     axis: int
     each: int
@@ -35,7 +38,7 @@ _MIXED = _Items(-1, 0)
 
 
 class Batch(NamedTuple):
-    """How a plan treats a batch.
+    """A batch in a plan, and the outputs that keep its items apart.
 
     Attributes
     ----------

@@ -291,7 +291,7 @@ def _origin(plan: Plan, size: str) -> str:
 
 
 def _describe_export(plan: Plan) -> list[str]:
-    """Return lines about the export: producer, passes, warnings, checks, fallbacks and copies."""
+    """Return lines on the export: producer, passes, warnings, verification, fallbacks, copies."""
     executed = sum(map(plan.is_executed, plan.nodes))
     lines = [f"{counted(len(plan.nodes), 'node')}, {executed} executed, the others views"]
     if "producer" in plan.metadata:

@@ -255,7 +255,7 @@ def _address(array: np.ndarray) -> int:
 
 
 class _Count(NamedTuple):
-    """Where an input says how many rows there are: ``factor * rows + addend`` along an axis."""
+    """A dim of an input that tells how many rows there are: ``factor * rows + addend``."""
 
     name: str
     place: int
@@ -285,7 +285,7 @@ def check_states(given: object, own: State) -> State | Sequence[State]:
 
 
 class EntryStates:
-    """How the runs of one entry read and write states.
+    """The states that the runs of one entry read and write.
 
     Parameters
     ----------

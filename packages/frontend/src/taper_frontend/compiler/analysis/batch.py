@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BatchAxes:
-    """How the tensors of a graph hold a batch.
+    """The tensors of a graph that hold a batch, with their rows per item.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ def view_of(graph: Graph, node: Node, strides: Shape) -> View | None:
 
 
 def strides_of(graph: Graph, tensor: str) -> Shape:
-    """Return the strides of ``tensor``, in elements, if every node that can be a view is one."""
+    """Return the strides of ``tensor`` in elements if every node that can be a view is one."""
     node = graph.producers.get(tensor)
     if node is not None and node.definition.view is not None:
         view = view_of(graph, node, strides_of(graph, node.inputs[0]))

@@ -64,7 +64,7 @@ class Meaning(NamedTuple):
 class Node:
     """An op over named tensors; its identity is the name of its first output.
 
-    Nodes are made and changed through their :class:`Graph` only, which keeps its indices in step.
+    Nodes are made and changed only through their :class:`Graph`, which updates its indices.
     What rules ask of every node is set when the node changes: no call is needed to read it.
 
     Attributes
@@ -79,8 +79,7 @@ class Node:
         Plain data; attrs equal to the op's defaults may be missing.
     source : SourceLine
     blocks : list of Graph
-        The graphs that an op of control flow runs. Each is closed: it reads its own inputs and
-        constants alone.
+        The graphs that an op of control flow runs. Each reads only its own inputs and constants.
     definition : OpDef
         What the op is.
     reads : list of str

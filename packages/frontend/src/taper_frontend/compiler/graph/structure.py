@@ -69,7 +69,7 @@ class Structure:
     constants : dict of str to Constant
         The tensors of role constant: parameters, literals, or recipes over such.
     states : list of GraphState
-        What lives across runs.
+        The tensors that live across runs.
     nodes : mapping of str to Node
         The nodes by the name of their first output, unordered; see :meth:`order`.
     producers : mapping of str to Node
@@ -104,7 +104,7 @@ class Structure:
         self._producers: dict[str, Node] = {}
         self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
         self.producers: Mapping[str, Node] = MappingProxyType(self._producers)
-        # tensor -> first outputs of the nodes that read it (a dict as an ordered set)
+        # for each tensor the first outputs of its readers (a dict as an ordered set)
         self._consumers: dict[str, dict[str, None]] = {}
         self._order: tuple[Node, ...] | None = None
         self._written: frozenset[str] | None = None  # the names in writes

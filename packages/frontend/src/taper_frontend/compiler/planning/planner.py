@@ -159,7 +159,7 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
-    """Return the nodes that no native kernel serves at these sizes."""
+    """Return the nodes that no native kernel supports at these sizes."""
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for plan, node, *_ in sites(with_saves(specialize(plan, sizes)))

@@ -90,7 +90,7 @@ class Rule:
         return self.pattern.roots()
 
     def __call__(self, graph: Graph, node: Node) -> bool:
-        """Apply the rule at ``node`` if it matches there; say whether it did."""
+        """Apply the rule at ``node`` if it matches there; return whether it did."""
         for match in matches(graph, node, self.pattern):
             if self.where is not None and not self.where(match):
                 continue
@@ -103,8 +103,8 @@ class Rule:
 class RuleSet:
     """A pass that applies rules until none of them applies.
 
-    Every rule must lower something that the others do not raise, or they never settle. Where several
-    apply at a node the first one does.
+    Every rule must lower something that the others do not raise, or they never settle. Where
+    several apply at a node the first one does.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def rewrite(graph: Graph, *steps: Step, at: Collection[str] | None = None) -> bo
 
 
 def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
-    """Apply the steps for a node's op at each node until none applies to it any more.
+    """Apply the steps for a node's op at each node until none applies.
 
     Raises
     ------

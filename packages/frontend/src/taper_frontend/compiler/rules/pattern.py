@@ -217,7 +217,7 @@ class OpPattern(Pattern):
     attrs: Mapping[str, Any]
 
     def may_match(self, graph: Graph, operand: Any) -> bool:
-        """Look at the op of the node, and at those of the nodes it reads."""
+        """Compare the ops of the node, and of the nodes it reads."""
         node = graph.producers.get(operand) if isinstance(operand, str) else None
         if node is None or node.op not in self.names:
             return False
@@ -235,6 +235,7 @@ class OpPattern(Pattern):
         return all(piece.may_match(graph, operand) for piece, operand in pairs)
 
     def _match(self, operand: Any, found: Match) -> Iterator[Match]:
+        """Match attrs and operands; operands of a commutative op also in reverse order."""
         node = found.graph.producers.get(operand) if isinstance(operand, str) else None
         if node is None or node.op not in self.names:
             return

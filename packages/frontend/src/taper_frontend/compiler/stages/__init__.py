@@ -182,7 +182,7 @@ STAGES: tuple[Stage, ...] = (
         steps=(
             Group(sink_reshapes, sink_permutations),  # from between a product and its activation
             fuse_elementwise,
-            fuse_epilogues,  # what is left beside a product, as one program
+            fuse_epilogues,  # the rest beside a product, as one program
             hoist_permutations,  # those that no product has absorbed
             remove_noops,
             split_into_microbatches,  # after all passes that look for neighbours

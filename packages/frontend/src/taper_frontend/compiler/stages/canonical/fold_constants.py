@@ -41,7 +41,7 @@ def fold_constants(graph: Graph) -> bool:
     changed = False
     for node in reversed(graph.order()):
         name = node.output
-        # what was replaced before took away the readers of what only it needed
+        # an earlier replacement may have removed all readers of this node
         if name not in leaves or graph.producers.get(name) is not node:
             continue
         leaf_bytes = sum(graph.tensors[leaf].nbytes for leaf in leaves[name])

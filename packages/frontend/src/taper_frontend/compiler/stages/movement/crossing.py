@@ -54,7 +54,7 @@ def padded(shape: Shape, rank: int) -> Shape:
 
 
 class Reordered(NamedTuple):
-    """How a node computes its output, permuted, from permuted inputs.
+    """A node that computes its output, permuted, from permuted inputs.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ def _place_others(places: dict[int, int], rank: int, axes: Axes | None) -> bool:
 
 
 class Regrouped(NamedTuple):
-    """How a node computes its output with leading axes regrouped.
+    """A node that computes its output with leading axes regrouped.
 
     Attributes
     ----------

@@ -91,7 +91,7 @@ def _moves(axes: tuple[int, ...], back: tuple[int, ...]) -> bool:
 
 
 def _is_small(graph: Graph, there: Node, product: Node, add: Node | None) -> bool:
-    """Whether a small constant matrix, and a bias of its columns, mix a product or a softmax."""
+    """Return whether a small constant matrix, with an optional bias, mixes a product or softmax."""
     producer = graph.producers.get(there.inputs[0])
     matrix = graph.tensors[product.inputs[1]].shape
     columns = graph.tensors[product.output].shape[-1]

@@ -1,4 +1,4 @@
-"""Sink permutations to where they cancel, and hoist the rest to where they are free."""
+"""Move permutations to where they cancel, and the rest to where they are free."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _padded(graph: Graph, tensor: str, axes: Axes) -> Shape:
 
 
 def _is_filled(graph: Graph, tensor: str) -> bool:
-    """Whether ``tensor`` is one element repeated."""
+    """Return whether all elements of ``tensor`` are one repeated element."""
     producer = graph.producers.get(tensor)
     return (
         producer is not None

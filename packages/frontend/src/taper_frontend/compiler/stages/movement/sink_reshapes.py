@@ -74,7 +74,7 @@ def _gains(graph: Graph, reshape: Node, node: Node) -> bool:
 
 
 def _worth_fusing(graph: Graph, tensor: str, reader: Node) -> int:
-    """Return what it is worth that what makes ``tensor`` can take in the one node that reads it."""
+    """Return the value of fusing the only reader of ``tensor`` with the node that makes it."""
     producer = graph.producers.get(tensor)
     if producer is None or graph.sole_consumer(tensor) is not reader:
         return 0

@@ -29,7 +29,7 @@ def _absorb(match: Match) -> bool:
 
 
 def _heads_before_repeat(graph: Graph, tensor: str) -> tuple[str, Shape] | None:
-    """Return the tensor whose heads ``tensor`` repeats, with its rank 4 shape, if it does."""
+    """Return the tensor whose heads ``tensor`` repeats, and its rank 4 shape; else None."""
     flat = graph.producers.get(tensor)
     if flat is None or flat.op != "RESHAPE":
         return None

@@ -67,7 +67,7 @@ def _attention(match: Match) -> bool:
 
 
 def _find_scores(graph: Graph, tensor: str, reader: Node) -> Iterator[tuple[Node, list[_Step]]]:
-    """Yield each MATMUL that ``tensor`` is a masking of, with the steps from it to ``tensor``."""
+    """Yield each MATMUL from which ``tensor`` is computed by masking, with the masking steps."""
     node = graph.producers.get(tensor)
     if node is None or graph.sole_consumer(tensor) is not reader:
         return
