@@ -138,7 +138,7 @@ static taper_status f32_conv_winograd_4x4_prepare(const taper_call *call, taper_
 
 /* tile is a constant wherever the following are inlined. */
 
-/* d = Bt d, of the elements a step apart. */
+/* d = Bt d, of the elements a step apart. The points, 0, a, -a, b, -b, are those of the format. */
 V_INLINE void winograd_in(vf *d, const int step, const int tile) {
     const vf d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
     if (tile == 2) {

@@ -18,7 +18,7 @@
 #include "simd/simd.h"
 
 enum {
-    GEMM_NR = 16,              /* columns in a panel */
+    GEMM_NR = 16,              /* columns in a panel, as files have them */
     GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
 };
 

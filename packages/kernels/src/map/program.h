@@ -36,7 +36,7 @@
 #include "map/microops.h"
 
 enum {
-    PROGRAM_MAX_INPUTS = 16,
+    PROGRAM_MAX_INPUTS = 16, /* these two as files may have them */
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,

@@ -14,7 +14,8 @@ import numpy as np
 from taper_runtime.base.errors import OpError
 from taper_runtime.formats.format import Family, Format, Shape
 
-#: Columns of one panel: one cache line of float32.
+#: Columns of one panel: one cache line of float32. Kernels have the same, GEMM_NR, which
+#: tests/runtime/test_shared_constants.py holds.
 PANEL = 16
 
 

@@ -17,7 +17,8 @@ from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
 
 #: Points of each tile size, beside infinity. Pairs about 1 whose powers are exact in float32: the
-#: usual 1 and 2 of F(4x4) make twice the rounding error of these. The kernels have the same.
+#: usual 1 and 2 of F(4x4) make twice the rounding error of these. Kernels have the same, which
+#: tests/runtime/test_shared_constants.py holds.
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.375, -1.375)}
 
 KERNEL = 3

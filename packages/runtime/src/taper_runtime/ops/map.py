@@ -22,6 +22,8 @@ from taper_runtime.ops.rules import broadcast, fail
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+#: Limits of a tile program; kernels have the same, which tests/runtime/test_shared_constants.py
+#: holds.
 MAX_INPUTS = 16
 MAX_INSTRUCTIONS = 64
 #: The most inputs of an epilogue, not counting the product.
