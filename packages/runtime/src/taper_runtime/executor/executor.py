@@ -11,7 +11,6 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.extend.providers import CPU_ALONE, NATIVE, Dispatch
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.spelling import call_text, type_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -212,6 +211,8 @@ def refuse(nodes: Sequence[tuple[Plan, PlanNode]], dispatch: Dispatch) -> None:
     """Raise for nodes, each with its plan, that nothing in ``dispatch`` computes."""
     if not nodes:
         return
+    from taper_runtime.plan.spelling import call_text, type_text  # which only this error needs
+
     lines = []
     for plan, node in nodes:
         lines.append(f"  {', '.join(node.outputs)} = {call_text(node)}  {node.source}")
