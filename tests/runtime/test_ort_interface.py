@@ -4,14 +4,17 @@ What onnxruntime itself does was tried with version 1.32.
 """
 
 import copy
+import inspect
 import json
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,6 +156,22 @@ def test_config_entries_are_kept(kind, what):
         getattr(copied, f"get_{what}_config_entry")("later")
     with pytest.raises(InputError, match="expected a string, got int"):
         add("a", 1)
+
+
+@pytest.mark.parametrize("kind", [SessionOptions, RunOptions])
+def test_options_without_effect_are_documented_from_their_table(kind):
+    """In ``help()``, in the page for users of ONNX Runtime, and for type checkers."""
+    text = inspect.cleandoc(kind.__doc__)
+    page = (Path(__file__).parents[2] / "docs" / "moving-from-onnxruntime.md").read_text()
+    section = page.partition(f"### {kind.__name__}\n")[2].partition("\n### ")[0]
+    rows = [line for line in section.splitlines() if "| no effect: " in line]
+    named = {name: row for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named.keys() == kind._without_effect.keys()
+    for name, option in kind._without_effect.items():
+        assert f"\n{name} : {option.type}\n    No effect: {option.why}.\n" in text
+        assert named[name].endswith(f"| no effect: {option.why} |")
+        assert kind.__annotations__[name] == option.type
+    assert kind._fields.keys() == kind.__annotations__.keys() - {"MemoryPlanning", "_end"}
 
 
 def test_options_are_pickled_and_copied():

@@ -1,7 +1,7 @@
 """Define options of sessions and runs: ONNX Runtime's fields, and what each does here.
 
-A field has an effect, or is accepted and has none because a plan is optimized, ordered and laid out
-when it is exported, or is refused with the reason. Any other name is refused with the nearest one.
+A field has an effect, or is accepted without one, or is refused; the tables have the reasons of the
+last two. Any other name is refused with the nearest one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from taper_runtime.base.option_values import (
     ExecutionOrder,
     GraphOptimizationLevel,
 )
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import is_one_of, nearest
 from taper_runtime.executor._stop import Stop, StopFlag
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
@@ -72,16 +73,51 @@ def _kernel_choice(name: str, value: object) -> str | Choice:
     )
 
 
+class WithoutEffect(NamedTuple):
+    """A field of ONNX Runtime's that is accepted, checked and kept, and has no effect.
+
+    Attributes
+    ----------
+    type : str
+        As documents name it.
+    default : object
+    check : callable
+    why : str
+        Why it has no effect.
+    """
+
+    type: str
+    default: object
+    check: values.Check
+    why: str
+
+
+def _with_attributes(doc: str, options: Mapping[str, WithoutEffect]) -> str:
+    """Return the docstring of a class with options behind its other attributes."""
+    before, _, after = doc.partition("Raises\n")
+    text = before.rstrip()
+    indent = before[len(text) :].lstrip("\n")  # none from Python 3.13 on
+    for name, option in options.items():
+        text += f"\n{indent}{name} : {option.type}\n{indent}    No effect: {option.why}."
+    return f"{text}\n\n{indent}Raises\n{after}"
+
+
 class _Options:
     """Base of option records: each field has a check; each unsupported name has a reason."""
 
     _fields: ClassVar[Mapping[str, tuple[object, values.Check]]]  #: default and check by name
     _defaults: ClassVar[Mapping[str, object]]
+    _without_effect: ClassVar[Mapping[str, WithoutEffect]]  #: the last ones of the fields
     _refused: ClassVar[Mapping[str, str]]  #: why a name of ONNX Runtime is none here
     _entries: dict[str, str]
 
     def __init_subclass__(cls) -> None:
+        inert = vars(cls).get("_without_effect")
+        if inert is None:  # a class of the user's
+            return
+        cls._fields = {**cls._fields, **{n: (o.default, o.check) for n, o in inert.items()}}
         cls._defaults = {name: default for name, (default, _) in cls._fields.items()}
+        cls.__doc__ = cls.__doc__ and _with_attributes(cls.__doc__, inert)
 
     def __init__(self) -> None:
         self.__dict__.update(self._defaults, _entries={})
@@ -138,6 +174,8 @@ class _Options:
         return self._entries[key]
 
 
+_PLANNED = "memory is planned at export"
+_ONE_VERBOSE_LEVEL = "there is one verbose level"
 _NO_FREE_DIMS = "sizes are fixed at export: export with dynamic_shapes that leave the dim out"
 _NO_WEIGHTS = "a plan carries its weights: export the module with them"
 _NO_PROVIDERS = "providers are given to the session"
@@ -146,8 +184,6 @@ _NO_LIBRARY = "taper_runtime.load_kernels loads kernels of others"
 
 class SessionOptions(_Options):
     """Options of a session; a session keeps a copy of those it was opened with.
-
-    These have an effect.
 
     Attributes
     ----------
@@ -235,16 +271,6 @@ class SessionOptions(_Options):
         is that of :func:`taper_runtime.set_default_logger_severity`.
     logid : str
         What the session's log messages begin with.
-    graph_optimization_level, execution_order
-        No effect: a plan is optimized and ordered at export.
-    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
-        No effect: memory is planned at export.
-    use_deterministic_compute : bool
-        No effect: every run gives the same bits.
-    use_per_session_threads : bool
-        No effect: all sessions of a process share its threads.
-    log_verbosity_level : int
-        No effect: there is one verbose level.
 
     Raises
     ------
@@ -280,17 +306,18 @@ class SessionOptions(_Options):
     profile_file_prefix: str
     log_severity_level: int
     logid: str
-    graph_optimization_level: GraphOptimizationLevel
     execution_mode: ExecutionMode
-    execution_order: ExecutionOrder
     inter_op_num_threads: int
+    _end: StopFlag
+    # for type checkers alone, as _without_effect has them
+    graph_optimization_level: GraphOptimizationLevel
+    execution_order: ExecutionOrder
     enable_cpu_mem_arena: bool
     enable_mem_pattern: bool
     enable_mem_reuse: bool
     use_deterministic_compute: bool
     use_per_session_threads: bool
     log_verbosity_level: int
-    _end: StopFlag
 
     _fields = {  # noqa: RUF012 - a mapping that nobody changes
         "intra_op_num_threads": (0, values.threads),
@@ -317,19 +344,32 @@ class SessionOptions(_Options):
         "profile_file_prefix": ("taper_profile", values.text),
         "log_severity_level": (-1, values.severity),
         "logid": ("", values.text),
-        "graph_optimization_level": (
+        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, values.mode),
+        "inter_op_num_threads": (0, values.threads),
+    }
+    _without_effect = {  # noqa: RUF012
+        "graph_optimization_level": WithoutEffect(
+            "GraphOptimizationLevel",
             GraphOptimizationLevel.ORT_ENABLE_ALL,
             values.member(GraphOptimizationLevel),
+            "a plan is optimized at export",
         ),
-        "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, values.mode),
-        "execution_order": (ExecutionOrder.DEFAULT, values.member(ExecutionOrder)),
-        "inter_op_num_threads": (0, values.threads),
-        "enable_cpu_mem_arena": (True, values.flag),
-        "enable_mem_pattern": (True, values.flag),
-        "enable_mem_reuse": (True, values.flag),
-        "use_deterministic_compute": (False, values.flag),
-        "use_per_session_threads": (True, values.flag),
-        "log_verbosity_level": (0, values.verbosity),
+        "execution_order": WithoutEffect(
+            "ExecutionOrder",
+            ExecutionOrder.DEFAULT,
+            values.member(ExecutionOrder),
+            "a plan is ordered at export",
+        ),
+        "enable_cpu_mem_arena": WithoutEffect("bool", True, values.flag, _PLANNED),
+        "enable_mem_pattern": WithoutEffect("bool", True, values.flag, _PLANNED),
+        "enable_mem_reuse": WithoutEffect("bool", True, values.flag, _PLANNED),
+        "use_deterministic_compute": WithoutEffect(
+            "bool", False, values.flag, "every run gives the same bits"
+        ),
+        "use_per_session_threads": WithoutEffect(
+            "bool", True, values.flag, "all sessions of a process share its threads"
+        ),
+        "log_verbosity_level": WithoutEffect("int", 0, values.verbosity, _ONE_VERBOSE_LEVEL),
     }
     _refused = {  # noqa: RUF012
         "optimized_model_filepath": "nothing is optimized at load; Plan.save writes a plan",
@@ -415,10 +455,6 @@ class RunOptions(_Options):
         session's.
     logid : str
         The run's tag in log messages.
-    log_verbosity_level : int
-        No effect: there is one verbose level.
-    only_execute_path_to_fetches : bool
-        No effect: a run computes the whole plan.
 
     Raises
     ------
@@ -441,8 +477,12 @@ class RunOptions(_Options):
         "timeout_s": (None, values.timeout),
         "log_severity_level": (-1, values.severity),
         "logid": ("", values.text),
-        "log_verbosity_level": (0, values.verbosity),
-        "only_execute_path_to_fetches": (False, values.flag),
+    }
+    _without_effect = {  # noqa: RUF012
+        "log_verbosity_level": WithoutEffect("int", 0, values.verbosity, _ONE_VERBOSE_LEVEL),
+        "only_execute_path_to_fetches": WithoutEffect(
+            "bool", False, values.flag, "a run computes the whole plan"
+        ),
     }
     _refused = {  # noqa: RUF012
         "add_active_adapter": "a plan has no adapters: export the module with its adapter merged",
