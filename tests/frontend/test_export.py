@@ -16,7 +16,7 @@ from marks import STATE
 from models import Block, seeded
 from taper_frontend.compiler.stages import PIPELINE, STAGES
 from taper_frontend.errors import ExportError
-from taper_frontend.exporter import STEPS
+from taper_frontend.export_progress import STEPS
 from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.reports.report import describe_plan
 

@@ -11,11 +11,14 @@ import torch
 
 import taper_frontend
 from taper_frontend import ExportError
+from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
 from taper_frontend.compiler.graph.fingerprint import fingerprint
-from taper_frontend.exporter import compile_lowered, compile_program, lower_program
+from taper_frontend.compiler.trace import trace_path
 from taper_frontend.passes import register_pass, unregister_pass
+from taper_frontend.program_to_plan import compile_lowered, compile_program, lower_program
 from taper_frontend.request.options import Options
+from taper_frontend.request.program_inputs import read_inputs
 
 DIM = torch.export.Dim
 
@@ -94,7 +97,7 @@ print(Options(metadata={"a": "1", "b": "2"}, dynamic_shapes=shapes).fingerprint(
         ({"passes": [lambda graph: False]}, "passes"),
         ({"passes": ["canonical form", print]}, "passes"),
         ({"partition": lambda graph: [], "delegate": "c"}, "partition"),
-        ({"trace": taper_frontend.exporter.trace_path("t.html")}, "trace"),
+        ({"trace": trace_path("t.html")}, "trace"),
         ({"dynamic_shapes": {"x": {0: object()}}}, "dynamic_shapes"),
     ],
 )
@@ -116,10 +119,16 @@ def test_passes_of_users_have_no_name():
     assert Options().fingerprint() == plain
 
 
+def captured(model, options=None, example=None):
+    program = capture(model, (torch.ones(2, 4) if example is None else example,))
+    names = None if options is None else options.input_names
+    return CapturedProgram(program, read_inputs(program, names))
+
+
 def lowered(seed=0, options=None, example=None):
     model = Model(seed).eval()
-    program = capture(model, (torch.ones(2, 4) if example is None else example,))
-    return lower_program(program, options=options or Options())
+    options = options or Options()
+    return lower_program(captured(model, options, example), options)
 
 
 def test_a_lowered_program_has_a_name_before_it_is_compiled():
@@ -131,7 +140,7 @@ def test_a_lowered_program_has_a_name_before_it_is_compiled():
     assert name != fingerprint(lowered(options=Options(input_names=["a"])).lowered.graph)
     plan = compile_lowered(first).plan
     assert fingerprint(first.lowered.graph) != name
-    whole = compile_program(capture(Model().eval(), (torch.ones(2, 4),))).plan
+    whole = compile_program(captured(Model().eval())).plan
     assert plan.fingerprint() == whole.fingerprint()
     exported = taper_frontend.export(Model().eval(), (torch.ones(2, 4),))
     assert exported.fingerprint() == plan.fingerprint()

@@ -20,12 +20,14 @@ from torch.testing._internal.common_device_type import toleranceOverride
 from torch.utils._pytree import tree_leaves, tree_map
 
 import taper_runtime
+from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
 from taper_frontend.errors import ExportError, UnsupportedOpError
-from taper_frontend.exporter import compile_program
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
 from taper_frontend.lowering.fx_nodes import needed
+from taper_frontend.program_to_plan import compile_program
+from taper_frontend.request.program_inputs import read_inputs
 from tools.opinfo.doubts import NEARER, ROUNDED, TIES, by_stable_sort, is_nearer, is_rounded
 
 if TYPE_CHECKING:
@@ -188,7 +190,7 @@ class _RunError(Exception):
 def _run(program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Make a plan, save, load and run it; return the results."""
     with _in_time():
-        plan = compile_program(program).plan
+        plan = compile_program(CapturedProgram(program, read_inputs(program))).plan
     try:
         with _in_time(), TemporaryDirectory() as folder:
             path = Path(folder) / "op.taper"

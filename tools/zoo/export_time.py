@@ -26,8 +26,11 @@ from typing import TYPE_CHECKING
 import torch
 
 import taper_frontend
+from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
-from taper_frontend.exporter import compile_program
+from taper_frontend.export_progress import ExportProgress
+from taper_frontend.program_to_plan import compile_program
+from taper_frontend.request.program_inputs import read_inputs
 from tools.zoo import GROUPS
 from tools.zoo.deep import KINDS
 
@@ -94,11 +97,12 @@ def per_node(architecture: Architecture) -> Counter[str]:
     """Compile an architecture; return the microseconds of each of our steps for each node."""
     module, inputs = architecture.build()
     program = capture(module, (), inputs)
+    captured = CapturedProgram(program, read_inputs(program))
     runs, nodes = [], 1
     for _ in range(_COMPILED):
         gc.collect()
         phases = Phases()
-        compiled = compile_program(program, step=phases)
+        compiled = compile_program(captured, step=ExportProgress(phases))
         phases("")
         del phases.seconds[""]
         runs.append(phases.seconds)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator
 
-from taper_frontend.capture.attempts import attempt
+from taper_frontend.capture.attempts import CapturedProgram, attempt
 from taper_frontend.capture.capture import Model, capture
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
@@ -17,9 +17,10 @@ from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
 from taper_frontend.lowering.lower import survey
 from taper_frontend.lowering.source_line import without_module
 from taper_frontend.request.arguments import check_model
-from taper_frontend.request.dims import Axis, Int, of_ranges, settle
-from taper_frontend.request.names import input_names
-from taper_frontend.request.notes import Note, of_plan, stored_bytes
+from taper_frontend.request.dims import of_ranges, settle
+from taper_frontend.request.notes import of_plan, stored_bytes
+from taper_frontend.request.options import Options
+from taper_frontend.request.program_inputs import read_inputs
 from taper_frontend.request.request import make_request
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
@@ -29,9 +30,7 @@ from taper_runtime.machine.cost import Locality, cost, shared_ns
 from taper_runtime.plan.specialize import specialize
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch.export import ExportedProgram
+    from collections.abc import Mapping
 
     from taper_runtime.executor.sites import Site
     from taper_runtime.plan.plan import Plan, PlanNode
@@ -178,12 +177,13 @@ def explain(
     check_model(module)
     request = None
     if isinstance(module, torch.nn.Module):
-        request = make_request(module, args, kwargs, None, dynamic_shapes, dynamic_axes)
+        options = Options(dynamic_shapes=dynamic_shapes, dynamic_axes=dynamic_axes)
+        request = make_request(module, args, kwargs, options)
     try:
-        if request is None:
-            return _explain(capture(module, dynamic_shapes=dynamic_shapes))
-        ints = [*request.ints.values()]
-        return attempt(request, lambda t: _explain(t.program, t.axes, t.notes, ints))
+        if request is not None:
+            return attempt(request, _explain)
+        program = capture(module, dynamic_shapes=dynamic_shapes)
+        return _explain(CapturedProgram(program, read_inputs(program)))
     except CaptureError as error:
         node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
     except ExportError as error:
@@ -191,15 +191,10 @@ def explain(
     return Explanation(0, 0, _breaks([node]), [], [])
 
 
-def _explain(
-    program: ExportedProgram,
-    axes: Sequence[Axis] = (),
-    notes: Sequence[Note] = (),
-    ints: Sequence[Int] = (),
-) -> Explanation:
+def _explain(captured: CapturedProgram) -> Explanation:
     """Explain a captured program."""
-    inputs = input_names(program)
-    dims = settle(program, inputs, axes, ints)
+    program = captured.program
+    dims = settle(captured.inputs, captured.axes, captured.ints)
     surveyed = survey(program, dims.names, ranged=dims.ranged)
     graph = surveyed.graph
     weights = stored_bytes(graph)
@@ -209,9 +204,9 @@ def _explain(
     nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
     compile_graph(graph)
     plan = make_plan(graph)
-    found = [*notes, *dims.notes]
+    found = [*captured.notes, *dims.notes]
     if not surveyed.refused:  # else inputs may be missing
-        found += of_ranges(surveyed, program, axes, dims.names)
+        found += of_ranges(surveyed, captured.inputs, captured.axes, dims.names)
     found += of_plan(plan, weights)
     return Explanation(
         nodes,

@@ -1,53 +1,44 @@
-"""Export a module: from a module to a verified plan, the frontend's one entry point."""
+"""Export a module: from a module to a verified plan, the frontend's one entry point.
+
+An export reads what it is asked for (:mod:`.request`), captures the module (:mod:`.capture`), makes
+a plan of the captured program (:mod:`.program_to_plan`), and compares the plan's results with the
+module's (:mod:`.verify`). Where a capture is of no use, the module is captured in another way, and
+the steps after that come again.
+"""
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from taper_frontend.capture.attempts import Attempt, attempt, check_range
-from taper_frontend.capture.capture import Model, capture, opened
+from taper_frontend.capture.attempts import CapturedProgram, attempt, check_range
+from taper_frontend.capture.capture import Model, capture, read_model
 from taper_frontend.checkpoint import filled
-from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.partition import Partition, Regions
-from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
-from taper_frontend.compiler.trace import trace_path, tracing
+from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering import lower
-from taper_frontend.lowering.context import stored
-from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.pytrees import argument_placeholders
-from taper_frontend.request.dims import Axis, Dims, Int, check_axes, of_ranges, plan_inputs, settle
-from taper_frontend.request.names import check_names, input_names, output_names
-from taper_frontend.request.notes import Note, of_partition, of_plan, stored_bytes, warn
-from taper_frontend.request.options import DEFAULTS, Options
-from taper_frontend.request.request import Request, make_request
-from taper_frontend.verify import InspectedPlan, Reference, VerificationError, verify_plan
-from taper_runtime.base.buffers import aligned_copy
-from taper_runtime.base.errors import InputError, PlanFormatError
-from taper_runtime.base.records import NamedTuple
+from taper_frontend.export_progress import show_progress
+from taper_frontend.program_to_plan import compile_program
+from taper_frontend.request.dims import check_axes
+from taper_frontend.request.notes import Note, warn
+from taper_frontend.request.options import Options
+from taper_frontend.request.program_inputs import read_inputs
+from taper_frontend.request.request import make_request
+from taper_frontend.verify import Reference, VerificationError, verify_plan
+from taper_runtime.base.errors import InputError
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.replaceable import without_tiles
-from taper_runtime.plan.trees import TENSORS, leaves, with_leaves
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.export import ExportedProgram
 
-    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.partition import Regions
     from taper_frontend.compiler.pipeline import Pass
-    from taper_frontend.lowering.lower import Lowered
+    from taper_frontend.export_progress import ExportProgress
     from taper_runtime.plan.plan import Plan
-
-
-#: What an export does, in order. Some come again where the first capture is of no use.
-STEPS = ("capture", "lower", "optimize", "plan", "verify")
 
 
 def export(
@@ -189,30 +180,14 @@ def export(
         winograd=winograd,
     )
     options.check()
-    with _steps(progress) as step:
+    with show_progress(progress) as step:
         step("capture")
-        model = opened(module)
+        model = read_model(module)
         if isinstance(model, torch.nn.Module):
-            request = make_request(model, args, kwargs, input_names, dynamic_shapes, dynamic_axes)
-            with filled(model, checkpoint):
-                plan = attempt(
-                    request,
-                    lambda tried: _compile(tried, request, options, step),
-                )
-        elif checkpoint is not None:
-            raise ExportError("checkpoint: expected None, for an exported program has its tensors")
-        elif dynamic_axes is not None:
-            raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
+            plan = _export_module(model, args, kwargs, options, step)
         else:
-            program = capture(model, dynamic_shapes=dynamic_shapes)
-            compiled = compile_program(
-                program, options=options, title=type(model).__name__, step=step
-            )
-            plan = compiled.plan
-            if options.depth:
-                step("verify")
-                plan = verify_plan(plan, Reference(model, program), compiled.views, options.depth)
-        check_axes(dynamic_axes or {}, plan)
+            plan = _export_program(model, options, step)
+        check_axes(options.dynamic_axes or {}, plan)
     if options.tiles_at_open:
         plan = without_tiles(plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
@@ -221,237 +196,64 @@ def export(
     return plan.read_only()
 
 
-class Compiled(NamedTuple):
-    """The results of compiling a program.
-
-    Attributes
-    ----------
-    plan : Plan
-    graph : Graph
-        What the plan is of.
-    unfused : Graph or None
-        The graph before its nodes were fused, where they were.
-    """
-
-    plan: Plan
-    graph: Graph
-    unfused: Graph | None
-
-    def views(self) -> list[InspectedPlan]:
-        """Return a plan from before nodes were fused, and the plan: their values are compared."""
-        views = [InspectedPlan(self.plan, self.graph.stands_for)]
-        if self.unfused is not None:
-            graph = self.unfused
-            compile_graph(graph, ())
-            views.insert(
-                0,
-                InspectedPlan(
-                    plan_unfused(graph, self.plan, self.graph.constants), graph.stands_for
-                ),
-            )
-        return views
-
-
-class LoweredProgram(NamedTuple):
-    """The results of lowering a program, which can be compiled.
-
-    Its graph has a name before it is compiled (:func:`.fingerprint`), and so have options
-    (:meth:`.Options.fingerprint`): what is compiled of equal ones is equal.
-
-    Attributes
-    ----------
-    source : ExportedProgram
-    lowered : Lowered
-    dims : Dims
-        What became of the dimensions that were to vary.
-    axes : sequence of Axis
-        Those.
-    notes : sequence of Note
-        What is known already that a user should know.
-    """
-
-    source: ExportedProgram
-    lowered: Lowered
-    dims: Dims
-    axes: Sequence[Axis]
-    notes: Sequence[Note]
-
-
-def lower_program(
-    program: ExportedProgram,
-    axes: Sequence[Axis] = (),
-    notes: Sequence[Note] = (),
-    ints: Sequence[Int] = (),
-    *,
-    options: Options = DEFAULTS,
-    trusting: bool = False,
-    step: Callable[[str], None] = lambda name: None,
-) -> LoweredProgram:
-    """Lower a program that :func:`taper_frontend.capture.capture` gave.
-
-    Parameters
-    ----------
-    program : ExportedProgram
-    axes : sequence of Axis
-        The dimensions that were to vary.
-    notes : sequence of Note
-        What is known already that a user should know.
-    ints : sequence of Int
-        The ints among the arguments that were to vary, in order.
-    options : Options
-    trusting : bool
-        Whether sizes start where torch says, and not below.
-    step : callable
-        Gets the name of each step before it runs.
-    """
-    inputs = _input_names(program, options.input_names)
-    dims = settle(program, inputs, axes, ints)
-    step("lower")
-    lowered = lower(
-        program,
-        dims.names,
-        ranged=dims.ranged,
-        trusting=trusting,
-        inputs=inputs,
-        keep=Keep(options.keep),
-        replaceable=options.replaceable,
-    )
-    return LoweredProgram(program, lowered, dims, axes, notes)
-
-
-def compile_lowered(
-    program: LoweredProgram,
-    *,
-    options: Options = DEFAULTS,
-    title: str = "model",
-    step: Callable[[str], None] = lambda name: None,
-) -> Compiled:
-    """Make a plan of what has been lowered, whose graph is changed.
-
-    Parameters
-    ----------
-    program : LoweredProgram
-    options : Options
-        Those that it was lowered with.
-    title : str
-        What a trace calls the model.
-    step : callable
-        Gets the name of each step before it runs.
-    """
-    source, lowered, dims, axes, notes = program
-    graph = lowered.graph
-    weights = stored_bytes(graph)
-    step("optimize")
-    nodes_lowered = len(graph.nodes)
-    delegate = options.delegate or ""
-    partition = Partition(options.partition, delegate) if options.partition else None
-    unfused: list[Graph] = []
-    with tracing(graph, options.trace, title):
-        named = _output_names(source, lowered, options.output_names)
-        records = compile_graph(
-            graph,
-            options.passes,
-            partition=partition,
-            output_names=named,
-            before_fusion=lambda graph: unfused.append(graph.copy()),
-            step=lambda name: step(f"optimize: {name}"),
-        )
-    step("plan")
-    schedule = make_schedule(graph)
-    report = {
-        "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
-        "nodes_lowered": nodes_lowered,
-        "passes": [
-            {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
-        ],
-    }
-    try:
-        plan = make_plan(
-            graph,
-            schedule,
-            samples=_samples(source, graph),
-            input_tree=lowered.input_tree,
-            output_tree=_renamed(lowered.output_tree, iter(graph.outputs)),
-            metadata=report,
-            complex_ends=lowered.complex_reads
-            | {graph.outputs[i] for i in lowered.complex_outputs},
-            weights=lowered.weights,
-            tiles_at_open=options.tiles_at_open,
-        )
-    except PlanFormatError as error:
-        if not graph.sizes:
-            raise
-        raise ExportError(
-            f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
-            "may be"
-        ) from error
-    found = [
-        *notes,
-        *dims.notes,
-        *of_ranges(lowered, source, axes, dims.names),
-        *of_plan(without_tiles(plan) if options.tiles_at_open else plan, weights),
-        *of_partition(delegate, [] if partition is None else partition.left),
-    ]
-    plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
-    return Compiled(plan, graph, unfused[0] if unfused else None)
-
-
-def compile_program(
-    program: ExportedProgram,
-    axes: Sequence[Axis] = (),
-    notes: Sequence[Note] = (),
-    ints: Sequence[Int] = (),
-    *,
-    options: Options = DEFAULTS,
-    trusting: bool = False,
-    title: str = "model",
-    step: Callable[[str], None] = lambda name: None,
-) -> Compiled:
-    """Make a plan of a program: :func:`lower_program`, then :func:`compile_lowered`."""
-    lowered = lower_program(
-        program, axes, notes, ints, options=options, trusting=trusting, step=step
-    )
-    return compile_lowered(lowered, options=options, title=title, step=step)
-
-
-def _compile(
-    tried: Attempt,
-    request: Request,
+def _export_module(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
     options: Options,
-    step: Callable[[str], None],
+    step: ExportProgress,
 ) -> Plan:
-    """Make a plan of what has been captured of a module, and check that it is about its request."""
+    """Capture a module until a capture can be used, and make a verified plan of that."""
+    request = make_request(module, args, kwargs, options)
 
-    def make(*, trusting: bool) -> Plan:
-        program = tried.program
-        compiled = compile_program(
-            program,
-            tried.axes,
-            tried.notes,
-            [*request.ints.values()],
-            options=options,
-            trusting=trusting,
-            title=type(request.module).__name__,
-            step=step,
-        )
-        plan = compiled.plan
-        _check_example(plan)
-        checked = options.depth or ("outputs" if tried.doubled else "")
-        if not checked:
-            return plan
-        step("verify")
-        return verify_plan(plan, Reference(request.module, program), compiled.views, checked)
+    def use(captured: CapturedProgram) -> Plan:
+        try:
+            plan = _make_plan(module, captured, options, step)
+        except VerificationError:
+            if not captured.axes:
+                raise
+            # the program may be another for sizes of 1, which torch takes for a case of its own
+            plan = _make_plan(module, captured, options, step, trusting=True)
+        if captured.hinted:
+            check_range(plan, request.axes, captured.inputs)
+        return plan
 
-    try:
-        plan = make(trusting=False)
-    except VerificationError:
-        if not tried.axes:
-            raise
-        # the program may be another for sizes of 1, which torch takes for a case of its own
-        plan = make(trusting=True)
-    if tried.hinted:
-        check_range(plan, request.axes, tried.program)
-    return plan
+    with filled(module, options.checkpoint):
+        return attempt(request, use)
+
+
+def _export_program(
+    program: ExportedProgram, options: Options, step: Callable[[str], None]
+) -> Plan:
+    """Make a verified plan of a program that torch has captured."""
+    if options.checkpoint is not None:
+        raise ExportError("checkpoint: expected None, for an exported program has its tensors")
+    if options.dynamic_axes is not None:
+        raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
+    decomposed = capture(program, dynamic_shapes=options.dynamic_shapes)
+    captured = CapturedProgram(decomposed, read_inputs(decomposed, options.input_names))
+    return _make_plan(program, captured, options, step)
+
+
+def _make_plan(
+    model: torch.nn.Module | ExportedProgram,
+    captured: CapturedProgram,
+    options: Options,
+    step: ExportProgress,
+    *,
+    trusting: bool = False,
+) -> Plan:
+    """Make a plan of what has been captured of a model, and verify it."""
+    title = type(model).__name__
+    compiled = compile_program(captured, options, trusting=trusting, title=title, step=step)
+    if isinstance(model, torch.nn.Module):
+        _check_example(compiled.plan)
+    depth = options.depth or ("outputs" if captured.doubled else "")
+    if not depth:
+        return compiled.plan
+    step("verify")
+    reference = Reference(model, captured.program, captured.inputs.places)
+    return verify_plan(compiled.plan, reference, compiled.views, depth)
 
 
 def _check_example(plan: Plan) -> None:
@@ -460,76 +262,3 @@ def _check_example(plan: Plan) -> None:
         bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     except InputError as error:
         raise ExportError(f"the plan does not take the example: {error}") from error
-
-
-def _input_names(program: ExportedProgram, given: Sequence[str] | None) -> dict[str, str]:
-    """Return the placeholder of each argument -> the name of the input."""
-    names = input_names(program)
-    if given is None:
-        return names
-    tensors = [node.name for node in plan_inputs(program)]
-    check_names("input_names", given, [names[name] for name in tensors])
-    return names | dict(zip(tensors, given, strict=True))
-
-
-def _output_names(
-    program: ExportedProgram, lowered: Lowered, given: Sequence[str] | None
-) -> list[str]:
-    """Return the names of the outputs."""
-    inputs = lowered.graph.reads
-    names = output_names(program.call_spec.out_spec, inputs)
-    kinds = [kind for kind, _ in leaves(lowered.output_tree)]
-    names = [name for name, kind in zip(names, kinds, strict=True) if kind in TENSORS]
-    if given is None:
-        return names
-    check_names("output_names", given, names)
-    if clash := set(given) & set(inputs):
-        raise ExportError(
-            f"output_names: expected names that no input and no state has, got {min(clash)!r}"
-        )
-    return list(given)
-
-
-def _samples(program: ExportedProgram, graph: Graph) -> dict[str, Any]:
-    """Example inputs by name, from what the program was captured with."""
-    if program.example_inputs is None:
-        return {}
-    leaves = dict(
-        zip(argument_placeholders(program), tree_leaves(program.example_inputs), strict=True)
-    )
-    given = (torch.as_tensor(leaves[node.name]) for node in plan_inputs(program))
-    return {n: aligned_copy(stored(x)) for n, x in zip(graph.inputs, given, strict=False)}
-
-
-def _renamed(tree: Any, names: Iterator[str]) -> Any:
-    """The output tree with its tensors' final names: a pass may have put another there."""
-    return with_leaves(tree, lambda leaf: [leaf[0], next(names)] if leaf[0] in TENSORS else leaf)
-
-
-def _version() -> str:
-    from taper_frontend import __version__
-
-    return __version__
-
-
-@contextmanager
-def _steps(show: bool | Callable[[str], None]) -> Iterator[Callable[[str], None]]:
-    """Give a function that is told what begins; a bar shows it, or a function of the caller's."""
-    if not isinstance(show, bool):
-        yield show
-        return
-    if not show:
-        yield lambda name: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    # the stream as it is now: what torch writes to it is dropped
-    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("export", total=len(STEPS))
-
-        def step(name: str) -> None:
-            of_all = STEPS.index(name.partition(":")[0])
-            bar.update(task, description=f"export: {name}", completed=of_all)
-
-        yield step

@@ -24,8 +24,8 @@ from taper_frontend.errors import (
     NarrowSizeError,
     UnsupportedOpError,
 )
-from taper_frontend.request.dims import Axis, plan_inputs, told_range, torch_shapes
-from taper_frontend.request.guards import shape_env
+from taper_frontend.request.dims import told_range, torch_shapes
+from taper_frontend.request.program_inputs import read_inputs
 from taper_frontend.request.refusals import is_about_dims, of_dims
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED, linear
@@ -35,23 +35,28 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
+    from taper_frontend.request.dims import Axis, Int
     from taper_frontend.request.notes import Note
+    from taper_frontend.request.program_inputs import ProgramInputs
     from taper_frontend.request.request import Request
     from taper_runtime.plan.plan import Plan
 
 _T = TypeVar("_T")
 
 
-class Attempt(NamedTuple):
-    """A captured module.
+class CapturedProgram(NamedTuple):
+    """A captured program, and what was asked for of it: all that compiling it takes.
 
     Attributes
     ----------
     program : ExportedProgram
         Its example is the user's.
-    axes : list of Axis
-        What torch was told of the dimensions that vary.
-    notes : list of Note
+    inputs : ProgramInputs
+    axes : sequence of Axis
+        What torch was told of the dimensions that were to vary.
+    ints : sequence of Int
+        The ints among the arguments that were to vary, in order.
+    notes : sequence of Note
         What is known already that a user should know.
     doubled : bool
         Whether another example was captured: the user's has to be tried.
@@ -60,13 +65,15 @@ class Attempt(NamedTuple):
     """
 
     program: ExportedProgram
-    axes: list[Axis]
-    notes: list[Note]
+    inputs: ProgramInputs
+    axes: Sequence[Axis] = ()
+    ints: Sequence[Int] = ()
+    notes: Sequence[Note] = ()
     doubled: bool = False
     hinted: bool = False
 
 
-def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
+def attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
     """Capture a module so that the axes vary, and use the first capture that can be used.
 
     Meanwhile what the module keeps in plain attributes lies in buffers.
@@ -86,7 +93,7 @@ def attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
         return _attempt(request._replace(notes=[*request.notes, *notes]), use)
 
 
-def _attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
+def _attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
     try:
         return _with_larger_examples(request, use, hinted=False)
     except CaptureError as error:
@@ -107,7 +114,7 @@ def _attempt(request: Request, use: Callable[[Attempt], _T]) -> _T:
             raise refused from cause
 
 
-def check_range(plan: Plan, axes: Sequence[Axis], program: ExportedProgram) -> None:
+def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None:
     """Check that a plan takes all sizes that Dims say.
 
     Raises
@@ -119,7 +126,7 @@ def check_range(plan: Plan, axes: Sequence[Axis], program: ExportedProgram) -> N
         if not isinstance(axis.dim, Dim):
             continue
         size = plan.tensors[plan.inputs[axis.tensor]].shape[axis.axis]
-        expr = plan_inputs(program)[axis.tensor].meta["val"].shape[axis.axis].node.expr
+        expr = inputs.nodes[axis.tensor].meta["val"].shape[axis.axis].node.expr
         known = linear(size) if expr.is_symbol else None
         low, high = plan.sizes[known[0]] if known else (0, 0)
         # a Dim without a least size begins where the model does, if the example is in its range
@@ -127,14 +134,16 @@ def check_range(plan: Plan, axes: Sequence[Axis], program: ExportedProgram) -> N
         if known is None:
             raise ExportError(f"{axis.where}: the plan does not take every size")
         if known[1:] != (1, 0) or not begins or high < (_end(axis) or UNBOUNDED):
-            words = told_range(shape_env(program), expr, known, (low, high))
+            words = told_range(inputs.shape_env, expr, known, (low, high))
             raise NarrowSizeError(f"{axis.where} {words}")
     if any(note["kind"] == "branch" for note in plan.metadata["warnings"]):
         raise ExportError("the model takes another way for some sizes")
 
 
-def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hinted: bool) -> _T:
-    module, args, kwargs, axes, ints, notes = request
+def _with_larger_examples(
+    request: Request, use: Callable[[CapturedProgram], _T], *, hinted: bool
+) -> _T:
+    module, args, kwargs, axes, ints, notes, names = request
     doubled = [axis for axis in axes if axis.size == 1 and axis.varies]
     while True:
         try:
@@ -143,13 +152,17 @@ def _with_larger_examples(request: Request, use: Callable[[Attempt], _T], *, hin
                 *_doubled(request, doubled),
                 dynamic_shapes=torch_shapes(module, args, kwargs, axes, ints),
             )
-            kept = [axis for axis in doubled if _varies(program, axis)]
+            if doubled:
+                program.example_inputs = (args, kwargs)
+            inputs = read_inputs(program, names)
+            kept = [axis for axis in doubled if _varies(inputs, axis)]
             if len(kept) < len(doubled):
                 doubled = kept
                 continue
-            if doubled:
-                program.example_inputs = (args, kwargs)
-            return use(Attempt(program, axes, notes, bool(doubled), hinted))
+            varying = [*ints.values()]
+            return use(
+                CapturedProgram(program, inputs, axes, varying, notes, bool(doubled), hinted)
+            )
         except ExportError as error:
             nodes = error.nodes if isinstance(error, UnsupportedOpError) else ()
             if not doubled or (nodes and all(n.category != "dynamic shape" for n in nodes)):
@@ -170,8 +183,8 @@ def _doubled(request: Request, axes: Sequence[Axis]) -> tuple[tuple[Any, ...], d
     return result
 
 
-def _varies(program: ExportedProgram, axis: Axis) -> bool:
-    size = plan_inputs(program)[axis.tensor].meta["val"].shape[axis.axis]
+def _varies(inputs: ProgramInputs, axis: Axis) -> bool:
+    size = inputs.nodes[axis.tensor].meta["val"].shape[axis.axis]
     return isinstance(size, torch.SymInt) and not size.node.expr.is_number
 
 

@@ -69,7 +69,7 @@ def capture(
     ExportError
         If torch cannot capture the model or read the file.
     """
-    model = opened(model)
+    model = read_model(model)
     # first what lets captures take turns: the others change torch for all threads
     with torch.no_grad(), shape_rules(), user_lines(), warnings.catch_warnings():
         # torch.export copies its own specs in a way it has deprecated itself
@@ -174,7 +174,7 @@ def _writes_to_constants(program: ExportedProgram) -> bool:
     return not written(program).isdisjoint(constants)
 
 
-def opened(model: Model) -> torch.nn.Module | ExportedProgram:
+def read_model(model: Model) -> torch.nn.Module | ExportedProgram:
     """Return a model as it is, or the program in a file.
 
     Raises

@@ -19,13 +19,11 @@ from torch.utils._pytree import (
 )
 
 from taper_frontend.errors import ExportError, FixedSizeError
-from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.request.guards import (
     Decision,
     decisions,
     line_that_fixed,
     lines_that_bound,
-    shape_env,
 )
 from taper_frontend.request.notes import Note
 from taper_runtime.base.records import NamedTuple
@@ -35,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import sympy
-    from torch.export import ExportedProgram
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._pytree import TreeSpec
 
     from taper_frontend.lowering.lower import Lowered, Survey
+    from taper_frontend.request.program_inputs import ProgramInputs
     from taper_runtime.plan.plan import Plan
 
 
@@ -189,8 +187,9 @@ def requested_ints(leaves: Sequence[Any], shapes: Mapping[int, Any]) -> dict[int
 
 
 def requested_axes(
-    leaves: Sequence[Any],
-    sources: Sequence[str],
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
     inputs: Mapping[int, str],
     shapes: Mapping[int, Any],
 ) -> list[Axis]:
@@ -198,10 +197,9 @@ def requested_axes(
 
     Parameters
     ----------
-    leaves : sequence
-        Those of the arguments.
-    sources : sequence of str
-        What torch calls each.
+    module : torch.nn.Module
+    args, kwargs
+        Its example arguments.
     inputs : mapping of int to str
         The names of those that are inputs of the plan, by their places, in order.
     shapes : mapping of int to object
@@ -213,6 +211,7 @@ def requested_axes(
         If they do not fit the arguments.
     """
     axes: list[Axis] = []
+    leaves, sources = tree_leaves((args, kwargs)), _leaf_sources(module, args, kwargs)
     for number, (place, name) in enumerate(inputs.items()):
         x, wanted = leaves[place], shapes.get(place)
         if wanted is None or not isinstance(x, torch.Tensor):
@@ -233,7 +232,7 @@ def shapes_by_name(dynamic_axes: Mapping[str, Any], inputs: Mapping[int, str]) -
     return given
 
 
-def leaf_sources(
+def _leaf_sources(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[str]:
     """Return what torch calls each leaf of ``(args, kwargs)``."""
@@ -291,19 +290,12 @@ def _unflattened(spec: TreeSpec, leaves: Iterator[_Leaf]) -> Any:
     return SUPPORTED_NODES[spec.type].unflatten_fn(parts, spec.context)
 
 
-def settle(
-    program: ExportedProgram,
-    inputs: Mapping[str, str],
-    axes: Sequence[Axis],
-    ints: Sequence[Int] = (),
-) -> Dims:
+def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()) -> Dims:
     """Name the sizes that vary, and report the outcome for each requested one.
 
     Parameters
     ----------
-    program : ExportedProgram
-    inputs : mapping of str to str
-        The placeholder of each argument -> the name of the input.
+    inputs : ProgramInputs
     axes : sequence of Axis
         Those that were to vary.
     ints : sequence of Int
@@ -314,8 +306,7 @@ def settle(
     ExportError
         If one does not that had to, or two of one name are different sizes.
     """
-    tensors = plan_inputs(program)
-    env = shape_env(program)
+    tensors = inputs.nodes
     dims = Dims({}, frozenset(), [])
     ranged: set[str] = set()
     for axis in sorted(axes, key=lambda axis: hasattr(axis.dim, "root")):
@@ -324,7 +315,7 @@ def settle(
         size = tensors[axis.tensor].meta["val"].shape[axis.axis]
         expr = size.node.expr if isinstance(size, torch.SymInt) else None
         if expr is None or expr.is_number:
-            dims.notes.append(_note_of_fixed(axis, line_that_fixed(env, axis.source)))
+            dims.notes.append(_note_of_fixed(axis, line_that_fixed(inputs.shape_env, axis.source)))
             continue
         symbols = sorted(map(str, expr.free_symbols))
         if axis.name and (expr.is_symbol or (hasattr(axis.dim, "root") and len(symbols) == 1)):
@@ -332,36 +323,29 @@ def settle(
         if isinstance(axis.dim, Dim) or getattr(axis.dim, "min", None) is not None:
             ranged.update(symbols)
     _check_equal(axes, tensors)
-    _name_ints(dims.names, tensors, inputs, ints)
-    _name_by_place(dims.names, tensors, inputs)
+    _name_ints(dims.names, inputs, ints)
+    _name_by_place(dims.names, inputs)
     return dims._replace(ranged=frozenset(ranged))
 
 
-def _name_ints(
-    names: dict[str, str],
-    nodes: Sequence[torch.fx.Node],
-    inputs: Mapping[str, str],
-    ints: Sequence[Int],
-) -> None:
+def _name_ints(names: dict[str, str], inputs: ProgramInputs, ints: Sequence[Int]) -> None:
     """Name the symbols of ints that vary, after themselves where the user gave no name."""
-    varying = [node for node in nodes if isinstance(node.meta["val"], torch.SymInt)]
+    varying = [node for node in inputs.nodes if isinstance(node.meta["val"], torch.SymInt)]
     for node, each in zip_longest(varying, ints, fillvalue=None):
         assert node is not None
         value: Any = node.meta["val"]
         symbol = str(value.node.expr)
-        name = each.name if each is not None and each.name else _identifier(inputs[node.name])
+        name = each.name if each is not None and each.name else _identifier(inputs.names[node.name])
         while name in names.values():
             name += "_"
         names.setdefault(symbol, name)
 
 
-def _name_by_place(
-    names: dict[str, str], tensors: Sequence[torch.fx.Node], inputs: Mapping[str, str]
-) -> None:
+def _name_by_place(names: dict[str, str], inputs: ProgramInputs) -> None:
     """Name the symbols that nobody named after the first dimension that they are, or are in."""
     places = [
-        (size.node.expr, f"{_identifier(inputs[node.name])}_dim{axis}")
-        for node in tensors
+        (size.node.expr, f"{_identifier(inputs.names[node.name])}_dim{axis}")
+        for node in inputs.nodes
         for axis, size in enumerate(getattr(node.meta["val"], "shape", ()))
         if isinstance(size, torch.SymInt)
     ]
@@ -379,20 +363,9 @@ def _identifier(name: str) -> str:
     return text if text.isidentifier() else f"input_{text}"
 
 
-def plan_inputs(program: ExportedProgram) -> list[torch.fx.Node]:
-    """Return the placeholders of a program's arguments that a plan has as inputs, in order.
-
-    They are the tensors, and the ints that vary.
-    """
-    nodes = {node.name: node for node in program.graph.nodes}
-    arguments = [nodes[name] for name in argument_placeholders(program)]
-    kinds = (torch.Tensor, torch.SymInt)
-    return [node for node in arguments if isinstance(node.meta.get("val"), kinds)]
-
-
 def of_ranges(
     lowered: Lowered | Survey,
-    program: ExportedProgram,
+    inputs: ProgramInputs,
     axes: Sequence[Axis],
     names: Mapping[str, str],
 ) -> list[Note]:
@@ -402,18 +375,17 @@ def of_ranges(
     ----------
     lowered : Lowered or Survey
         With all inputs of the program.
-    program : ExportedProgram
+    inputs : ProgramInputs
     axes : sequence of Axis
     names : mapping of str to str
         torch's symbol -> what it is called.
     """
     graph = lowered.graph
-    env = shape_env(program)
-    placeholders = plan_inputs(program)
+    env = inputs.shape_env
     notes: dict[str, Note] = {}
     for axis in axes:
         size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
-        given = placeholders[axis.tensor].meta["val"].shape[axis.axis]
+        given = inputs.nodes[axis.tensor].meta["val"].shape[axis.axis]
         if not axis.varies or is_static(size):
             continue
         expr = given.node.expr
@@ -444,7 +416,7 @@ def of_ranges(
             text += "; an example of another size may allow more"
         notes.setdefault(name, Note("shape", text))
     ways = decisions(env, lowered.symbols, graph.sizes, graph.examples)
-    return [*notes.values(), *_of_ints(lowered, program), *map(_note_of_decision, ways)]
+    return [*notes.values(), *_of_ints(lowered, inputs), *map(_note_of_decision, ways)]
 
 
 #: What is asked for where nobody gave a range: dims of 0 and of 1 may be cases of their own.
@@ -465,14 +437,14 @@ def _ends(known: tuple[str, int, int], ends: tuple[int, int]) -> tuple[int, int]
     return factor * least + addend, UNBOUNDED if most >= UNBOUNDED else factor * most + addend
 
 
-def _of_ints(lowered: Lowered | Survey, program: ExportedProgram) -> list[Note]:
+def _of_ints(lowered: Lowered | Survey, inputs: ProgramInputs) -> list[Note]:
     """Tell of ints among the arguments of which the plan does not take the least ones.
 
     The largest follows from the tensors that an int is a size of.
     """
-    graph, env = lowered.graph, shape_env(program)
+    graph, env = lowered.graph, inputs.shape_env
     notes = []
-    for node, name in zip(plan_inputs(program), graph.inputs, strict=True):
+    for node, name in zip(inputs.nodes, graph.inputs, strict=True):
         value = node.meta["val"]
         known = linear(lowered.symbols.get(value.node.expr, 0)) if _is_symbol(value) else None
         if known is None or _ends(known, graph.sizes[known[0]])[0] <= 0:

@@ -13,8 +13,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
+from torch.utils._pytree import tree_structure
+
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.pytrees import argument_placeholders, leaf_paths
+from taper_frontend.lowering.pytrees import leaf_paths
+from taper_runtime.plan.trees import TENSORS, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,11 +26,16 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.utils._pytree import TreeSpec
 
+    from taper_frontend.lowering.pytrees import Tree
 
-def argument_names(
+
+def names_of_leaves(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[str]:
-    """Return the name of each argument; those of ``*args`` are numbered."""
+    """Return the name of each leaf of the arguments of a module, ``(args, kwargs)``.
+
+    Arguments of ``*args`` are numbered.
+    """
     names: list[str] = []
     for parameter in inspect.signature(module.forward).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -35,10 +43,10 @@ def argument_names(
             names += [f"{parameter.name}_{i}" for i in range(rest)]
             break
         names.append(parameter.name)
-    return [*names[: len(args)], *kwargs]
+    return _leaf_names([*names[: len(args)], *kwargs], tree_structure((args, kwargs)))
 
 
-def leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
+def _leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
     """Return the name of each leaf of ``(args, kwargs)``.
 
     Parameters
@@ -57,9 +65,8 @@ def leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
     return _distinct(map(_join, paths))
 
 
-def input_names(program: ExportedProgram) -> dict[str, str]:
-    """Return the name of each argument's placeholder -> the name of the input."""
-    leaves = argument_placeholders(program)
+def input_names(program: ExportedProgram, placeholders: Sequence[str]) -> dict[str, str]:
+    """Return the placeholder of each argument -> the name of the input."""
     spec = program.call_spec.in_spec
     signature = program.module_call_graph[0].signature
     arguments = signature.forward_arg_names if signature is not None else None
@@ -68,24 +75,46 @@ def input_names(program: ExportedProgram) -> dict[str, str]:
         or not arguments
         or len(arguments) != sum(part.num_children for part in spec.children())
     ):  # made by another version of torch
-        return {name: name for name in leaves}
-    return dict(zip(leaves, leaf_names(arguments, spec), strict=True))
+        return {name: name for name in placeholders}
+    return dict(zip(placeholders, _leaf_names(arguments, spec), strict=True))
 
 
-def output_names(spec: TreeSpec, taken: Collection[str]) -> list[str]:
-    """Return the name of each leaf of a module's result.
+def output_names(
+    spec: TreeSpec, tree: Tree, taken: Collection[str], given: Sequence[str] | None = None
+) -> list[str]:
+    """Return the name of each output of a plan.
 
     Parameters
     ----------
     spec : TreeSpec
+        Of a module's result.
+    tree : plain data
+        The same as a plan has it, which says which of its leaves are outputs.
     taken : collection of str
         The names of inputs and states.
+    given : sequence of str, optional
+        The names of the outputs, where a user gives them.
+
+    Raises
+    ------
+    ExportError
+        If those do not fit the outputs, or an input or a state has one of them.
     """
-    names = [
+    paths = [
         _join(path if path and isinstance(path[0], str) else _of_output(path))
         for path in leaf_paths(spec)
     ]
-    return _distinct((f"output_{name}" if name in taken else name for name in names), taken)
+    distinct = _distinct((f"output_{name}" if name in taken else name for name in paths), taken)
+    kinds = [kind for kind, _ in leaves(tree)]
+    names = [name for name, kind in zip(distinct, kinds, strict=True) if kind in TENSORS]
+    if given is None:
+        return names
+    check_names("output_names", given, names)
+    if clash := set(given) & set(taken):
+        raise ExportError(
+            f"output_names: expected names that no input and no state has, got {min(clash)!r}"
+        )
+    return list(given)
 
 
 def check_names(what: str, given: Sequence[str], defaults: Sequence[str]) -> None:

@@ -5,25 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only, tree_structure
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.errors import ExportError
 from taper_frontend.request.arguments import check_arguments
 from taper_frontend.request.dims import (
     Axis,
     Int,
-    leaf_sources,
     requested_axes,
     requested_ints,
     requested_shapes,
     shapes_by_name,
 )
-from taper_frontend.request.names import argument_names, check_names, leaf_names
+from taper_frontend.request.names import check_names, names_of_leaves
 from taper_frontend.request.notes import Note, of_arguments, of_mode
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from taper_frontend.request.options import Options
 
 
 class Request(NamedTuple):
@@ -40,6 +41,8 @@ class Request(NamedTuple):
         The ints that are to vary, by their places among the leaves of the arguments.
     notes : list of Note
         What a user should know, as far as it can be told.
+    input_names : sequence of str or None
+        The names of the plan's inputs, where the user gives them.
     """
 
     module: torch.nn.Module
@@ -48,15 +51,14 @@ class Request(NamedTuple):
     axes: list[Axis]
     ints: dict[int, Int]
     notes: list[Note]
+    input_names: Sequence[str] | None
 
 
 def make_request(
     module: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None,
-    input_names: Sequence[str] | None = None,
-    dynamic_shapes: Any = None,
-    dynamic_axes: Mapping[str, Any] | None = None,
+    options: Options,
 ) -> Request:
     """Check and read what :func:`taper_frontend.export` is given for a module.
 
@@ -66,25 +68,26 @@ def make_request(
         If the arguments do not fit the module, or the names or dimensions the arguments.
     """
     check_arguments(module, args, kwargs)
-    if dynamic_shapes is not None and dynamic_axes is not None:
+    if options.dynamic_shapes is not None and options.dynamic_axes is not None:
         raise ExportError("expected dynamic_shapes or dynamic_axes, got both")
     given = tuple(args), dict(kwargs or {})
     own: tuple[tuple[Any, ...], dict[str, Any]]
     own = tree_map_only(torch.Tensor, torch.Tensor.clone, given)
     leaves = tree_leaves(own)
-    shapes = requested_shapes(module, *given, dynamic_shapes)
+    shapes = requested_shapes(module, *given, options.dynamic_shapes)
     ints = requested_ints(leaves, shapes)
-    names = leaf_names(argument_names(module, *own), tree_structure(own))
+    names = names_of_leaves(module, *own)
     inputs = {
         place: name
         for place, name in enumerate(names)
         if isinstance(leaves[place], torch.Tensor) or place in ints
     }
-    if input_names is not None:
-        check_names("input_names", input_names, [*inputs.values()])
-        inputs = dict(zip(inputs, input_names, strict=True))
-    if dynamic_axes is not None:
-        shapes = shapes_by_name(dynamic_axes, inputs)
-    axes = requested_axes(leaves, leaf_sources(module, *own), inputs, shapes)
+    if options.input_names is not None:
+        check_names("input_names", options.input_names, [*inputs.values()])
+        inputs = dict(zip(inputs, options.input_names, strict=True))
+    if options.dynamic_axes is not None:
+        shapes = shapes_by_name(options.dynamic_axes, inputs)
+    axes = requested_axes(module, *own, inputs, shapes)
     baked = {names[i]: leaf for i, leaf in enumerate(leaves) if i not in inputs}
-    return Request(module, *own, axes, ints, [*of_mode(module), *of_arguments(baked)])
+    notes = [*of_mode(module), *of_arguments(baked)]
+    return Request(module, *own, axes, ints, notes, options.input_names)

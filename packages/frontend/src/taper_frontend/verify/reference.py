@@ -22,11 +22,9 @@ from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.fx_nodes import CAPTURED
-from taper_frontend.lowering.pytrees import argument_placeholders
-from taper_frontend.request.dims import plan_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import numpy as np
     from torch.export import ExportedProgram
@@ -72,6 +70,8 @@ class Reference:
     model : torch.nn.Module or ExportedProgram
     program : ExportedProgram
         What was captured of it. It has the example arguments, and the sizes it holds for.
+    places : collection of int
+        Which of the arguments a plan has as inputs.
 
     Attributes
     ----------
@@ -80,7 +80,12 @@ class Reference:
         The program before it was decomposed.
     """
 
-    def __init__(self, model: torch.nn.Module | ExportedProgram, program: ExportedProgram) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module | ExportedProgram,
+        program: ExportedProgram,
+        places: Collection[int],
+    ) -> None:
         if program.example_inputs is None:
             raise ExportError(
                 "the program carries no example inputs to verify the plan on; "
@@ -94,11 +99,7 @@ class Reference:
         results = [spec.arg for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
         # integers that values decide, which a plan gives as scalars
         self._numbers = {i for i, x in enumerate(results) if isinstance(x, _SYMBOLIC)}
-        # arguments that a plan has as inputs: tensors, and ints that vary
-        varying = {node.name for node in plan_inputs(program)}
-        self._inputs_at = {
-            i for i, name in enumerate(argument_placeholders(program)) if name in varying
-        }
+        self._inputs_at = frozenset(places)
         self._guards: Any = None
         self._state: ModuleState | None = None
 

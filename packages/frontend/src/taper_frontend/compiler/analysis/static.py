@@ -20,7 +20,7 @@ def static_constants(graph: Graph) -> dict[str, Constant]:
     """
     constants: dict[str, Constant] = dict(graph.constants)
     for node in graph.order():
-        if _is_foldable(graph, node) and all(name in constants for name in node.reads):
+        if all(name in constants for name in node.reads) and _is_foldable(graph, node):
             constants.update(zip(node.outputs, _derived(graph, node, constants), strict=True))
     return constants
 

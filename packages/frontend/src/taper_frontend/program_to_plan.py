@@ -1,0 +1,234 @@
+"""Make a plan of a captured program: lower it, optimize its graph, plan that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.partition import Partition
+from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
+from taper_frontend.compiler.trace import tracing
+from taper_frontend.errors import ExportError
+from taper_frontend.export_progress import QUIET
+from taper_frontend.lowering import lower
+from taper_frontend.lowering.context import stored
+from taper_frontend.lowering.keep import Keep
+from taper_frontend.request.dims import of_ranges, settle
+from taper_frontend.request.names import output_names
+from taper_frontend.request.notes import of_partition, of_plan, stored_bytes
+from taper_frontend.request.options import DEFAULTS
+from taper_frontend.verify import InspectedPlan
+from taper_runtime.base.buffers import aligned_copy
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.plan.replaceable import without_tiles
+from taper_runtime.plan.trees import TENSORS, with_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from taper_frontend.capture.attempts import CapturedProgram
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.export_progress import ExportProgress
+    from taper_frontend.lowering.lower import Lowered
+    from taper_frontend.request.dims import Dims
+    from taper_frontend.request.options import Options
+    from taper_runtime.plan.plan import Plan
+
+
+class Compiled(NamedTuple):
+    """What has been made of a program.
+
+    Attributes
+    ----------
+    plan : Plan
+    graph : Graph
+        What the plan is of.
+    unfused : Graph or None
+        The graph before its nodes were fused, where they were.
+    """
+
+    plan: Plan
+    graph: Graph
+    unfused: Graph | None
+
+    def views(self) -> list[InspectedPlan]:
+        """Return a plan from before nodes were fused, and the plan: their values are compared."""
+        views = [InspectedPlan(self.plan, self.graph.stands_for)]
+        if self.unfused is not None:
+            graph = self.unfused
+            compile_graph(graph, ())
+            views.insert(
+                0,
+                InspectedPlan(
+                    plan_unfused(graph, self.plan, self.graph.constants), graph.stands_for
+                ),
+            )
+        return views
+
+
+class LoweredProgram(NamedTuple):
+    """What has been lowered of a program, and can be compiled.
+
+    Its graph has a name before it is compiled (:func:`.fingerprint`), and so have options
+    (:meth:`.Options.fingerprint`): what is compiled of equal ones is equal.
+
+    Attributes
+    ----------
+    source : CapturedProgram
+    lowered : Lowered
+    dims : Dims
+        What became of the dimensions that were to vary.
+    """
+
+    source: CapturedProgram
+    lowered: Lowered
+    dims: Dims
+
+
+def compile_program(
+    captured: CapturedProgram,
+    options: Options = DEFAULTS,
+    *,
+    trusting: bool = False,
+    title: str = "model",
+    step: ExportProgress = QUIET,
+) -> Compiled:
+    """Make a plan of a captured program: :func:`lower_program`, then :func:`compile_lowered`."""
+    lowered = lower_program(captured, options, trusting=trusting, step=step)
+    return compile_lowered(lowered, options, title=title, step=step)
+
+
+def lower_program(
+    captured: CapturedProgram,
+    options: Options = DEFAULTS,
+    *,
+    trusting: bool = False,
+    step: ExportProgress = QUIET,
+) -> LoweredProgram:
+    """Lower a captured program.
+
+    Parameters
+    ----------
+    captured : CapturedProgram
+    options : Options
+    trusting : bool
+        Whether sizes start where torch says, and not below.
+    step : ExportProgress
+        Gets the name of each step before it runs.
+
+    Raises
+    ------
+    UnsupportedOpError
+        Listing every node that cannot be lowered.
+    ExportError
+        If a dimension does not vary that has to.
+    """
+    dims = settle(captured.inputs, captured.axes, captured.ints)
+    step("lower")
+    lowered = lower(
+        captured.program,
+        dims.names,
+        ranged=dims.ranged,
+        trusting=trusting,
+        inputs=captured.inputs.names,
+        keep=Keep(options.keep),
+        replaceable=options.replaceable,
+    )
+    return LoweredProgram(captured, lowered, dims)
+
+
+def compile_lowered(
+    program: LoweredProgram,
+    options: Options = DEFAULTS,
+    *,
+    title: str = "model",
+    step: ExportProgress = QUIET,
+) -> Compiled:
+    """Make a plan of what has been lowered, whose graph is changed.
+
+    Parameters
+    ----------
+    program : LoweredProgram
+    options : Options
+        Those that it was lowered with.
+    title : str
+        What a trace calls the model.
+    step : ExportProgress
+        Gets the name of each step before it runs.
+
+    Raises
+    ------
+    ExportError
+        If the plan does not hold for all sizes, or names of outputs do not fit.
+    """
+    captured, lowered, dims = program
+    graph, inputs = lowered.graph, captured.inputs
+    weights = stored_bytes(graph)
+    step("optimize")
+    nodes_lowered = len(graph.nodes)
+    delegate = options.delegate or ""
+    partition = Partition(options.partition, delegate) if options.partition else None
+    unfused: list[Graph] = []
+    with tracing(graph, options.trace, title):
+        spec = captured.program.call_spec.out_spec
+        records = compile_graph(
+            graph,
+            options.passes,
+            partition=partition,
+            output_names=output_names(spec, lowered.output_tree, graph.reads, options.output_names),
+            before_fusion=lambda graph: unfused.append(graph.copy()),
+            step=step.inside("optimize"),
+        )
+    step("plan")
+    schedule = make_schedule(graph)
+    report = {
+        "producer": f"taper_frontend {_version()}, torch {torch.__version__}",
+        "nodes_lowered": nodes_lowered,
+        "passes": [
+            {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
+        ],
+    }
+    samples = zip(graph.inputs, inputs.example, strict=False)
+    try:
+        plan = make_plan(
+            graph,
+            schedule,
+            samples={name: aligned_copy(stored(tensor)) for name, tensor in samples},
+            input_tree=lowered.input_tree,
+            output_tree=_renamed(lowered.output_tree, iter(graph.outputs)),
+            metadata=report,
+            complex_ends=lowered.complex_reads
+            | {graph.outputs[i] for i in lowered.complex_outputs},
+            weights=lowered.weights,
+            tiles_at_open=options.tiles_at_open,
+        )
+    except PlanFormatError as error:
+        if not graph.sizes:
+            raise
+        raise ExportError(
+            f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
+            "may be"
+        ) from error
+    found = [
+        *captured.notes,
+        *dims.notes,
+        *of_ranges(lowered, inputs, captured.axes, dims.names),
+        *of_plan(without_tiles(plan) if options.tiles_at_open else plan, weights),
+        *of_partition(delegate, [] if partition is None else partition.left),
+    ]
+    plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
+    return Compiled(plan, graph, unfused[0] if unfused else None)
+
+
+def _renamed(tree: Any, names: Iterator[str]) -> Any:
+    """Return the output tree with its tensors' final names: a pass may have put another there."""
+    return with_leaves(tree, lambda leaf: [leaf[0], next(names)] if leaf[0] in TENSORS else leaf)
+
+
+def _version() -> str:
+    from taper_frontend import __version__
+
+    return __version__

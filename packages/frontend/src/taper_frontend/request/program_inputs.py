@@ -1,0 +1,76 @@
+"""Read the arguments of a captured program once, for all who ask about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from taper_frontend.lowering.pytrees import argument_placeholders
+from taper_frontend.request.guards import shape_env
+from taper_frontend.request.names import check_names, input_names
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.export import ExportedProgram
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+
+class ProgramInputs(NamedTuple):
+    """The arguments of a captured program, and what a plan has of them.
+
+    Attributes
+    ----------
+    names : dict of str to str
+        The placeholder of each argument -> the name of the input, in order.
+    nodes : list of torch.fx.Node
+        The placeholders that a plan has as inputs, in order: tensors, and ints that vary.
+    places : list of int
+        Which of the arguments each of those is.
+    example : list of torch.Tensor
+        What the program was captured with for each of those; empty if it does not say.
+    shape_env : ShapeEnv or None
+        What torch knows of the program's sizes; None for a program without tensors.
+    """
+
+    names: dict[str, str]
+    nodes: list[torch.fx.Node]
+    places: list[int]
+    example: list[torch.Tensor]
+    shape_env: ShapeEnv | None
+
+
+def read_inputs(program: ExportedProgram, given: Sequence[str] | None = None) -> ProgramInputs:
+    """Read the arguments of a program.
+
+    Parameters
+    ----------
+    program : ExportedProgram
+    given : sequence of str, optional
+        The names of the plan's inputs, where a user gives them.
+
+    Raises
+    ------
+    ExportError
+        If those do not fit the inputs.
+    """
+    placeholders = argument_placeholders(program)
+    names = input_names(program, placeholders)
+    all_nodes = {node.name: node for node in program.graph.nodes}
+    kinds = (torch.Tensor, torch.SymInt)
+    places, nodes = [], []
+    for place, name in enumerate(placeholders):
+        if isinstance(all_nodes[name].meta.get("val"), kinds):
+            places.append(place)
+            nodes.append(all_nodes[name])
+    if given is not None:
+        check_names("input_names", given, [names[node.name] for node in nodes])
+        names |= zip((node.name for node in nodes), given, strict=True)
+    example = []
+    if program.example_inputs is not None:
+        leaves = tree_leaves(program.example_inputs)
+        example = [torch.as_tensor(leaves[place]) for place in places]
+    return ProgramInputs(names, nodes, places, example, shape_env(program))
