@@ -15,7 +15,7 @@ from taper_runtime import InferenceSession, SessionOptions
 from taper_runtime.base.option_values import MemoryPlanning
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory_use import memory_use
-from taper_runtime.executor.program import arena_blocks, make_runner
+from taper_runtime.executor.program import arena_ranges, make_runner
 from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.reports.notebook import plan_html
 from taper_runtime.reports.report import describe_plan, plan_data
@@ -27,7 +27,7 @@ APART = MemoryPlanning(enabled=False)
 @given(plan=plans())
 def test_the_executors_layout_keeps_what_is_read_later(plan):
     _, offsets, nbytes = make_runner(plan).arena()
-    roots = arena_blocks(plan, executed_nodes(plan))
+    roots = arena_ranges(plan, executed_nodes(plan))
     Machine(plan, (dict(zip(roots, offsets, strict=False)), nbytes)).run()
 
 
@@ -86,9 +86,9 @@ def planned(enabled):
 def test_without_planning_no_two_roots_share_memory(plan, at_once):
     nodes = executed_nodes(plan)
     runner = make_runner(plan, Settings(nodes_at_once=at_once, planning=APART))
-    blocks, offsets, nbytes = runner.arena()
-    count = len(arena_blocks(plan, nodes))
-    taken = zip(blocks[:count], offsets, strict=False)
+    ranges, offsets, nbytes = runner.arena()
+    count = len(arena_ranges(plan, nodes))
+    taken = zip(ranges[:count], offsets, strict=False)
     places = sorted((at, at + n) for (_, _, n), at in taken if n)
     for (_, end), (begin, _) in pairwise(places):
         assert end <= begin

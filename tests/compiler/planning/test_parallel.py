@@ -16,7 +16,7 @@ from taper_runtime.base.random_state import new_state
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory_use import memory_use, parallel_arena
-from taper_runtime.executor.program import arena_blocks, executed_nodes, make_runner
+from taper_runtime.executor.program import arena_ranges, executed_nodes, make_runner
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Attr, OpDef
 from taper_runtime.plan.node_order import order_of
@@ -179,9 +179,9 @@ def shared_too_early(plan, at_once):
     before = comes_before(plan, nodes)
     root_of = {name: place.root for name, place in plan.placements.items()}
     touched = [{root_of[n] for n in (*node.reads, *node.outputs)} for node in nodes]
-    roots = list(arena_blocks(plan, nodes))
+    roots = list(arena_ranges(plan, nodes))
     users = [[i for i, names in enumerate(touched) if root in names] for root in roots]
-    blocks, offsets, _ = make_runner(plan, Settings(nodes_at_once=at_once)).arena()
+    ranges, offsets, _ = make_runner(plan, Settings(nodes_at_once=at_once)).arena()
     found = []
     for b in range(len(roots)):
         for a in range(b):
@@ -190,7 +190,7 @@ def shared_too_early(plan, at_once):
                 for one, other in ((a, b), (b, a))
             )
             apart = (
-                offsets[a] + blocks[a][2] <= offsets[b] or offsets[b] + blocks[b][2] <= offsets[a]
+                offsets[a] + ranges[a][2] <= offsets[b] or offsets[b] + ranges[b][2] <= offsets[a]
             )
             if not (over or apart):
                 found.append((roots[a], roots[b]))

@@ -97,7 +97,7 @@ cdef class Weights:
 
 cdef class Precedence:
     cdef Py_ssize_t row_bytes
-    cdef Buffer bits  # [blocks][row_bytes]
+    cdef Buffer bits  # [ranges][row_bytes]
 
     cdef bint has(self, Py_ssize_t earlier, Py_ssize_t later) noexcept
 
@@ -229,7 +229,7 @@ cdef class Instance:
     cdef ServerCall server_call(self, Step step)
     cdef list _types(self, Step step)
     cdef dict _attrs(self, Step step)
-    cdef list blocks(self, Body body)
+    cdef list ranges(self, Body body)
     cdef int _lay_out(self) except -1
     cdef int _share_scratch(self) except -1
     cdef int _place(self, Py_ssize_t index, int64_t base) except -1

@@ -74,7 +74,7 @@ class Precedence:
     def __init__(self, before: Sequence[int]) -> None: ...
 
 def assign_offsets(
-    blocks: Sequence[LiveRange], precedence: Precedence | None = None
+    ranges: Sequence[LiveRange], precedence: Precedence | None = None
 ) -> tuple[list[int], int]: ...
 
 class StepOrder:

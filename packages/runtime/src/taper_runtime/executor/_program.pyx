@@ -8,7 +8,7 @@
 - :class:`Program`: all of them, and how an image is made of them: what C runs, for one set of
   sizes, with its pointers to be patched.
 - :class:`Weights`: what constants are, in one version.
-- :func:`assign_offsets`: where blocks of memory lie, some of which may share bytes, and
+- :func:`assign_offsets`: where live ranges lie, some of which may share bytes, and
   :class:`Precedence`: which of them nobody needs any more when another is needed first.
 - ``ServerCall``: a step that Python computes, called back from C.
 - ``Instance``: a program for one set of sizes: the size table evaluated, nodes prepared, memory
@@ -47,10 +47,10 @@ cdef int64_t _MAX_TENSOR_BYTES = MAX_TENSOR_BYTES
 # Bytes the arena may have.
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
 
-# Steps, or blocks of an arena, that a load prepares between two looks at whether it is to end.
+# Steps, or live ranges of an arena, that a load prepares between two looks at whether it is to end.
 cdef Py_ssize_t _BETWEEN_LOOKS = 64
 
-# Pairs of blocks that are looked at to place those of an arena in one order: a second or less.
+# Pairs of live ranges that are looked at to place those of an arena in one order: a second or less.
 # Models take thousands; a file in which thousands of tensors live at once asks for billions.
 cdef int64_t _MAX_PAIRS = 1 << 22
 
@@ -224,7 +224,7 @@ cdef class Body:
     ----------
     first, count : int
         Which of the program's steps.
-    roots : sequence of Block
+    roots : sequence of LiveRange
         Birth and death as steps of the body, and bytes.
     """
 
@@ -519,12 +519,12 @@ cdef class Program:
 
 
 cdef class Precedence:
-    """Which of some blocks come before which, where that is no total order.
+    """Which of some ranges come before which, where that is no total order.
 
     Parameters
     ----------
     before : sequence of int
-        Per block, bits: those that nobody needs any more when the block is needed first.
+        Per range, bits: those that nobody needs any more when the range is needed first.
     """
 
     def __cinit__(self, before):
@@ -536,12 +536,12 @@ cdef class Precedence:
             memcpy(self.bits.data + i * self.row_bytes, <const char *>packed, self.row_bytes)
 
     cdef bint has(self, Py_ssize_t earlier, Py_ssize_t later) noexcept:
-        """Whether one block comes before another."""
+        """Whether one range comes before another."""
         cdef const uint8_t *row = <const uint8_t *>self.bits.data + later * self.row_bytes
         return row[earlier >> 3] >> (earlier & 7) & 1
 
 
-cdef struct Block:
+cdef struct Range:
     int64_t birth
     int64_t death
     int64_t size
@@ -553,21 +553,21 @@ cdef struct Block:
 ctypedef int (*compare)(const void *, const void *) noexcept nogil
 
 
-def assign_offsets(blocks, Precedence precedence=None):
-    """Return offsets of blocks that do not overlap where they are needed at the same time.
+def assign_offsets(ranges, Precedence precedence=None):
+    """Return offsets of ranges that do not overlap where they are needed at the same time.
 
     First fit in order of birth. Where that takes more than is live at any step, two orders are
     tried as well, for none is best on every graph: largest first, and by the most that is live
-    while a block is needed, so that the fullest steps are packed first (greedy by breadth:
+    while a range is needed, so that the fullest steps are packed first (greedy by breadth:
     Pisarchyk and Lee, arXiv 2001.03288). The latter is not tried with a ``precedence``. The
     smallest is kept. Beyond :data:`_MAX_PAIRS` the rest lies above all others.
 
     Parameters
     ----------
-    blocks : sequence of (birth, death, nbytes)
+    ranges : sequence of (birth, death, nbytes)
         The first and the last step at which each is needed, and its bytes.
     precedence : Precedence, optional
-        Which blocks come before which. Without it: those that die before the other is born.
+        Which ranges come before which. Without it: those that die before the other is born.
 
     Returns
     -------
@@ -577,49 +577,49 @@ def assign_offsets(blocks, Precedence precedence=None):
         Bytes in all.
     """
     cdef Py_ssize_t count = 0
-    cdef Buffer memory = Buffer(len(blocks) * sizeof(Block))
-    cdef Buffer placed = Buffer(len(blocks) * sizeof(Block *))
-    cdef Buffer first = Buffer(len(blocks) * sizeof(int64_t))
-    cdef Block *block = <Block *>memory.data
+    cdef Buffer memory = Buffer(len(ranges) * sizeof(Range))
+    cdef Buffer placed = Buffer(len(ranges) * sizeof(Range *))
+    cdef Buffer first = Buffer(len(ranges) * sizeof(int64_t))
+    cdef Range *item = <Range *>memory.data
     cdef int64_t *offset = <int64_t *>first.data
-    cdef int64_t live = 0  # not known where blocks have a precedence
+    cdef int64_t live = 0  # not known where ranges have a precedence
     cdef int64_t total
-    for i, (birth, death, nbytes) in enumerate(blocks):
+    for i, (birth, death, nbytes) in enumerate(ranges):
         offset[i] = 0
         if nbytes:
-            block[count] = Block(birth, death, aligned(nbytes), 0, 0, i)
+            item[count] = Range(birth, death, aligned(nbytes), 0, 0, i)
             count += 1
-    total = _place(block, count, _by_birth, <Block **>placed.data, precedence, offset, INT64_MAX)
+    total = _place(item, count, _by_birth, <Range **>placed.data, precedence, offset, INT64_MAX)
     for i in range(count):
-        live = max(live, block[i].live)
+        live = max(live, item[i].live)
     if total > live:
-        _find_peaks(block, count)
-        total = _place(block, count, _by_size, <Block **>placed.data, precedence, offset, total)
+        _find_peaks(item, count)
+        total = _place(item, count, _by_size, <Range **>placed.data, precedence, offset, total)
     if total > live and precedence is None:
-        total = _place(block, count, _by_peak, <Block **>placed.data, None, offset, total)
-    return [offset[i] for i in range(len(blocks))], total
+        total = _place(item, count, _by_peak, <Range **>placed.data, None, offset, total)
+    return [offset[i] for i in range(len(ranges))], total
 
 
 cdef int64_t _place(
-    Block *blocks, Py_ssize_t count, compare order, Block **placed, Precedence precedence,
+    Range *ranges, Py_ssize_t count, compare order, Range **placed, Precedence precedence,
     int64_t *offset, int64_t total
 ) except -1:
-    """Place blocks in an order; returns the bytes in all, at most ``total``.
+    """Place ranges in an order; returns the bytes in all, at most ``total``.
 
-    Their offsets are kept, each where its block was given, if they take less than ``total``.
+    Their offsets are kept, each where its range was given, if they take less than ``total``.
     """
     cdef Py_ssize_t i
     cdef int64_t least
-    qsort(blocks, count, sizeof(Block), order)
-    least = _first_fit(blocks, count, placed, precedence, order == _by_birth)
+    qsort(ranges, count, sizeof(Range), order)
+    least = _first_fit(ranges, count, placed, precedence, order == _by_birth)
     if least < total:
         for i in range(count):
-            offset[blocks[i].index] = blocks[i].offset
+            offset[ranges[i].index] = ranges[i].offset
     return min(least, total)
 
 
-cdef int _find_peaks(Block *blocks, Py_ssize_t count) except -1:
-    """Turn ``live`` of blocks in order of birth into the most that is live while each is needed.
+cdef int _find_peaks(Range *ranges, Py_ssize_t count) except -1:
+    """Turn ``live`` of ranges in order of birth into the most that is live while each is needed.
 
     What is live grows at births alone.
     """
@@ -630,16 +630,16 @@ cdef int _find_peaks(Block *blocks, Py_ssize_t count) except -1:
             look()
         for k in range(i + 1, count):
             pairs += 1
-            if blocks[k].birth > blocks[i].death or pairs > _MAX_PAIRS:
+            if ranges[k].birth > ranges[i].death or pairs > _MAX_PAIRS:
                 break
-            blocks[i].live = max(blocks[i].live, blocks[k].live)
+            ranges[i].live = max(ranges[i].live, ranges[k].live)
     return 0
 
 
 cdef int64_t _first_fit(
-    Block *blocks, Py_ssize_t count, Block **placed, Precedence precedence, bint by_birth
+    Range *ranges, Py_ssize_t count, Range **placed, Precedence precedence, bint by_birth
 ) except -1:
-    """Place blocks in this order, each as low as it fits; returns the end of the highest.
+    """Place ranges in this order, each as low as it fits; returns the end of the highest.
 
     ``placed`` holds those that a later one may meet, by offset: where the order is by birth and
     total, none that is dead; the bytes in it are then ``live`` of the newest.
@@ -649,45 +649,45 @@ cdef int64_t _first_fit(
     cdef int64_t pairs = 0
     cdef Py_ssize_t n = 0
     cdef Py_ssize_t i, k, kept
-    cdef Block *block
+    cdef Range *item
     for i in range(count):
         if i % _BETWEEN_LOOKS == 0:
             look()
-        block = &blocks[i]
+        item = &ranges[i]
         pairs += n
         if pairs > _MAX_PAIRS:
-            block.offset = total
-            total += block.size
+            item.offset = total
+            total += item.size
             continue
         if by_birth and precedence is None:
             kept = 0
             for k in range(n):
-                if placed[k].death < block.birth:
+                if placed[k].death < item.birth:
                     held -= placed[k].size
                 else:
                     placed[kept] = placed[k]
                     kept += 1
             n = kept
-            held += block.size
-            block.live = held
+            held += item.size
+            item.live = held
         at = 0
         for k in range(n):
-            if _meet(placed[k], block, precedence):
-                if at + block.size <= placed[k].offset:
+            if _meet(placed[k], item, precedence):
+                if at + item.size <= placed[k].offset:
                     break
                 at = max(at, placed[k].offset + placed[k].size)
-        block.offset = at
-        total = max(total, at + block.size)
+        item.offset = at
+        total = max(total, at + item.size)
         k = n
         while k > 0 and placed[k - 1].offset > at:
             k -= 1
-        memmove(placed + k + 1, placed + k, (n - k) * sizeof(Block *))
-        placed[k] = block
+        memmove(placed + k + 1, placed + k, (n - k) * sizeof(Range *))
+        placed[k] = item
         n += 1
     return total
 
 
-cdef inline bint _meet(Block *a, Block *b, Precedence precedence) noexcept:
+cdef inline bint _meet(Range *a, Range *b, Precedence precedence) noexcept:
     """Whether both may be needed at the same time."""
     if precedence is None:
         return a.birth <= b.death and b.birth <= a.death
@@ -697,27 +697,27 @@ cdef inline bint _meet(Block *a, Block *b, Precedence precedence) noexcept:
 cdef int _by_birth(const void *a, const void *b) noexcept nogil:
     """By birth, of one birth the largest first, else as given."""
     return _order(
-        (<Block *>a).birth - (<Block *>b).birth,
-        (<Block *>b).size - (<Block *>a).size,
-        (<Block *>a).index - (<Block *>b).index,
+        (<Range *>a).birth - (<Range *>b).birth,
+        (<Range *>b).size - (<Range *>a).size,
+        (<Range *>a).index - (<Range *>b).index,
     )
 
 
 cdef int _by_peak(const void *a, const void *b) noexcept nogil:
     """Those of the fullest step first, of one step by birth, else as given."""
     return _order(
-        (<Block *>b).live - (<Block *>a).live,
-        (<Block *>a).birth - (<Block *>b).birth,
-        (<Block *>a).index - (<Block *>b).index,
+        (<Range *>b).live - (<Range *>a).live,
+        (<Range *>a).birth - (<Range *>b).birth,
+        (<Range *>a).index - (<Range *>b).index,
     )
 
 
 cdef int _by_size(const void *a, const void *b) noexcept nogil:
     """Largest first, of one size by birth, else as given."""
     return _order(
-        (<Block *>b).size - (<Block *>a).size,
-        (<Block *>a).birth - (<Block *>b).birth,
-        (<Block *>a).index - (<Block *>b).index,
+        (<Range *>b).size - (<Range *>a).size,
+        (<Range *>a).birth - (<Range *>b).birth,
+        (<Range *>a).index - (<Range *>b).index,
     )
 
 
@@ -1004,7 +1004,7 @@ cdef class Instance:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    cdef list blocks(self, Body body):
+    cdef list ranges(self, Body body):
         """First step, last step and bytes: of the body's roots, then of each step's own memory.
 
         Where steps run at the same time, scratch is no step's: each worker has its own.
@@ -1012,7 +1012,7 @@ cdef class Instance:
         cdef taper_step *native = <taper_step *>self.image.data
         cdef Py_ssize_t i
         cdef Step step
-        blocks = [(birth, death, self.value(slot)) for birth, death, slot in body.roots]
+        ranges = [(birth, death, self.value(slot)) for birth, death, slot in body.roots]
         for i in range(body.count):
             step = self.program.steps[body.first + i]
             if step.control is not None:  # its bodies follow each other
@@ -1021,8 +1021,8 @@ cdef class Instance:
                 own = <int64_t>native[body.first + i].work.scratch_bytes
             else:
                 own = 0
-            blocks.append((i, i, own))
-        return blocks
+            ranges.append((i, i, own))
+        return ranges
 
     cdef int _lay_out(self) except -1:
         """Give the arena's roots and every step's scratch their places."""
@@ -1034,7 +1034,7 @@ cdef class Instance:
         for index in range(count - 1, -1, -1):  # those inside come after those around them
             if index == 0 and program.order is not None:
                 precedence = program.order.precedence
-            offsets, total = assign_offsets(self.blocks(program.bodies[index]), precedence)
+            offsets, total = assign_offsets(self.ranges(program.bodies[index]), precedence)
             self.body_offsets[index], self.body_bytes[index] = offsets, total
         self.arena_bytes = self.body_bytes[0]
         if self.arena_bytes > _MAX_ARENA_BYTES:

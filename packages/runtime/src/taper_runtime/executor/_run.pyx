@@ -446,7 +446,7 @@ cdef class Runner:
 
         Returns
         -------
-        blocks : list of tuple of int
+        ranges : list of tuple of int
             First step, last step and bytes: of each root, then of each step's own memory. That is
             a kernel's scratch, or what the bodies of control flow need.
         offsets : list of int
@@ -455,8 +455,8 @@ cdef class Runner:
             Bytes in all, the scratch of a run's first worker among them.
         """
         cdef Instance instance = self._latest()
-        blocks = instance.blocks(self.program.bodies[0])
-        return blocks, instance.body_offsets[0], instance.scratch_at
+        ranges = instance.ranges(self.program.bodies[0])
+        return ranges, instance.body_offsets[0], instance.scratch_at
 
     def run(self, inputs, out=None, sizes=None, stop=None):
         """One inference.

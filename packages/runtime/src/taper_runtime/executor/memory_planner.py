@@ -89,8 +89,8 @@ class MemoryPlanner:
                 return
             self._grown = False
             maxima = dict(self._maxima)
-        blocks = [LiveRange(*self._lives[name], nbytes) for name, nbytes in maxima.items()]
-        offsets, total = lay_out(blocks, self.planning.algorithm)
+        ranges = [LiveRange(*self._lives[name], nbytes) for name, nbytes in maxima.items()]
+        offsets, total = lay_out(ranges, self.planning.algorithm)
         places = dict(zip(maxima, zip(offsets, maxima.values(), strict=True), strict=True))
         self.layout = Layout(self.layout.version + 1, places, total)
 
@@ -105,14 +105,14 @@ class MemoryPlanner:
             ``bytes_by_algorithm``, what each would take for the largest sizes so far.
         """
         with self._lock:
-            blocks = [LiveRange(*self._lives[name], n) for name, n in self._maxima.items()]
+            ranges = [LiveRange(*self._lives[name], n) for name, n in self._maxima.items()]
             outgrown = self._outgrown
         layout = self.layout
         return {
             "plan_version": layout.version,
             "outgrown": outgrown,
             "slab_bytes": layout.nbytes,
-            "bytes_by_algorithm": {name: lay_out(blocks, name)[1] for name in LAYOUTS},
+            "bytes_by_algorithm": {name: lay_out(ranges, name)[1] for name in LAYOUTS},
         }
 
     def after_fork(self) -> None:

@@ -84,12 +84,12 @@ def memory_use(
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
     settings = DEFAULT_SETTINGS if kernels else _NO_KERNELS
-    blocks, _, arena = make_runner(plan, settings).arena()
+    ranges, _, arena = make_runner(plan, settings).arena()
     nodes = executed_nodes(plan)
     computed = (plan.tensors[name] for node in nodes for name in node.outputs)
     return MemoryUse(
         arena,
-        live_bytes((LiveRange(birth, death, aligned(n)) for birth, death, n in blocks), len(nodes)),
+        live_bytes((LiveRange(birth, death, aligned(n)) for birth, death, n in ranges), len(nodes)),
         sum(spec.nbytes for spec in computed if spec.role != "output"),
         stored,
         sizes,

@@ -22,8 +22,7 @@ from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.extend.servers import NumpyServer, label_of
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.liveness import LiveRange as Memory
-from taper_runtime.plan.liveness import lifetimes
+from taper_runtime.plan.liveness import LiveRange, lifetimes
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -143,7 +142,7 @@ def _make_order(
     every = (1 << len(nodes)) - 1  # what shares no memory is as if all nodes used it
     in_arena = [
         users[root] if settings.planning.enabled else every
-        for root in arena_blocks(plan, nodes, kept, places)
+        for root in arena_ranges(plan, nodes, kept, places)
     ]
     own = [1 << index for index in range(len(nodes))]
     before = memory_before(order, [*in_arena, *own])
@@ -226,10 +225,10 @@ class _StepBuilder:
         ``places`` are those of the roots that do not lie in the body's part of the arena; what is
         ``kept`` is needed to the end. Returns which body it is, and its scope.
         """
-        roots = arena_blocks(plan, nodes, kept, places)
+        roots = arena_ranges(plan, nodes, kept, places)
         if not self._settings.planning.enabled:  # each is needed from the first to the last
             last = len(nodes) - 1
-            roots = {root: block._replace(birth=0, death=last) for root, block in roots.items()}
+            roots = {root: life._replace(birth=0, death=last) for root, life in roots.items()}
         places = {
             **places,
             **{r: RootPlace(_program.ARENA, self._n_roots + i) for i, r in enumerate(roots)},
@@ -373,12 +372,12 @@ def _tensors(plan: Plan) -> Iterator[TensorSpec]:
             yield from _tensors(plan.body(block))
 
 
-def arena_blocks(
+def arena_ranges(
     plan: Plan,
     nodes: Sequence[PlanNode],
     kept: Sequence[str] = (),
     elsewhere: Container[str] | None = None,
-) -> dict[str, Memory]:
+) -> dict[str, LiveRange]:
     """Return the memory of each root in the arena, and when ``nodes``, in order, need it.
 
     That of the tensors ``kept`` is needed to the end. ``elsewhere`` are the roots that do not lie
@@ -387,13 +386,13 @@ def arena_blocks(
     roots = _arena_roots(plan, elsewhere)
     last = len(nodes) - 1
     return {
-        root: Memory(birth, min(death, last), plan.tensors[root].nbytes)
+        root: LiveRange(birth, min(death, last), plan.tensors[root].nbytes)
         for root, (birth, death) in watched(lifetimes(nodes, roots, outputs=kept).items())
     }
 
 
 def _arena_roots(plan: Plan, elsewhere: Container[str] | None) -> dict[str, str]:
-    """Return the root of each tensor that lies in the arena; see :func:`arena_blocks`."""
+    """Return the root of each tensor that lies in the arena; see :func:`arena_ranges`."""
     return {
         name: root
         for name, (root, _, _) in watched(plan.placements.items())

@@ -95,10 +95,10 @@ def lifetimes(
     return {root: Lifetime(birth[root], death[root]) for root in birth}
 
 
-def live_bytes(blocks: Iterable[LiveRange], count: int) -> list[int]:
+def live_bytes(ranges: Iterable[LiveRange], count: int) -> list[int]:
     """Return the bytes that are needed at each of the ``count`` steps."""
     change = [0] * (count + 1)
-    for birth, death, nbytes in blocks:
+    for birth, death, nbytes in ranges:
         change[birth] += nbytes
         change[death + 1] -= nbytes
     return list(accumulate(change[:count]))

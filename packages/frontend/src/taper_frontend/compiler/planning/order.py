@@ -92,8 +92,8 @@ def bytes_at_steps(graph: Graph, order: list[Node], roots: Mapping[str, str]) ->
     """Return the bytes of intermediates that are live at each node of this order, and after it."""
     made = {name: root for name, root in roots.items() if root in graph.producers}
     lives = lifetimes(order, made, outputs=graph.kept)
-    blocks = [LiveRange(*life, graph.nbytes(root)) for root, life in lives.items()]
-    return live_bytes(blocks, len(order) + 1)
+    ranges = [LiveRange(*life, graph.nbytes(root)) for root, life in lives.items()]
+    return live_bytes(ranges, len(order) + 1)
 
 
 def _by_buffer(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> list[Node]:

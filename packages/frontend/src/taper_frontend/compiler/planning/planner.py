@@ -1,14 +1,14 @@
-"""Make a plan of a graph: schedule it, share memory, and freeze it."""
+"""Make a plan of a graph: schedule it and share memory."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.planning.freeze import freeze
 from taper_frontend.compiler.planning.make_recipes import provenance, replaceable, with_tile_weights
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
 from taper_frontend.compiler.planning.spool import spool
+from taper_frontend.compiler.planning.to_block import to_block
 from taper_runtime.base.errors import OpError, PlanFormatError
 from taper_runtime.executor.dispatching import has_native_kernel, runs_blocks
 from taper_runtime.executor.rollback import with_saves
@@ -68,20 +68,20 @@ def make_plan(
     InternalError
         If the graph was changed after it was scheduled.
     """
-    frozen = freeze(graph, schedule or make_schedule(graph))
+    planned = to_block(graph, schedule or make_schedule(graph))
     graph.freeze()
-    seen = {name: frozen.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
-    block = frozen.block._replace(tensors={**frozen.block.tensors, **seen})
-    kept = replaceable(frozen.constants, weights)
+    seen = {name: planned.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
+    block = planned.block._replace(tensors={**planned.block.tensors, **seen})
+    kept = replaceable(planned.constants, weights)
     if tiles_at_open:
-        kept = with_tile_weights(kept, frozen.constants)
+        kept = with_tile_weights(kept, planned.constants)
     plan = Plan(
         *block,
         weights=kept.weights,
         derived=kept.derived,
         originals=spool(kept.originals),
         constants={
-            **spool(frozen.constants),
+            **spool(planned.constants),
             **{
                 state.name: state.first
                 for state in graph.states
@@ -92,7 +92,7 @@ def make_plan(
         input_tree=input_tree,
         output_tree=output_tree,
         metadata=dict(metadata or {}),
-        provenance=provenance(frozen.constants),
+        provenance=provenance(planned.constants),
         sizes={
             name: (low if name in graph.origins else max(low, 1), high)
             for name, (low, high) in graph.sizes.items()
@@ -122,13 +122,13 @@ def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) ->
     Plan
         A plan without the parts that only users of a session need. It is not validated.
     """
-    frozen = freeze(graph, make_schedule(graph))
+    planned = to_block(graph, make_schedule(graph))
     known = {constant.identity: plan.constants[name] for name, constant in constants.items()}
-    own = {n: each for n, each in frozen.constants.items() if each.identity not in known}
-    shared = {n: known[each.identity] for n, each in frozen.constants.items() if n not in own}
+    own = {n: each for n, each in planned.constants.items() if each.identity not in known}
+    shared = {n: known[each.identity] for n, each in planned.constants.items() if n not in own}
     first = {state.name: state.first for state in graph.states}
     return Plan(
-        *frozen.block,
+        *planned.block,
         constants={**spool(own), **shared, **first},
         sizes=plan.sizes,
         states={state.name: state.next for state in graph.states},

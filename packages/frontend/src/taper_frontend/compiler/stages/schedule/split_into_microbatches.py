@@ -107,11 +107,11 @@ def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[
         if node.definition.view is not None and node.inputs[0] in roots and node.output in roots:
             roots[node.output] = roots[node.inputs[0]]
     lives = lifetimes(order, roots, graph.reads, graph.kept)
-    blocks = [
+    ranges = [
         LiveRange(birth + 1, death, int(beyond_cache(graph.tensors[root].nbytes)))
         for root, (birth, death) in lives.items()
     ]
-    return [shared_ns(nbytes) for nbytes in live_bytes(blocks, len(order) + 1)]
+    return [shared_ns(nbytes) for nbytes in live_bytes(ranges, len(order) + 1)]
 
 
 def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int) -> float:

@@ -1,4 +1,4 @@
-"""Convert a graph, with the graphs inside its nodes, to plan data."""
+"""Make plan data of a graph and of the graphs inside its nodes."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.planning.order import Schedule
 
 
-class Frozen(NamedTuple):
-    """A graph in the form of a plan.
+class PlannedBlock(NamedTuple):
+    """A graph as a plan has it.
 
     Attributes
     ----------
     block : Block
-        The graph as a block; its tensors include the states, and the constants of all blocks.
+        Its tensors are also the states, and the constants of all blocks.
     constants : dict of str to Constant
-        The constants of the graph, and of the graphs inside its nodes.
+        Those of the graph, and of the graphs inside its nodes.
     """
 
     block: Block
     constants: dict[str, Constant]
 
 
-def freeze(graph: Graph, schedule: Schedule) -> Frozen:
-    """Convert a graph in the order of a schedule: share memory, and give tensors unique names.
+def to_block(graph: Graph, schedule: Schedule) -> PlannedBlock:
+    """Take the order of a schedule, share memory, and give every tensor a name of its own.
 
-    Tensors of the graph keep their names. Names of tensors in a graph inside a node start with the
-    node's name. A constant that the graph has, too, is shared.
+    Tensors of the graph keep their names; those of a graph inside a node begin with the node's, and
+    a constant that is one of the graph's as well is that one.
     """
-    freezer = _Freezer(graph)
+    maker = _BlockMaker(graph)
     replaced = {state.next: state.name for state in graph.states}
-    block = freezer.block(graph, schedule, {name: name for name in graph.tensors}, replaced)
-    tensors = {**block.tensors, **freezer.tensors}
-    placements = {**block.placements, **freezer.placements}
-    return Frozen(
+    block = maker.block(graph, schedule, {name: name for name in graph.tensors}, replaced)
+    tensors = {**block.tensors, **maker.tensors}
+    placements = {**block.placements, **maker.placements}
+    return PlannedBlock(
         block._replace(tensors=tensors, placements=placements),
-        {**graph.constants, **freezer.constants},
+        {**graph.constants, **maker.constants},
     )
 
 
-class _Freezer:
-    """The names that are taken, and the constants, which all blocks of a graph share."""
+class _BlockMaker:
+    """What all blocks of a graph share: the names that are taken, and constants."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = set(graph.tensors)
@@ -61,7 +61,7 @@ class _Freezer:
     def block(
         self, graph: Graph, schedule: Schedule, names: dict[str, str], replaced: dict[str, str]
     ) -> Block:
-        """Convert a graph; ``names`` are the final names of its tensors."""
+        """Make the block of a graph whose tensors are to have these names."""
         schedule.check(graph)
         order = list(schedule.order)
         sharing = Sharing(graph, order, replaced)
@@ -94,7 +94,7 @@ class _Freezer:
         )
 
     def _inner(self, node: Node, schedule: Schedule, names: dict[str, str], index: int) -> Block:
-        """Convert one of a node's graphs; its constants become the plan's."""
+        """Make the block of one of a node's graphs; its constants become the plan's."""
         graph = node.blocks[index]
         prefix = f"{names[node.output]}.{index}"
         inner = {
@@ -115,7 +115,7 @@ class _Freezer:
         return block._replace(tensors=own, placements=places)
 
     def _constant(self, name: str, constant: Constant) -> str:
-        """Return the plan's name for a constant of a block; constants computed alike share one."""
+        """Return the plan's name for a constant of a block; what is computed alike has one."""
         if constant.identity not in self._shared:
             name = self._unique(name)
             self._shared[constant.identity] = name
@@ -131,5 +131,5 @@ class _Freezer:
 
 
 def _same(value: Any, default: Any) -> bool:
-    """Return whether two attrs are equal and of one type: 0, 0.0 and False differ."""
+    """Equal and of one type: 0, 0.0 and False are different attrs."""
     return type(value) is type(default) and bool(value == default)
