@@ -349,6 +349,7 @@ MEASUREMENTS = {
     "plans": ("tools.zoo.plans", "", MODELS),
     "decompositions": ("tools.zoo.decompositions", "", MODELS),
     "export_time": ("tools.zoo.export_time", "", MODELS),
+    "export_walk": ("tools.export_walk", "", TORCH),
 }
 
 

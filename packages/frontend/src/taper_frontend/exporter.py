@@ -222,9 +222,7 @@ def _export_module(
         return attempt(request, use)
 
 
-def _export_program(
-    program: ExportedProgram, options: Options, step: Callable[[str], None]
-) -> Plan:
+def _export_program(program: ExportedProgram, options: Options, step: ExportProgress) -> Plan:
     """Make a verified plan of a program that torch has captured."""
     if options.checkpoint is not None:
         raise ExportError("checkpoint: expected None, for an exported program has its tensors")

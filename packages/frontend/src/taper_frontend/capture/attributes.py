@@ -17,10 +17,10 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.capture.module_state import (
+    LAZY,
     ModuleState,
     PathStep,
     attribute_leaves,
@@ -402,7 +402,7 @@ def _parameters(module: torch.nn.Module) -> dict[str, tuple[str, int, int]]:
 
 def _checksum(parameter: torch.nn.Parameter) -> int:
     """Return a number that all writes change, almost surely; of what has no memory here, 0."""
-    if is_lazy(parameter):
+    if isinstance(parameter, LAZY):
         return 0
     is_plain = type(parameter.data) is torch.Tensor and parameter.layout == torch.strided
     if not is_plain or parameter.device.type != "cpu":
@@ -413,7 +413,7 @@ def _checksum(parameter: torch.nn.Parameter) -> int:
 
 def _version(value: Any) -> int:
     """Return how often a tensor has been written to, as far as it counts that."""
-    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_inference():
+    if not isinstance(value, torch.Tensor) or isinstance(value, LAZY) or value.is_inference():
         return 0
     return value._version
 
@@ -576,7 +576,7 @@ def _say(place: AttributePlace, leaves: Mapping[AttributePlace, Leaf]) -> str:
 
 def _words(array: torch.Tensor | np.ndarray) -> str:
     """Return dtype and shape of an array in words."""
-    if is_lazy(array):
+    if isinstance(array, LAZY):
         return "uninitialized"
     return f"{str(array.dtype).removeprefix('torch.')}{list(array.shape)}"
 

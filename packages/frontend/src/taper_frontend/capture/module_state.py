@@ -7,7 +7,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,6 +17,9 @@ _INTERNAL = frozenset(vars(torch.nn.Module()))
 
 #: Packages whose objects hold nothing that a module computes with but tensors of their own.
 _FOREIGN = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"__main__"}
+
+#: Parameters and buffers of a lazy module, which have no shape yet.
+LAZY = (UninitializedParameter, UninitializedBuffer)
 
 #: A key of a dict, a place in a list or a tuple, or the name of a field: each with how it is
 #: written.
@@ -55,11 +58,13 @@ class ModuleState:
         self._attributes = ModuleAttributes(module)
         own = (leaf for _, _, _, leaf in attribute_leaves(module))
         every = (x for x in (*module.buffers(), *own) if isinstance(x, torch.Tensor))
-        tensors = {id(x): x for x in every if not is_lazy(x)}  # those have no shape yet
+        tensors = {id(x): x for x in every if not isinstance(x, LAZY)}
         for parameter in module.parameters():
             tensors.pop(id(parameter), None)
         self._values = [(tensor, tensor.clone()) for tensor in tensors.values()]
-        self._requires_grad = [(p, p.requires_grad) for p in module.parameters() if not is_lazy(p)]
+        self._requires_grad = [
+            (p, p.requires_grad) for p in module.parameters() if not isinstance(p, LAZY)
+        ]
 
     def restore_attributes(self) -> None:
         """Put back all attributes but the buffers."""
