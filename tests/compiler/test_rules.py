@@ -257,7 +257,7 @@ def test_rewrite_that_never_settles_is_refused():
 
     b = Builder()
     graph = b.done(b.op("ADD", b.input("x", 3), b.input("y", 3)))
-    with pytest.raises(InternalError, match=r"'swap' at node .* \(ADD\): expected that it ends"):
+    with pytest.raises(InternalError, match=r"'swap' at node .* \(ADD\): expected that it settles"):
         rewrite(graph, swap)
 
 

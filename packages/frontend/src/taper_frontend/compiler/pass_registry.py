@@ -118,8 +118,7 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
     """
     if passes is None:
         return default_pipeline()
-    if not isinstance(passes, Sequence) or isinstance(passes, (str, bytes)):
-        raise ExportError(f"passes: expected a list of passes or their names, got {passes!r}")
+    _check_list(passes)
     known: dict[str, Pass] = {}
     if any(isinstance(pass_, str) for pass_ in passes):
         known |= reversed([*_walk(STAGES)])
@@ -130,6 +129,11 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
         if not (isinstance(pass_, str) or callable(pass_)):
             raise ExportError(f"passes: expected a pass or the name of one, got {pass_!r}")
     return tuple([known[pass_] if isinstance(pass_, str) else pass_ for pass_ in passes])
+
+
+def _check_list(passes: object) -> None:
+    if not isinstance(passes, Sequence) or isinstance(passes, (str, bytes)):
+        raise ExportError(f"passes: expected a list of passes or their names, got {passes!r}")
 
 
 def _walk(passes: Iterable[Pass]) -> Iterator[tuple[str, Pass]]:

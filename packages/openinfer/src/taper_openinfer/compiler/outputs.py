@@ -54,14 +54,18 @@ def find_outputs(program: LinkedProgram, wanted: Sequence[str] | None, uses: Use
     if wanted is None:
         variables = program.graph.vars.items()
         return uses.unread(name for name, each in variables if each.kind != "persistent")
-    if not isinstance(wanted, Sequence) or isinstance(wanted, (str, bytes)):
-        raise ExportError(f"outputs: expected a list of names, got {shown(wanted)}")
+    _check_list(wanted)
     for name in wanted:
         _check(program, name)
     return list(dict.fromkeys(wanted))
 
 
-def _check(program: LinkedProgram, name: str) -> None:
+def _check_list(wanted: object) -> None:
+    if not isinstance(wanted, Sequence) or isinstance(wanted, (str, bytes)):
+        raise ExportError(f"outputs: expected a list of names, got {shown(wanted)}")
+
+
+def _check(program: LinkedProgram, name: object) -> None:
     if not is_one_of(name, program.variables):
         near = nearest(name, program.variables) if isinstance(name, str) else None
         hint = f"; do you mean {near!r}?" if near else f"; there are {', '.join(program.variables)}"

@@ -245,7 +245,7 @@ class Graph:
         check_choice(f"variable {shown(name)}", kind, MEMORY)
         if not isinstance(dims, Sequence):
             raise OpenInferError(f"dims: expected a list, got {shown(dims)}")
-        limits = check_kind("fixed", {} if fixed is None else fixed, Mapping)
+        limits = check_kind("fixed", {} if fixed is None else fixed, dict)
         self.vars[name] = Variable(
             name,
             kind,

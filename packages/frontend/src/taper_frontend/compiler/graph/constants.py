@@ -198,7 +198,7 @@ class Derived(Constant):
         if "value" in self._known:
             known: np.ndarray = self._known["value"]
             return known
-        order = list(steps(self, opened=_is_to_compute))
+        order = list(steps(self, goes_into=_is_to_compute))
         readers = Counter(id(x) for step in order if _is_to_compute(step) for x in step.reads)
         values: dict[int, np.ndarray] = {}
         for step in order:
@@ -281,21 +281,21 @@ def visible(constant: Constant) -> np.ndarray | None:
 
 
 def steps(
-    constant: Constant, opened: Callable[[Constant], bool] = lambda c: isinstance(c, Derived)
+    constant: Constant, goes_into: Callable[[Constant], bool] = lambda c: isinstance(c, Derived)
 ) -> Iterator[Constant]:
     """Yield ``constant`` and each constant that it is made of, once, inputs first.
 
     Parameters
     ----------
     constant : Constant
-    opened : callable
+    goes_into : callable
         Returns whether the inputs of a derived constant are wanted.
     """
     done: set[int] = set()
     stack = [constant]
     while stack:
         step = stack[-1]
-        inputs = step.reads if isinstance(step, Derived) and opened(step) else ()
+        inputs = step.reads if isinstance(step, Derived) and goes_into(step) else ()
         waiting = [x for x in inputs if id(x) not in done]
         if waiting and id(step) not in done:
             stack += reversed(waiting)

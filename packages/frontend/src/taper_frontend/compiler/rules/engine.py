@@ -177,19 +177,19 @@ def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
     """
     changed = False
     for node in graph.order():
-        most = _MOST_STEPS + len(node.inputs)
-        for _ in range(most):
-            # a step may have removed this node, or nodes further down the list
-            steps = steps_at(node.op) if graph.producers.get(node.output) is node else ()
+        left = _MOST_STEPS + len(node.inputs)
+        # a step may have removed this node, or nodes further down the list
+        while (steps := steps_at(node.op)) and graph.producers.get(node.output) is node:
             applied = next((step for step in steps if _applies(step, graph, node)), None)
             if applied is None:
                 break
             changed = True
-        else:
-            raise InternalError(
-                f"rule {_name(applied)!r} at node {node.output!r} ({node.op}): expected that it "
-                f"ends, got {most} changes"
-            )
+            left -= 1
+            if not left:
+                raise InternalError(
+                    f"rule {_name(applied)!r} at node {node.output!r} ({node.op}): expected that "
+                    f"it settles, got more than {_MOST_STEPS} changes"
+                )
     return changed
 
 
