@@ -17,7 +17,7 @@ whole program before it runs.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -229,7 +229,7 @@ class Graph:
         table_indices: Sequence[str] = (),
         table: bool = False,
         auto_dim: Sequence[str] = (),
-        fixed: Mapping[str, int] | None = None,
+        fixed: dict[str, int] | None = None,
         place: TextPosition | None = None,
     ) -> Variable:
         """Declare a variable; see :class:`Variable`.
