@@ -48,6 +48,10 @@ class NarrowSizeError(ExportError):
     """The model does not take all sizes that a dimension has to have."""
 
 
+class BatchError(ExportError):
+    """The module's state cannot have a row for each item of a batch."""
+
+
 class ExportWarning(UserWarning):
     """The plan matches the module, but perhaps not the user's intention.
 

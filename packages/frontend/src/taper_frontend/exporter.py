@@ -210,8 +210,8 @@ def _export_module(
         try:
             plan = _make_plan(module, captured, options, step)
         except VerificationError:
-            if not captured.axes:
-                raise
+            if not captured.axes or any(axis.tensor is None for axis in captured.axes):
+                raise  # rows of states are a batch of any size from 1 on
             # the program may be another for sizes of 1, which torch takes for a case of its own
             plan = _make_plan(module, captured, options, step, trusting=True)
         if captured.hinted:

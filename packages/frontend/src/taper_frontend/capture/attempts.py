@@ -18,13 +18,14 @@ from torch.utils._sympy.numbers import int_oo
 from taper_frontend.capture.attributes import attributes_as_buffers
 from taper_frontend.capture.capture import capture
 from taper_frontend.errors import (
+    BatchError,
     CaptureError,
     ExportError,
     FixedSizeError,
     NarrowSizeError,
     UnsupportedOpError,
 )
-from taper_frontend.request.dims import told_range, torch_shapes
+from taper_frontend.request.dims import state_axes, told_range, torch_shapes
 from taper_frontend.request.program_inputs import read_inputs
 from taper_frontend.request.refusals import is_about_dims, of_dims
 from taper_runtime.base.records import NamedTuple
@@ -90,7 +91,9 @@ def attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
         Of the capture, or of ``use``.
     """
     with attributes_as_buffers(request.module, request.args, request.kwargs) as notes:
-        return _attempt(request._replace(notes=[*request.notes, *notes]), use)
+        states = state_axes(request.module, request.others, are_outputs=request.are_outputs)
+        axes = [*states, *request.axes]
+        return _attempt(request._replace(notes=[*request.notes, *notes], axes=axes), use)
 
 
 def _attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
@@ -125,8 +128,8 @@ def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None
     for axis in axes:
         if not isinstance(axis.dim, Dim):
             continue
-        size = plan.tensors[plan.inputs[axis.tensor]].shape[axis.axis]
-        expr = inputs.nodes[axis.tensor].meta["val"].shape[axis.axis].node.expr
+        size = axis.held_by(plan)
+        expr = axis.captured_by(inputs).node.expr
         known = linear(size) if expr.is_symbol else None
         low, high = plan.sizes[known[0]] if known else (0, 0)
         # a Dim without a least size begins where the model does, if the example is in its range
@@ -143,14 +146,17 @@ def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None
 def _with_larger_examples(
     request: Request, use: Callable[[CapturedProgram], _T], *, hinted: bool
 ) -> _T:
-    module, args, kwargs, axes, ints, notes, names = request
+    module, args, kwargs, axes, ints, notes, names, *_ = request
     doubled = [axis for axis in axes if axis.size == 1 and axis.varies]
     while True:
         try:
+            larger = _doubled(request, doubled)
             program = capture(
                 module,
-                *_doubled(request, doubled),
+                larger.args,
+                larger.kwargs,
                 dynamic_shapes=torch_shapes(module, args, kwargs, axes, ints),
+                states=larger.states,
             )
             if doubled:
                 program.example_inputs = (args, kwargs)
@@ -163,6 +169,8 @@ def _with_larger_examples(
             return use(
                 CapturedProgram(program, inputs, axes, varying, notes, bool(doubled), hinted)
             )
+        except BatchError:
+            raise
         except ExportError as error:
             nodes = error.nodes if isinstance(error, UnsupportedOpError) else ()
             if not doubled or (nodes and all(n.category != "dynamic shape" for n in nodes)):
@@ -171,20 +179,30 @@ def _with_larger_examples(
         doubled = batches if len(batches) < len(doubled) else []
 
 
-def _doubled(request: Request, axes: Sequence[Axis]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with the rows along these axes twice."""
+class _Example(NamedTuple):
+    """What a module is captured with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    states: dict[str, torch.Tensor]
+
+
+def _doubled(request: Request, axes: Sequence[Axis]) -> _Example:
+    """Return arguments and states with the rows along these axes twice."""
     leaves, spec = tree_flatten((request.args, request.kwargs))
-    ints = request.ints
+    ints, states = request.ints, request.states
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) or i in ints]
     for axis in axes:
-        place = places[axis.tensor]
-        leaves[place] = torch.cat([leaves[place]] * 2, axis.axis)
-    result: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(leaves, spec)
-    return result
+        if axis.tensor is None:
+            states[axis.input] = torch.cat([states[axis.input]] * 2, axis.axis)
+        else:
+            place = places[axis.tensor]
+            leaves[place] = torch.cat([leaves[place]] * 2, axis.axis)
+    return _Example(*tree_unflatten(leaves, spec), states)
 
 
 def _varies(inputs: ProgramInputs, axis: Axis) -> bool:
-    size = inputs.nodes[axis.tensor].meta["val"].shape[axis.axis]
+    size = axis.captured_by(inputs)
     return isinstance(size, torch.SymInt) and not size.node.expr.is_number
 
 

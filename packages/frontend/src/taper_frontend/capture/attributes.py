@@ -24,6 +24,8 @@ from taper_frontend.capture.module_state import (
     ModuleState,
     PathStep,
     attribute_leaves,
+    is_object,
+    put,
     steps,
 )
 from taper_frontend.capture.turns import TORCH
@@ -350,7 +352,7 @@ class _Attribute:
         self._own = {**self.part._buffers}
         value = self._value
         for path, name in self.buffers.items():
-            value = _put(value, path, self.part._buffers.pop(name))
+            value = put(value, path, self.part._buffers.pop(name))
         vars(self.part)[self._attribute] = value
 
     def take(self) -> None:
@@ -363,7 +365,7 @@ class _Attribute:
         for path, name in self.buffers.items():
             value = left
             for key, _ in path:
-                value = vars(value)[key] if _is_object(value) else value[key]
+                value = vars(value)[key] if is_object(value) else value[key]
             buffer = own[name]
             if value is not buffer and buffer is not None:
                 buffer.copy_(value)
@@ -477,7 +479,7 @@ def _matters(module: torch.nn.Module, example: _Example, call: _ExampleCall) -> 
                 state.restore_attributes()
                 for place in call.kept.keys() & left.keys():
                     own = vars(place.part)
-                    own[place.attribute] = _put(own[place.attribute], place.path, left[place].value)
+                    own[place.attribute] = put(own[place.attribute], place.path, left[place].value)
             results = example.run(factor)
             left = _leaves(module)
             return results, [left.get(place, Leaf(_NOTHING, 0)).value for place in call.others]
@@ -579,24 +581,6 @@ def _words(array: torch.Tensor | np.ndarray) -> str:
     if isinstance(array, LAZY):
         return "uninitialized"
     return f"{str(array.dtype).removeprefix('torch.')}{list(array.shape)}"
-
-
-def _is_object(value: Any) -> bool:
-    return not isinstance(value, dict | list | tuple)
-
-
-def _put(value: Any, path: tuple[PathStep, ...], tensor: torch.Tensor | None) -> Any:
-    """Put a tensor in its place; what holds it stays the same object, which others may have too."""
-    if not path:
-        return tensor
-    (key, _), *rest = path
-    if isinstance(value, tuple):
-        items = [_put(x, tuple(rest), tensor) if i == key else x for i, x in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    target = vars(value) if _is_object(value) else value
-    kind = dict if isinstance(target, dict) else list  # a class of the user's may refuse changes
-    kind.__setitem__(target, key, _put(target[key], tuple(rest), tensor))
-    return value
 
 
 def _identifier(text: str) -> str:

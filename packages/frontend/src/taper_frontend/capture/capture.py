@@ -17,10 +17,16 @@ from taper_frontend.capture.attributes import drop_unread
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, written
 from taper_frontend.capture.functional import make_ready
+from taper_frontend.capture.lifted import (
+    LiftedModule,
+    placeholders,
+    with_buffers,
+    with_own_names,
+)
 from taper_frontend.capture.module_state import ModuleAttributes
 from taper_frontend.capture.quiet import quiet
 from taper_frontend.capture.shape_rules import shape_rules
-from taper_frontend.errors import CaptureError, ExportError
+from taper_frontend.errors import BatchError, CaptureError, ExportError
 from taper_frontend.lowering.fx_nodes import CAPTURED, draws
 from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.lower import TRAINING
@@ -44,6 +50,7 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dynamic_shapes: Any = None,
+    states: Mapping[str, torch.Tensor] | None = None,
 ) -> ExportedProgram:
     """Capture a model as a functional graph of ATen ops.
 
@@ -58,7 +65,10 @@ def capture(
     args, kwargs
         Example arguments of a module. A program and a file carry theirs.
     dynamic_shapes
-        As ``torch.export.export`` takes them; only for a module.
+        As ``torch.export.export`` takes them; only for a module. The dimensions of states stand
+        under :data:`~taper_frontend.request.dims.STATES`.
+    states : mapping of str to torch.Tensor, optional
+        Examples of a module's buffers that have dimensions which vary.
 
     Returns
     -------
@@ -77,7 +87,7 @@ def capture(
         # taper_frontend.capture.attributes tells of those that later calls depend on
         warnings.filterwarnings("ignore", r"The tensor attributes? self", UserWarning)
         if isinstance(model, torch.nn.Module):
-            program = _capture_module(model, args, kwargs, dynamic_shapes)
+            program = _capture_module(model, args, kwargs, dynamic_shapes, states or {})
         elif dynamic_shapes is not None:
             raise ExportError(
                 "dynamic_shapes: expected None, for an exported program has its shapes already"
@@ -85,17 +95,24 @@ def capture(
         else:
             program = model
         training = isinstance(model, torch.nn.Module) and model.training
-        captured = _attempt("decompose the program", lambda: _decomposed(model, program, training))
+        captured = _attempt(
+            "decompose the program", lambda: _decomposed(model, program, training, states or {})
+        )
+        if states:
+            assert isinstance(model, torch.nn.Module)
+            captured = with_buffers(captured, model, states)
         captured.graph_module.meta[TRAINING] = training
         return captured
 
 
-def _decomposed(model: Model, program: ExportedProgram, training: bool) -> ExportedProgram:
+def _decomposed(
+    model: Model, program: ExportedProgram, training: bool, states: Mapping[str, Any]
+) -> ExportedProgram:
     """Decompose a program call by call, or all of it at once: a user's stays as it is."""
     table = decompositions()
     if program is model:
         program = copied_program(program)
-    captured = Captured(program)
+    captured = Captured(program, placeholders(program, states))
     became: dict[str, str] = {}
     complete = not training and decompose_calls(program, table, became)
     captured.note_calls(became)
@@ -125,7 +142,11 @@ def copied_program(program: ExportedProgram) -> ExportedProgram:
 
 
 def _capture_module(
-    model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, shapes: Any
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    shapes: Any,
+    states: Mapping[str, torch.Tensor],
 ) -> ExportedProgram:
     """Run the module; where it writes to buffers through other objects, read its code instead.
 
@@ -133,9 +154,12 @@ def _capture_module(
     constants, where the code finds the module's buffers.
     """
 
+    captured = LiftedModule(model, states) if states else model
+    args = (dict(states), *args) if states else args
+
     def export(strict: bool) -> ExportedProgram:
         return torch.export.export(
-            model,
+            captured,
             _own(tuple(args)),
             _own(dict(kwargs or {})),
             dynamic_shapes=shapes,
@@ -147,7 +171,14 @@ def _capture_module(
         program = _attempt("capture the module", lambda: export(strict=False))
     finally:
         attributes.restore()  # torch does not put back what stands in objects
-    if _writes_to_constants(program):
+    if states:
+        program = with_own_names(program, model, states)
+        if others := [*_written_constants(program)]:
+            raise BatchError(
+                "dimensions of states that vary: expected them for every tensor that the module "
+                f"writes to, got none for {', '.join(sorted(others))}, in an object beside buffers"
+            )
+    if _written_constants(program):
         assigned = _written_buffers(program)
         program = _attempt("capture the module", lambda: export(strict=True))
         if lost := assigned - _written_buffers(program):
@@ -168,10 +199,10 @@ def _written_buffers(program: ExportedProgram) -> set[str]:
     return {buffers[name] for name in written(program) if name in buffers}
 
 
-def _writes_to_constants(program: ExportedProgram) -> bool:
-    """Whether a node changes, itself or through a view, a tensor that is no buffer."""
+def _written_constants(program: ExportedProgram) -> set[str]:
+    """Return the tensors that are no buffers and that nodes change, themselves or through views."""
     constants = program.graph_signature.inputs_to_lifted_tensor_constants
-    return not written(program).isdisjoint(constants)
+    return {constants[name] for name in written(program) if name in constants}
 
 
 def read_model(model: Model) -> torch.nn.Module | ExportedProgram:
@@ -231,7 +262,7 @@ def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgra
     try:
         with quiet():
             return action()
-    except CaptureError:
+    except (BatchError, CaptureError):
         raise
     except Exception as error:  # torch raises many types; the cause is kept
         refusal = read(error)

@@ -46,6 +46,8 @@ class Captured:
     ----------
     program : ExportedProgram
         It may be decomposed in place afterwards: its graph is copied, its tensors are not.
+    states : mapping of str to str, optional
+        The placeholders of states among the arguments -> the names of the buffers.
 
     Attributes
     ----------
@@ -53,8 +55,9 @@ class Captured:
         The copy, without its results.
     """
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, states: Mapping[str, str] | None = None) -> None:
         self._signature = program.graph_signature
+        self._states = states or {}
         self._tensors = {**program.state_dict, **program.constants}
         # a graph module has this object among its metadata: no cycle, which would keep tensors
         has_bodies = any(node.op == "get_attr" for node in program.graph.nodes)
@@ -191,6 +194,9 @@ class Captured:
         own = iter(arguments)
         written = set(self._signature.buffers_to_mutate.values())
         for spec in self._signature.input_specs:
+            if spec.arg.name in self._states:
+                yield changed(buffers[self._states[spec.arg.name]].clone(), change), False
+                continue
             if spec.kind == InputKind.USER_INPUT:
                 yield next(own), False
                 continue

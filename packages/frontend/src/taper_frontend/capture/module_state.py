@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 #: What every module has; what a run replaces of it is no attribute of the user's.
 _INTERNAL = frozenset(vars(torch.nn.Module()))
@@ -82,6 +83,51 @@ class ModuleState:
                     tensor.copy_(before)
 
 
+class TensorPlaces:
+    """All places in a module where some of its parameters and buffers stand, attributes too.
+
+    A cache that lies in an object beside the module's buffers is such a place, and the list of
+    weights that a recurrent layer keeps.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    names : collection of str
+        Of parameters and buffers.
+    """
+
+    def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
+        every = (module.named_parameters, module.named_buffers)
+        named = dict(pair for tensors in every for pair in tensors(remove_duplicate=False))
+        wanted = {id(named[name]): name for name in names}
+        self._module = module
+        self._registered = [
+            (store, key, wanted[id(tensor)])
+            for part in module.modules()
+            for store in (part._parameters, part._buffers)
+            for key, tensor in store.items()
+            if id(tensor) in wanted
+        ]
+        self._attributes = [
+            (vars(part), attribute, path, wanted[id(leaf)])
+            for part, attribute, path, leaf in attribute_leaves(module)
+            if id(leaf) in wanted
+        ]
+
+    @contextmanager
+    def holding(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Let these tensors, by name, stand there meanwhile; then put all attributes back."""
+        before = ModuleAttributes(self._module)
+        try:
+            for store, key, name in self._registered:
+                store[key] = tensors[name]
+            for own, attribute, path, name in self._attributes:
+                own[attribute] = put(own[attribute], path, tensors[name])
+            yield
+        finally:
+            before.restore()
+
+
 def attribute_leaves(
     module: torch.nn.Module,
 ) -> list[tuple[torch.nn.Module, str, tuple[PathStep, ...], Any]]:
@@ -115,6 +161,25 @@ def steps(value: Any) -> list[tuple[PathStep, Any]] | None:
     if _is_users(value):
         return [((name, f".{name}"), item) for name, item in vars(value).items()]
     return None
+
+
+def is_object(value: Any) -> bool:
+    """Whether what has parts has them as fields: it is no dict, list or tuple."""
+    return not isinstance(value, dict | list | tuple)
+
+
+def put(value: Any, path: tuple[PathStep, ...], tensor: torch.Tensor | None) -> Any:
+    """Put a tensor in its place; what holds it stays the same object, which others may have too."""
+    if not path:
+        return tensor
+    (key, _), *rest = path
+    if isinstance(value, tuple):
+        items = [put(x, tuple(rest), tensor) if i == key else x for i, x in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    target = vars(value) if is_object(value) else value
+    kind = dict if isinstance(target, dict) else list  # a class of the user's may refuse changes
+    kind.__setitem__(target, key, put(target[key], tuple(rest), tensor))
+    return value
 
 
 def _is_users(value: Any) -> bool:

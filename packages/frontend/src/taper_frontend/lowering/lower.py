@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.compiler.graph.node import Meaning
-from taper_frontend.errors import UnsupportedNode, UnsupportedOpError
+from taper_frontend.errors import BatchError, UnsupportedNode, UnsupportedOpError
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.fx_nodes import CAPTURED, is_only_computed_with
 from taper_frontend.lowering.keep import Keep
@@ -42,7 +42,7 @@ from taper_frontend.lowering.symbols import Sizes
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.sizes import Size
+from taper_runtime.base.sizes import Size, linear
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.plan.trees import TENSORS
 
@@ -300,7 +300,7 @@ class _ProgramWalk(Walk):
             for spec in self.program.graph_signature.input_specs
             if (leaf := self._bind(spec, placeholders)) is not None
         ]
-        self._bind_states()
+        self._bind_states(placeholders)
         self.lower_nodes(nodes)
         results = [
             leaf
@@ -365,9 +365,10 @@ class _ProgramWalk(Walk):
                 self.context.measure(size, name)
         return ["number", name]
 
-    def _bind_states(self) -> None:
+    def _bind_states(self, placeholders: dict[str, Node]) -> None:
         """Make states of the buffers that the module writes to."""
         buffers = {spec.target: spec for spec in self.constants.values()}
+        batches: dict[str, Size] = {}
         for target in self.written:
             name = buffers[target].arg.name
             tensor = self._tensor(buffers[target])
@@ -375,10 +376,35 @@ class _ProgramWalk(Walk):
                 self.refuse(f"buffer {target!r}", "dtype", reason)
                 self.values[name] = POISON
                 continue
-            type_ = _type(tensor)
-            state = self.graph.add_state(target, stored(tensor).copy(), stored_type(type_).dtype)
+            type_ = self.sizes.type(placeholders[name].meta["val"])
+            assert type_ is not None
+            held = stored_type(type_)
+            first = stored(tensor)
+            for axis, size in enumerate(held.shape):
+                if isinstance(size, Size):  # all rows are equal
+                    first = first.take([0], axis)
+                    batches[target] = size
+            state = self.graph.add_state(target, first.copy(), held.dtype, held.shape)
             self.values[name] = represented(state, type_.dtype)
             self.states[state] = self.written[target]
+        for target, size in batches.items():
+            self._bind_batch(target, size, next(iter(batches.values())))
+
+    def _bind_batch(self, target: str, size: Size, first: Size) -> None:
+        """Let the rows of a state be the items of a batch, as those of the first state are."""
+        known = linear(size)
+        if known is None or known[1:] != (1, 0) or size != first:
+            raise BatchError(
+                f"state {target!r}: expected rows of one batch, {first}, as all states have, got "
+                f"{size}, which the model makes of it"
+            )
+        low, high = self.graph.sizes[known[0]]
+        if low > 1:
+            raise BatchError(
+                f"state {target!r}: expected a batch from 1 on, as a state that is kept has one "
+                f"row, got {known[0]} from {low} on"
+            )
+        self.graph.sizes[known[0]] = 1, high  # there is no state of no row
 
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""

@@ -36,21 +36,26 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._pytree import TreeSpec
 
+    from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.lowering.lower import Lowered, Survey
     from taper_frontend.request.program_inputs import ProgramInputs
     from taper_runtime.plan.plan import Plan
 
 
+#: What the argument is called by which a program is given the states whose dims vary.
+STATES = "taper_states"
+
+
 class Axis(NamedTuple):
-    """One dimension of an input that is to vary.
+    """One dimension of an input, or of a state, that is to vary.
 
     Attributes
     ----------
-    tensor : int
-        Which of the inputs: tensors among the arguments, and ints that vary.
+    tensor : int or None
+        Which of the inputs: tensors among the arguments, and ints that vary. None of a state.
     axis : int
     input : str
-        The name of the input.
+        The name of the input, or of the buffer that is state.
     source : str
         What torch calls its size.
     size : int
@@ -75,7 +80,19 @@ class Axis(NamedTuple):
     @property
     def where(self) -> str:
         """The dimension in words."""
-        return f"dimension {self.axis} of input {self.input!r}"
+        kind = "state" if self.tensor is None else "input"
+        return f"dimension {self.axis} of {kind} {self.input!r}"
+
+    def held_by(self, tensors: Graph | Plan) -> int:
+        """Return its size in a graph or a plan."""
+        name = self.input if self.tensor is None else tensors.inputs[self.tensor]
+        return tensors.tensors[name].shape[self.axis]
+
+    def captured_by(self, inputs: ProgramInputs) -> Any:
+        """Return its size in a program, as torch has it."""
+        is_state = self.tensor is None
+        node = inputs.buffers[self.input] if is_state else inputs.nodes[self.tensor]
+        return node.meta["val"].shape[self.axis]
 
     @property
     def varies(self) -> bool:
@@ -116,10 +133,11 @@ class Dims(NamedTuple):
 
 def requested_shapes(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
-) -> dict[int, Any]:
-    """Return what ``dynamic_shapes`` of :func:`taper_frontend.export` says of each leaf.
+) -> tuple[dict[int, Any], dict[str, Any]]:
+    """Return what ``dynamic_shapes`` of :func:`taper_frontend.export` says of leaves and buffers.
 
-    Leaves are those of ``(args, kwargs)``, in order.
+    Leaves are those of ``(args, kwargs)``, in order. What is said of names that are no arguments'
+    is said of buffers.
 
     Raises
     ------
@@ -129,7 +147,7 @@ def requested_shapes(
     if isinstance(dynamic_shapes, ShapesCollection | AdditionalInputs):
         dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))  # type: ignore[no-untyped-call]
     if not dynamic_shapes:
-        return {}
+        return {}, {}
     found: dict[int, Any] = {}
 
     def collect(path: Any, leaf: _Leaf, wanted: Any) -> None:
@@ -150,18 +168,20 @@ def requested_shapes(
                 f"({', '.join(combined)}), got {len(dynamic_shapes)}"
             )
         dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=True))
-    if dynamic_shapes.keys() != combined.keys():
+    others = {name: dynamic_shapes[name] for name in dynamic_shapes if name not in combined}
+    if not combined.keys() <= dynamic_shapes.keys():
         raise ExportError(
             f"dynamic_shapes: expected the arguments {', '.join(combined)}, "
             f"got {', '.join(map(str, dynamic_shapes))}"
         )
     try:
-        _tree_map_with_path(collect, combined, dynamic_shapes, tree_name="inputs")
+        shapes = {name: dynamic_shapes[name] for name in combined}
+        _tree_map_with_path(collect, combined, shapes, tree_name="inputs")
     except ExportError:
         raise
     except Exception as error:  # torch's, of a structure that is not the arguments'
         raise ExportError(f"dynamic_shapes: {str(error).splitlines()[0]}") from error
-    return found
+    return found, others
 
 
 def requested_ints(leaves: Sequence[Any], shapes: Mapping[int, Any]) -> dict[int, Int]:
@@ -222,14 +242,79 @@ def requested_axes(
     return axes
 
 
-def shapes_by_name(dynamic_axes: Mapping[str, Any], inputs: Mapping[int, str]) -> dict[int, Any]:
-    """Return what ``dynamic_axes`` says of each leaf; shapes of outputs follow from the model."""
-    given = {}
-    for place, name in inputs.items():
-        axes = dynamic_axes.get(name)
-        if axes:
-            given[place] = dict(axes) if hasattr(axes, "keys") else dict.fromkeys(axes, Dim.AUTO)
-    return given
+def state_axes(
+    module: torch.nn.Module, states: Mapping[str, Any], *, are_outputs: bool
+) -> list[Axis]:
+    """Return the dimensions of a module's buffers that are to vary.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Tensors in its plain attributes that are state are buffers too.
+    states : mapping of str to object
+        Names of buffers, and what is said of each.
+    are_outputs : bool
+        Whether other names may be those of outputs.
+
+    Raises
+    ------
+    ExportError
+        If there is no such buffer, or what is said does not fit it, or is more than one dimension.
+    BatchError
+        If the rows of a buffer are not equal along that dimension.
+    """
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    axes = []
+    for name, wanted in states.items():
+        if name not in buffers and not are_outputs:
+            known = ", ".join(buffers) or "none"
+            raise ExportError(
+                f"dynamic_shapes: expected names of arguments, or of buffers that the module writes "
+                f"to ({known}), got {name!r}"
+            )
+        if name not in buffers or not wanted:
+            continue
+        x = buffers[name]
+        pairs = wanted.items() if isinstance(wanted, dict) else enumerate(wanted)
+        source = f"L['{STATES}']['{name}']"
+        own = [_axis(None, name, source, x, axis, dim) for axis, dim in pairs if dim is not None]
+        if len(own) > 1:
+            raise ExportError(
+                f"dynamic_shapes of state {name!r}: expected one dimension, the rows of a batch, "
+                f"got {[axis.axis for axis in own]}"
+            )
+        for axis in own:
+            rows = x.detach().unbind(axis.axis)
+            if not all(torch.equal(_bits(rows[0]), _bits(row)) for row in rows[1:]):
+                raise BatchError(
+                    f"{axis.where} was to vary, so that each row of a batch begins with the same "
+                    f"values: expected equal rows in the buffer, got {axis.size} of which some "
+                    "differ; give the module's buffer one row, or equal ones"
+                )
+        axes += own
+    return axes
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor's values, of which NaN equals NaN."""
+    x = x.contiguous().resolve_conj().resolve_neg()
+    return x.reshape(-1).view(torch.uint8) if x.numel() else x
+
+
+def shapes_by_name(
+    dynamic_axes: Mapping[str, Any], inputs: Mapping[int, str]
+) -> tuple[dict[int, Any], dict[str, Any]]:
+    """Return what ``dynamic_axes`` says of each leaf, and of other names.
+
+    These are states and outputs. Shapes of outputs follow from the model.
+    """
+    given = {
+        name: dict(axes) if hasattr(axes, "keys") else dict.fromkeys(axes, Dim.AUTO)
+        for name, axes in dynamic_axes.items()
+        if axes
+    }
+    leaves = {place: given.pop(name) for place, name in inputs.items() if name in given}
+    return leaves, given
 
 
 def _leaf_sources(
@@ -255,10 +340,15 @@ def torch_shapes(
     leaves = tree_leaves((args, dict(kwargs)))
     places = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor) or i in ints]
     wanted: dict[int, Any] = dict.fromkeys(ints, Dim.DYNAMIC)
+    states: dict[str, Any] = {}
     for axis in axes:
-        wanted.setdefault(places[axis.tensor], {})[axis.axis] = axis.dim
+        if axis.tensor is None:
+            states[axis.input] = {axis.axis: axis.dim}
+        else:
+            wanted.setdefault(places[axis.tensor], {})[axis.axis] = axis.dim
     combined = _combined(module, args, kwargs)
-    return _tree_map_with_path(lambda path, leaf: wanted.get(leaf.place), combined)
+    shapes = _tree_map_with_path(lambda path, leaf: wanted.get(leaf.place), combined)
+    return {STATES: states, **shapes} if states else shapes
 
 
 class _Leaf:
@@ -306,13 +396,12 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
     ExportError
         If one does not that had to, or two of one name are different sizes.
     """
-    tensors = inputs.nodes
     dims = Dims({}, frozenset(), [])
     ranged: set[str] = set()
     for axis in sorted(axes, key=lambda axis: hasattr(axis.dim, "root")):
         if not axis.varies:
             continue
-        size = tensors[axis.tensor].meta["val"].shape[axis.axis]
+        size = axis.captured_by(inputs)
         expr = size.node.expr if isinstance(size, torch.SymInt) else None
         if expr is None or expr.is_number:
             dims.notes.append(_note_of_fixed(axis, line_that_fixed(inputs.shape_env, axis.source)))
@@ -322,7 +411,7 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
             dims.names.setdefault(symbols[0], axis.name)
         if isinstance(axis.dim, Dim) or getattr(axis.dim, "min", None) is not None:
             ranged.update(symbols)
-    _check_equal(axes, tensors)
+    _check_equal(axes)
     _name_ints(dims.names, inputs, ints)
     _name_by_place(dims.names, inputs)
     return dims._replace(ranged=frozenset(ranged))
@@ -384,11 +473,10 @@ def of_ranges(
     env = inputs.shape_env
     notes: dict[str, Note] = {}
     for axis in axes:
-        size = graph.tensors[graph.inputs[axis.tensor]].shape[axis.axis]
-        given = inputs.nodes[axis.tensor].meta["val"].shape[axis.axis]
+        size = axis.held_by(graph)
         if not axis.varies or is_static(size):
             continue
-        expr = given.node.expr
+        expr = axis.captured_by(inputs).node.expr
         known = linear(size) if len(expr.free_symbols) == 1 else None
         root = getattr(axis.dim, "root", None)  # of a Dim computed from another
         if axis.required:
@@ -485,7 +573,7 @@ def told_range(
 
 
 def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:
-    """Check that each name in ``dynamic_axes`` is one of an input or an output.
+    """Check that each name in ``dynamic_axes`` is one of an input, a state or an output.
 
     Raises
     ------
@@ -493,10 +581,11 @@ def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:
         Naming one that is not.
     """
     for name in dynamic_axes:
-        if name not in (*plan.inputs, *plan.outputs):
+        if name not in (*plan.reads, *plan.outputs):
+            states = f", states ({', '.join(plan.states)})" if plan.states else ""
             raise ExportError(
-                f"dynamic_axes: expected names of inputs ({', '.join(plan.inputs)}) or outputs "
-                f"({', '.join(plan.outputs)}), got {name!r}"
+                f"dynamic_axes: expected names of inputs ({', '.join(plan.inputs)}){states} or "
+                f"outputs ({', '.join(plan.outputs)}), got {name!r}"
             )
 
 
@@ -507,8 +596,8 @@ def limits(factor: int, addend: int, low: int, high: int) -> str:
     return f"from {least} on{steps}" if high >= UNBOUNDED else f"from {least} to {most}{steps}"
 
 
-def _axis(tensor: int, name: str, source: str, x: torch.Tensor, axis: Any, dim: Any) -> Axis:
-    where = f"dynamic_shapes of input {name!r}"
+def _axis(tensor: int | None, name: str, source: str, x: torch.Tensor, axis: Any, dim: Any) -> Axis:
+    where = f"dynamic_shapes of {'state' if tensor is None else 'input'} {name!r}"
     if type(axis) is not int or not 0 <= axis < x.dim():
         raise ExportError(f"{where}: expected axes of 0 to {x.dim() - 1}, got {axis!r}")
     called = dim if isinstance(dim, str) else getattr(dim, "__name__", "")
@@ -553,7 +642,7 @@ def _note_of_decision(way: Decision) -> Note:
     )
 
 
-def _check_equal(axes: Sequence[Axis], tensors: Sequence[torch.fx.Node]) -> None:
+def _check_equal(axes: Sequence[Axis]) -> None:
     """Check that dimensions of one name can be one size."""
     first: dict[str, Axis] = {}
     for axis in axes:

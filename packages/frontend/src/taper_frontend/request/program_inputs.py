@@ -32,6 +32,8 @@ class ProgramInputs(NamedTuple):
         Which of the arguments each of those is.
     example : list of torch.Tensor
         What the program was captured with for each of those; empty if it does not say.
+    buffers : dict of str to torch.fx.Node
+        The placeholders of the program's buffers by the buffers' names.
     shape_env : ShapeEnv or None
         What torch knows of the program's sizes; None for a program without tensors.
     """
@@ -40,6 +42,7 @@ class ProgramInputs(NamedTuple):
     nodes: list[torch.fx.Node]
     places: list[int]
     example: list[torch.Tensor]
+    buffers: dict[str, torch.fx.Node]
     shape_env: ShapeEnv | None
 
 
@@ -73,4 +76,6 @@ def read_inputs(program: ExportedProgram, given: Sequence[str] | None = None) ->
     if program.example_inputs is not None:
         leaves = tree_leaves(program.example_inputs)
         example = [torch.as_tensor(leaves[place]) for place in places]
-    return ProgramInputs(names, nodes, places, example, shape_env(program))
+    targets = program.graph_signature.inputs_to_buffers
+    buffers = {target: all_nodes[name] for name, target in targets.items()}
+    return ProgramInputs(names, nodes, places, example, buffers, shape_env(program))

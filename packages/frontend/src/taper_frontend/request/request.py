@@ -43,6 +43,10 @@ class Request(NamedTuple):
         What a user should know, as far as it can be told.
     input_names : sequence of str or None
         The names of the plan's inputs, where the user gives them.
+    others : dict of str to object
+        What is said of the dimensions of other names than inputs: buffers, and outputs.
+    are_outputs : bool
+        Whether those may be outputs.
     """
 
     module: torch.nn.Module
@@ -52,6 +56,15 @@ class Request(NamedTuple):
     ints: dict[int, Int]
     notes: list[Note]
     input_names: Sequence[str] | None
+    others: dict[str, Any]
+    are_outputs: bool
+
+    @property
+    def states(self) -> dict[str, torch.Tensor]:
+        """The buffers that have a dimension which is to vary, by name, in order."""
+        names = [axis.input for axis in self.axes if axis.tensor is None]
+        buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names else {}
+        return {name: buffers[name].detach() for name in names}
 
 
 def make_request(
@@ -74,7 +87,7 @@ def make_request(
     own: tuple[tuple[Any, ...], dict[str, Any]]
     own = tree_map_only(torch.Tensor, torch.Tensor.clone, given)
     leaves = tree_leaves(own)
-    shapes = requested_shapes(module, *given, options.dynamic_shapes)
+    shapes, others = requested_shapes(module, *given, options.dynamic_shapes)
     ints = requested_ints(leaves, shapes)
     names = names_of_leaves(module, *own)
     inputs = {
@@ -86,8 +99,11 @@ def make_request(
         check_names("input_names", options.input_names, [*inputs.values()])
         inputs = dict(zip(inputs, options.input_names, strict=True))
     if options.dynamic_axes is not None:
-        shapes = shapes_by_name(options.dynamic_axes, inputs)
+        shapes, others = shapes_by_name(options.dynamic_axes, inputs)
     axes = requested_axes(module, *own, inputs, shapes)
     baked = {names[i]: leaf for i, leaf in enumerate(leaves) if i not in inputs}
     notes = [*of_mode(module), *of_arguments(baked)]
-    return Request(module, *own, axes, ints, notes, options.input_names)
+    are_outputs = options.dynamic_axes is not None
+    return Request(
+        module, *own, axes, ints, notes, options.input_names, others, are_outputs
+    )

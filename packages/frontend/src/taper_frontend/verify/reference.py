@@ -17,7 +17,8 @@ from torch.export.graph_signature import (
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from taper_frontend.capture.captured import Captured, changed
-from taper_frontend.capture.module_state import ModuleState
+from taper_frontend.capture.lifted import GUARDS
+from taper_frontend.capture.module_state import ModuleState, TensorPlaces
 from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
@@ -100,8 +101,18 @@ class Reference:
         # integers that values decide, which a plan gives as scalars
         self._numbers = {i for i, x in enumerate(results) if isinstance(x, _SYMBOLIC)}
         self._inputs_at = frozenset(places)
-        self._guards: Any = None
+        self._guards: Any = program.graph_module.meta.get(GUARDS)
         self._state: ModuleState | None = None
+        # states that have a row for each item of a batch -> which axis counts rows
+        self._axes = _batch_axes(program)
+        self._rows: Tensors = {}
+        if self._axes:
+            buffers = dict(self.module.named_buffers(remove_duplicate=False))
+            self._starts = {
+                name: buffers[name].detach().narrow(axis, 0, 1).clone()
+                for name, axis in self._axes.items()
+            }
+            self._rows = {name: start.clone() for name, start in self._starts.items()}
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -118,16 +129,24 @@ class Reference:
                 torch.backends.mha.set_fastpath_enabled(fast)
                 self._state.restore()
 
-    def buffers(self) -> Tensors:
-        """Return copies of the module's buffers."""
-        return {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+    def buffers(self, rows: int = 1) -> Tensors:
+        """Return copies of the module's buffers.
+
+        Parameters
+        ----------
+        rows : int
+            How many of the states that have a row for each item of a batch.
+        """
+        own = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        return own | self._first_rows(rows)
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Give the module's buffers these values."""
+        """Give the module's buffers these values; rows that a run did not end are as they were."""
         for name, buffer in self.module.named_buffers():
-            buffer.copy_(buffers[name])
+            if name not in self._axes:
+                buffer.copy_(buffers[name])
 
-    def admits(self, arrays: Sequence[np.ndarray]) -> bool:
+    def admits(self, arrays: Sequence[np.ndarray], rows: int = 1) -> bool:
         """Whether the program holds for inputs of these shapes, fewer perhaps than ranges say.
 
         What torch took for granted about sizes nobody named, it tells in no other way.
@@ -135,12 +154,12 @@ class Reference:
         if self._guards is None:
             self._guards = getattr(self._program.module(), "_guards_fn", lambda *leaves: None)
         try:
-            self._guards(*self._inputs(arrays))
+            self._guards(*self._first_rows(rows).values(), *self._inputs(arrays))
         except Exception:  # an AssertionError where it says no
             return False
         return True
 
-    def run(self, arrays: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+    def run(self, arrays: Sequence[np.ndarray] | None = None, rows: int = 1) -> list[np.ndarray]:
         """Run the module.
 
         Buffers go on from the last run, as a session's state does; other attributes that a run
@@ -150,6 +169,9 @@ class Reference:
         ----------
         arrays : sequence of numpy.ndarray, optional
             The tensors among the arguments; the example's own if left out.
+        rows : int
+            Of states that have a row for each item of a batch: how many there are. These go on from
+            the last run each.
 
         Returns
         -------
@@ -157,7 +179,24 @@ class Reference:
             The tensors among the results, and the integers that values decide; bfloat16 as its
             bits in uint16.
         """
-        return self._call(self._inputs(arrays))
+        if not self._axes:
+            return self._call(self._inputs(arrays))
+        own = self._first_rows(rows)
+        results = self._call(self._inputs(arrays), own)
+        for name, axis in self._axes.items():
+            self._rows[name].narrow(axis, 0, rows).copy_(own[name])
+        return results
+
+    def _first_rows(self, count: int) -> Tensors:
+        """Return copies of the first rows of states; more of them begin when they are needed."""
+        copies = {}
+        for name, axis in self._axes.items():
+            more = count - self._rows[name].shape[axis]
+            if more > 0:
+                begun = [self._starts[name]] * more
+                self._rows[name] = torch.cat([self._rows[name], *begun], axis)
+            copies[name] = self._rows[name].narrow(axis, 0, count).clone()
+        return copies
 
     def rerun(
         self, arrays: Sequence[np.ndarray] | None, buffers: Tensors, change: Change | None = None
@@ -230,13 +269,25 @@ class Reference:
             if tensors is None:
                 results = self.module(*args, **kwargs)
             else:
-                results = torch.func.functional_call(self.module, tensors, args, kwargs)
+                with TensorPlaces(self.module, tensors).holding(tensors):
+                    results = self.module(*args, **kwargs)
         every = enumerate(tree_leaves(results))
         return [
             to_numpy(torch.as_tensor(leaf))
             for place, leaf in every
             if isinstance(leaf, torch.Tensor) or place in self._numbers
         ]
+
+
+def _batch_axes(program: ExportedProgram) -> dict[str, int]:
+    """Return the states that have a row for each item of a batch, and which axis counts rows."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    return {
+        target: axis
+        for name, target in program.graph_signature.inputs_to_buffers.items()
+        for axis, size in enumerate(nodes[name].meta["val"].shape)
+        if isinstance(size, torch.SymInt)
+    }
 
 
 def _as_torch(array: np.ndarray, like: torch.Tensor | int) -> torch.Tensor | int:

@@ -25,6 +25,7 @@ from taper_frontend.verify.reference import SEED
 from taper_runtime.base.errors import TaperError
 from taper_runtime.base.random_state import new_state
 from taper_runtime.base.size_values import size_at
+from taper_runtime.base.sizes import is_static
 from taper_runtime.extend.providers import CPU
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import with_ranges
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from taper_frontend.capture.captured import Change
     from taper_frontend.verify.inside import InspectedPlan, Wrong
     from taper_frontend.verify.reference import Reference, Tensors
+    from taper_runtime.ops.opdef import Shape
     from taper_runtime.plan.plan import Plan
+    from taper_runtime.session.state import State
 
 #: Random inputs tried beside the given ones.
 TRIALS = 2
@@ -137,6 +140,8 @@ class _Trials:
         self.session = InferenceSession(plan, options, [CPU])
         self.inside = Inside(views, reference, verifying_delegates())
         self.given = [plan.samples[name] for name in plan.inputs]
+        self.batch = _batch_of(plan)
+        self.states = [self.session.new_state()] if self.batch else []
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
         self.tolerance = tolerance(plan)
         self.rng = np.random.default_rng(0)
@@ -165,7 +170,7 @@ class _Trials:
             arrays = draw(self.given, shapes, self.rng, timid=timid)
             if not timid:
                 self._draw_ints(arrays)
-            if self.plan.sizes and not self.reference.admits(arrays):
+            if self.plan.sizes and not self.reference.admits(arrays, self._rows(arrays)):
                 refusals.append(f"torch captured it for other sizes than {shapes}")
                 break
             try:
@@ -219,21 +224,37 @@ class _Trials:
             verified["inside"] = {"reason": self.unseen} if self.unseen else self.inside.report()
         return verified
 
+    def _rows(self, arrays: Arrays | None) -> int:
+        """Return how many rows the states have beside inputs: 1 where all runs have one state."""
+        if not self.batch:
+            return 1
+        given = zip(self.plan.inputs, arrays or self.given, strict=True)
+        return bind_sizes(self.plan, {name: array.shape for name, array in given})[self.batch]
+
     def _module(self, arrays: Arrays | None) -> Arrays:
         try:
-            return self.reference.run(arrays)
+            return self.reference.run(arrays, self._rows(arrays))
         except Exception as error:  # anyone's code may raise anything
             raise _RefusedError(first_line(error)) from error
 
     def _session(self, arrays: Arrays) -> Arrays:
         options = RunOptions()
         options.seed = SEED
-        return self.session.run(None, dict(zip(self.plan.inputs, arrays, strict=True)), options)
+        feed = dict(zip(self.plan.inputs, arrays, strict=True))
+        return self.session.run(None, feed, options, state=self._given_states(arrays) or None)
+
+    def _given_states(self, arrays: Arrays | None) -> list[State]:
+        """Return the states of the rows; rows that are new begin, others go on."""
+        if not self.batch:
+            return []
+        rows = self._rows(arrays)
+        self.states += [self.session.new_state() for _ in range(rows - len(self.states))]
+        return self.states[:rows]
 
     def _run(self, arrays: Arrays | None) -> None:
         """Compare both sides on one input, None for the example."""
-        before = self.reference.buffers() if self.plan.states else {}
-        states = self._states()
+        before = self.reference.buffers(self._rows(arrays)) if self.plan.states else {}
+        states = self._states(arrays)
         try:
             want = self._module(arrays)
         except _RefusedError:
@@ -308,14 +329,19 @@ class _Trials:
         self.error = Difference(*(max(both) for both in zip(self.error, *certain, strict=True)))
         return ""
 
-    def _states(self) -> Arrays:
+    def _states(self, arrays: Arrays | None) -> Arrays:
         """Return what the plan reads behind its inputs in the next run."""
         states = []
+        given = self._given_states(arrays)
         for name in self.plan.states:
             if name == self.plan.generator:
                 states.append(new_state(SEED))
                 continue
-            array = self.session.get_state(name)
+            if given:
+                axis = next(_varying(self.plan.tensors[name].shape))
+                array = np.concatenate([state.get(name) for state in given], axis)
+            else:
+                array = self.session.get_state(name)
             states.append(readable(array) if self.plan.tensors[name].is_complex else array)
         return states
 
@@ -352,6 +378,17 @@ def _float64_note(reason: str) -> str:
 
 class _RefusedError(Exception):
     """The module does not run an input."""
+
+
+def _batch_of(plan: Plan) -> str:
+    """Return the size that counts the rows of states, empty where each run has one state."""
+    shapes = (plan.tensors[name].shape for name in plan.states)
+    return next((str(shape[axis]) for shape in shapes for axis in _varying(shape)), "")
+
+
+def _varying(shape: Shape) -> Iterator[int]:
+    """Yield the axes whose sizes vary."""
+    return (axis for axis, size in enumerate(shape) if not is_static(size))
 
 
 def _empty_shapes(plan: Plan) -> Iterator[tuple[str, Shapes]]:

@@ -65,6 +65,8 @@ def check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
         fail(
             f"{field}.dtype", f"expected data of the tensor's {dtype}{as_stored}", str(array.dtype)
         )
+    if spec.role == "state":  # along the batch it is what each row begins with
+        shape = tuple([1 if type(size) is Size else size for size in shape])
     sized = spec.role == "input" and any(isinstance(size, Size) for size in shape)
     if array.shape != shape and not sized:  # shapes with size variables are checked together
         raise PlanFormatError(

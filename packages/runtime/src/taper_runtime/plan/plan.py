@@ -337,21 +337,15 @@ class Plan(NamedTuple):
 
         return weights_of(self, constants)
 
-    def first_value(self, state: str, rows: int = 1) -> np.ndarray:
+    def first_value(self, state: str) -> np.ndarray:
         """Return the value of a state before the first run: zeros if the plan has no data.
 
-        Parameters
-        ----------
-        state : str
-        rows : int
-            The size of its varying dim, if it has one.
+        Along a dim that varies it is one row, that of every sequence.
         """
         if state in self.constants:
             return self.constants[state]
         dtype, shape, _ = self.tensors[state].storage
-        return np.zeros(
-            [size if is_static(size) else rows for size in shape], DTYPES[dtype].storage
-        )
+        return np.zeros([size if is_static(size) else 1 for size in shape], DTYPES[dtype].storage)
 
     @property
     def reads(self) -> tuple[str, ...]:

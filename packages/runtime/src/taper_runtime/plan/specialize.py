@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import ranged, size_at, unchanged
@@ -59,7 +61,17 @@ def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
         for name, array in plan.samples.items()
         if array.shape == known.tensors[name].shape
     }
-    return plan._replace(**known._asdict(), samples=samples, sizes={}, origins={})
+    firsts = {
+        name: np.repeat(plan.constants[name], known.tensors[name].shape[axis], axis)
+        for name in plan.states
+        if name in plan.constants
+        for axis, size in enumerate(plan.tensors[name].shape)
+        if type(size) is Size
+    }
+    constants = {**plan.constants, **firsts} if firsts else plan.constants
+    return plan._replace(
+        **known._asdict(), constants=constants, samples=samples, sizes={}, origins={}
+    )
 
 
 def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:

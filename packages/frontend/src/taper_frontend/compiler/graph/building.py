@@ -62,8 +62,8 @@ class Builder(Structure):
         dtype : str, optional
             See :meth:`add_constant`.
         shape : sequence of size, optional
-            The shape of ``first``, with a size variable in place of a dim of 1. Such a state must
-            start as zeros.
+            The shape of ``first``, with a size variable in place of a dim of 1. ``first`` is then
+            what each row of a batch begins with.
 
         Returns
         -------
