@@ -153,7 +153,6 @@ def _capture_module(
     A static cache of transformers is such an object. A run finds there tensors that it takes for
     constants, where the code finds the module's buffers.
     """
-
     captured = LiftedModule(model, states) if states else model
     args = (dict(states), *args) if states else args
 

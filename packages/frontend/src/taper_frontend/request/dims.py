@@ -18,7 +18,7 @@ from torch.utils._pytree import (
     tree_leaves,
 )
 
-from taper_frontend.errors import ExportError, FixedSizeError
+from taper_frontend.errors import BatchError, ExportError, FixedSizeError
 from taper_frontend.request.guards import (
     Decision,
     decisions,
@@ -269,8 +269,8 @@ def state_axes(
         if name not in buffers and not are_outputs:
             known = ", ".join(buffers) or "none"
             raise ExportError(
-                f"dynamic_shapes: expected names of arguments, or of buffers that the module writes "
-                f"to ({known}), got {name!r}"
+                "dynamic_shapes: expected names of arguments, or of buffers that the module "
+                f"writes to ({known}), got {name!r}"
             )
         if name not in buffers or not wanted:
             continue
@@ -285,11 +285,11 @@ def state_axes(
             )
         for axis in own:
             rows = x.detach().unbind(axis.axis)
-            if not all(torch.equal(_bits(rows[0]), _bits(row)) for row in rows[1:]):
+            if not rows or any(not torch.equal(_bits(rows[0]), _bits(row)) for row in rows[1:]):
                 raise BatchError(
                     f"{axis.where} was to vary, so that each row of a batch begins with the same "
-                    f"values: expected equal rows in the buffer, got {axis.size} of which some "
-                    "differ; give the module's buffer one row, or equal ones"
+                    f"values: expected equal rows in the buffer, got {axis.size} that are not "
+                    "equal; give the module's buffer one row"
                 )
         axes += own
     return axes

@@ -43,9 +43,11 @@ class Batch(NamedTuple):
     Attributes
     ----------
     size : size
-        The number of items: the first dim of most inputs.
+        The number of items: the dim that states have a row for each of, or else the first dim of
+        most inputs.
     apart : tuple of str
-        The outputs whose items depend only on the same item of the inputs, and on weights.
+        The outputs whose items depend only on the same item of the inputs and states, and on
+        weights.
     mixed : tuple of str
         The outputs whose items may depend on other items, by the rules of the ops. Outputs that
         depend on no input are in neither.
@@ -57,25 +59,46 @@ class Batch(NamedTuple):
 
 
 def find_batch(plan: Plan) -> Batch | None:
-    """Return how a plan treats a batch, or None if no input has a first dim other than 1."""
+    """Return how a plan treats a batch.
+
+    None if no state has a row for each item, and no input has a first dim other than 1.
+    """
+    rows = {name: items for name in plan.states if (items := _rows(plan, name)) is not None}
     firsts = {
         name: plan.tensors[name].shape[0]
         for name in plan.inputs
         if plan.tensors[name].shape and plan.tensors[name].shape[0] != 1
     }
-    if not firsts:
+    if rows:
+        size = next(plan.tensors[name].shape[items.axis] for name, items in rows.items())
+        shapes = {name: plan.tensors[name].shape for name in plan.inputs}
+        given = {n: _Items(shape.index(size), 1) for n, shape in shapes.items() if size in shape}
+    elif firsts:
+        counts = Counter(firsts.values())
+        size = max(counts, key=lambda first: (counts[first], not is_static(first)))
+        given = {name: _Items(0, 1) for name, first in firsts.items() if first == size}
+    else:
         return None
-    counts = Counter(firsts.values())
-    size = max(counts, key=lambda first: (counts[first], not is_static(first)))
-    held = {name: _Items(0, 1) for name, first in firsts.items() if first == size}
-    held.update((state, _MIXED) for state in plan.states)  # states, which earlier runs left
-    for node in plan.nodes:
-        found = _of_node(plan, node, held)
-        if found is not None:
-            held.update(dict.fromkeys(node.outputs, found))
+    while True:
+        # states have rows, as long as runs compute each row by itself
+        held = given | dict.fromkeys(plan.states, _MIXED) | rows
+        for node in plan.nodes:
+            found = _of_node(plan, node, held)
+            if found is not None:
+                held.update(dict.fromkeys(node.outputs, found))
+        kept = {n: items for n, items in rows.items() if held.get(plan.states[n]) == items}
+        if len(kept) == len(rows):
+            break
+        rows = kept
     outputs = [name for name in dict.fromkeys(plan.outputs) if name in held]
     mixed = tuple(name for name in outputs if held[name] == _MIXED or held[name].shift != 0)
     return Batch(size, tuple(name for name in outputs if name not in mixed), mixed)
+
+
+def _rows(plan: Plan, state: str) -> _Items | None:
+    """Return the axis of a state that has a row for each item of a batch."""
+    shape = plan.tensors[state].shape
+    return next((_Items(axis, 1) for axis, size in enumerate(shape) if not is_static(size)), None)
 
 
 def describe_batch(plan: Plan) -> list[str]:
