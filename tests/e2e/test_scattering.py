@@ -278,3 +278,28 @@ def test_an_index_outside_is_named_with_its_limit():
     limits = rf"\(SCATTER\): expected indices in \[0, {NODES}\), got .*{NODES}"
     with pytest.raises(InputError, match=limits):
         run(plan, (x, edges))
+
+
+class Gaps(nn.Module):
+    """Write where axes are indexed that lie apart."""
+
+    def forward(self, x, i, j):
+        whole, rows, pairs = x.clone(), x.clone(), x.clone()
+        whole[i, :, j] = x[:1, :, :1].mean()
+        rows[i, :, j] = torch.arange(2.0 * 5 * 6).view(2, 5, 6)
+        rows[:, i, :, j] = -1.5
+        rows[:, i, :, j] = torch.arange(6.0)[:2, None, None]
+        pairs[i[:, None], :, :, j[None]] = torch.arange(2.0 * 2 * 5 * 4).view(2, 2, 5, 4)
+        return whole, rows, pairs
+
+
+@pytest.mark.parametrize("dims", [None, {"x": {0: "n"}}])
+def test_writes_at_axes_apart_leave_the_tensor_in_place(dims):
+    arguments = torch.randn(4, 5, 4, 6), torch.tensor([1, -1]), torch.tensor([3, 0])
+    plan = taper_frontend.export(Gaps(), arguments, dynamic_axes=dims, verify="deep")
+    sizes = {plan.tensors[node.inputs[0]].shape for node in plan.nodes if node.op == "PERMUTE"}
+    assert not any(len(shape) == 4 for shape in sizes), "what is written to is not moved"
+    with pytest.raises(InputError):
+        session = taper_runtime.InferenceSession(plan)
+        feed = dict(zip(plan.inputs, (x.numpy() for x in arguments), strict=True))
+        session.run(None, feed | {"i": np.array([1, 4])})

@@ -1,5 +1,7 @@
 """Modules whose buffers have a row for each item of a batch: a state for each row."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,12 @@ import taper_frontend
 import taper_runtime
 from marks import NUMPY, STATE
 from taper_frontend import ExportError
+from taper_frontend.compiler.planning import join_plans
+from taper_frontend.verify import VerificationError
+from taper_runtime import InputError
+from taper_runtime.base.errors import RunTimeoutError
 from taper_runtime.plan.rows import find_batch
+from taper_runtime.reports.profile import profile_plan
 
 torch.set_num_threads(1)
 
@@ -193,7 +200,7 @@ class Draws(torch.nn.Module):
 
     def forward(self, x):
         self.total += x
-        return F.dropout(self.total, 0.5, training=True)
+        return self.total + torch.randn_like(self.total)
 
 
 def floats(*shape):
@@ -237,15 +244,14 @@ def example(kind, rows, seed=0):
     return torch.from_numpy(drawn if drawn.dtype == np.int64 else drawn.astype(np.float32))
 
 
-def exported(kind, rows=2, verify="deep"):
+def exported(kind, rows=2):
     _, _, axis, states = MODELS[kind]
-    module = made(kind, rows)
-    (argument,) = [name for name in ("ids", "x", "chunk") if name in module.forward.__code__.co_varnames[:2]]
     return taper_frontend.export(
-        module,
+        made(kind, rows),
         (example(kind, rows),),
-        dynamic_shapes={argument: {axis: "batch"}, **states},
-        verify=verify,
+        input_names=["input"],
+        dynamic_axes={"input": {axis: "batch"}, **states},
+        verify="deep",
     )
 
 
@@ -253,12 +259,15 @@ def exported(kind, rows=2, verify="deep"):
 BATCHES = [(0,), (0, 1), (0, 1), (1, 0, 2), (2,), (3, 1, 2, 0), (3, 1, 2, 0), (2, 0)]
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    ("kind", "rows"), [*((kind, 2) for kind in MODELS), ("decoder", 1), ("listener", 1)]
+)
 def test_rows_of_a_batch_are_sequences_by_themselves(kind, rows):
     """To torch's module of one row within rounding; to single runs too, with bits where told."""
     plan = exported(kind, rows)
-    assert [*plan.states] == [*MODELS[kind][3]] or {*plan.states} == {*MODELS[kind][3]}
+    assert {*plan.states} == {*MODELS[kind][3]}
+    if kind in ("decoder", "decoder, time first"):
+        assert all(map(plan.is_in_place, CACHES)), "no cache is copied"
     axis = MODELS[kind][2]
     apart = find_batch(plan).apart
     session = taper_runtime.InferenceSession(plan)
@@ -284,3 +293,217 @@ def test_rows_of_a_batch_are_sequences_by_themselves(kind, rows):
     for one, other in zip(together, single, strict=True):
         for state in plan.states:
             np.testing.assert_allclose(one.get(state), other.get(state), rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_keeps_what_each_row_begins_with(tmp_path):
+    plan = exported("recurrent", 3)
+    plan.save(tmp_path / "m.taper")
+    session = taper_runtime.InferenceSession(tmp_path / "m.taper")
+    states = [session.new_state() for _ in range(4)]
+    first = made("recurrent", 1).hidden.numpy()
+    for state in states:
+        np.testing.assert_array_equal(state.get("hidden"), first)
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    session.run(None, {"input": x}, state=states)
+    assert not np.array_equal(states[0].get("hidden"), first)
+    states[0].reset()
+    np.testing.assert_array_equal(states[0].get("hidden"), first)
+    for executor in ("compiled", "interpreted"):
+        profile = profile_plan(plan, {"input": x}, runs=1, threads=1, executor=executor)
+        assert profile.plan.first_value("hidden").shape == (4, 8)
+
+
+def test_random_rows_need_a_seed_of_the_run():
+    module = Draws(2).eval()
+    plan = taper_frontend.export(
+        module, (torch.ones(2, 3),), dynamic_axes={"x": ROW, "total": ROW}, verify="deep"
+    )
+    session = taper_runtime.InferenceSession(plan)
+    states = [session.new_state() for _ in range(3)]
+    options = taper_runtime.RunOptions()
+    options.seed = 1
+    x = np.arange(9, dtype=np.float32).reshape(3, 3)
+    session.run(None, {"x": x}, options, state=states)
+    np.testing.assert_array_equal(states[2].get("total"), x[2:])
+
+
+class Prompt(torch.nn.Module):
+    """Write a prompt of any length to the caches of a decoder."""
+
+    def __init__(self, decoder):
+        super().__init__()
+        self.embed, self.layers = decoder.embed, decoder.layers
+        self.register_buffer("position", decoder.position)
+
+    def forward(self, ids):
+        places = torch.arange(ids.shape[1])
+        x = self.embed(ids)
+        for layer in self.layers:
+            _, k, v = layer.qkv(layer.norm(x)).view(*ids.shape, 3, HEADS, -1).unbind(2)
+            layer.keys.index_copy_(2, places, k.transpose(1, 2))
+            layer.values.index_copy_(2, places, v.transpose(1, 2))
+        self.position.copy_((places[-1:] + 1).expand(ids.shape[0]))
+        return x.sum((1, 2))
+
+
+def test_entries_of_two_modules_share_rows():
+    """A prompt for one row joins a batch of others that are in the middle."""
+    decoder = made("decoder", 2)
+    states = {**CACHES, "position": ROW}
+    step = taper_frontend.export(
+        decoder, (example("decoder", 2),), dynamic_axes={"ids": ROW, **states}
+    )
+    prompt = taper_frontend.export(
+        Prompt(decoder).eval(),
+        (torch.tensor([[1, 2, 3], [4, 5, 6]]),),
+        dynamic_axes={"ids": {0: "batch", 1: "length"}, **states},
+    )
+    session = taper_runtime.InferenceSession(join_plans({"step": step, "prompt": prompt}))
+    together, single = ([session.new_state() for _ in range(3)] for _ in range(2))
+    for number, members in enumerate([(0,), (1, 0), (2, 1, 0)]):
+        new = members[0]
+        ids = {"ids": np.arange(number + 2)[None]}
+        for states in (together, single):
+            session.run(None, ids, state=[states[new]], entry="prompt")
+        feed = np.array([7, 8, 9])[: len(members)]
+        got = session.run(None, {"ids": feed}, state=[together[row] for row in members])[0]
+        for place, row in enumerate(members):
+            alone = session.run(None, {"ids": feed[[place]]}, state=single[row])[0]
+            np.testing.assert_allclose(got[[place]], alone, rtol=1e-5, atol=1e-6)
+    assert [int(state.get("position")[0]) for state in together] == [5, 5, 5]
+
+
+class Written(torch.nn.Module):
+    """Buffers that are written, read or shared in ways that a test chooses."""
+
+    def __init__(self, **buffers):
+        super().__init__()
+        self.forms = buffers
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+    def forward(self, x):
+        y = x
+        for name, value in self.forms.items():
+            if name != "table":
+                getattr(self, name).add_(x if value.dim() == 2 else 1)
+            y = y + getattr(self, name)
+        return y
+
+
+class Viewed(Written):
+    """A buffer that is read through a view too."""
+
+    def __init__(self):
+        super().__init__(a=torch.zeros(2, 3))
+        view = self.a[:, :1]
+        self.read = lambda: view
+
+    def forward(self, x):
+        self.a.add_(x)
+        return self.a + self.read()
+
+
+def zeros(*shape):
+    return torch.zeros(shape)
+
+
+@pytest.mark.parametrize(
+    ("module", "dims", "message"),
+    [
+        (
+            Written(a=zeros(2, 3)),
+            {"b": ROW},
+            r"of buffers that the module writes to \(a\), got 'b'",
+        ),
+        (Written(a=zeros(2, 3)), {"a": {2: "batch"}}, "state 'a': expected axes of 0 to 1, got 2"),
+        (
+            Written(a=zeros(2, 3)),
+            {"a": {0: "batch", 1: "n"}},
+            r"state 'a': expected one dimension, .* got \[0, 1\]",
+        ),
+        (Written(a=zeros(3, 3)), {"a": ROW}, "both called 'batch': expected equal sizes"),
+        (Written(a=torch.eye(2, 3)), {"a": ROW}, "state 'a' was to vary.*expected equal rows"),
+        (Written(a=zeros(2, 3), table=zeros(2, 3)), {"a": ROW, "table": ROW}, "only reads"),
+        (Written(a=zeros(2, 3), steps=zeros()), {"a": ROW}, "state 'steps': expected a dimension"),
+        (Viewed(), {"a": ROW}, "state 'a': expected a buffer that the module finds in itself"),
+        (
+            Written(a=zeros(2, 3)),
+            {"a": {0: torch.export.Dim("batch", min=2)}},
+            "state 'a': expected a batch from 1 on",
+        ),
+    ],
+)
+def test_states_that_cannot_be_rows(module, dims, message):
+    x = dims["a"] if "min=2" in repr(dims) else ROW
+    with pytest.raises(ExportError, match=message):
+        taper_frontend.export(module, (torch.ones(2, 3),), dynamic_shapes={"x": x, **dims})
+
+
+def test_a_state_of_one_row_is_refused_for_its_reason():
+    """Not captured again with a batch that does not vary, as examples of one row else are."""
+    module = Written(a=zeros(1, 3), steps=zeros())
+    with pytest.raises(ExportError, match="state 'steps': expected a dimension"):
+        taper_frontend.export(module, (torch.ones(1, 3),), dynamic_axes={"x": ROW, "a": ROW})
+
+
+def test_an_unknown_name_is_no_output_either():
+    with pytest.raises(ExportError, match=r"inputs \(x\), states \(a\) or outputs .*, got 'c'"):
+        taper_frontend.export(
+            Written(a=zeros(2, 3)), (torch.ones(2, 3),), dynamic_axes={"x": ROW, "a": ROW, "c": ROW}
+        )
+
+
+@pytest.mark.parametrize("depth", ["outputs", True, "deep"])
+def test_verification_finds_a_wrong_row(depth):
+    """A pass that lets all rows begin again with the first one's value."""
+
+    def break_rows(graph):
+        (state,) = graph.states
+        made = graph.producer(state.next)
+        if made is None or made.op == "EXPAND":
+            return False
+        shape = graph.tensors[state.name].shape
+        one = graph.add_node("SLICE", [state.next], {"axis": 0, "start": 0, "stop": 1})
+        graph.set_next("hidden", graph.add_node("EXPAND", [one], {"shape": shape}))
+        return True
+
+    module = made("recurrent", 2)
+    options = {"dynamic_axes": {"x": ROW, "hidden": ROW}, "verify": depth}
+    args = (example("recurrent", 2),)
+    taper_frontend.export(module, args, **options, passes=())
+    with pytest.raises(VerificationError, match="output 'output' differs"):
+        taper_frontend.export(module, args, **options, passes=[break_rows])
+
+
+def test_wrong_lists_of_states_of_an_exported_plan():
+    plan = exported("recurrent")
+    session, other = (taper_runtime.InferenceSession(plan) for _ in range(2))
+    a, b = session.new_state(), session.new_state()
+    feed = {"input": np.ones((2, 6), np.float32)}
+    for given, message in (
+        ([a], "expected 2 states"),
+        (a, "expected 2 states"),
+        (None, "expected 2 states"),
+        ([a, a], "different states"),
+        ([a, other.new_state()], "of this session"),
+    ):
+        with pytest.raises(InputError, match=message):
+            session.run(None, feed, state=given)
+    held = threading.Event(), threading.Event()
+
+    def hold():
+        with a.take(None):
+            held[0].set()
+            held[1].wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held[0].wait(60)
+    options = taper_runtime.RunOptions()
+    options.timeout_s = 0.05
+    with pytest.raises(RunTimeoutError):  # a run over a state that another run has
+        session.run(None, feed, options, state=[b, a])
+    held[1].set()
+    thread.join()
+    session.run(None, feed, state=[b, a])

@@ -25,7 +25,7 @@ from taper_frontend.errors import (
     NarrowSizeError,
     UnsupportedOpError,
 )
-from taper_frontend.request.dims import state_axes, told_range, torch_shapes
+from taper_frontend.request.dims import check_equal, state_axes, told_range, torch_shapes
 from taper_frontend.request.program_inputs import read_inputs
 from taper_frontend.request.refusals import is_about_dims, of_dims
 from taper_runtime.base.records import NamedTuple
@@ -93,6 +93,7 @@ def attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
     with attributes_as_buffers(request.module, request.args, request.kwargs) as notes:
         states = state_axes(request.module, request.others, are_outputs=request.are_outputs)
         axes = [*states, *request.axes]
+        check_equal(axes)
         return _attempt(request._replace(notes=[*request.notes, *notes], axes=axes), use)
 
 

@@ -16,7 +16,7 @@ from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.indexing import as_index, locate
 from taper_frontend.lowering.shape import diagonal_places
 from taper_runtime.base.sizes import bounds
-from taper_runtime.ops.rules import replace
+from taper_runtime.ops.rules import broadcast, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,6 +120,8 @@ def index_put(
     masks = [name for name in indices if name is not None and ctx.dtype(name) == "bool"]
     if masks and _is_same_everywhere(ctx, x, indices, values):
         return _put_by_mask(ctx, x, indices, values, accumulate)
+    if not masks:
+        indices, values = _between(ctx, x, indices, values)
     located = locate(ctx, x, indices, lambda axis: _rows(ctx, x, indices, values)[axis])
     if located is None:
         values = ctx.expand(values, ctx.shape(x))
@@ -139,6 +141,39 @@ def index_put(
         y = ctx.emit("WRITE", [located.source, places, src], axis=located.axis)
     y = ctx.reshape(y, [ctx.shape(x)[axis] for axis in located.order])
     return ctx.permute(y, np.argsort(located.order).tolist())
+
+
+def _between(
+    ctx: Lowering, x: str, indices: Sequence[str | None], values: str
+) -> tuple[Sequence[str | None], str]:
+    """Index the axes between indexed ones too, with all their places.
+
+    The indexed axes then lie side by side, and what is written to stays where it is: a state can be
+    written in place. There are more places, though never more than values.
+    """
+    given = [axis for axis, name in enumerate(indices) if name is not None]
+    if not given or given[-1] - given[0] == len(given) - 1:
+        return indices, values
+    shape = ctx.shape(x)
+    spot = broadcast("index_put", [ctx.shape(name) for name in indices if name is not None])
+    before = given[0]
+    gaps = [axis for axis in range(before, given[-1]) if axis not in given]
+    after = shape[given[-1] + 1 :]
+    filled: list[str | None] = [None] * before
+    for axis in range(before, given[-1] + 1):
+        name = indices[axis]
+        if name is None:
+            places = ctx.emit("ARANGE", [], start=0, stop=shape[axis])
+            behind = len(gaps) - gaps.index(axis) - 1
+            filled.append(ctx.reshape(places, (shape[axis], *[1] * behind)))
+        else:
+            filled.append(ctx.reshape(name, (*ctx.shape(name), *[1] * len(gaps))))
+    # torch has the places of the indices first
+    wide = (*spot, *shape[:before], *(shape[axis] for axis in gaps), *after)
+    values = ctx.expand(values, wide)
+    first = range(len(spot), len(spot) + before)
+    order = [*first, *range(len(spot)), *range(len(spot) + before, len(wide))]
+    return filled, ctx.permute(values, order)
 
 
 def _put_by_mask(

@@ -394,7 +394,7 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
     Raises
     ------
     ExportError
-        If one does not that had to, or two of one name are different sizes.
+        If one does not that had to.
     """
     dims = Dims({}, frozenset(), [])
     ranged: set[str] = set()
@@ -411,7 +411,6 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
             dims.names.setdefault(symbols[0], axis.name)
         if isinstance(axis.dim, Dim) or getattr(axis.dim, "min", None) is not None:
             ranged.update(symbols)
-    _check_equal(axes)
     _name_ints(dims.names, inputs, ints)
     _name_by_place(dims.names, inputs)
     return dims._replace(ranged=frozenset(ranged))
@@ -589,6 +588,24 @@ def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:
             )
 
 
+def check_equal(axes: Sequence[Axis]) -> None:
+    """Check that dimensions of one name can be one size.
+
+    Raises
+    ------
+    ExportError
+        Naming two that are not.
+    """
+    first: dict[str, Axis] = {}
+    for axis in axes:
+        other = first.setdefault(axis.name, axis) if axis.name else axis
+        if other.size != axis.size and not hasattr(axis.dim, "root"):
+            raise ExportError(
+                f"{other.where} and {axis.where} are both called {axis.name!r}: expected equal "
+                f"sizes in the example, got {other.size} and {axis.size}"
+            )
+
+
 def limits(factor: int, addend: int, low: int, high: int) -> str:
     """Say in words which sizes ``factor * v + addend`` takes for ``v`` from low to high."""
     least, most = factor * low + addend, factor * high + addend
@@ -640,18 +657,6 @@ def _note_of_decision(way: Decision) -> Note:
         f"example, where {way.condition} holds, and may be wrong for others, such as {sizes}; "
         "give the sizes ranges in which it holds, or export the other way apart",
     )
-
-
-def _check_equal(axes: Sequence[Axis]) -> None:
-    """Check that dimensions of one name can be one size."""
-    first: dict[str, Axis] = {}
-    for axis in axes:
-        other = first.setdefault(axis.name, axis) if axis.name else axis
-        if other.size != axis.size and not hasattr(axis.dim, "root"):
-            raise ExportError(
-                f"{other.where} and {axis.where} are both called {axis.name!r}: expected equal "
-                f"sizes in the example, got {other.size} and {axis.size}"
-            )
 
 
 def _spell(path: Any) -> str:

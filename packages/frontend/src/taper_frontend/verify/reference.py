@@ -286,7 +286,7 @@ def _batch_axes(program: ExportedProgram) -> dict[str, int]:
         target: axis
         for name, target in program.graph_signature.inputs_to_buffers.items()
         for axis, size in enumerate(nodes[name].meta["val"].shape)
-        if isinstance(size, torch.SymInt)
+        if isinstance(size, torch.SymInt) and not size.node.expr.is_number
     }
 
 
