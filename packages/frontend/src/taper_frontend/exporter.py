@@ -83,11 +83,14 @@ def export(
         size. A ``Dim`` has to vary over its whole range; a string or ``Dim.AUTO`` as far as the
         model allows. An int among the arguments that has a name there, ``(None, "steps")``, or
         ``Dim.DYNAMIC``, is an input of the plan: a scalar of int64, from 0 on where shapes depend
-        on it.
+        on it. A dict may also name buffers that the module writes to, and tensors in its plain
+        attributes, as the plan names these states: ``{"x": {0: "batch"}, "cache": {0: "batch"}}``.
+        All states then have a row for each item of the batch, which begins as the buffer's rows
+        do, and a run takes a list of :class:`~taper_runtime.State`.
     dynamic_axes : mapping of str to mapping or sequence, optional
         The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
-        {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. Outputs may stand there too;
-        their shapes follow from the model.
+        {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. States may stand there as in
+        ``dynamic_shapes``. Outputs may stand there too; their shapes follow from the model.
     passes : sequence of callable or str, optional
         The graph pipeline: ``(Graph) -> bool`` each, in order, or the name of a stage or pass. The
         default is :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is
@@ -151,7 +154,7 @@ def export(
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
-        ``Dim`` lets vary, or the module cannot run the example, or the plan's results differ from
+        ``Dim`` lets vary, or states cannot have a row for each item of a batch, or the module cannot run the example, or the plan's results differ from
         the module's, or ``metadata`` is not text, or ``trace`` cannot be written, or the
         checkpoint lacks a tensor or has one of another shape or dtype (all of them are listed), or
         there is no room for the plan's constants, or a name among ``passes`` is unknown.
