@@ -260,24 +260,22 @@ def test_attacks_are_refused(attack, tmp_path):
     assert field in (None, caught.value.field), caught.value
 
 
-def test_a_constant_may_not_take_the_place_of_a_weight():
+def test_a_constant_may_not_take_the_place_of_a_weight(tmp_path):
     plan = weighted_plan()
     renamed = WeightSpec("b2", "buffer", "float32", (8,))
-    with pytest.raises(PlanFormatError, match="keeps this name for weights"):
-        validate(
-            plan._replace(
-                tensors={
-                    **plan.tensors,
-                    "weight/x": plan.tensors["keep"]._replace(name="weight/x"),
-                },
-                placements={
-                    **plan.placements,
-                    "weight/x": plan.placements["keep"]._replace(root="weight/x"),
-                },
-                constants={**plan.constants, "weight/x": plan.constants["keep"]},
-                weights={**plan.weights, "b2": renamed},
-            )
-        )
+    named = plan._replace(
+        tensors={**plan.tensors, "weight/x": plan.tensors["keep"]._replace(name="weight/x")},
+        placements={
+            **plan.placements,
+            "weight/x": plan.placements["keep"]._replace(root="weight/x"),
+        },
+        constants={**plan.constants, "weight/x": plan.constants["keep"]},
+        weights={**plan.weights, "b2": renamed},
+    )
+    for use in (lambda: named.save(tmp_path / "m.taper"), named.fingerprint):
+        with pytest.raises(PlanFormatError, match="keeps this name for weights") as caught:
+            use()
+        assert caught.value.field == "plan.tensors['weight/x']"
 
 
 def test_a_constant_that_no_recipe_computes_needs_its_data():

@@ -154,9 +154,10 @@ def export(
         Listing every node that cannot be exported, with its reason and source line.
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
-        ``Dim`` lets vary, or states cannot have a row for each item of a batch, or the module cannot run the example, or the plan's results differ from
-        the module's, or ``metadata`` is not text, or ``trace`` cannot be written, or the
-        checkpoint lacks a tensor or has one of another shape or dtype (all of them are listed), or
+        ``Dim`` lets vary, or states cannot have a row for each item of a batch, or the module
+        cannot run the example, or the plan's results differ from the module's, or ``metadata`` is
+        not text, or ``trace`` cannot be written, or the checkpoint lacks a tensor or has one of
+        another shape or dtype (all of them are listed), or
         there is no room for the plan's constants, or a name among ``passes`` is unknown.
 
     Warns

@@ -1,15 +1,15 @@
 """Describe each field of a plan once: its key in the file, how it is written and read, its feature.
 
-Writer, reader and the list of features follow from :data:`PLAN_FIELDS` and :data:`ENTRY_FIELDS`;
-docs/adding-a-format-feature.md adds a field. What gives the others their names (tensors, nodes,
-arrays, entries) is not in the tables.
+Writer, reader and the list of features follow from :data:`PLAN_FIELDS`, :data:`ENTRY_FIELDS` and
+:data:`ARRAY_FIELDS`; docs/adding-a-format-feature.md adds fields. What gives the others their names
+(tensors, nodes, samples, entries) is not in the tables.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.base.checks import fail
+from taper_runtime.base.checks import WEIGHT_PREFIX, fail, tensor_field
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size, variables
@@ -19,7 +19,9 @@ from taper_runtime.file.stored_recipes import read_recipes, write_recipes
 from taper_runtime.plan.features import SHOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    import numpy as np
 
     from taper_runtime.plan.plan import Entry, Plan
     from taper_runtime.plan.replaceable import WeightSpec
@@ -50,6 +52,27 @@ class FileField(NamedTuple):
     read: Callable[[Any, str], Any] | None
     feature: str = ""
     optional: bool = False
+
+
+class ArrayField(NamedTuple):
+    """One field of a plan that is arrays by name, which the file has as tensors.
+
+    Attributes
+    ----------
+    name : str
+        Of the attribute of :class:`.Plan`, a mapping of str to array.
+    prefix : str
+        What stands before the names in the file.
+    feature : str
+        As of :class:`FileField`. Only where a file lists it are tensors of the prefix this field's.
+    dtype : callable
+        ``(plan, name) -> str``: Taper's dtype of an array, as numpy's may not tell.
+    """
+
+    name: str
+    prefix: str
+    feature: str
+    dtype: Callable[[Plan, str], str]
 
 
 # -- weights ---------------------------------------------------------------------------------------
@@ -149,14 +172,22 @@ ENTRY_FIELDS = (
     FileField("origins", _write_origins, _read_origins, "origins"),
 )
 
+#: What a plan has once that is arrays; those without a prefix come first.
+ARRAY_FIELDS = (
+    ArrayField("constants", "", "", lambda plan, name: plan.tensors[name].storage.dtype),
+    ArrayField("originals", WEIGHT_PREFIX, "weights", lambda plan, name: plan.weights[name].dtype),
+)
+
 #: All that plans of this version may make use of, in alphabetical order.
-FEATURES = tuple(sorted({*SHOWN, *(f.feature for f in (*PLAN_FIELDS, *ENTRY_FIELDS))} - {""}))
+FEATURES = tuple(
+    sorted({*SHOWN, *(f.feature for f in (*PLAN_FIELDS, *ENTRY_FIELDS, *ARRAY_FIELDS))} - {""})
+)
 
 
 def features(plan: Plan) -> list[str]:
     """Return the features that a plan makes use of, in alphabetical order."""
     used = {name for name, is_used in SHOWN.items() if is_used(plan)}
-    used |= {field.feature for field in PLAN_FIELDS if getattr(plan, field.name)}
+    used |= {f.feature for f in (*PLAN_FIELDS, *ARRAY_FIELDS) if getattr(plan, f.name)}
     for entry in (plan, *plan.entries.values()):
         used |= {field.feature for field in ENTRY_FIELDS if getattr(entry, field.name)}
     return [name for name in FEATURES if name in used]
@@ -192,3 +223,35 @@ def read_fields(item: dict[str, Any], fields: tuple[FileField, ...]) -> Iterator
                 raise PlanFormatError(f"plan.{field.name}", "is missing")
         elif field.read is not None:
             yield field.name, field.read(item[field.name], f"plan.{field.name}")
+
+
+def write_arrays(plan: Plan) -> Iterator[tuple[str, np.ndarray, str]]:
+    """Yield the name in the file, the value and the dtype of each array that a plan has once.
+
+    Raises
+    ------
+    PlanFormatError
+        If a constant has a name that the file keeps for another field of the plan.
+    """
+    used = features(plan)
+    kept = {field.prefix: field.feature for field in ARRAY_FIELDS if field.feature in used}
+    for field in ARRAY_FIELDS:
+        for name, array in getattr(plan, field.name).items():
+            for prefix, feature in kept.items() if not field.prefix else ():
+                if name.startswith(prefix):
+                    reason = f"the file keeps this name for {feature}"
+                    raise PlanFormatError(tensor_field(name), reason)
+            yield field.prefix + name, array, field.dtype(plan, name)
+
+
+def read_arrays(
+    arrays: dict[str, np.ndarray], features: Collection[str]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return the arrays of each field of a plan that lists these features."""
+    first, *others = ARRAY_FIELDS
+    found: dict[str, dict[str, np.ndarray]] = {first.name: arrays}
+    for field in others:
+        if field.feature in features:
+            own = [name for name in arrays if name.startswith(field.prefix)]
+            found[field.name] = {name.removeprefix(field.prefix): arrays.pop(name) for name in own}
+    return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.base.checks import WEIGHT_PREFIX
 from taper_runtime.file.container import dump_json
+from taper_runtime.file.fields import write_arrays
 from taper_runtime.file.writer import to_document
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def fingerprint(plan: Plan) -> str:
         If attrs or trees are not plain data.
     """
     digest = sha256(dump_json(_computed(to_document(plan))).encode())
-    arrays = {**plan.constants, **{f"{WEIGHT_PREFIX}{n}": a for n, a in plan.originals.items()}}
+    arrays = {name: array for name, array, _ in write_arrays(plan)}
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(dump_json([name, str(array.dtype), list(array.shape)]).encode())

@@ -12,7 +12,6 @@ from taper_runtime.base.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
     SAMPLE_PREFIX,
-    WEIGHT_PREFIX,
     check_attr_items,
     check_name,
     check_variable,
@@ -44,6 +43,7 @@ from taper_runtime.file.fields import (
     PLAN_FIELDS,
     features,
     keys,
+    read_arrays,
     read_fields,
 )
 from taper_runtime.file.mapping import mapped
@@ -214,19 +214,16 @@ def _read_plan(
     buffer: bytes | mmap, document: Any, stored: Mapping[str, StoredArray], limits: Limits
 ) -> Plan:
     """Build a plan from its own document, and from its tensors by the names in it."""
-    has_weights = type(document) is dict and "weights" in document
-    constants, samples, originals = {}, {}, {}
+    arrays, samples = {}, {}
     base = address(buffer)
     for name, entry in watched(stored.items()):
         array = map_array(buffer, entry, base)
         if name.startswith(SAMPLE_PREFIX):
             samples[name.removeprefix(SAMPLE_PREFIX)] = array
-        elif has_weights and name.startswith(WEIGHT_PREFIX):
-            originals[name.removeprefix(WEIGHT_PREFIX)] = array
         else:
-            constants[name] = array
+            arrays[name] = array
     chars = Budget("plan", "expression_chars", limits.expression_chars)
-    plan = _from_document(document, constants, samples, originals, chars)
+    plan = _from_document(document, arrays, samples, chars)
     validate(plan, limits)
     if document["features"] != features(plan):
         fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
@@ -259,9 +256,8 @@ def _check_version(document: Any) -> None:
 
 def _from_document(
     document: Any,
-    constants: dict[str, np.ndarray],
+    arrays: dict[str, np.ndarray],
     samples: dict[str, np.ndarray],
-    originals: dict[str, np.ndarray],
     chars: Budget,
 ) -> Plan:
     """Build the plan from its JSON. :func:`validate` checks the values inside."""
@@ -272,6 +268,8 @@ def _from_document(
             known = ", ".join(FEATURES)
             fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
     check_object(document, _PLAN_KEYS, "plan", _PLAN_OPTIONS)
+    # features that it does not list are told of when it has been read
+    hidden = [field.feature for field in PLAN_FIELDS if field.name in document]
     metadata = from_json(document["metadata"], "plan.metadata")
     if type(metadata) is not dict:
         fail("plan.metadata", "expected an object", metadata)
@@ -281,12 +279,11 @@ def _from_document(
     default = _entry(document, by_entry.get(document["default"], samples), chars)
     return Plan(
         **default._asdict(),
-        constants=constants,
-        originals=originals,
         metadata=metadata,
         default=document["default"],
         entries={n: _other(n, item, by_entry[n], chars) for n, item in entries.items()},
         **dict(read_fields(document, PLAN_FIELDS)),
+        **read_arrays(arrays, {*listed, *hidden}),
     )
 
 

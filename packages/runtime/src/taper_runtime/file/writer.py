@@ -6,7 +6,7 @@ import os
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.base.checks import SAMPLE_PREFIX, WEIGHT_PREFIX, check_name
+from taper_runtime.base.checks import SAMPLE_PREFIX, check_name
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import flag
 from taper_runtime.file import FORMAT, FORMAT_VERSION
@@ -16,6 +16,7 @@ from taper_runtime.file.fields import (
     PLAN_FIELDS,
     features,
     size_text,
+    write_arrays,
     write_fields,
 )
 from taper_runtime.file.mapping import check_path
@@ -109,12 +110,8 @@ def _stored(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, TensorType]]:
     arrays: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
     functions: dict[str, Plan | Entry] = {plan.default: plan, **plan.entries}
-    for name, array in plan.constants.items():
-        arrays[name] = array
-        types[name] = TensorType(plan.tensors[name].storage.dtype, array.shape)
-    for name, array in plan.originals.items():
-        arrays[WEIGHT_PREFIX + name] = array
-        types[WEIGHT_PREFIX + name] = plan.weights[name].type
+    for name, array, dtype in write_arrays(plan):
+        arrays[name], types[name] = array, TensorType(dtype, array.shape)
     for entry, function in functions.items():
         prefix = f"{SAMPLE_PREFIX}{entry}/" if plan.entries else SAMPLE_PREFIX
         for name, array in function.samples.items():

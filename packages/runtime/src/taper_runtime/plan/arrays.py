@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from taper_runtime.base.checks import fail, tensor_field
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, PlanFormatError
@@ -14,8 +16,6 @@ from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.plan import STORED, TensorSpec
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from taper_runtime.ops.opdef import Shape
     from taper_runtime.plan.plan import Plan
 
@@ -60,23 +60,47 @@ def check_samples(plan: Plan) -> None:
 def check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
     """Check that ``array`` stores a tensor of ``spec``, and that kernels can read it by address."""
     dtype, shape, _ = spec.storage
-    as_stored = "" if spec.format == PLAIN else f" in format {spec.format}"
-    if array.dtype != DTYPES[dtype].storage:
-        fail(
-            f"{field}.dtype", f"expected data of the tensor's {dtype}{as_stored}", str(array.dtype)
-        )
     if spec.role == "state":  # along the batch it is what each row begins with
         shape = tuple([1 if type(size) is Size else size for size in shape])
-    sized = spec.role == "input" and any(isinstance(size, Size) for size in shape)
-    if array.shape != shape and not sized:  # shapes with size variables are checked together
+    if spec.role == "input" and any(isinstance(size, Size) for size in shape):
+        shape = getattr(array, "shape", shape)  # shapes with size variables are checked together
+    as_stored = "" if spec.format == PLAIN else f" in format {spec.format}"
+    check_stored(array, dtype, shape, field, f"the tensor's{as_stored}")
+    if spec.dtype == "bool" and apart_if_large(_largest_byte, array) > 1:
+        raise PlanFormatError(field, "expected only bytes 0 and 1 in the data of a bool tensor")
+
+
+def check_stored(
+    array: object, dtype: str, shape: Shape, field: str, whose: str = "expected"
+) -> None:
+    """Check an array that stands in the file: its dtype and shape, and that it lies there as it is.
+
+    Parameters
+    ----------
+    array : object
+    dtype : str
+        The name of one of Taper's.
+    shape : tuple of int
+    field : str
+        What an error names.
+    whose : str
+        Whose dtype and shape these are.
+
+    Raises
+    ------
+    PlanFormatError
+        If it is no such array, C-contiguous and aligned.
+    """
+    if not isinstance(array, np.ndarray):
+        fail(field, "expected an array", array)
+    if array.dtype != DTYPES[dtype].storage:
+        fail(f"{field}.dtype", f"expected data of {whose} {dtype}", str(array.dtype))
+    if array.shape != shape:
         raise PlanFormatError(
-            f"{field}.shape",
-            f"the tensor's{as_stored} is {list(shape)}, its data's {list(array.shape)}",
+            f"{field}.shape", f"{whose} is {list(shape)}, its data's {list(array.shape)}"
         )
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise PlanFormatError(field, "expected C-contiguous, aligned data")
-    if spec.dtype == "bool" and apart_if_large(_largest_byte, array) > 1:
-        raise PlanFormatError(field, "expected only bytes 0 and 1 in the data of a bool tensor")
 
 
 def _largest_byte(array: np.ndarray) -> int:

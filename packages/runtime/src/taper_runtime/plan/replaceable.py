@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.base.buffers import aligned_copy, is_aligned
-from taper_runtime.base.checks import WEIGHT_PREFIX, check_text, check_type, fail, tensor_field
+from taper_runtime.base.checks import check_text, check_type, fail
 from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError, OpError, PlanFormatError
 from taper_runtime.base.loading import apart, watched
@@ -393,6 +393,3 @@ def _check_derived(plan: Plan) -> None:
         name = min(wrong)
         expected = "expected its data" if name in needed else "expected no data"
         raise PlanFormatError(f"plan.weights[{name!r}]", f"{expected}, as recipes say")
-    for name in plan.tensors if plan.weights else ():
-        if name.startswith(WEIGHT_PREFIX):
-            raise PlanFormatError(tensor_field(name), "the file keeps this name for weights")

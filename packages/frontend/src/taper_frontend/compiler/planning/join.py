@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from taper_frontend.compiler.planning.join_weights import WeightJoiner, digest
 from taper_frontend.errors import ExportError
 from taper_runtime.base.checks import check_name
-from taper_runtime.file.fields import PLAN_FIELDS
+from taper_runtime.file.fields import ARRAY_FIELDS, PLAN_FIELDS
 from taper_runtime.plan.plan import STORED, Block, Entry, Placement, Plan
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
-
-    import numpy as np
 
     from taper_runtime.plan.plan import PlanNode, TensorSpec
     from taper_runtime.plan.recipes import RecipeStep
@@ -79,7 +79,7 @@ def _check_states(plans: Mapping[str, Plan]) -> None:
     for entry, plan in plans.items():
         for name in plan.states:
             before = plans[owners.setdefault(name, entry)]
-            if before.tensors[name].type != plan.tensors[name].type or not _same(
+            if before.tensors[name].type != plan.tensors[name].type or not _is_equal(
                 before.first_value(name), plan.first_value(name)
             ):
                 raise ExportError(
@@ -104,22 +104,25 @@ def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
         If an item differs between two plans.
     """
     joined: dict[str, Any] = {}
-    for field in PLAN_FIELDS:
-        # handled by the joiner, because they name constants, which it renames
-        if field.feature == "weights":
+    for field in (*PLAN_FIELDS, *ARRAY_FIELDS):
+        # handled by the joiner, because they are constants or name them, which it renames
+        if field.feature == "weights" or field.name == "constants":
             continue
         items = joined[field.name] = {}
         for name, plan in plans.items():
             for key, value in getattr(plan, field.name).items():
-                if items.setdefault(key, value) != value:
+                if not _is_equal(items.setdefault(key, value), value):
                     raise ExportError(
                         f"{field.name}[{key!r}] of {name!r}: expected that of the plans before"
                     )
     return joined
 
 
-def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.tobytes() == b.tobytes()
+def _is_equal(a: Any, b: Any) -> bool:
+    """Whether two items of a field are equal, arrays in all bytes."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
+    return bool(a == b)
 
 
 class _Joiner:
