@@ -180,15 +180,15 @@ def _with_larger_examples(
         doubled = batches if len(batches) < len(doubled) else []
 
 
-class _Example(NamedTuple):
-    """What a module is captured with."""
+class LargerExample(NamedTuple):
+    """Arguments and states that a module is captured with."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     states: dict[str, torch.Tensor]
 
 
-def _doubled(request: Request, axes: Sequence[Axis]) -> _Example:
+def _doubled(request: Request, axes: Sequence[Axis]) -> LargerExample:
     """Return arguments and states with the rows along these axes twice."""
     leaves, spec = tree_flatten((request.args, request.kwargs))
     ints, states = request.ints, request.states
@@ -199,7 +199,8 @@ def _doubled(request: Request, axes: Sequence[Axis]) -> _Example:
         else:
             place = places[axis.tensor]
             leaves[place] = torch.cat([leaves[place]] * 2, axis.axis)
-    return _Example(*tree_unflatten(leaves, spec), states)
+    args, kwargs = tree_unflatten(leaves, spec)
+    return LargerExample(args, kwargs, states)
 
 
 def _varies(inputs: ProgramInputs, axis: Axis) -> bool:

@@ -101,7 +101,7 @@ class TensorPlaces:
         named = dict(pair for tensors in every for pair in tensors(remove_duplicate=False))
         wanted = {id(named[name]): name for name in names}
         self._module = module
-        self._registered = [
+        self._registered: list[tuple[dict[str, Any], str, str]] = [
             (store, key, wanted[id(tensor)])
             for part in module.modules()
             for store in (part._parameters, part._buffers)

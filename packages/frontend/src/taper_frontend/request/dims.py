@@ -68,7 +68,7 @@ class Axis(NamedTuple):
         Whether it is an error if the model fixes it.
     """
 
-    tensor: int
+    tensor: int | None
     axis: int
     input: str
     source: str
@@ -90,8 +90,8 @@ class Axis(NamedTuple):
 
     def captured_by(self, inputs: ProgramInputs) -> Any:
         """Return its size in a program, as torch has it."""
-        is_state = self.tensor is None
-        node = inputs.buffers[self.input] if is_state else inputs.nodes[self.tensor]
+        buffers, nodes = inputs.buffers, inputs.nodes
+        node = buffers[self.input] if self.tensor is None else nodes[self.tensor]
         return node.meta["val"].shape[self.axis]
 
     @property

@@ -104,6 +104,4 @@ def make_request(
     baked = {names[i]: leaf for i, leaf in enumerate(leaves) if i not in inputs}
     notes = [*of_mode(module), *of_arguments(baked)]
     are_outputs = options.dynamic_axes is not None
-    return Request(
-        module, *own, axes, ints, notes, options.input_names, others, are_outputs
-    )
+    return Request(module, *own, axes, ints, notes, options.input_names, others, are_outputs)

@@ -244,9 +244,7 @@ def write_arrays(plan: Plan) -> Iterator[tuple[str, np.ndarray, str]]:
             yield field.prefix + name, array, field.dtype(plan, name)
 
 
-def read_arrays(
-    arrays: dict[str, np.ndarray], features: Collection[str]
-) -> dict[str, dict[str, np.ndarray]]:
+def read_arrays(arrays: dict[str, np.ndarray], features: Collection[str]) -> dict[str, Any]:
     """Return the arrays of each field of a plan that lists these features."""
     first, *others = ARRAY_FIELDS
     found: dict[str, dict[str, np.ndarray]] = {first.name: arrays}
