@@ -71,9 +71,10 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         help="whether a session can load other weights (default: fixed)",
     )
     parser.add_argument(
-        "--winograd",
+        "--packing",
         choices=("stored", "at_open"),
-        help="whether the file has Winograd's tiles, or sessions make them (default: stored)",
+        help="whether the file has packed weights, or plain ones that sessions pack "
+        "(default: stored)",
     )
     parser.add_argument(
         "--trace",

@@ -27,7 +27,7 @@ from taper_frontend.request.request import make_request
 from taper_frontend.verify import Reference, VerificationError, verify_plan
 from taper_runtime.base.errors import InputError
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.replaceable import without_tiles
+from taper_runtime.plan.replaceable import without_packed
 
 if TYPE_CHECKING:
     import os
@@ -60,7 +60,7 @@ def export(
     checkpoint: str | os.PathLike[str] | None = None,
     trace: str | os.PathLike[str] | None = None,
     weights: str = "fixed",
-    winograd: str = "stored",
+    packing: str = "stored",
 ) -> Plan:
     """Export a model to a plan.
 
@@ -136,11 +136,12 @@ def export(
         ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
         persistent buffers. The compiler then does not look at the values, and the plan keeps those
         from which constants are computed; see ``docs/how-to/swap-weights.md``.
-    winograd : str
-        Where the tiles come from that 3x3 convolutions read in Winograd's form: ``"stored"`` in the
-        plan, or made ``"at_open"`` by each session from the plain weights, of which they have 4
-        times, or 16/9 of, the bytes. A smaller file, which opens more slowly, and whose tiles are
-        memory of each process; see ``docs/results/winograd.md``. Runs give the same bits.
+    packing : str
+        Where weights come from in the formats that kernels read, such as panels or Winograd's
+        tiles: ``"stored"`` in the plan, or made ``"at_open"`` by each session from plain weights.
+        Then the plan has the plain weights and recipes alone: a smaller file, which opens more
+        slowly, and whose packed weights are memory of each process; see
+        ``docs/design/weights.md``. Runs give the same bits. Quantized weights stay as they are.
 
     Returns
     -------
@@ -181,7 +182,7 @@ def export(
         checkpoint=checkpoint,
         trace=trace_path(trace),
         weights=weights,
-        winograd=winograd,
+        packing=packing,
     )
     options.check()
     with show_progress(progress) as step:
@@ -192,8 +193,8 @@ def export(
         else:
             plan = _export_program(model, options, step)
         check_axes(options.dynamic_axes or {}, plan)
-    if options.tiles_at_open:
-        plan = without_tiles(plan)
+    if options.packs_at_open:
+        plan = without_packed(plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     if metadata:
         plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})

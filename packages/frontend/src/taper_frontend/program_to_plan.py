@@ -23,7 +23,7 @@ from taper_frontend.verify import InspectedPlan
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.plan.replaceable import without_tiles
+from taper_runtime.plan.replaceable import without_packed
 from taper_runtime.plan.trees import TENSORS, with_leaves
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def compile_lowered(
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
             weights=lowered.weights,
-            tiles_at_open=options.tiles_at_open,
+            packed_at_open=options.packs_at_open,
         )
     except PlanFormatError as error:
         if not graph.sizes:
@@ -216,7 +216,7 @@ def compile_lowered(
         *captured.notes,
         *dims.notes,
         *of_ranges(lowered, inputs, captured.axes, dims.names),
-        *of_plan(without_tiles(plan) if options.tiles_at_open else plan, weights),
+        *of_plan(without_packed(plan) if options.packs_at_open else plan, weights),
         *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})

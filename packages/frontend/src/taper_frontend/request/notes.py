@@ -139,7 +139,7 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
         tiles = sum(plan.constants[name].nbytes for name in transformed)
         text += (
             f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
-            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; winograd='at_open' leaves the "
+            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; packing='at_open' leaves the "
             "tiles out of the file, and each session makes them"
         )
     else:

@@ -11,6 +11,7 @@ from taper_frontend.compiler.partition import Regions, find_backend
 from taper_frontend.compiler.pass_registry import registered_among
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.keep import Keep
+from taper_runtime.base.option_values import PACKING
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 #: What ``weights`` of an export may be.
 WEIGHTS = ("fixed", "replaceable")
-
-#: What ``winograd`` of an export may be.
-WINOGRAD = ("stored", "at_open")
 
 #: What ``verify`` may be, and the depth that it is to :func:`.verify_plan`.
 DEPTHS = {True: "example", "outputs": "outputs", "deep": "deep", False: ""}
@@ -53,7 +51,7 @@ class Options(NamedTuple):
     checkpoint: str | os.PathLike[str] | None = None
     trace: Path | None = None
     weights: str = "fixed"
-    winograd: str = "stored"
+    packing: str = "stored"
 
     def check(self) -> None:
         """Check what can be checked without a module.
@@ -76,7 +74,7 @@ class Options(NamedTuple):
             raise ExportError(f"verify: expected one of {expected}, got {self.verify!r}")
         for name, value, known in (
             ("weights", self.weights, WEIGHTS),
-            ("winograd", self.winograd, WINOGRAD),
+            ("packing", self.packing, PACKING),
         ):
             if value not in known:
                 raise ExportError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
@@ -93,9 +91,9 @@ class Options(NamedTuple):
         return self.weights == "replaceable"
 
     @property
-    def tiles_at_open(self) -> bool:
-        """Whether the plan is to have what Winograd's tiles are made of."""
-        return self.winograd == "at_open"
+    def packs_at_open(self) -> bool:
+        """Whether the plan is to have plain weights, which sessions pack."""
+        return self.packing == "at_open"
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of what decides the plan, equal in every process.

@@ -30,6 +30,9 @@ CPU_DEVICE = "cpu"
 #: The ways to open a file.
 LOAD_MODES = ("map", "copy")
 
+#: The sources of packed weights: the file, or plain weights when a session is opened.
+PACKING = ("stored", "at_open")
+
 #: The types in which users get bfloat16, which numpy lacks.
 BFLOAT16 = ("float32", "bits", "ml_dtypes")
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from taper_runtime.base.dtypes import DTYPES, is_converted
 from taper_runtime.base.errors import InputError
+from taper_runtime.base.option_values import PACKING
 from taper_runtime.base.size_values import size_at
 from taper_runtime.cli.command_line import did_you_mean
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.replaceable import completed
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
 
@@ -116,6 +116,12 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         help="the kernel or variant that computes an op's nodes, as `taper kernels` lists them",
     )
     parser.add_argument(
+        "--packing",
+        choices=PACKING,
+        default=PACKING[0],
+        help="at_open packs plain weights in the formats that this CPU is fastest with",
+    )
+    parser.add_argument(
         "--seed", type=int, help="of the random numbers that the plan draws (default: the system's)"
     )
 
@@ -128,7 +134,8 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
     options.executor = args.executor
     options.seed = args.seed
     options.kernels = _kernels(args.kernel)
-    return InferenceSession(completed(load_plan(args)), options)
+    options.packing = args.packing
+    return InferenceSession(load_plan(args), options)
 
 
 def _kernels(assignments: Sequence[str]) -> dict[str, str]:

@@ -160,6 +160,7 @@ def _make(bits: int, size: int) -> Format:
         encode=partial(_encode, bits, size),
         decode=partial(_decode, bits, size),
         tolerance=_TOLERANCE,
+        is_for_kernels=False,
     )
 
 

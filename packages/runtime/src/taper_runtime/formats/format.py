@@ -34,6 +34,10 @@ class Format(NamedTuple):
     scales_rows : bool
         Whether a matrix ``[K, N]`` times a factor per row, ``[K, 1]``, is stored as the stored
         array times that factor.
+    is_for_kernels : bool
+        Whether kernels alone ask for the format, so that a file may hold the plain tensor instead
+        and a session may pack it. False where the format is the smaller one, as of quantized
+        weights.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Format(NamedTuple):
     decode: Callable[[np.ndarray, str, Shape], np.ndarray]
     tolerance: float = 0.0
     scales_rows: bool = False
+    is_for_kernels: bool = True
 
 
 class Family(NamedTuple):

@@ -10,6 +10,7 @@ PLAIN = Format(
     encode=lambda array: array,
     decode=lambda stored, dtype, shape: stored,
     scales_rows=True,
+    is_for_kernels=False,
 )
 
 FAMILY = Family("plain", lambda: PLAIN, (), "plain", ("plain",))

@@ -83,6 +83,28 @@ def cost(
     return limits.node_ns + max(arithmetic, place.streamed) + scratch + place.waited
 
 
+def weight_cost(
+    op: OpDef,
+    inputs: Sequence[TensorType | None],
+    outputs: Sequence[TensorType],
+    attrs: Attrs,
+    weight: int,
+    limits: MachineLimits | None = None,
+) -> float:
+    """Estimate the time of a node whose weight is read from DRAM: a run reads each weight once.
+
+    Parameters
+    ----------
+    op, inputs, outputs, attrs, limits
+        As :func:`cost` takes them.
+    weight : int
+        Which of the inputs.
+    """
+    type_ = inputs[weight]
+    place = NEAR if type_ is None else Locality(waited=memory_ns(type_.nbytes))
+    return cost(op, inputs, outputs, attrs, place, limits)
+
+
 def shared_ns(nbytes: float) -> float:
     """Estimate the time of reading or writing bytes outside a core's own cache, in nanoseconds."""
     return nbytes / machine.TYPICAL.memory[-2].read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from taper_runtime.base.errors import InputError, OpError, PlanFormatError
 from taper_runtime.base.loading import apart, watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size
-from taper_runtime.formats.winograd import tile_of
+from taper_runtime.formats import find
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.evaluate import evaluate_step
 from taper_runtime.ops.opdef import TensorType
@@ -189,6 +190,45 @@ def _is_frozen(array: object) -> bool:
     return True
 
 
+#: What has been computed and is in use, with what it was computed from.
+_shared: dict[tuple[object, ...], tuple[ref[np.ndarray], list[ref[np.ndarray]]]] = {}
+
+
+def derive_shared(
+    name: str,
+    recipe: Sequence[RecipeStep],
+    weights: Mapping[str, WeightSpec],
+    values: Mapping[str, np.ndarray],
+) -> np.ndarray:
+    """Compute a constant as :func:`derive_named`, unless it has been and is in use.
+
+    So all sessions of one plan have one array.
+    """
+    read = [values[step.attrs["name"]] for step in recipe if step.op == WEIGHT]
+    steps = [
+        (step.op, step.inputs, None if step.op == WEIGHT else sorted(step.attrs.items()))
+        for step in recipe
+    ]
+    key = repr(steps), *map(id, read)
+    if (known := _in_use(key, read)) is not None:
+        return known
+    made = derive_named(name, recipe, weights, values)
+    if (known := _in_use(key, read)) is not None:  # another thread computed it meanwhile
+        return known
+    if not any(made is array for array in read):
+        _shared[key] = ref(made, lambda _: _shared.pop(key, None)), list(map(ref, read))
+    return made
+
+
+def _in_use(key: tuple[object, ...], read: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return what has been computed from these very arrays, if it is in use."""
+    if key not in _shared:
+        return None
+    made, sources = _shared[key]
+    is_known = all(source() is array for source, array in zip(sources, read, strict=True))
+    return made() if is_known else None
+
+
 def folded(plan: Plan, kept: Collection[str] = ()) -> Plan:
     """Return the plan with all its constants computed from the weights if they have recipes.
 
@@ -207,7 +247,7 @@ def folded(plan: Plan, kept: Collection[str] = ()) -> Plan:
     constants = dict(plan.constants)
     for name, recipe in plan.derived.items():
         if direct_weight(recipe) is None and name not in kept:
-            constants[name] = derive_named(name, recipe, plan.weights, values)
+            constants[name] = derive_shared(name, recipe, plan.weights, values)
     return plan._replace(constants=constants)
 
 
@@ -229,14 +269,14 @@ def unfolded(plan: Plan) -> Plan:
     return _without(plan, {n for n, steps in plan.derived.items() if direct_weight(steps) is None})
 
 
-def is_tiles(type_: TensorType) -> bool:
-    """Return whether a tensor is a weight in Winograd's format, which is larger than the weight."""
-    return tile_of(type_.format) is not None
+def is_packed(type_: TensorType) -> bool:
+    """Whether a tensor is in a format that kernels alone ask for: it can be made of a plain one."""
+    return find(type_.format).is_for_kernels
 
 
-def without_tiles(plan: Plan) -> Plan:
-    """Return the plan without constants in Winograd's format that recipes compute."""
-    return _without(plan, {name for name in plan.derived if is_tiles(plan.tensors[name].type)})
+def without_packed(plan: Plan) -> Plan:
+    """Return the plan without the packed weights that recipes compute."""
+    return _without(plan, {name for name in plan.derived if is_packed(plan.tensors[name].type)})
 
 
 def _without(plan: Plan, computed: Collection[str]) -> Plan:
@@ -267,24 +307,6 @@ def _stand_in(type_: TensorType) -> np.ndarray:
 def completed(plan: Plan) -> Plan:
     """Return the plan with missing constants computed; present ones are not changed."""
     return plan if is_folded(plan) else folded(plan, plan.constants)
-
-
-def opened(plan: Plan, *, fold: bool) -> Plan:
-    """Return the plan in the form that a session runs: fully computed from its weights if ``fold``.
-
-    Without ``fold`` only missing constants are computed.
-
-    Raises
-    ------
-    InputError
-        If a constant cannot be computed.
-    """
-    if fold and not plan.weights:
-        raise InputError(
-            "runtime_const_folding: expected False, as the plan's weights are fixed; export the "
-            "module with weights='replaceable'"
-        )
-    return folded(plan) if fold else completed(plan)
 
 
 def check_recipe(

@@ -157,12 +157,12 @@ def _compile(
         from taper_runtime.extend.delegates import check_whole
 
         check_whole(plan, options)
-    dispatch = _dispatch(options, providers)
+    dispatch = make_dispatch(options, providers)
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
     return compile_plan(plan, settings, options.executor)
 
 
-def _dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispatch:
+def make_dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispatch:
     """Return what may compute the nodes of a session."""
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     isa = active_isa(options.isa)

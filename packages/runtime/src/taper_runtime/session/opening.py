@@ -12,6 +12,7 @@ from taper_runtime.executor._pool import FramePool
 from taper_runtime.file.reader import load, loads
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.validate import check_plan
+from taper_runtime.session.entry import make_dispatch
 
 if TYPE_CHECKING:
     from taper_runtime.session.options import SessionOptions
@@ -33,8 +34,10 @@ def check_device(options: SessionOptions) -> None:
         device.check_device(options.device)
 
 
-def read_plan(source: object, model: str | None, options: SessionOptions) -> Plan:
-    """Return the plan of a file, or check one; constants that its weights decide are computed.
+def read_plan(
+    source: object, model: str | None, options: SessionOptions, providers: tuple[str, ...]
+) -> tuple[Plan, frozenset[str]]:
+    """Return the plan of a file, or check one; weights that it has plain are packed.
 
     Parameters
     ----------
@@ -42,22 +45,40 @@ def read_plan(source: object, model: str | None, options: SessionOptions) -> Pla
     model : str or None
         Which plan, where the file has several.
     options : SessionOptions
+    providers : tuple of str
+        As :func:`.choose_providers` returns them.
+
+    Returns
+    -------
+    plan : Plan
+        With all its constants.
+    computed : frozenset of str
+        The constants that were computed now, so that they are memory of the process.
 
     Raises
     ------
     PlanFormatError
         If the file is not a valid plan, or the Plan is none.
     InputError
-        If ``source`` is of another type, or ``model`` names none.
+        If ``source`` is of another type, or ``model`` names none, or weights cannot be packed as
+        the options say.
     OSError
         If the file cannot be opened.
     """
     plan = _read(source, model, options)
-    if not (plan.weights or options.runtime_const_folding):
-        return plan
-    from taper_runtime.plan.replaceable import opened  # which most plans do not need
+    packs = options.packing == "at_open"
+    if not (plan.weights or options.runtime_const_folding or packs):
+        return plan, frozenset()
+    from taper_runtime.executor.packing import made_at_open, opened  # which most plans do not need
 
-    return opened(plan, fold=options.runtime_const_folding)
+    whole = opened(
+        plan,
+        make_dispatch(options, providers),
+        fold=options.runtime_const_folding,
+        packs=packs,
+        other_bits=options.kernel_choice == "cost",
+    )
+    return whole, made_at_open(whole, plan.constants)
 
 
 def _read(source: object, model: str | None, options: SessionOptions) -> Plan:

@@ -17,6 +17,7 @@ from taper_runtime.base.option_values import (
     BFLOAT16,
     CPU_DEVICE,
     LOAD_MODES,
+    PACKING,
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
@@ -243,6 +244,14 @@ class SessionOptions(_Options):
     allow_native_code : bool
         Let delegates run machine code that stands in the plan's file: with the rights of the
         process, so set it for files of makers you trust alone.
+    packing : str
+        ``"stored"``: weights have the formats that the plan says. Those that the file has plain
+        (``export(packing="at_open")``) are packed so when the session is opened. ``"at_open"``:
+        each weight with a plain one and a recipe gets the format, of those that kernels of this CPU
+        take, with the least estimated time at its ISA level. The bits are the same, for only
+        formats count that the same kernel reads in the same way; with ``kernel_choice="cost"``
+        others count too, such as another Winograd tile. A plan that has packed weights alone is
+        refused. Sessions of one Plan have each packed weight once.
     runtime_const_folding : bool
         Compute the constants that replaceable weights decide when the session is opened, rather
         than take them from the file. What a file lacks (``Plan.save(folded=False)``) is computed
@@ -296,6 +305,7 @@ class SessionOptions(_Options):
     load_timeout_s: float | None
     delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
+    packing: str
     runtime_const_folding: bool
     max_concurrent_runs: int
     min_frames: int
@@ -334,6 +344,7 @@ class SessionOptions(_Options):
         "load_timeout_s": (None, values.timeout),
         "delegates": (MappingProxyType({}), _delegates),
         "allow_native_code": (False, values.flag),
+        "packing": (PACKING[0], values.one_of(PACKING)),
         "runtime_const_folding": (False, values.flag),
         "max_concurrent_runs": (8, values.runs),
         "min_frames": (1, values.frames),

@@ -72,7 +72,7 @@ class Session:
         check_device(options)
         self._options, self._providers = options, providers
         self._path, self._model = absolute_path(source), model
-        self.plan = read_plan(source, model, options)
+        self.plan, self._packed = read_plan(source, model, options, providers)
         self._threads = thread_count(options.intra_op_num_threads)
         self._pool, self._log = make_pool(options), RunLog()
         self._default = self._compile(self.plan.entry())
@@ -120,7 +120,8 @@ class Session:
         """Return what the session has done so far: runs, errors, times, frames, memory."""
         from taper_runtime.session.stats import read_stats
 
-        return read_stats(self._log, self._pool, self._default.executor)
+        packed = sum(self.plan.constants[name].nbytes for name in self._packed)
+        return read_stats(self._log, self._pool, self._default.executor, packed)
 
     def __repr__(self) -> str:
         """One line: the path, inputs, outputs and threads."""

@@ -75,6 +75,9 @@ class Stats(NamedTuple):
         Nodes that numpy computes for want of a kernel, of the default entry, for the last sizes.
     weights_version : int
         Of the weights that the next run reads.
+    packed_bytes : int
+        Memory of the process for weights that were packed, or otherwise computed, when the session
+        was opened. Sessions of one Plan share it, each of which tells all of it.
     memory_planning : mapping or None
         Where runs compute sizes: ``plan_version``, how many plans of memory were made;
         ``outgrown``, how often a tensor had no place in the newest; ``slab_bytes``;
@@ -87,6 +90,7 @@ class Stats(NamedTuple):
     frames: FrameStats
     fallback_nodes: int
     weights_version: int
+    packed_bytes: int
     memory_planning: Mapping[str, Any] | None
 
     def prometheus(self, **labels: str) -> str:
@@ -100,8 +104,8 @@ class Stats(NamedTuple):
         return "".join(_lines(self, labels))
 
 
-def read_stats(log: RunLog, pool: FramePool, executor: Executor) -> Stats:
-    """Return the statistics of a session with these parts."""
+def read_stats(log: RunLog, pool: FramePool, executor: Executor, packed_bytes: int) -> Stats:
+    """Return the statistics of a session with these parts, and bytes packed when it was opened."""
     return Stats(
         log.timed,
         log.errors,
@@ -117,6 +121,7 @@ def read_stats(log: RunLog, pool: FramePool, executor: Executor) -> Stats:
         ),
         sum(kind == "numpy" for _, kind in executor.served),
         executor.weights_version,
+        packed_bytes,
         executor.memory_planning(),
     )
 
@@ -142,6 +147,7 @@ _METRICS = {
     "arena_bytes": ("gauge", "Memory for what runs compute."),
     "fallback_nodes": ("gauge", "Nodes that numpy computes."),
     "weights_version": ("gauge", "Version of the weights."),
+    "packed_bytes": ("gauge", "Memory for weights packed when the session was opened."),
 }
 
 
@@ -160,6 +166,7 @@ def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
         frames.arena_bytes,
         stats.fallback_nodes,
         stats.weights_version,
+        stats.packed_bytes,
     )
     for (name, (kind, text)), value in zip(_METRICS.items(), plain, strict=True):
         yield f"# HELP taper_{name} {text}\n# TYPE taper_{name} {kind}\n"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, RecipeStep
-from taper_runtime.plan.replaceable import WeightSpec, direct_weight, is_tiles, weights_needed
+from taper_runtime.plan.replaceable import WeightSpec, direct_weight, is_packed, weights_needed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _FEW = 8  # the values of literals of up to so many elements are written
 
@@ -65,7 +65,9 @@ class Replaceable(NamedTuple):
     originals: dict[str, Constant]
 
 
-def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter]) -> Replaceable:
+def replaceable(
+    constants: Mapping[str, Constant], weights: Sequence[Parameter], *, packed: bool = False
+) -> Replaceable:
     """Return the replaceable weights, and recipes of the constants that depend on them.
 
     Parameters
@@ -74,13 +76,22 @@ def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter])
         All constants of the plan.
     weights : sequence of Parameter
         The weights that a session may replace, used or not.
+    packed : bool
+        Whether the other packed constants have recipes too, over the plain weights before the PACK.
+        Such a plain weight is a constant of the program, which a session cannot replace.
     """
     names = _Names(weights)
-    derived = {
-        name: tuple(_complete(constant, names))
-        for name, constant in sorted(constants.items())
-        if constant.is_open
-    }
+    derived: dict[str, tuple[RecipeStep, ...]] = {}
+    for name, constant in sorted(constants.items()):
+        if constant.is_open:
+            derived[name] = _complete(constant, names)
+        elif packed and _is_packed(constant):
+            derived[name] = _complete(constant, names, _is_packed, f"{name}.plain")
+    whole: set[bytes] = set()  # weights that are constants of the plan themselves
+    for name, constant in sorted(constants.items()):
+        if packed and name not in derived and constant in names and constant.identity not in whole:
+            whole.add(constant.identity)
+            derived[name] = _complete(constant, names, lambda step: False)
     direct = set(map(direct_weight, derived.values()))
     needed = sorted(weights_needed(derived) - direct)
     originals = {name: names.leaves[name] for name in needed}
@@ -89,28 +100,9 @@ def replaceable(constants: Mapping[str, Constant], weights: Sequence[Parameter])
     )
 
 
-def with_tile_weights(kept: Replaceable, constants: Mapping[str, Constant]) -> Replaceable:
-    """Add recipes for weights in Winograd's format, from the plain weights.
-
-    Such a weight is a constant of the program, which a session cannot replace.
-    """
-    weights, derived, originals = dict(kept.weights), dict(kept.derived), dict(kept.originals)
-    leaves: dict[int, str] = {}
-    for name, constant in sorted(constants.items()):
-        if name in derived or not isinstance(constant, Derived) or not is_tiles(constant.type):
-            continue
-        (weight,) = constant.reads
-        leaf = leaves.get(id(weight))
-        if leaf is None:
-            leaf = leaves[id(weight)] = f"{name}.plain"
-            originals[leaf] = weight
-            weights[leaf] = WeightSpec(leaf, "constant", *weight.type[:2])
-        attrs = {key: _plain(value) for key, value in constant.attrs.items()}
-        derived[name] = (
-            RecipeStep(WEIGHT, (), {"name": leaf}),
-            RecipeStep(constant.op, (0,), attrs),
-        )
-    return Replaceable(weights, derived, originals)
+def _is_packed(constant: Constant) -> TypeGuard[Derived]:
+    """Whether a constant is computed in the format of a packed weight."""
+    return isinstance(constant, Derived) and is_packed(constant.type)
 
 
 class _Names:
@@ -123,35 +115,49 @@ class _Names:
 
     def __init__(self, weights: Sequence[Parameter]) -> None:
         self.leaves: dict[str, Constant] = {weight.names[0]: weight for weight in weights}
-        self._names = {id(weight): weight.names[0] for weight in weights}
+        self._names = {weight.identity: weight.names[0] for weight in weights}
         self._taken = {name for weight in weights for name in weight.names}
 
-    def of(self, leaf: Constant) -> str:
-        """Return the name of a leaf."""
-        if id(leaf) not in self._names:
-            base = leaf.names[0] if isinstance(leaf, Parameter) else "constant"
+    def __contains__(self, constant: Constant) -> bool:
+        """Whether a constant is a leaf that has a name."""
+        return constant.identity in self._names
+
+    def of(self, leaf: Constant, new: str) -> str:
+        """Return the name of a leaf; ``new`` is that of one without, unless it is a parameter."""
+        if leaf not in self:
+            base = leaf.names[0] if isinstance(leaf, Parameter) else new
             name, count = base, 1
             while name in self._taken:
                 name, count = f"{base}_{count}", count + 1
-            self._names[id(leaf)] = name
+            self._names[leaf.identity] = name
             self._taken.add(name)
             self.leaves[name] = leaf
-        return self._names[id(leaf)]
+        return self._names[leaf.identity]
 
 
-def _complete(constant: Constant, names: _Names) -> list[RecipeStep]:
-    order = list(steps(constant))
+def _is_derived(constant: Constant) -> TypeGuard[Derived]:
+    return isinstance(constant, Derived)
+
+
+def _complete(
+    constant: Constant,
+    names: _Names,
+    is_step: Callable[[Constant], TypeGuard[Derived]] = _is_derived,
+    new: str = "constant",
+) -> tuple[RecipeStep, ...]:
+    """Return the recipe of a constant, whose leaves are the constants that are no steps of it."""
+    order = list(steps(constant, is_step))
     places: dict[int, int | None] = {id(step): place for place, step in enumerate(order)}
-    return [
+    return tuple(
         RecipeStep(
             _op(step),
             tuple([None if x is None else places[id(x)] for x in step.inputs]),
             {name: _plain(value) for name, value in step.attrs.items()},
         )
-        if isinstance(step, Derived)
-        else RecipeStep(WEIGHT, (), {"name": names.of(step)})
+        if is_step(step)
+        else RecipeStep(WEIGHT, (), {"name": names.of(step, new)})
         for step in order
-    ]
+    )
 
 
 def _spec(name: str, leaf: Constant) -> WeightSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.planning.make_recipes import provenance, replaceable, with_tile_weights
+from taper_frontend.compiler.planning.make_recipes import provenance, replaceable
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
 from taper_frontend.compiler.planning.spool import spool
 from taper_frontend.compiler.planning.to_block import to_block
@@ -37,7 +37,7 @@ def make_plan(
     metadata: Mapping[str, Any] | None = None,
     complex_ends: Collection[str] = (),
     weights: Sequence[Parameter] = (),
-    tiles_at_open: bool = False,
+    packed_at_open: bool = False,
 ) -> Plan:
     """Plan the execution of a graph, and freeze the graph.
 
@@ -55,8 +55,8 @@ def make_plan(
         The inputs, outputs and states that users see as complex numbers.
     weights : sequence of Parameter
         The weights that a session may replace, whether the graph reads them or not.
-    tiles_at_open : bool
-        Whether the plan also has the plain weights of convolutions in Winograd's format.
+    packed_at_open : bool
+        Whether the plan has recipes of all packed weights, and the plain weights that these read.
 
     Returns
     -------
@@ -72,9 +72,7 @@ def make_plan(
     graph.freeze()
     seen = {name: planned.block.tensors[name]._replace(is_complex=True) for name in complex_ends}
     block = planned.block._replace(tensors={**planned.block.tensors, **seen})
-    kept = replaceable(planned.constants, weights)
-    if tiles_at_open:
-        kept = with_tile_weights(kept, planned.constants)
+    kept = replaceable(planned.constants, weights, packed=packed_at_open)
     plan = Plan(
         *block,
         weights=kept.weights,

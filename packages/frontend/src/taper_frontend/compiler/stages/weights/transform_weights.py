@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import constant_weight
 from taper_runtime.base.size_values import size_at
 from taper_runtime.formats.winograd import POINTS
-from taper_runtime.machine.cost import Locality, cost, memory_ns
+from taper_runtime.machine.cost import weight_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
-    from taper_runtime.ops.opdef import OpDef, TensorType
+    from taper_runtime.ops.opdef import TensorType
 
 #: Winograd's algorithm must take at most this fraction of the direct sums' time, because it has
 #: larger rounding errors and weights.
@@ -68,10 +66,11 @@ def _fastest(graph: Graph, node: Node) -> int:
     x, weight, *extras = (_example(graph, name) for name in node.inputs)
     output = _example(graph, node.output)
     attrs = node.complete_attrs()
-    times = {0: _WORTH * _run_once(node.definition, [x, weight, *extras], output, attrs)}
+    op = node.definition
+    times = {0: _WORTH * weight_cost(op, [x, weight, *extras], [output], attrs, 1)}
     for tile in POINTS:
         inputs = [x, weight._replace(format=f"winograd.{tile}"), *extras]
-        times[tile] = _run_once(node.definition, inputs, output, attrs)
+        times[tile] = weight_cost(op, inputs, [output], attrs, 1)
     return min(times, key=times.__getitem__)
 
 
@@ -81,9 +80,3 @@ def _example(graph: Graph, name: str) -> TensorType:
     sizes = tuple(size_at(size, graph.examples) for size in tensor.shape)
     return tensor.type._replace(shape=sizes)
 
-
-def _run_once(
-    op: OpDef, inputs: list[TensorType], output: TensorType, attrs: Mapping[str, Any]
-) -> float:
-    """Estimate a node's time with its weight read from DRAM: a run reads each weight once."""
-    return cost(op, inputs, [output], attrs, Locality(waited=memory_ns(inputs[1].nbytes)))

@@ -41,7 +41,7 @@ def stored(module):
 def test_the_bits_are_those_of_stored_tiles(weights, module, tmp_path):
     how = {"verify": False, "weights": weights}
     stored = taper_frontend.export(module, (X,), **how)
-    plan = taper_frontend.export(module, (X,), winograd="at_open", **how)
+    plan = taper_frontend.export(module, (X,), packing="at_open", **how)
     assert tiles(plan) == tiles(stored)
     assert not tiles(plan) & plan.constants.keys()
     stored.save(tmp_path / "stored.taper")
@@ -58,7 +58,7 @@ def test_the_bits_are_those_of_stored_tiles(weights, module, tmp_path):
 
 
 def test_a_plain_weight_is_no_weight_to_replace(module):
-    session = InferenceSession(taper_frontend.export(module, (X,), winograd="at_open"))
+    session = InferenceSession(taper_frontend.export(module, (X,), packing="at_open"))
     assert {spec.kind for spec in session.plan.weights.values()} == {"constant"}
     name = min(session.plan.weights)
     with pytest.raises(InputError, match="is a constant of the program"):
@@ -77,7 +77,7 @@ def test_two_convolutions_share_one_weight(tmp_path):
     torch.manual_seed(0)
     x = torch.randn(1, 32, 32, 32)
     module = Twice().eval()
-    plan = taper_frontend.export(module, (x,), winograd="at_open")
+    plan = taper_frontend.export(module, (x,), packing="at_open")
     assert len(plan.weights) == len(plan.originals) == 1
     plan.save(tmp_path / "m.taper")
     (got,) = InferenceSession(tmp_path / "m.taper").run(None, {"x": x.numpy()})
@@ -87,14 +87,14 @@ def test_two_convolutions_share_one_weight(tmp_path):
 
 def test_a_model_without_tiles_is_as_ever():
     x = torch.randn(2, 8)
-    plan = taper_frontend.export(nn.Linear(8, 4).eval(), (x,), winograd="at_open")
+    plan = taper_frontend.export(nn.Linear(8, 4).eval(), (x,), packing="at_open")
     assert not plan.weights
     assert not plan.derived
 
 
 def test_what_it_may_be(module):
-    with pytest.raises(taper_frontend.ExportError, match="winograd: expected one of stored, at_op"):
-        taper_frontend.export(module, (X,), winograd="never")
+    with pytest.raises(taper_frontend.ExportError, match="packing: expected one of stored, at_op"):
+        taper_frontend.export(module, (X,), packing="never")
 
 
 def test_the_command_line(module, stored, tmp_path):
@@ -102,7 +102,7 @@ def test_the_command_line(module, stored, tmp_path):
     torch.export.save(program, tmp_path / "m.pt2")
     files = [tmp_path / f"{name}.taper" for name in ("stored", "at_open")]
     for file in files:
-        options = ["-o", str(file), "--winograd", file.stem, "--no-verify"]
+        options = ["-o", str(file), "--packing", file.stem, "--no-verify"]
         main(["export", str(tmp_path / "m.pt2"), *options])
     assert files[1].stat().st_size < files[0].stat().st_size
     runs = [InferenceSession(file).run(None, FEED)[0].tobytes() for file in files]

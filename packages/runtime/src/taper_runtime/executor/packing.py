@@ -1,0 +1,297 @@
+"""Choose the formats of weights that are packed when a session is opened.
+
+A recipe that ends in a PACK says from which plain weight a packed one is made, and in which format.
+The kernels of another CPU, or other sizes, may be faster with another format: of those that all
+readers of the weight take, the one with the least estimated time is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from taper_runtime.base.errors import InputError, OpError, UnsupportedOpError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.executor.dispatching import find_servers
+from taper_runtime.executor.executor import definition, input_types, operand, output_types
+from taper_runtime.executor.program import example_sizes
+from taper_runtime.executor.sites import Site, sites
+from taper_runtime.extend.servers import label_of
+from taper_runtime.formats import FAMILIES, PLAIN, family, find
+from taper_runtime.machine.choices import ChosenNode
+from taper_runtime.machine.cost import weight_cost
+from taper_runtime.machine.limits import typical
+from taper_runtime.native import _kernels
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.features import with_inner
+from taper_runtime.plan.plan import Placement
+from taper_runtime.plan.replaceable import (
+    completed,
+    direct_weight,
+    folded,
+    is_packed,
+    weight_values,
+    weights_needed,
+)
+from taper_runtime.plan.specialize import specialize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+
+    from taper_runtime.extend.providers import Dispatch
+    from taper_runtime.machine.limits import MachineLimits
+    from taper_runtime.ops.opdef import TensorType
+    from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode, TensorSpec
+
+
+def opened(plan: Plan, dispatch: Dispatch, *, fold: bool, packs: bool, other_bits: bool) -> Plan:
+    """Return the plan as a session runs it, with all its constants.
+
+    Parameters
+    ----------
+    plan : Plan
+    dispatch : Dispatch
+        What computes nodes.
+    fold : bool
+        Whether all constants with a recipe are computed, rather than those alone that the plan
+        lacks.
+    packs : bool
+        Whether weights are packed for this machine: see :func:`packed_for_machine`.
+    other_bits : bool
+        As :func:`packed_for_machine` takes it.
+
+    Raises
+    ------
+    InputError
+        If the plan lacks what that needs, or an op does not allow the values of the weights.
+    """
+    if fold and not plan.weights:
+        raise InputError(
+            "runtime_const_folding: expected False, as the plan's weights are fixed; export the "
+            "module with weights='replaceable'"
+        )
+    if packs:
+        for name in plan.constants.keys() - plan.derived.keys() - plan.states.keys():
+            if is_packed(plan.tensors[name].type):
+                raise InputError(
+                    f"packing: expected 'stored', as the plan has weight {name!r} packed, in "
+                    f"{plan.tensors[name].format}, and not the plain one; export the module with "
+                    "packing='at_open'"
+                )
+        plan = packed_for_machine(plan, dispatch, other_bits=other_bits)
+    return folded(plan) if fold else completed(plan)
+
+
+def made_at_open(plan: Plan, stored: Mapping[str, np.ndarray]) -> frozenset[str]:
+    """Return the constants that :func:`opened` computed: ``stored`` are those of before."""
+    return frozenset(
+        name
+        for name, recipe in plan.derived.items()
+        if direct_weight(recipe) is None and plan.constants[name] is not stored.get(name)
+    )
+
+
+class _Way(NamedTuple):
+    """How a node would be computed: by which kernel, as which variant, in which time."""
+
+    kernel: str
+    variant: str | None
+    ns: float
+
+
+def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> Plan:
+    """Return the plan with the format for each packed weight that its readers are fastest with.
+
+    Sizes that vary are those of the samples. The times are those of the cost model, for the
+    machine's ISA level. Weights keep their formats that something but a kernel of ours reads.
+
+    Parameters
+    ----------
+    plan : Plan
+        Weights of other formats than before lack their values: :func:`.folded` computes them.
+    dispatch : Dispatch
+        What computes nodes.
+    other_bits : bool
+        Whether formats may be taken for which nodes have other kernels or variants than before.
+        Without, all results have the same bits.
+    """
+    readers = _readers(plan, dispatch)
+    limits = typical(_kernels.active_isa(dispatch.isa))
+    formats: dict[str, str] = {}
+    for name, found in readers.items():
+        own = plan.tensors[name].format
+        ways = {own: _ways(found, name, own, dispatch, limits)}
+        for format in _candidates(plan.tensors[name].type, found):
+            ways[format] = _ways(found, name, format, dispatch, limits)
+        least = min(ways, key=lambda format: _total(ways[own], ways[format], other_bits))
+        if least != own:
+            formats[name] = least
+    return _with_formats(plan, formats)
+
+
+def _total(own: Sequence[_Way] | None, ways: Sequence[_Way] | None, other_bits: bool) -> float:
+    """Return the time of all readers; infinity where one does not take the format."""
+    if own is None or ways is None:
+        return 0.0 if own is ways else float("inf")
+    if not other_bits and [way[:2] for way in ways] != [way[:2] for way in own]:
+        return float("inf")
+    return sum(way.ns for way in ways)
+
+
+def _readers(plan: Plan, dispatch: Dispatch) -> dict[str, list[Site]]:
+    """Return the nodes that read each packed weight with a recipe which ends in its packing."""
+    names = {
+        name
+        for name, recipe in plan.derived.items()
+        if recipe[-1].op == "PACK" and is_packed(plan.tensors[name].type)
+    }
+    found: dict[str, list[Site]] = {name: [] for name in sorted(names)}
+    unknown = Counter[str]()  # reads, less those by nodes that a run computes
+    for entry in map(plan.entry, plan.entry_names if names else ()):
+        unknown.update(_reads(entry.as_block(), names))
+        static = specialize(entry, example_sizes(entry))
+        for site in sites(static, dispatch):
+            for name in names.intersection(site.node.reads):
+                unknown[name] -= site.node.reads.count(name)
+                found[name].append(site)
+    roots = [
+        place.root
+        for block in (plan.as_block(), *plan.entries.values())
+        for name, place in block.placements.items()
+        if name != place.root
+    ]
+    return {n: each for n, each in found.items() if not unknown[n] and each and n not in roots}
+
+
+def _reads(block: Block, names: set[str]) -> Iterator[str]:
+    """Yield the names that nodes read, those of blocks within too, each as often as it is read."""
+    for node in with_inner(block.nodes):
+        yield from (name for name in node.reads if name in names)
+    yield from (name for name in block.outputs if name in names)
+
+
+def _candidates(type_: TensorType, readers: Sequence[Site]) -> list[str]:
+    """Return the formats in which kernels might take a weight; some of them take other weights."""
+    formats = [PLAIN, *(example for each in FAMILIES for example in family(each).examples)]
+    for site in readers:
+        op, attrs = definition(site.node)
+        asked = op.packing and op.packing(type_._replace(format=PLAIN), attrs)
+        formats += [asked] if asked else []
+    known = [each for each in dict.fromkeys(formats) if each == PLAIN or find(each).is_for_kernels]
+    return [each for each in known if each != type_.format and _is_storable(each, type_)]
+
+
+def _is_storable(format: str, type_: TensorType) -> bool:
+    try:
+        find(format).storage(type_.dtype, type_.shape)
+    except OpError:
+        return False
+    return True
+
+
+def _ways(
+    readers: Sequence[Site], name: str, format: str, dispatch: Dispatch, limits: MachineLimits
+) -> list[_Way] | None:
+    """Return how readers would be computed with a weight in a format; None if one is not."""
+    found = []
+    for site in readers:
+        way = _way(site, name, format, dispatch, limits)
+        if way is None:
+            return None
+        found.append(way)
+    return found
+
+
+def _way(
+    site: Site, name: str, format: str, dispatch: Dispatch, limits: MachineLimits
+) -> _Way | None:
+    plan, node = site.plan, site.node
+    op, attrs = definition(node)
+    places = [place for place, each in enumerate(node.inputs) if each == name]
+    types = input_types(plan, node)
+    strides = [() if each is None else plan.placements[each].strides for each in node.inputs]
+    for place in places:
+        type_ = types[place]
+        if type_ is None or place not in op.formatted:
+            return None
+        types[place] = type_ = type_._replace(format=format)
+        strides[place] = contiguous_strides(type_.storage.shape)
+    outputs = output_types(plan, node)
+    try:
+        if op.infer_types(types, attrs) != outputs:
+            return None
+        prepared = _prepared(plan, node, types, strides, dispatch)
+    except (OpError, UnsupportedOpError):
+        return None
+    if prepared is None or prepared.kind != "native":
+        return None
+    ns = weight_cost(op, types, outputs, attrs, places[0], limits)
+    return _Way(prepared.kernel_name, prepared.variant, site.trips * ns)
+
+
+def _prepared(
+    plan: Plan,
+    node: PlanNode,
+    types: Sequence[TensorType | None],
+    strides: Sequence[tuple[int, ...]],
+    dispatch: Dispatch,
+) -> _kernels.PreparedNode | None:
+    """Have a kernel prepare a node whose inputs are stored so; None where none serves it."""
+    op, attrs = definition(node)
+    kernels, _ = find_servers(plan, node, dispatch, _no_block, _no_server)
+    inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]
+    choice, told = dispatch.chooser(node.op), None
+    if choice is not None:
+        told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs)
+    outputs = [operand(plan, name) for name in node.outputs]
+    return _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
+
+
+def _no_block(index: int) -> Any:
+    """Stand for a block of a node: no node is run."""
+
+
+def _no_server(*_: object) -> Any:
+    """Stand for foreign code: its nodes keep their formats."""
+
+
+def _with_formats(plan: Plan, formats: Mapping[str, str]) -> Plan:
+    """Return the plan with packed weights in other formats, whose values are to be computed."""
+    if not formats:
+        return plan
+    derived, constants = dict(plan.derived), dict(plan.constants)
+    values, direct = weight_values(plan), set(map(direct_weight, plan.derived.values()))
+    specs: dict[str, TensorSpec] = {}
+    for name, format in formats.items():
+        *before, pack = plan.derived[name]
+        weight = direct_weight(before)
+        if format == PLAIN and weight in direct:  # two constants would be one weight
+            continue
+        steps = before if format == PLAIN else [*before, pack._replace(attrs={"format": format})]
+        specs[name], derived[name] = plan.tensors[name]._replace(format=format), tuple(steps)
+        constants.pop(name, None)
+        if format == PLAIN and weight is not None:
+            direct.add(weight)
+            constants[name] = values[weight]
+    needed = weights_needed(derived) - direct
+    return plan._replace(
+        **_with_specs(plan.as_block(), specs)._asdict(),
+        entries={n: _with_specs(entry, specs) for n, entry in plan.entries.items()},
+        derived=derived,
+        constants=constants,
+        originals={name: values[name] for name in sorted(needed)},
+    )
+
+
+_Stored = TypeVar("_Stored", "Block", "Entry")
+
+
+def _with_specs(block: _Stored, specs: Mapping[str, TensorSpec]) -> _Stored:
+    """Return a block, or an entry, with other specs of some constants."""
+    tensors, placements = dict(block.tensors), dict(block.placements)
+    for name in tensors.keys() & specs.keys():
+        tensors[name] = specs[name]
+        placements[name] = Placement(name, 0, contiguous_strides(specs[name].storage.shape))
+    return block._replace(tensors=tensors, placements=placements)
