@@ -116,7 +116,7 @@ def _export(args: argparse.Namespace) -> Result:
         return _explained(explain(model, inputs, kwargs, **shapes))
     from taper_frontend.exporter import export
 
-    names = ("input_names", "output_names", "trace", "weights", "winograd")
+    names = ("input_names", "output_names", "trace", "weights", "packing")
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():

@@ -36,6 +36,9 @@ class MemoryUse(NamedTuple):
     weights : int
         Of the values that the plan has: weights, those that replaceable ones are computed from
         too, and where state begins.
+    packed : int
+        Of the constants that it lacks: weights that each session packs, or otherwise computes, when
+        it is opened.
     sizes : mapping of str to int
         The values of the size variables that this is about.
     """
@@ -44,6 +47,7 @@ class MemoryUse(NamedTuple):
     live: list[int]
     intermediates: int
     weights: int
+    packed: int
     sizes: Mapping[str, int]
 
     @property
@@ -80,6 +84,7 @@ def memory_use(
     """
     validate(plan)
     stored = sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values()))
+    packed = sum(plan.tensors[n].nbytes for n in plan.derived if n not in plan.constants)
     plan = outlined(plan)
     sizes = example_sizes(plan) if sizes is None else sizes
     plan = with_saves(specialize(plan, sizes))
@@ -92,6 +97,7 @@ def memory_use(
         live_bytes((LiveRange(birth, death, aligned(n)) for birth, death, n in ranges), len(nodes)),
         sum(spec.nbytes for spec in computed if spec.role != "output"),
         stored,
+        packed,
         sizes,
     )
 

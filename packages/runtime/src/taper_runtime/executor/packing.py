@@ -18,7 +18,7 @@ from taper_runtime.executor.program import example_sizes
 from taper_runtime.executor.sites import Site, sites
 from taper_runtime.extend.servers import label_of
 from taper_runtime.formats import FAMILIES, PLAIN, family, find
-from taper_runtime.machine.choices import ChosenNode
+from taper_runtime.machine.choices import FIRST, Choice, ChosenNode
 from taper_runtime.machine.cost import weight_cost
 from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.machine.limits import MachineLimits
+    from taper_runtime.native.variants import Offer
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode, TensorSpec
 
@@ -132,10 +133,10 @@ def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> P
 
 
 def _total(own: Sequence[_Way] | None, ways: Sequence[_Way] | None, other_bits: bool) -> float:
-    """Return the time of all readers; infinity where one does not take the format."""
-    if own is None or ways is None:
-        return 0.0 if own is ways else float("inf")
-    if not other_bits and [way[:2] for way in ways] != [way[:2] for way in own]:
+    """Return the time of all readers; infinity where one does not take the format, or may not."""
+    if ways is None:
+        return float("inf")
+    if not other_bits and (own is None or [way[:2] for way in ways] != [way[:2] for way in own]):
         return float("inf")
     return sum(way.ns for way in ways)
 
@@ -220,33 +221,51 @@ def _way(
         strides[place] = contiguous_strides(type_.storage.shape)
     outputs = output_types(plan, node)
     try:
-        if op.infer_types(types, attrs) != outputs:
+        if list(op.infer_types(types, attrs)) != outputs:
             return None
-        prepared = _prepared(plan, node, types, strides, dispatch)
+        offer = _offer(plan, node, types, strides, dispatch)
     except (OpError, UnsupportedOpError):
         return None
-    if prepared is None or prepared.kind != "native":
+    if offer is None:
         return None
-    ns = weight_cost(op, types, outputs, attrs, places[0], limits)
-    return _Way(prepared.kernel_name, prepared.variant, site.trips * ns)
+    # a kernel with several ways of computing a node says what each does beyond the op
+    extra = (offer.extra_flops, offer.scratch_traffic) if offer.variant else None
+    ns = weight_cost(op, types, outputs, attrs, places[0], limits, extra)
+    return _Way(offer.kernel, offer.variant, site.trips * ns)
 
 
-def _prepared(
+class _Heard(Choice):
+    """Leaves the choice to another one, and keeps what it took."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self.taken: Offer | None = None
+
+    def choose(
+        self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
+    ) -> int | None:
+        """See :meth:`Choice.choose`."""
+        index = self._choice.choose(node, offers, refused)
+        self.taken = None if index is None else offers[index]
+        return index
+
+
+def _offer(
     plan: Plan,
     node: PlanNode,
     types: Sequence[TensorType | None],
     strides: Sequence[tuple[int, ...]],
     dispatch: Dispatch,
-) -> _kernels.PreparedNode | None:
-    """Have a kernel prepare a node whose inputs are stored so; None where none serves it."""
+) -> Offer | None:
+    """Return which kernel of ours serves a node whose inputs are stored so; None where none does."""
     op, attrs = definition(node)
     kernels, _ = find_servers(plan, node, dispatch, _no_block, _no_server)
     inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]
-    choice, told = dispatch.chooser(node.op), None
-    if choice is not None:
-        told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs)
+    told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs)
     outputs = [operand(plan, name) for name in node.outputs]
-    return _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
+    heard = _Heard(dispatch.chooser(node.op) or FIRST)
+    prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, heard, told)
+    return None if prepared is None or prepared.kind != "native" else heard.taken
 
 
 def _no_block(index: int) -> Any:

@@ -90,19 +90,20 @@ def weight_cost(
     attrs: Attrs,
     weight: int,
     limits: MachineLimits | None = None,
+    extra: tuple[int, int] | None = None,
 ) -> float:
     """Estimate the time of a node whose weight is read from DRAM: a run reads each weight once.
 
     Parameters
     ----------
-    op, inputs, outputs, attrs, limits
+    op, inputs, outputs, attrs, limits, extra
         As :func:`cost` takes them.
     weight : int
         Which of the inputs.
     """
     type_ = inputs[weight]
     place = NEAR if type_ is None else Locality(waited=memory_ns(type_.nbytes))
-    return cost(op, inputs, outputs, attrs, place, limits)
+    return cost(op, inputs, outputs, attrs, place, limits, extra)
 
 
 def shared_ns(nbytes: float) -> float:

@@ -376,7 +376,7 @@ class Plan(NamedTuple):
 
         Recipes are known as far as the export recorded them; see :mod:`taper_runtime.plan.recipes`.
         """
-        return {**self.provenance, **self.derived}
+        return {**self.derived, **self.provenance}
 
     def made_from(self, parameter: str) -> tuple[str, ...]:
         """Return the names of the constants that were computed from a parameter or buffer.
@@ -390,9 +390,13 @@ class Plan(NamedTuple):
 
         tied = (spec.name for spec in self.weights.values() if parameter in spec.aliases)
         own = next(tied, parameter)
-        return tuple(
-            name for name, recipe in self.recipes.items() if own in parameter_names(recipe)
+        made = (
+            name
+            for recipes in (self.provenance, self.derived)
+            for name, recipe in recipes.items()
+            if own in parameter_names(recipe)
         )
+        return tuple(dict.fromkeys(made))
 
     def is_executed(self, node: PlanNode) -> bool:
         """Return whether a run computes this node; False if its placement is the result."""

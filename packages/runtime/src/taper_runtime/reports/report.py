@@ -100,6 +100,7 @@ def plan_data(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> dict[
         "states": [_state_data(plan, name) for name in plan.states],
         "sizes": {name: _size_data(plan, name) for name in plan.sizes},
         "weights_bytes": memory.weights,
+        "packed_bytes": memory.packed,
         "arena_bytes": memory.arena,
         "parallel_arena_bytes": parallel_arena(plan, kernels=kernels),
         "lower_bound_bytes": memory.lower_bound,
@@ -200,8 +201,9 @@ def describe_memory(plan: Plan, *, kernels: bool = False) -> str:
         memory = memory_use(plan, kernels=kernels)
     except PlanFormatError as error:
         return f"unknown, as the plan is not valid: {error}"
+    packed = f" and {size_text(memory.packed)} packed when opened" if memory.packed else ""
     line = (
-        f"weights {size_text(memory.weights)}, arena {size_text(memory.arena)}"
+        f"weights {size_text(memory.weights)}{packed}, arena {size_text(memory.arena)}"
         f"{'' if kernels else ' without scratch'}"
         f" (lower bound {size_text(memory.lower_bound)},"
         f" intermediates {size_text(memory.intermediates)})"
@@ -384,6 +386,8 @@ def _describe_weights(plan: Plan) -> list[str]:
     """Return lines that say, for each replaceable weight, which constants depend on it."""
     lines = []
     for spec in plan.weights.values():
+        if spec.kind == "constant":
+            continue
         names = " = ".join((spec.name, *spec.aliases))
         made = ", ".join(plan.made_from(spec.name)) or "nothing"
         lines.append(f"{names}: {spec.kind} {spec.seen.dtype}{list(spec.seen.shape)} -> {made}")

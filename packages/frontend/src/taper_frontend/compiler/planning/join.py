@@ -167,9 +167,8 @@ class _Joiner:
 
     def _constant(self, plan: Plan, name: str) -> str:
         """Return a constant's name in the joined plan."""
-        array, spec = plan.constants[name], plan.tensors[name]
-        recipe = self._weights.recipe(plan, name)
-        alike = digest(array) if recipe is None else repr(recipe)
+        spec, recipe = plan.tensors[name], self._weights.recipe(plan, name)
+        alike = digest(plan.constants[name]) if recipe is None else repr(recipe)
         key = spec._replace(name=""), alike
         if key not in self._by_key:
             new, count = name, 1
@@ -179,8 +178,10 @@ class _Joiner:
             self._by_key[key] = new
             if recipe is not None:
                 self._derived[new] = recipe
-            self.constants[new], self.tensors[new] = array, spec._replace(name=new)
+            self.tensors[new] = spec._replace(name=new)
             self.placements[new] = plan.placements[name]._replace(root=new)
+        if name in plan.constants:  # else a session computes it
+            self.constants[self._by_key[key]] = plan.constants[name]
         return self._by_key[key]
 
     def weights(self) -> dict[str, Any]:
