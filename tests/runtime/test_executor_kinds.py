@@ -21,6 +21,7 @@ from taper_runtime.executor.executor import (
 )
 from taper_runtime.executor.executor_kinds import EXECUTORS
 from taper_runtime.executor.sites import sites
+from taper_runtime.native.variants import KernelName
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.reports.profile import profile_plan
@@ -46,7 +47,7 @@ class Evaluating(Executor):
 
     @property
     def steps(self):
-        return [(site, "evaluated") for site in sites(self._static)]
+        return [(site, KernelName("evaluated")) for site in sites(self._static)]
 
     @property
     def weights_version(self):
@@ -140,7 +141,7 @@ def test_a_kind_is_profiled_by_its_name(kind):
     assert all(ns > 0 for ns in profile.ns)
     assert set(profile.times) == {1}
     if kind == "evaluating":
-        assert {kernel for _, kernel in profile.steps} == {"evaluated"}
+        assert {kernel.name for _, kernel in profile.steps} == {"evaluated"}
 
 
 def test_a_kind_is_recorded(kind, tmp_path):

@@ -25,11 +25,11 @@ from taper_runtime.plan.validate import validate
 LEVELS = _kernels.available_isas()
 
 
-def plan_of(op, attrs, *shapes, transposed=()):
-    """A plan of one node; inputs in ``transposed`` have their last two dims swapped in memory."""
+def plan_of(op, attrs, *shapes, dtype="float32"):
+    """A plan of one node."""
     definition = REGISTRY[op]
     names = [f"x{i}" for i in range(len(shapes))]
-    specs = {n: TensorSpec(n, "float32", s, "input") for n, s in zip(names, shapes, strict=True)}
+    specs = {n: TensorSpec(n, dtype, s, "input") for n, s in zip(names, shapes, strict=True)}
     (result,) = definition.infer_types([specs[n].type for n in names], attrs)
     specs["y"] = TensorSpec("y", result.dtype, result.shape, "output")
     plan = Plan(
@@ -92,10 +92,10 @@ def options_of(plan=None, name=None, **more):
     return options
 
 
-def feed_of(plan):
-    rng = np.random.default_rng(3)
+def feed_of(plan, seed=3):
+    rng = np.random.default_rng(seed)
     return {
-        name: rng.standard_normal(plan.tensors[name].shape).astype(np.float32)
+        name: rng.standard_normal(plan.tensors[name].shape).astype(plan.tensors[name].dtype)
         for name in plan.inputs
     }
 
@@ -139,6 +139,57 @@ def test_every_forced_name_computes_the_same(case, isa):
         np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
         if chosen(session) in same:
             assert y.tobytes() == own.tobytes(), name
+
+
+def drawn(kernel, rng):
+    """A plan of a random node that a kernel with variants may serve."""
+    if kernel.op == "MATMUL":
+        m, k, n = rng.integers(1, (40, 600, 40))
+        return product(int(m), int(k), int(n), bool(rng.integers(2)))
+    if kernel.op.startswith("CONV"):
+        # some sums of more terms than are added up at once
+        channels, outputs = int(rng.choice((3, 40, 700))), int(rng.integers(1, 20))
+        sizes = {name: tuple(map(int, rng.integers(1, 3, 2))) for name in ("stride", "dilation")}
+        padding = tuple(map(int, rng.integers(0, 3, 4)))
+        attrs = {"kernel": (3, 3), "padding": padding, "groups": 1, **sizes}
+        return plan_of(kernel.op, attrs, (1, 7, 7, channels), (3, 3, channels, outputs))
+    if kernel.op == "ATTENTION":
+        rows, keys, d, dv = map(int, rng.integers(1, (40, 300, 40, 40)))
+        attrs = {"scale": 0.25, "causal": bool(rng.integers(2))}
+        return plan_of("ATTENTION", attrs, (1, 2, rows, d), (1, 2, keys, d), (1, 2, keys, dv))
+    shape = tuple(map(int, rng.integers(1, (4, 80, 9, 80))))
+    axes = tuple(sorted(map(int, rng.permutation(4)[: rng.integers(1, 4)])))
+    attrs = {"axes": axes, "keepdim": False}
+    if "correction" in REGISTRY[kernel.op].attrs:
+        attrs["correction"] = 0.0
+    return plan_of(kernel.op, attrs, shape, dtype=kernel.operands[0][0][0])
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.parametrize("name", [k.name for k in _kernels.all_kernels() if k.variants])
+def test_a_variant_is_marked_if_and_only_if_it_may_have_other_bits(name, isa):
+    """For none of the random nodes has an unmarked one, and each marked one has for some."""
+    (kernel,) = (each for each in _kernels.all_kernels(isa) if each.name == name)
+    rng = np.random.default_rng(sum(name.encode()))
+    marked = {each.name for each in kernel.variants if each.other_bits}
+    found: set[str] = set()
+    for seed in range(60):
+        plan = drawn(kernel, rng)
+        feed = feed_of(plan, seed)
+        if kernel.op in ("AMAX", "AMIN") and feed["x0"].dtype.kind == "f":
+            feed = {"x0": np.copysign(np.nan, feed["x0"])}  # of several NaN the first one is taken
+        own = InferenceSession(plan, options_of(plan, name, isa=isa))
+        (want,) = own.run(None, feed)
+        for variant in {each.name for each in kernel.variants} - {chosen(own)[1]}:
+            try:
+                session = InferenceSession(plan, options_of(plan, variant, isa=isa))
+            except UnsupportedOpError:
+                continue
+            if session.run(None, feed)[0].tobytes() != want.tobytes():
+                found.add(variant)
+        if found == marked and seed >= 20:
+            break
+    assert found == marked
 
 
 @pytest.mark.parametrize("op", ["MATMUL", "CONV", "ATTENTION", "SUM", "AMAX"])

@@ -112,11 +112,15 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     feed = {"x": np.ones((2, 4), np.float32)}
     profile = profile_plan(plan, feed, runs=3, threads=threads)
     assert [site.node.op for site in profile.sites] == ["MATMUL", "RELU", "LGAMMA", "ADD"]
-    assert [kernel for _, kernel in profile.steps][2] == "numpy"
+    assert [kernel.name for _, kernel in profile.steps][2] == "numpy"
     assert all(ns > 0 for ns in profile.ns)
     text = describe_profile(profile, LIMITS)
     assert len(text.splitlines()) == 1 + 4 + 1
-    assert "f32_matmul" in text
+    assert "f32_matmul in_place  h = MATMUL" in text
+    data = profile_data(profile, LIMITS)
+    assert [(node["kernel"], node["variant"]) for node in data["nodes"]] == [
+        ("f32_matmul", "in_place"), ("f32_relu", None), ("numpy", None), ("f32_add", None),
+    ]  # fmt: skip
     assert "model.py:7" in text
 
     save_trace(profile, tmp_path / "trace.json")

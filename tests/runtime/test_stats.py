@@ -16,6 +16,7 @@ def test_a_new_session_has_done_nothing():
     stats = InferenceSession(small_plan()).stats()
     assert (stats.runs, stats.errors, stats.times) == (0, 0, RunTimes(0, 0.0, 0.0, 0.0))
     assert stats.frames == FrameStats(0, 0, 0, 0, 0, 0.0, 0)
+    assert stats.packed_bytes == 0
     assert stats.memory_planning is None
 
 
@@ -60,7 +61,7 @@ def test_the_window_holds_the_latest_runs():
 
 def test_prometheus_text():
     times = RunTimes(2, 0.5, 0.75, 1.0)
-    stats = Stats(7, 1, times, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, None)
+    stats = Stats(7, 1, times, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, 512, None)
     lines = stats.prometheus(model='a "b"\\').splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     label = 'model="a \\"b\\"\\\\"'
@@ -68,6 +69,7 @@ def test_prometheus_text():
     assert samples[f'taper_run_seconds{{{label},quantile="0.95"}}'] == "0.75"
     assert samples[f"taper_frame_wait_seconds_total{{{label}}}"] == "0.25"
     assert samples[f"taper_weights_version{{{label}}}"] == "2"
+    assert samples[f"taper_packed_bytes{{{label}}}"] == "512"
     helps = [line.split()[2] for line in lines if line.startswith("# HELP")]
     types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert helps == types

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._stop import Stop
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.extend.servers import Server
+    from taper_runtime.native.variants import KernelName
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
@@ -76,10 +77,13 @@ class CompiledExecutor(Executor):
         return sites(self._plan, self._dispatch)
 
     @property
-    def steps(self) -> list[tuple[Site, str]]:
+    def steps(self) -> list[tuple[Site, KernelName]]:
         """See :attr:`Executor.steps`."""
-        kernels = self._runner.kernels()
-        return [(site, kernels[site.step] or "numpy") for site in self._sites]
+        from taper_runtime.native.variants import KernelName  # which few sessions need
+
+        named = zip(self._runner.kernels(), self._runner.selections(), strict=True)
+        kernels = [KernelName(name or "numpy", each and each.variant) for name, each in named]
+        return [(site, kernels[site.step]) for site in self._sites]
 
     @property
     def servers(self) -> list[Server]:

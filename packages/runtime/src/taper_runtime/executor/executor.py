@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
+    from taper_runtime.native.variants import KernelName
     from taper_runtime.ops.opdef import Cost, OpDef, TensorType
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -144,7 +145,7 @@ class Executor(ABC):
 
     @property
     @abstractmethod
-    def steps(self) -> list[tuple[Site, str]]:
+    def steps(self) -> list[tuple[Site, KernelName]]:
         """The nodes that :meth:`profile` times, in order, each with its kernel's name.
 
         It is "numpy" where there is none. Nodes in blocks come behind the node that has them. Of

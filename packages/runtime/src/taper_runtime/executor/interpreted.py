@@ -37,6 +37,7 @@ from taper_runtime.extend.servers import (
     naming,
 )
 from taper_runtime.native import _kernels
+from taper_runtime.native.variants import KernelName
 from taper_runtime.ops.opdef import BlockFunction
 from taper_runtime.plan.specialize import specialize
 
@@ -96,7 +97,7 @@ class _Step(NamedTuple):
     node: PlanNode
     compute: Compute
     kind: str
-    kernel: str
+    kernel: KernelName
 
 
 def _servers(
@@ -124,14 +125,14 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
         told = ChosenNode(label_of(node), op, types_in, types_out, attrs)
     prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
     if prepared is not None:
-        return _Step(
-            node, naming(label_of(node), op, prepared.run), prepared.kind, prepared.kernel_name
-        )
+        compute = naming(label_of(node), op, prepared.run)
+        kernel = KernelName(prepared.kernel_name, prepared.variant)
+        return _Step(node, compute, prepared.kind, kernel)
     if server is None:
         return None
     types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
     name = server.kind if isinstance(server, NumpyServer) else server.region.server
-    return _Step(node, bind_server(server, attrs, types), server.kind, name)
+    return _Step(node, bind_server(server, attrs, types), server.kind, KernelName(name))
 
 
 class InterpretedExecutor(Executor):
@@ -190,7 +191,7 @@ class InterpretedExecutor(Executor):
         return [(step.node, step.kind) for step in self._last()._steps]
 
     @property
-    def steps(self) -> list[tuple[Site, str]]:
+    def steps(self) -> list[tuple[Site, KernelName]]:
         """See :attr:`Executor.steps`; nodes of blocks are left out."""
         last = self._last()
         plan, steps = last._plan, last._steps

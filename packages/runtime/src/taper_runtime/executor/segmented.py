@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor.executor import Spans
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
+    from taper_runtime.native.variants import KernelName
     from taper_runtime.plan.plan import Plan, PlanNode
     from taper_runtime.plan.segments import Segment
 
@@ -74,7 +75,7 @@ class SegmentedExecutor(Executor):
         return [each for executor in self._executors for each in executor.servers]
 
     @property
-    def steps(self) -> list[tuple[Site, str]]:
+    def steps(self) -> list[tuple[Site, KernelName]]:
         """See :attr:`Executor.steps`."""
         return [step for executor in self._executors for step in executor.steps]
 

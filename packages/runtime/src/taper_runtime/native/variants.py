@@ -22,6 +22,25 @@ class Variant(NamedTuple):
     tile: tuple[int, int] | None
 
 
+class KernelName(NamedTuple):
+    """The name of what computes a node.
+
+    Attributes
+    ----------
+    name : str
+        A kernel's; "numpy" where none serves the node.
+    variant : str or None
+        Which of the kernel's variants; None where it has one way only.
+    """
+
+    name: str
+    variant: str | None = None
+
+    def __str__(self) -> str:
+        """Write it as ``taper kernels`` lists it: ``f32_matmul dot``."""
+        return f"{self.name} {self.variant}" if self.variant else self.name
+
+
 class Offer(NamedTuple):
     """A way to compute one node: a kernel that supports it, and one of the kernel's variants.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
+    from taper_runtime.native.variants import KernelName
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Recording stops after so many timed nodes: some hundred megabytes.
@@ -30,7 +31,7 @@ class _Run(NamedTuple):
     caller: int
     begin: int
     end: int
-    steps: list[tuple[Site, str]]
+    steps: list[tuple[Site, KernelName]]
     spans: Spans
 
 
@@ -77,7 +78,7 @@ class RecordingExecutor(Executor):
         return self
 
     @property
-    def steps(self) -> list[tuple[Site, str]]:
+    def steps(self) -> list[tuple[Site, KernelName]]:
         """See :attr:`Executor.steps`."""
         return self.executor.steps
 

@@ -24,6 +24,7 @@ from taper_runtime.executor.sites import sites, summed
 from taper_runtime.machine.cost import Locality, cost, traffic_ns
 from taper_runtime.machine.measure import limits_data
 from taper_runtime.native._kernels import active_isa
+from taper_runtime.native.variants import KernelName
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.plan import STORED
 from taper_runtime.plan.specialize import specialize
@@ -48,7 +49,7 @@ class Profile(NamedTuple):
     sizes : mapping of str to int
         The values of the size variables.
     threads : int
-    steps : list of (Site, str)
+    steps : list of (Site, KernelName)
         The executed nodes in order, each with its kernel's name.
     times : list of int
         How often each node runs in one run.
@@ -62,7 +63,7 @@ class Profile(NamedTuple):
     plan: Plan
     sizes: Mapping[str, int]
     threads: int
-    steps: list[tuple[Site, str]]
+    steps: list[tuple[Site, KernelName]]
     times: list[int]
     ns: list[float]
     fastest: Spans
@@ -197,7 +198,8 @@ def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
                 "op": site.node.op,
                 "depth": site.depth,
                 "times": times,
-                "kernel": kernel,
+                "kernel": kernel.name,
+                "variant": kernel.variant,
                 "us": ns / 1e3,
                 "share": ns / total,
                 "flops": flops,
@@ -224,11 +226,12 @@ def describe_profile(profile: Profile, limits: MachineLimits) -> str:
     data = profile_data(profile, limits)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
     for item in data["nodes"]:
+        kernel = KernelName(item["kernel"], item["variant"])
         times = {0: " (not run)", 1: ""}.get(item["times"], f" ({item['times']} times)")
         lines.append(
             f"{item['us']:9.1f} {item['share']:6.1%} {item['flops'] / 1e6:9.2f} "
             f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {'  ' * item['depth']}"
-            f"{item['kernel']}  {item['node']} = {item['op']}{times}  {item['source']}"
+            f"{kernel}  {item['node']} = {item['op']}{times}  {item['source']}"
         )
     lines.append(
         f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
@@ -253,7 +256,7 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 
 def node_events(
-    steps: Sequence[tuple[Site, str]], spans: Spans, start: int, process: int = 0
+    steps: Sequence[tuple[Site, KernelName]], spans: Spans, start: int, process: int = 0
 ) -> list[dict[str, object]]:
     """Return the events of one run; times are counted from ``start``, in nanoseconds.
 
@@ -267,7 +270,9 @@ def node_events(
         if site.depth:
             continue
         node = site.node
-        args: dict[str, object] = {"kernel": kernel, "source": node.source}
+        args: dict[str, object] = {"kernel": kernel.name, "source": node.source}
+        if kernel.variant:
+            args["variant"] = kernel.variant
         if work:
             args["flops"], args["bytes"] = work[at]
         if site.inside:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.sites import Site
     from taper_runtime.machine.limits import MachineLimits
+    from taper_runtime.native.variants import KernelName
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
     from taper_runtime.reports.profile import Profile
 
@@ -73,7 +74,7 @@ class _Time(NamedTuple):
     """A node's part of a run: kernel, count, nanoseconds, least nanoseconds, flops, bytes."""
 
     site: Site
-    kernel: str
+    kernel: KernelName
     times: int
     ns: float
     least: float
@@ -162,13 +163,13 @@ def _node(
         share = f"{time.least / max(time.ns, 1.0):.0%} of the machine's limit"
         flops, nbytes = time.work
         facts += [
-            ["kernel", time.kernel],
+            ["kernel", str(time.kernel)],
             ["time", f"{time.ns / 1e3:.1f} us, {share}{_often(time)}"],
             ["work", f"{flops:,} flops, {nbytes:,} bytes"],
         ]
     if node.source:
         facts.append(["source", node.source])
-    kind = "view" if time is None else "numpy" if time.kernel == "numpy" else "plain"
+    kind = "view" if time is None else "numpy" if time.kernel.name == "numpy" else "plain"
     return {
         "id": node.output,
         "title": node.op,
@@ -200,7 +201,7 @@ def _time_table(times: Mapping[str, _Time]) -> dict[str, Any]:
         [
             name,
             time.site.node.op,
-            time.kernel,
+            str(time.kernel),
             time.times,
             round(time.ns / 1e3, 1),
             round(100 * time.least / max(time.ns, 1.0)),
