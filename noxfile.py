@@ -339,7 +339,7 @@ MEASUREMENTS = {
     "weights": ("tools.peers.weights", "", MODELS, MINILM),
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
     "scaling": ("tools.peers.scaling", "", (*MODELS, "matplotlib"), MINILM),
-    "winograd": ("tools.peers.winograd", "", MODELS, MINILM),
+    "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "opinfo": (
         "tools.opinfo.report",
         "--write docs/results/op-coverage.md",

@@ -1,7 +1,7 @@
-"""Time Winograd's tiles stored in the file and made at open; `--quick` only prints.
+"""Measure packed weights that are stored in the file and made at open; `--quick` only prints.
 
 Each file is opened and run once in a process without torch, on one thread; the two kinds take
-turns. A quick run prints the table and writes nothing.
+turns. Times are those of the CPU. A quick run measures once, and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import taper_frontend
 from tools.peers.cases import SETS
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 
-PAGE = ROOT / "docs" / "results" / "winograd.md"
+PAGE = ROOT / "docs" / "results" / "packing.md"
 
-#: What a process prints: seconds until open and of the first run, bytes of its own and shared.
+#: What a process prints: seconds until open and of the first run, bytes packed when opened, bytes
+#: of its own and shared, and a digest of the outputs.
 _PROCESS = """
-import json, sys, time
-import numpy as np
+import hashlib, json, sys, time
 import taper_runtime
-shape = tuple(json.loads(sys.argv[2]))
-x = np.ones(shape, np.float32)
 options = taper_runtime.SessionOptions()
 options.intra_op_num_threads = 1
-begin = time.perf_counter()
+begin = time.process_time()
 session = taper_runtime.InferenceSession(sys.argv[1], options)
-opened = time.perf_counter()
-session.run(None, {session.get_inputs()[0].name: x})
-done = time.perf_counter()
+opened = time.process_time()
+outputs = session.run(None, dict(session.plan.samples))
+done = time.process_time()
 lines = open("/proc/self/smaps_rollup").read().splitlines()[1:]
 sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
 own = sizes["Anonymous"]
-print(json.dumps([opened - begin, done - opened, own, sizes["Rss"] - own]))
+digest = hashlib.sha256(b"".join(y.tobytes() for y in outputs)).hexdigest()
+times = [opened - begin, done - opened]
+print(json.dumps([*times, session.stats().packed_bytes, own, sizes["Rss"] - own, digest]))
 """
 
 
@@ -104,29 +104,43 @@ def models() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
         ),
         "VGG-16 without classifier 1x224": (Vgg(), (torch.zeros(1, 3, 224, 224),)),
         "ResNet-50 1x224": SETS["vision"]["ResNet-50 1x224"](),
+        "MiniLM 1x128": SETS["minilm"]["MiniLM 1x128"](),
+        "CRNN 1x256": SETS["recurrent"]["CRNN 1x256"](),
     }
 
 
 def rows(name: str, module: nn.Module, args: tuple[torch.Tensor, ...], rounds: int) -> list[str]:
-    """Measure one model."""
+    """Measure one model.
+
+    Raises
+    ------
+    AssertionError
+        If the two files give other bits.
+    """
     module = module.eval()
     with tempfile.TemporaryDirectory() as folder:
         files = {how: Path(folder, f"{how}.taper") for how in ("stored", "at_open")}
         for how, file in files.items():
-            taper_frontend.export(module, args, verify=False, winograd=how).save(file)
+            taper_frontend.export(module, args, verify=False, packing=how).save(file)
         runs: dict[str, list[list[float]]] = {how: [] for how in files}
+        digests = set()
         for _ in range(rounds):
             for how, file in files.items():
-                command = [sys.executable, "-c", _PROCESS, file, json.dumps(args[0].shape)]
+                command = [sys.executable, "-c", _PROCESS, file]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
-                runs[how].append(json.loads(done.stdout))
+                *numbers, digest = json.loads(done.stdout)
+                runs[how].append(numbers)
+                digests.add(digest)
+        assert len(digests) == 1, f"{name}: other bits"
         weights = sum(p.numel() * 4 for p in module.parameters())
         found = []
         for how, file in files.items():
-            opened, first, own, shared = map(statistics.median, zip(*runs[how], strict=True))
+            medians = map(statistics.median, zip(*runs[how], strict=True))
+            opened, first, packed, own, shared = medians
             found.append(
-                f"| {name} | {weights / 1e6:.0f} | `{how}` | {file.stat().st_size / 1e6:.0f} "
-                f"| {1e3 * opened:.0f} | {1e3 * first:.0f} | {own / 1e6:.0f} | {shared / 1e6:.0f} |"
+                f"| {name} | {weights / 1e6:.0f} | `{how}` | {file.stat().st_size / 1e6:.1f} "
+                f"| {1e3 * opened:.0f} | {1e3 * first:.0f} | {packed / 1e6:.1f} | {own / 1e6:.0f} "
+                f"| {shared / 1e6:.0f} |"
             )
         return found
 
@@ -138,16 +152,17 @@ def main() -> None:
     quick = parser.parse_args().quick
     torch.manual_seed(0)
     lines = [
-        "| model | weights, MB | tiles | file, MB | open, ms | run, ms | own, MB | shared, MB |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| model | weights, MB | packing | file, MB | open, ms | run, ms | packed at open, MB "
+        "| own, MB | shared, MB |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, (module, args) in models().items():
         lines += rows(name, module, args, 1 if quick else 5)
     table = "\n".join(lines)
     print(table)
     if not quick:
-        text = f"{describe_setting(command_line('winograd'))}\n\n{table}"
-        write_section("winograd", "Measured", text, PAGE)
+        text = f"{describe_setting(command_line('packing'))}\n\n{table}"
+        write_section("packing", "Measured", text, PAGE)
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> P
         Whether formats may be taken for which nodes have other kernels or variants than before.
         Without, all results have the same bits.
     """
-    readers = _readers(plan, dispatch)
+    readers = _readers(plan, dispatch, other_bits=other_bits)
     limits = typical(_kernels.active_isa(dispatch.isa))
     formats: dict[str, str] = {}
     for name, found in readers.items():
@@ -141,8 +141,12 @@ def _total(own: Sequence[_Way] | None, ways: Sequence[_Way] | None, other_bits: 
     return sum(way.ns for way in ways)
 
 
-def _readers(plan: Plan, dispatch: Dispatch) -> dict[str, list[Site]]:
-    """Return the nodes that read each packed weight with a recipe which ends in its packing."""
+def _readers(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> dict[str, list[Site]]:
+    """Return the nodes that read each packed weight with a recipe which ends in its packing.
+
+    Without ``other_bits``, not of those that entries read whose sizes vary: the kernels of other
+    sizes are not known.
+    """
     names = {
         name
         for name, recipe in plan.derived.items()
@@ -152,6 +156,8 @@ def _readers(plan: Plan, dispatch: Dispatch) -> dict[str, list[Site]]:
     unknown = Counter[str]()  # reads, less those by nodes that a run computes
     for entry in map(plan.entry, plan.entry_names if names else ()):
         unknown.update(_reads(entry.as_block(), names))
+        if entry.sizes and not other_bits:
+            continue
         static = specialize(entry, example_sizes(entry))
         for site in sites(static, dispatch):
             for name in names.intersection(site.node.reads):
