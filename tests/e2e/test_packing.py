@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -128,6 +129,11 @@ def export(module, x, **how):
     return taper_frontend.export(module, (x,), verify=False, **how)
 
 
+@cache
+def exported(name, **how):
+    return export(*made(name), **how)
+
+
 def packed(plan):
     """The constants in formats that kernels alone ask for."""
     return {
@@ -157,8 +163,8 @@ AT_OPEN = options_of(packing="at_open")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bits_are_those_of_stored_weights(name, weights, tmp_path):
     module, x = made(name)
-    stored = export(module, x, weights=weights)
-    plan = export(module, x, weights=weights, packing="at_open")
+    stored = exported(name, weights=weights)
+    plan = exported(name, weights=weights, packing="at_open")
     assert {plan.tensors[n].format.split(".")[0] for n in packed(plan)} == MODELS[name][2]
     assert packed(plan) == packed(stored)
     assert not packed(plan) & plan.constants.keys()
@@ -180,14 +186,14 @@ def test_the_bits_are_those_of_stored_weights(name, weights, tmp_path):
 
 
 def test_the_file_has_each_plain_weight_once(tmp_path):
-    module, x = made("convolutions")
+    module, _ = made("convolutions")
     size = sum(p.nbytes for p in module.parameters())
     for weights in ("fixed", "replaceable"):
-        export(module, x, weights=weights, packing="at_open").save(tmp_path / "plain.taper")
-        export(module, x, weights=weights).save(tmp_path / "stored.taper")
+        for file, how in (("plain", {"packing": "at_open"}), ("stored", {})):
+            exported("convolutions", weights=weights, **how).save(tmp_path / f"{file}.taper")
         sizes = [(tmp_path / f"{n}.taper").stat().st_size for n in ("plain", "stored")]
         assert size < sizes[0] < 0.75 * sizes[1]
-    plan = export(*made("shared"), packing="at_open")
+    plan = exported("shared", weights="fixed", packing="at_open")
     assert sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values())) == 4 * (480 + 20)
 
 
@@ -211,24 +217,26 @@ def test_two_nodes_share_one_weight():
 @pytest.mark.parametrize("name", ["convolutions", "products", "tied", "attention", "recurrent"])
 def test_weights_are_swapped_in_either_way(name, how):
     module, x = made(name)
-    plan = export(module, x, weights="replaceable", packing=how)
+    at_open = {"packing": how} if how == "at_open" else {}
+    plan = exported(name, weights="replaceable", **at_open)
+    other, _ = made(name)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.25)
+    want = run(InferenceSession(export(other, x, weights="replaceable")), x)
     for packing in ("stored", "at_open"):
         session = InferenceSession(plan, options_of(packing=packing))
         first = run(session, x)
-        other, _ = made(name)
-        with torch.no_grad():
-            for parameter in other.parameters():
-                parameter.mul_(1.25)
         session.weights.load({n: v.numpy() for n, v in other.state_dict().items()}, strict=False)
         session.weights.commit()
         swapped = run(session, x)
-        assert swapped != first
-        assert swapped == run(InferenceSession(export(other, x, weights="replaceable")), x)
+        assert swapped == want != first
         assert run(InferenceSession(plan), x) == first  # another session's are its own
 
 
 def test_a_plain_weight_is_no_weight_to_replace():
-    session = InferenceSession(export(*made("convolutions"), packing="at_open"))
+    plan = exported("convolutions", weights="fixed", packing="at_open")
+    session = InferenceSession(plan)
     assert {spec.kind for spec in session.plan.weights.values()} == {"constant"}
     name = min(session.plan.weights)
     with pytest.raises(InputError, match="is a constant of the program"):
@@ -264,9 +272,10 @@ def test_entries_have_the_packed_weights_of_the_whole():
             feed = {"input": array.numpy()}
             (got,) = session.run(None, feed, entry=entry)
             assert got.tobytes() == want.run(None, feed, entry=entry)[0].tobytes()
-        other = session._entry("long")
-        assert all(other.plan.constants[n] is session.plan.constants[n] for n in packed(other.plan))
-        assert other.stats().packed_bytes == session.stats().packed_bytes
+        other = session._entry("long").plan
+        assert all(other.constants[name] is session.plan.constants[name] for name in packed(other))
+        nbytes = sum(other.constants[name].nbytes for name in packed(other))
+        assert session.stats().packed_bytes == nbytes
 
 
 def test_sizes_may_vary():
@@ -305,13 +314,12 @@ def test_a_format_of_other_bits_is_taken_only_where_these_are_allowed():
     check_plan(free.plan)
 
 
-@pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("weights", ["fixed", "replaceable"])
-def test_where_other_bits_are_allowed_the_results_are_right(name, weights, isa, tmp_path):
+def test_where_other_bits_are_allowed_the_results_are_right(name, weights, tmp_path):
     module, x = made(name)
-    plan = export(module, x, weights=weights, packing="at_open")
-    options = options_of(packing="at_open", kernel_choice="cost", isa=isa)
+    plan = exported(name, weights=weights, packing="at_open")
+    options = options_of(packing="at_open", kernel_choice="cost", isa=LEVELS[-1])
     session = InferenceSession(plan, options)
     check_plan(session.plan)
     want = module(x).detach().numpy()
@@ -328,7 +336,7 @@ def test_where_other_bits_are_allowed_the_results_are_right(name, weights, isa, 
 def test_a_forced_kernel_is_given_its_format(weights):
     """Of a plan that names Winograd's tiles, direct sums are asked for."""
     module, x = made("convolutions")
-    plan = export(module, x, weights=weights, packing="at_open")
+    plan = exported("convolutions", weights=weights, packing="at_open")
     options = options_of(packing="at_open", kernels={"CONV": "f32_conv"}, kernel_choice="cost")
     session = InferenceSession(plan, options)
     formats = {session.plan.tensors[name].format for name in packed(plan)}
@@ -421,9 +429,8 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_recipe_is_refused(damage, tmp_path):
-    module, x = made("convolutions")
     path = tmp_path / "m.taper"
-    export(module, x, packing="at_open").save(path)
+    exported("convolutions", weights="fixed", packing="at_open").save(path)
     edited(path, lambda document: None)
     load(path)
 
@@ -437,10 +444,9 @@ def test_a_damaged_recipe_is_refused(damage, tmp_path):
 
 
 def test_a_file_that_lacks_a_weight_or_a_recipe_is_refused(tmp_path):
-    module, x = made("products")
     path = tmp_path / "m.taper"
     for member in ("derived", "weights"):
-        export(module, x, packing="at_open").save(path)
+        exported("products", weights="fixed", packing="at_open").save(path)
         edited(path, lambda document, member=member: document[member].popitem())
         with pytest.raises(PlanFormatError):
             load(path)
