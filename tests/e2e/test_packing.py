@@ -194,7 +194,9 @@ def test_the_file_has_each_plain_weight_once(tmp_path):
         sizes = [(tmp_path / f"{n}.taper").stat().st_size for n in ("plain", "stored")]
         assert size < sizes[0] < 0.75 * sizes[1]
     plan = exported("shared", weights="fixed", packing="at_open")
-    assert sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values())) == 4 * (480 + 20)
+    assert sum(a.nbytes for a in (*plan.constants.values(), *plan.originals.values())) == 4 * (
+        480 + 20
+    )
 
 
 def test_two_nodes_share_one_weight():
@@ -216,7 +218,7 @@ def test_two_nodes_share_one_weight():
 @pytest.mark.parametrize("how", ["stored", "at_open"])
 @pytest.mark.parametrize("name", ["convolutions", "products", "tied", "attention", "recurrent"])
 def test_weights_are_swapped_in_either_way(name, how):
-    module, x = made(name)
+    _, x = made(name)
     at_open = {"packing": how} if how == "at_open" else {}
     plan = exported(name, weights="replaceable", **at_open)
     other, _ = made(name)
@@ -250,9 +252,7 @@ def test_sessions_of_one_plan_have_one_packed_weight():
     for name in packed(plan):
         assert len({id(session.plan.constants[name]) for session in sessions}) == 1
     other = InferenceSession(export(*made("convolutions"), packing="at_open"))
-    assert all(
-        other.plan.constants[n] is not sessions[0].plan.constants[n] for n in packed(plan)
-    )
+    assert all(other.plan.constants[n] is not sessions[0].plan.constants[n] for n in packed(plan))
     del sessions, other
     gc.collect()
     assert len(replaceable._shared) == before

@@ -152,8 +152,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     torch.manual_seed(0)
     lines = [
-        "| model | weights, MB | packing | file, MB | open, ms | run, ms | packed at open, MB "
-        "| own, MB | shared, MB |",
+        "| model | weights, MB | packing | file, MB | open, ms | run, ms | packed, MB | own | shared |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, (module, args) in models().items():

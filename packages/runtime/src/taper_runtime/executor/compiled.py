@@ -82,7 +82,9 @@ class CompiledExecutor(Executor):
         from taper_runtime.native.variants import KernelName  # which few sessions need
 
         named = zip(self._runner.kernels(), self._runner.selections(), strict=True)
-        kernels = [KernelName(name or "numpy", each and each.variant) for name, each in named]
+        kernels = [
+            KernelName(name or "numpy", each.variant if each else None) for name, each in named
+        ]
         return [(site, kernels[site.step]) for site in self._sites]
 
     @property

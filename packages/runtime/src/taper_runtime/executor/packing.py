@@ -163,13 +163,9 @@ def _readers(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> dict[str, l
             for name in names.intersection(site.node.reads):
                 unknown[name] -= site.node.reads.count(name)
                 found[name].append(site)
-    roots = [
-        place.root
-        for block in (plan.as_block(), *plan.entries.values())
-        for name, place in block.placements.items()
-        if name != place.root
-    ]
-    return {n: each for n, each in found.items() if not unknown[n] and each and n not in roots}
+        places = entry.placements.items()
+        unknown.update(place.root for name, place in places if name != place.root)  # views
+    return {name: each for name, each in found.items() if each and not unknown[name]}
 
 
 def _reads(block: Block, names: set[str]) -> Iterator[str]:
@@ -263,7 +259,7 @@ def _offer(
     strides: Sequence[tuple[int, ...]],
     dispatch: Dispatch,
 ) -> Offer | None:
-    """Return which kernel of ours serves a node whose inputs are stored so; None where none does."""
+    """Return what kernel of ours serves a node whose inputs are stored so; None where none does."""
     op, attrs = definition(node)
     kernels, _ = find_servers(plan, node, dispatch, _no_block, _no_server)
     inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]

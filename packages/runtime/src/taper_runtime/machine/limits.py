@@ -113,13 +113,13 @@ TYPICAL = MachineLimits(
     worker_ns=3000,
 )
 
-#: By ISA level, how many times as long as with AVX-512 arithmetic takes: its vectors have 16 floats,
-#: those of AVX2 8, of SSE and NEON 4, and SSE has no multiply-add.
+#: The time of arithmetic by ISA level, as a multiple of that with AVX-512. Its vectors have 16
+#: floats, those of AVX2 8, those of SSE and NEON 4, and SSE has no multiply-add.
 _SLOWER = {"avx512": 1, "avx2": 2, "neon": 4, "baseline": 8}
 
 
 @lru_cache
 def typical(isa: str) -> MachineLimits:
-    """Return :data:`TYPICAL` for the vectors of an ISA level: equal on all machines that have it."""
+    """Return :data:`TYPICAL` for the vectors of an ISA level, the same on all machines."""
     slower = _SLOWER.get(isa, 1)
     return TYPICAL._replace(isa=isa, flops=TYPICAL.flops / slower, int8=TYPICAL.int8 / slower)

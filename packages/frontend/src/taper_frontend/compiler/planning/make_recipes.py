@@ -91,7 +91,7 @@ def replaceable(
     for name, constant in sorted(constants.items()):
         if packed and name not in derived and constant in names and constant.identity not in whole:
             whole.add(constant.identity)
-            derived[name] = _complete(constant, names, lambda step: False)
+            derived[name] = (RecipeStep(WEIGHT, (), {"name": names.of(constant, name)}),)
     direct = set(map(direct_weight, derived.values()))
     needed = sorted(weights_needed(derived) - direct)
     originals = {name: names.leaves[name] for name in needed}

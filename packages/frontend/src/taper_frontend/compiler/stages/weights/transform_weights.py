@@ -79,4 +79,3 @@ def _example(graph: Graph, name: str) -> TensorType:
     tensor = graph.tensors[name]
     sizes = tuple(size_at(size, graph.examples) for size in tensor.shape)
     return tensor.type._replace(shape=sizes)
-
