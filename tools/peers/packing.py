@@ -24,7 +24,7 @@ from tools.peers.page import ROOT, command_line, describe_setting, write_section
 PAGE = ROOT / "docs" / "results" / "packing.md"
 
 #: What a process prints: seconds until open and of the first run, bytes packed when opened, bytes
-#: of its own and shared, and a digest of the outputs.
+#: of its own, and a digest of the outputs.
 _PROCESS = """
 import hashlib, json, sys, time
 import taper_runtime
@@ -40,7 +40,7 @@ sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if li
 own = sizes["Anonymous"]
 digest = hashlib.sha256(b"".join(y.tobytes() for y in outputs)).hexdigest()
 times = [opened - begin, done - opened]
-print(json.dumps([*times, session.stats().packed_bytes, own, sizes["Rss"] - own, digest]))
+print(json.dumps([*times, session.stats().packed_bytes, own, digest]))
 """
 
 
@@ -136,11 +136,10 @@ def rows(name: str, module: nn.Module, args: tuple[torch.Tensor, ...], rounds: i
         found = []
         for how, file in files.items():
             medians = map(statistics.median, zip(*runs[how], strict=True))
-            opened, first, packed, own, shared = medians
+            opened, first, packed, own = medians
             found.append(
                 f"| {name} | {weights / 1e6:.0f} | `{how}` | {file.stat().st_size / 1e6:.1f} "
-                f"| {1e3 * opened:.0f} | {1e3 * first:.0f} | {packed / 1e6:.1f} | {own / 1e6:.0f} "
-                f"| {shared / 1e6:.0f} |"
+                f"| {1e3 * opened:.0f} | {1e3 * first:.0f} | {packed / 1e6:.1f} | {own / 1e6:.0f} |"
             )
         return found
 
@@ -152,8 +151,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     torch.manual_seed(0)
     lines = [
-        "| model | weights, MB | packing | file, MB | open, ms | run, ms | packed, MB | own | shared |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| model | weights, MB | packing | file, MB | open, ms | run, ms | packed, MB | own, MB |",
+        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, (module, args) in models().items():
         lines += rows(name, module, args, 1 if quick else 5)
