@@ -13,6 +13,8 @@
 - ``ServerCall``: a step that Python computes, called back from C.
 - ``Instance``: a program for one set of sizes: the size table evaluated, nodes prepared, memory
   laid out. A static plan has one.
+
+These are sections of one module because each further Cython module adds 12 kB to the wheel.
 """
 from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -50,9 +52,8 @@ cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
 # Steps, or live ranges of an arena, that a load prepares between two looks at whether it is to end.
 cdef Py_ssize_t _BETWEEN_LOOKS = 64
 
-# Pairs of live ranges that are looked at to place those of an arena in one order: a second or less.
-# Models take thousands; a file in which thousands of tensors live at once asks for billions.
-cdef int64_t _MAX_PAIRS = 1 << 22
+
+# -- sizes -----------------------------------------------------------------------------------------
 
 cdef struct Instruction:
     int32_t operation  # index in _OPERATIONS
@@ -128,6 +129,8 @@ cdef class SizeCode:
             raise InputError(f"the inputs' sizes {list(sizes)}: a tensor would be too large")
         return result
 
+
+# -- steps -----------------------------------------------------------------------------------------
 
 # Where an operand's memory comes from; see _program.pxd.
 ARENA = _ARENA
@@ -327,6 +330,8 @@ cdef bint _is_sized(value):
     return type(value) is Size
 
 
+# -- weights ---------------------------------------------------------------------------------------
+
 cdef void *_first_byte(array) except? NULL:
     """Where an array's first element lies."""
     cdef Py_buffer view
@@ -355,167 +360,11 @@ cdef class Weights:
             (<void **>self.addresses.data)[i] = _first_byte(self.arrays[i])
 
 
-cdef class StepOrder:
-    """Which steps of the run's own body may run at the same time.
+# -- offsets in an arena ---------------------------------------------------------------------------
 
-    Parameters
-    ----------
-    producers : sequence of sequence of int
-        Per step the steps that it waits for, which are before it.
-    before : sequence of int
-        For the memory of each root of the body, then for each step's own, as bits: the memory that
-        nobody needs any more when it is needed first.
-    leaders : int
-        Steps that may run at the same time.
-    """
-
-    def __cinit__(self, producers, before, leaders):
-        cdef Py_ssize_t i
-        cdef Py_ssize_t count = len(producers)
-        users = [[] for _ in range(count)]
-        for i, waits_for in enumerate(producers):
-            for step in waits_for:
-                users[step].append(i)
-        self.leaders, self.precedence = leaders, Precedence(before)
-        self.producers = Buffer(count * sizeof(int32_t))
-        self.first_user = Buffer((count + 1) * sizeof(int32_t))
-        self.users = Buffer(sum(map(len, users)) * sizeof(int32_t))
-        self.native.producers = <int32_t *>self.producers.data
-        self.native.first_user = <int32_t *>self.first_user.data
-        self.native.users = <int32_t *>self.users.data
-        cdef int32_t *user = <int32_t *>self.users.data
-        for i in range(count):
-            (<int32_t *>self.producers.data)[i] = len(producers[i])
-            (<int32_t *>self.first_user.data)[i] = <int32_t>(user - <int32_t *>self.users.data)
-            for step in users[i]:
-                user[0] = step
-                user += 1
-        (<int32_t *>self.first_user.data)[count] = <int32_t>(user - <int32_t *>self.users.data)
-
-
-cdef class Program:
-    """A plan's executed nodes and where their operands lie.
-
-    Parameters
-    ----------
-    inputs, outputs : sequence of TensorSpec
-        The external arrays, which are the caller's: EXTERNAL operands count the inputs, then the
-        outputs.
-    n_constants : int
-        CONSTANT operands count the arrays of :class:`Weights`.
-    steps : list of Step
-        Of all bodies, one after the other.
-    bodies : list of Body
-        The run's own, then those inside: each behind the one around it. ARENA operands count the
-        roots of all.
-    restores : list of (int, Step)
-        What puts back an input's memory where a run fails, and the step that saves it.
-    threads : int
-        Threads that one step may use, the caller's among them.
-    variables : Variables
-    tensor_bytes : sequence of size
-        What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
-    refuse : callable
-        Raises an error about steps, given by index, that nothing serves.
-    order : StepOrder, optional
-        Without it steps run one after the other.
-    """
-
-    def __cinit__(
-        self, *, inputs, outputs, n_constants, steps, bodies, restores, threads, variables,
-        tensor_bytes, refuse, StepOrder order=None
-    ):
-        self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
-        self.n_inputs = len(self.inputs)
-        self.n_external = len(self.inputs) + len(self.outputs)
-        self.arena_base = self.n_external
-        self.image_base, self.raised_base = self.arena_base + 1, self.arena_base + 2
-        self.constants_base = self.raised_base + 1
-        self.n_bases = self.constants_base + n_constants
-        self.steps, self.bodies = steps + [step for _, step in restores], bodies
-        self.saved_by = [index for index, _ in restores]
-        self.n_run = len(steps)
-        self.overwritten = {self._overwritten(step) for _, step in restores}
-        self.threads, self.variables, self.order = threads, variables, order
-        self.workers = threads if order is None else max(threads, order.leaders)
-        self.refuse = refuse
-        self.dynamic = bool(variables.names)
-        self.table = SizeTable(variables.names)
-        self._bind(tensor_bytes)
-        self._lay_out_images()
-
-    cdef object _overwritten(self, Step step):
-        return (<Operand>step.operands[step.n_inputs]).index
-
-    cdef int _bind(self, tensor_bytes) except -1:
-        """Give all sizes a slot."""
-        cdef Step step
-        cdef Body body
-        for body in self.bodies:
-            body.first_root = self.n_roots
-            self.n_roots += len(body.roots)
-            body.roots = [(birth, death, _slot(self.table, n)) for birth, death, n in body.roots]
-        for i, step in enumerate(self.steps):
-            if i % _BETWEEN_LOOKS == 0:
-                look()
-            step.bind(self.table)
-            for inner in () if step.control is None else step.control.bodies:
-                body = self.bodies[inner]
-                body.owner = i
-        slots = [_slot(self.table, size) for size in tensor_bytes]
-        for spec in (*self.inputs, *self.outputs):
-            for size in spec.shape:
-                _slot(self.table, size)
-        self.sizes = SizeCode(self.table, slots)
-        return 0
-
-    cdef int _lay_out_images(self) except -1:
-        """Find out how many of everything an image has, and where."""
-        cdef Step step
-        cdef Operand operand
-        cdef Copy copy
-        cdef Py_ssize_t n_tensors = 0
-        cdef Py_ssize_t n_controls = 0
-        cdef Py_ssize_t n_copies = 0
-        cdef Py_ssize_t n_slices = 0
-        cdef Py_ssize_t i
-        self.control_of, self.first_copy, self.first_slice = [], [], []
-        self.slice_counts = [0] * len(self.steps)
-        for step in self.steps:
-            self.control_of.append(n_controls)
-            self.first_copy.append(n_copies)
-            n_tensors += len(step.operands)
-            operands = [operand for operand in step.operands if operand is not None]
-            if step.control is not None:
-                n_controls += 1
-                if step.control.predicate is not None:
-                    operands.append(step.control.predicate)
-                for copy in step.control.enter + step.control.next:
-                    n_copies += 1
-                    operands += [copy.target, copy.source]
-            for operand in operands:
-                for scan, _ in operand.along:
-                    self.slice_counts[scan] += 1
-        for i in range(len(self.steps)):
-            self.first_slice.append(n_slices)
-            n_slices += self.slice_counts[i]
-        self.tensors_at = len(self.steps) * sizeof(taper_step)
-        self.controls_at = self.tensors_at + n_tensors * sizeof(taper_tensor)
-        self.copies_at = self.controls_at + n_controls * sizeof(taper_control)
-        self.slices_at = self.copies_at + n_copies * sizeof(taper_copy)
-        self.image_bytes = self.slices_at + n_slices * sizeof(taper_slice)
-        self.n_pointers = (
-            4 * len(self.steps) + n_tensors + 5 * n_controls + 2 * n_copies + 2 * n_slices
-        )
-        return 0
-
-    cdef Py_ssize_t outermost(self, Py_ssize_t index) except -1:
-        """The step of the run's own body that step ``index`` is, or lies in."""
-        cdef Body body
-        for body in reversed(self.bodies[1:]):  # each behind the one around it
-            if body.first <= index < body.first + body.count:
-                index = body.owner
-        return index
+# Pairs of live ranges that are looked at to place those of an arena in one order: a second or less.
+# Models take thousands; a file in which thousands of tensors live at once asks for billions.
+cdef int64_t _MAX_PAIRS = 1 << 22
 
 
 cdef class Precedence:
@@ -731,6 +580,173 @@ cdef int64_t aligned(int64_t size) noexcept:
     return (size + TAPER_ALIGNMENT - 1) // TAPER_ALIGNMENT * TAPER_ALIGNMENT
 
 
+# -- the program -----------------------------------------------------------------------------------
+
+cdef class StepOrder:
+    """Which steps of the run's own body may run at the same time.
+
+    Parameters
+    ----------
+    producers : sequence of sequence of int
+        Per step the steps that it waits for, which are before it.
+    before : sequence of int
+        For the memory of each root of the body, then for each step's own, as bits: the memory that
+        nobody needs any more when it is needed first.
+    leaders : int
+        Steps that may run at the same time.
+    """
+
+    def __cinit__(self, producers, before, leaders):
+        cdef Py_ssize_t i
+        cdef Py_ssize_t count = len(producers)
+        users = [[] for _ in range(count)]
+        for i, waits_for in enumerate(producers):
+            for step in waits_for:
+                users[step].append(i)
+        self.leaders, self.precedence = leaders, Precedence(before)
+        self.producers = Buffer(count * sizeof(int32_t))
+        self.first_user = Buffer((count + 1) * sizeof(int32_t))
+        self.users = Buffer(sum(map(len, users)) * sizeof(int32_t))
+        self.native.producers = <int32_t *>self.producers.data
+        self.native.first_user = <int32_t *>self.first_user.data
+        self.native.users = <int32_t *>self.users.data
+        cdef int32_t *user = <int32_t *>self.users.data
+        for i in range(count):
+            (<int32_t *>self.producers.data)[i] = len(producers[i])
+            (<int32_t *>self.first_user.data)[i] = <int32_t>(user - <int32_t *>self.users.data)
+            for step in users[i]:
+                user[0] = step
+                user += 1
+        (<int32_t *>self.first_user.data)[count] = <int32_t>(user - <int32_t *>self.users.data)
+
+
+cdef class Program:
+    """A plan's executed nodes and where their operands lie.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of TensorSpec
+        The external arrays, which are the caller's: EXTERNAL operands count the inputs, then the
+        outputs.
+    n_constants : int
+        CONSTANT operands count the arrays of :class:`Weights`.
+    steps : list of Step
+        Of all bodies, one after the other.
+    bodies : list of Body
+        The run's own, then those inside: each behind the one around it. ARENA operands count the
+        roots of all.
+    restores : list of (int, Step)
+        What puts back an input's memory where a run fails, and the step that saves it.
+    threads : int
+        Threads that one step may use, the caller's among them.
+    variables : Variables
+    tensor_bytes : sequence of size
+        What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
+    refuse : callable
+        Raises an error about steps, given by index, that nothing serves.
+    order : StepOrder, optional
+        Without it steps run one after the other.
+    """
+
+    def __cinit__(
+        self, *, inputs, outputs, n_constants, steps, bodies, restores, threads, variables,
+        tensor_bytes, refuse, StepOrder order=None
+    ):
+        self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
+        self.n_inputs = len(self.inputs)
+        self.n_external = len(self.inputs) + len(self.outputs)
+        self.arena_base = self.n_external
+        self.image_base, self.raised_base = self.arena_base + 1, self.arena_base + 2
+        self.constants_base = self.raised_base + 1
+        self.n_bases = self.constants_base + n_constants
+        self.steps, self.bodies = steps + [step for _, step in restores], bodies
+        self.saved_by = [index for index, _ in restores]
+        self.n_run = len(steps)
+        self.overwritten = {self._overwritten(step) for _, step in restores}
+        self.threads, self.variables, self.order = threads, variables, order
+        self.workers = threads if order is None else max(threads, order.leaders)
+        self.refuse = refuse
+        self.dynamic = bool(variables.names)
+        self.table = SizeTable(variables.names)
+        self._bind(tensor_bytes)
+        self._lay_out_images()
+
+    cdef object _overwritten(self, Step step):
+        return (<Operand>step.operands[step.n_inputs]).index
+
+    cdef int _bind(self, tensor_bytes) except -1:
+        """Give all sizes a slot."""
+        cdef Step step
+        cdef Body body
+        for body in self.bodies:
+            body.first_root = self.n_roots
+            self.n_roots += len(body.roots)
+            body.roots = [(birth, death, _slot(self.table, n)) for birth, death, n in body.roots]
+        for i, step in enumerate(self.steps):
+            if i % _BETWEEN_LOOKS == 0:
+                look()
+            step.bind(self.table)
+            for inner in () if step.control is None else step.control.bodies:
+                body = self.bodies[inner]
+                body.owner = i
+        slots = [_slot(self.table, size) for size in tensor_bytes]
+        for spec in (*self.inputs, *self.outputs):
+            for size in spec.shape:
+                _slot(self.table, size)
+        self.sizes = SizeCode(self.table, slots)
+        return 0
+
+    cdef int _lay_out_images(self) except -1:
+        """Find out how many of everything an image has, and where."""
+        cdef Step step
+        cdef Operand operand
+        cdef Copy copy
+        cdef Py_ssize_t n_tensors = 0
+        cdef Py_ssize_t n_controls = 0
+        cdef Py_ssize_t n_copies = 0
+        cdef Py_ssize_t n_slices = 0
+        cdef Py_ssize_t i
+        self.control_of, self.first_copy, self.first_slice = [], [], []
+        self.slice_counts = [0] * len(self.steps)
+        for step in self.steps:
+            self.control_of.append(n_controls)
+            self.first_copy.append(n_copies)
+            n_tensors += len(step.operands)
+            operands = [operand for operand in step.operands if operand is not None]
+            if step.control is not None:
+                n_controls += 1
+                if step.control.predicate is not None:
+                    operands.append(step.control.predicate)
+                for copy in step.control.enter + step.control.next:
+                    n_copies += 1
+                    operands += [copy.target, copy.source]
+            for operand in operands:
+                for scan, _ in operand.along:
+                    self.slice_counts[scan] += 1
+        for i in range(len(self.steps)):
+            self.first_slice.append(n_slices)
+            n_slices += self.slice_counts[i]
+        self.tensors_at = len(self.steps) * sizeof(taper_step)
+        self.controls_at = self.tensors_at + n_tensors * sizeof(taper_tensor)
+        self.copies_at = self.controls_at + n_controls * sizeof(taper_control)
+        self.slices_at = self.copies_at + n_copies * sizeof(taper_copy)
+        self.image_bytes = self.slices_at + n_slices * sizeof(taper_slice)
+        self.n_pointers = (
+            4 * len(self.steps) + n_tensors + 5 * n_controls + 2 * n_copies + 2 * n_slices
+        )
+        return 0
+
+    cdef Py_ssize_t outermost(self, Py_ssize_t index) except -1:
+        """The step of the run's own body that step ``index`` is, or lies in."""
+        cdef Body body
+        for body in reversed(self.bodies[1:]):  # each behind the one around it
+            if body.first <= index < body.first + body.count:
+                index = body.owner
+        return index
+
+
+# -- steps that Python computes --------------------------------------------------------------------
+
 cdef class Raised:
     """What Python raised during a run."""
 
@@ -808,6 +824,8 @@ cdef void _set_server_step(taper_step *step, ServerCall call) noexcept:
     step.work.scratch_bytes = 0
     step.on_caller = True
 
+
+# -- the program for one set of sizes --------------------------------------------------------------
 
 cdef bint _is_unserved(Selection selection) noexcept:
     """Whether nothing computes a step that is none of control flow."""

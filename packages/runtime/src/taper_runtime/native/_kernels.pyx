@@ -29,6 +29,9 @@ from taper_runtime.base.text import unknown
 from taper_runtime.formats import PLAIN, decode
 from taper_runtime.ops.opdef import TensorType
 
+
+# -- memory ----------------------------------------------------------------------------------------
+
 # From so many bytes on a Buffer is memory of its own from the system.
 cdef size_t MAPPED_BYTES = 1 << 18
 
@@ -55,39 +58,7 @@ cdef class Buffer:
             free(self.block)
 
 
-cdef dict _dtype_codes():
-    cdef dict codes = {}
-    cdef int code = 0
-    while taper_dtype_name(code) != NULL:
-        codes[taper_dtype_name(code).decode()] = code
-        code += 1
-    if codes.keys() != DTYPES.keys():
-        raise InternalError(f"kernel library and runtime disagree on dtypes: {sorted(codes)}")
-    return codes
-
-
-cdef dict DTYPE_CODES = _dtype_codes()
-
-
-cdef dict _format_codes():
-    cdef dict codes = {}
-    cdef int code = 0
-    while taper_format_name(code) != NULL:
-        codes[taper_format_name(code).decode()] = code
-        code += 1
-    return codes
-
-
-# By name, or by family where kernels read the parameters off the storage's shape.
-cdef dict FORMAT_CODES = _format_codes()
-
-
-cdef int _format_code(str name) except -2:
-    """The library's code of a format; -1 of one that it does not know."""
-    while name not in FORMAT_CODES and "." in name:  # a parameter that the shape tells
-        name = name.rpartition(".")[0]
-    return FORMAT_CODES.get(name, -1)
-
+# -- levels, and this machine ----------------------------------------------------------------------
 
 cdef class Level:
     """An ISA level that this CPU has."""
@@ -199,171 +170,50 @@ def measure(isa, probe, workers, Buffer memory, each, passes):
     return result.work, result.ns
 
 
-cdef dict _describe(const taper_kernel *kernel):
-    cdef dict attrs = {}
-    cdef size_t i
-    for i in range(kernel.n_attrs):
-        attrs[kernel.attrs[i].name.decode()] = taper_attr_type_name(kernel.attrs[i].type).decode()
-    return attrs
+# -- tensors and attrs as C has them ---------------------------------------------------------------
+
+cdef dict _dtype_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_dtype_name(code) != NULL:
+        codes[taper_dtype_name(code).decode()] = code
+        code += 1
+    if codes.keys() != DTYPES.keys():
+        raise InternalError(f"kernel library and runtime disagree on dtypes: {sorted(codes)}")
+    return codes
 
 
-cdef list _variants_of(const taper_kernel *kernel):
-    from taper_runtime.native.variants import Variant  # which few sessions need
-
-    cdef const taper_variant *each = kernel.variants
-    variants = []
-    while each != NULL and each.name != NULL:
-        tile = (each.rows, each.columns) if each.rows else None
-        variants.append(Variant(each.name.decode(), bool(each.other_bits), tile))
-        each += 1
-    return variants
+cdef dict DTYPE_CODES = _dtype_codes()
 
 
-def feature_names():
-    """The names of the features that a kernel may need, the same ones on every CPU."""
-    cdef size_t i = 0
-    names = []
-    while taper_feature_name(i) != NULL:
-        names.append(taper_feature_name(i).decode())
-        i += 1
-    return names
+cdef dict _format_codes():
+    cdef dict codes = {}
+    cdef int code = 0
+    while taper_format_name(code) != NULL:
+        codes[taper_format_name(code).decode()] = code
+        code += 1
+    return codes
 
 
-def all_kernels(isa=None):
-    """The kernels of a level in order of preference, also those that this CPU cannot run.
-
-    Parameters
-    ----------
-    isa : str, optional
-
-    Returns
-    -------
-    list of Kernel
-    """
-    cdef Level level = _level(isa)
-    cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
-    cdef size_t i = 0
-    kernels = []
-    while taper_kernel_at(level.level, i, &kernel.kernel):
-        kernels.append(kernel)
-        kernel = Kernel.__new__(Kernel, _KEY)
-        i += 1
-    return kernels
+# By name, or by family where kernels read the parameters off the storage's shape.
+cdef dict FORMAT_CODES = _format_codes()
 
 
-def list_kernels(isa=None):
-    """The kernels of a level in order of preference, as (name, op, {attr: type})."""
-    cdef Level level = _level(isa)
-    cdef taper_kernel kernel
-    cdef size_t i = 0
-    kernels = []
-    while taper_kernel_at(level.level, i, &kernel):
-        kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(&kernel)))
-        i += 1
-    return kernels
-
-
-cdef tuple _operand_types(uint64_t operand):
-    """The dtypes and the formats that may stand at one place."""
-    dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
-    formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
-    return dtypes, formats
-
-
-cdef str _operand_text(tuple types):
-    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
-    dtypes, formats = types
-    text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
-    return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
-
-
-def kernel_signatures(op, isa=None):
-    """What each kernel of an op takes and gives, in order of preference: which combinations exist.
-
-    Parameters
-    ----------
-    op : str
-    isa : str, optional
-
-    Returns
-    -------
-    list of str
-        As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
-    """
-    return [f"{kernel.name}: {kernel.types}" for kernel in find_kernels(op, isa)]
-
-
-def find_kernels(op, isa=None):
-    """The kernels of a level for an op that this CPU can run, in order of preference.
-
-    Parameters
-    ----------
-    op : str
-    isa : str, optional
-
-    Returns
-    -------
-    list of Kernel
-    """
-    return list(_find_kernels(_level(isa), op))
-
-
-cdef int _set_scalar(taper_scalar *scalar, value) except -1:
-    scalar.f = float(value)
-    if isinstance(value, int):
-        scalar.i = value
-    elif -9.2e18 < value < 9.2e18:  # False for NaN too: `i` then stays 0
-        scalar.i = <int64_t>scalar.f
-    return 0
-
-
-cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1:
-    """Write one attr's value where its descriptor says; memory it points to joins `owners`."""
-    cdef Buffer buffer
-    cdef Py_ssize_t i
-    if type == TAPER_ATTR_INT:
-        (<int64_t *>at)[0] = value
-    elif type == TAPER_ATTR_FLOAT:
-        (<double *>at)[0] = value
-    elif type == TAPER_ATTR_BOOL:
-        at[0] = 1 if value else 0
-    elif type == TAPER_ATTR_SCALAR:
-        _set_scalar(<taper_scalar *>at, value)
-    elif type == TAPER_ATTR_STRING:
-        encoded = value.encode()
-        owners.append(encoded)
-        (<const char **>at)[0] = <const char *>encoded
-    elif type == TAPER_ATTR_INTS:
-        buffer = Buffer(len(value) * sizeof(int64_t))
-        owners.append(buffer)
-        for i in range(len(value)):
-            (<int64_t *>buffer.data)[i] = value[i]
-        (<taper_ints *>at).data = <int64_t *>buffer.data
-        (<taper_ints *>at).count = len(value)
-    elif type == TAPER_ATTR_STRINGS:
-        buffer = Buffer(len(value) * sizeof(char *))
-        owners.append(buffer)
-        for i in range(len(value)):
-            encoded = value[i].encode()
-            owners.append(encoded)
-            (<const char **>buffer.data)[i] = <const char *>encoded
-        (<taper_strings *>at).data = <const char *const *>buffer.data
-        (<taper_strings *>at).count = len(value)
-    elif type == TAPER_ATTR_SCALARS:
-        buffer = Buffer(len(value) * sizeof(taper_scalar))
-        owners.append(buffer)
-        for i in range(len(value)):
-            _set_scalar(&(<taper_scalar *>buffer.data)[i], value[i])
-        (<taper_scalars *>at).data = <taper_scalar *>buffer.data
-        (<taper_scalars *>at).count = len(value)
-    else:
-        raise InternalError(f"unknown attr type {type} in a kernel descriptor")
-    return 0
+cdef int _format_code(str name) except -2:
+    """The library's code of a format; -1 of one that it does not know."""
+    while name not in FORMAT_CODES and "." in name:  # a parameter that the shape tells
+        name = name.rpartition(".")[0]
+    return FORMAT_CODES.get(name, -1)
 
 
 cdef object storage_of(type_):
     """``type_.storage``, without a call where the type is plain."""
     return type_ if type_.format == PLAIN else type_.storage
+
+
+cdef bint is_served(type_, storage) except -1:
+    """Whether kernels know the rank and the format of a tensor; None is an absent one."""
+    return type_ is None or (len(storage[1]) <= TAPER_MAX_RANK and _format_code(type_.format) >= 0)
 
 
 cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1:
@@ -412,14 +262,77 @@ cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
     return 0
 
 
-cdef bint is_served(type_, storage) except -1:
-    """Whether kernels know the rank and the format of a tensor; None is an absent one."""
-    return type_ is None or (len(storage[1]) <= TAPER_MAX_RANK and _format_code(type_.format) >= 0)
-
-
 cdef class KernelAttrs:
     """A node's attrs in the struct that a kernel takes."""
 
+
+cdef KernelAttrs _kernel_attrs(const taper_kernel *kernel, dict values):
+    """A node's attrs as a kernel takes them."""
+    cdef KernelAttrs attrs = KernelAttrs.__new__(KernelAttrs)
+    cdef size_t a
+    attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
+    for a in range(kernel.n_attrs):
+        _set_attr(
+            attrs.struct.data + kernel.attrs[a].offset, kernel.attrs[a].type,
+            values[kernel.attrs[a].name.decode()], attrs.owners,
+        )
+    return attrs
+
+
+cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1:
+    """Write one attr's value where its descriptor says; memory it points to joins `owners`."""
+    cdef Buffer buffer
+    cdef Py_ssize_t i
+    if type == TAPER_ATTR_INT:
+        (<int64_t *>at)[0] = value
+    elif type == TAPER_ATTR_FLOAT:
+        (<double *>at)[0] = value
+    elif type == TAPER_ATTR_BOOL:
+        at[0] = 1 if value else 0
+    elif type == TAPER_ATTR_SCALAR:
+        _set_scalar(<taper_scalar *>at, value)
+    elif type == TAPER_ATTR_STRING:
+        encoded = value.encode()
+        owners.append(encoded)
+        (<const char **>at)[0] = <const char *>encoded
+    elif type == TAPER_ATTR_INTS:
+        buffer = Buffer(len(value) * sizeof(int64_t))
+        owners.append(buffer)
+        for i in range(len(value)):
+            (<int64_t *>buffer.data)[i] = value[i]
+        (<taper_ints *>at).data = <int64_t *>buffer.data
+        (<taper_ints *>at).count = len(value)
+    elif type == TAPER_ATTR_STRINGS:
+        buffer = Buffer(len(value) * sizeof(char *))
+        owners.append(buffer)
+        for i in range(len(value)):
+            encoded = value[i].encode()
+            owners.append(encoded)
+            (<const char **>buffer.data)[i] = <const char *>encoded
+        (<taper_strings *>at).data = <const char *const *>buffer.data
+        (<taper_strings *>at).count = len(value)
+    elif type == TAPER_ATTR_SCALARS:
+        buffer = Buffer(len(value) * sizeof(taper_scalar))
+        owners.append(buffer)
+        for i in range(len(value)):
+            _set_scalar(&(<taper_scalar *>buffer.data)[i], value[i])
+        (<taper_scalars *>at).data = <taper_scalar *>buffer.data
+        (<taper_scalars *>at).count = len(value)
+    else:
+        raise InternalError(f"unknown attr type {type} in a kernel descriptor")
+    return 0
+
+
+cdef int _set_scalar(taper_scalar *scalar, value) except -1:
+    scalar.f = float(value)
+    if isinstance(value, int):
+        scalar.i = value
+    elif -9.2e18 < value < 9.2e18:  # False for NaN too: `i` then stays 0
+        scalar.i = <int64_t>scalar.f
+    return 0
+
+
+# -- kernels ---------------------------------------------------------------------------------------
 
 # What only the code here has: to make a Kernel, which has pointers in it.
 cdef object _KEY = object()
@@ -473,6 +386,148 @@ cdef class Kernel:
         """Its ways of computing a node, as :class:`Variant`; empty where it has one way only."""
         return _variants_of(&self.kernel)
 
+
+cdef dict _describe(const taper_kernel *kernel):
+    cdef dict attrs = {}
+    cdef size_t i
+    for i in range(kernel.n_attrs):
+        attrs[kernel.attrs[i].name.decode()] = taper_attr_type_name(kernel.attrs[i].type).decode()
+    return attrs
+
+
+cdef list _variants_of(const taper_kernel *kernel):
+    from taper_runtime.native.variants import Variant  # which few sessions need
+
+    cdef const taper_variant *each = kernel.variants
+    variants = []
+    while each != NULL and each.name != NULL:
+        tile = (each.rows, each.columns) if each.rows else None
+        variants.append(Variant(each.name.decode(), bool(each.other_bits), tile))
+        each += 1
+    return variants
+
+
+cdef tuple _operand_types(uint64_t operand):
+    """The dtypes and the formats that may stand at one place."""
+    dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
+    formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
+    return dtypes, formats
+
+
+cdef str _operand_text(tuple types):
+    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+    dtypes, formats = types
+    text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
+    return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
+
+
+def feature_names():
+    """The names of the features that a kernel may need, the same ones on every CPU."""
+    cdef size_t i = 0
+    names = []
+    while taper_feature_name(i) != NULL:
+        names.append(taper_feature_name(i).decode())
+        i += 1
+    return names
+
+
+def all_kernels(isa=None):
+    """The kernels of a level in order of preference, also those that this CPU cannot run.
+
+    Parameters
+    ----------
+    isa : str, optional
+
+    Returns
+    -------
+    list of Kernel
+    """
+    cdef Level level = _level(isa)
+    cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
+    cdef size_t i = 0
+    kernels = []
+    while taper_kernel_at(level.level, i, &kernel.kernel):
+        kernels.append(kernel)
+        kernel = Kernel.__new__(Kernel, _KEY)
+        i += 1
+    return kernels
+
+
+def list_kernels(isa=None):
+    """The kernels of a level in order of preference, as (name, op, {attr: type})."""
+    cdef Level level = _level(isa)
+    cdef taper_kernel kernel
+    cdef size_t i = 0
+    kernels = []
+    while taper_kernel_at(level.level, i, &kernel):
+        kernels.append((kernel.name.decode(), kernel.op.decode(), _describe(&kernel)))
+        i += 1
+    return kernels
+
+
+def find_kernels(op, isa=None):
+    """The kernels of a level for an op that this CPU can run, in order of preference.
+
+    Parameters
+    ----------
+    op : str
+    isa : str, optional
+
+    Returns
+    -------
+    list of Kernel
+    """
+    return list(_find_kernels(_level(isa), op))
+
+
+def kernel_signatures(op, isa=None):
+    """What each kernel of an op takes and gives, in order of preference: which combinations exist.
+
+    Parameters
+    ----------
+    op : str
+    isa : str, optional
+
+    Returns
+    -------
+    list of str
+        As ``f32_matmul: float32, float32 in plain|panels.1, any dtype... -> float32``.
+    """
+    return [f"{kernel.name}: {kernel.types}" for kernel in find_kernels(op, isa)]
+
+
+cdef list _find_kernels(Level level, str op):
+    """The kernels of a level for an op, which are looked for once."""
+    cdef list found = level.kernels.get(op)
+    cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
+    cdef size_t position = 0
+    cdef bytes name
+    if found is None:
+        found, name = [], op.encode()
+        while taper_kernel_next(level.level, name, &position, &kernel.kernel):
+            found.append(kernel)
+            kernel = Kernel.__new__(Kernel, _KEY)
+        level.kernels[op] = found
+    return found
+
+
+cdef list find_candidates(kernels, op):
+    """The kernels for nodes of ``op``, in order of preference.
+
+    kernels : Kernels of users; a str or None stands for those of our library of that ISA level
+    """
+    if len(kernels) == 1 and not isinstance(kernels[0], Kernel):
+        return _find_kernels(_level(kernels[0]), op.name)
+    cdef list candidates = []
+    for each in kernels:
+        if isinstance(each, Kernel):
+            candidates.append(each)
+        else:
+            candidates += _find_kernels(_level(each), op.name)
+    return candidates
+
+
+# -- kernels of users' libraries -------------------------------------------------------------------
 
 # Bytes that the state of any external kernel needs.
 cdef size_t _external_state_bytes = 0
@@ -637,49 +692,7 @@ cdef size_t _attr_bytes(int type) noexcept:
     return 16
 
 
-cdef list _find_kernels(Level level, str op):
-    """The kernels of a level for an op, which are looked for once."""
-    cdef list found = level.kernels.get(op)
-    cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
-    cdef size_t position = 0
-    cdef bytes name
-    if found is None:
-        found, name = [], op.encode()
-        while taper_kernel_next(level.level, name, &position, &kernel.kernel):
-            found.append(kernel)
-            kernel = Kernel.__new__(Kernel, _KEY)
-        level.kernels[op] = found
-    return found
-
-
-cdef list find_candidates(kernels, op):
-    """The kernels for nodes of ``op``, in order of preference.
-
-    kernels : Kernels of users; a str or None stands for those of our library of that ISA level
-    """
-    if len(kernels) == 1 and not isinstance(kernels[0], Kernel):
-        return _find_kernels(_level(kernels[0]), op.name)
-    cdef list candidates = []
-    for each in kernels:
-        if isinstance(each, Kernel):
-            candidates.append(each)
-        else:
-            candidates += _find_kernels(_level(each), op.name)
-    return candidates
-
-
-cdef KernelAttrs _kernel_attrs(const taper_kernel *kernel, dict values):
-    """A node's attrs as a kernel takes them."""
-    cdef KernelAttrs attrs = KernelAttrs.__new__(KernelAttrs)
-    cdef size_t a
-    attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
-    for a in range(kernel.n_attrs):
-        _set_attr(
-            attrs.struct.data + kernel.attrs[a].offset, kernel.attrs[a].type,
-            values[kernel.attrs[a].name.decode()], attrs.owners,
-        )
-    return attrs
-
+# -- which kernel serves a node --------------------------------------------------------------------
 
 cdef class Selection:
     """Which kernels there are for a node, which one serves it, and why not those before."""
@@ -801,6 +814,8 @@ cdef object _offer(Kernel kernel, variants, other, const taper_step *step):
         work.scratch_traffic,
     )
 
+
+# -- a node alone ----------------------------------------------------------------------------------
 
 cdef class PreparedNode:
     """A node some kernel accepted, with everything that does not depend on data pointers.
@@ -931,6 +946,8 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,), choice=None, chosen_nod
     )
     return None if node.selection.chosen is None else node
 
+
+# -- what runs call --------------------------------------------------------------------------------
 
 cdef size_t _own_state_bytes():
     return max([taper_max_state_bytes((<Level>each).level) for each in LEVELS.values()])
