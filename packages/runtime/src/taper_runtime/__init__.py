@@ -22,7 +22,6 @@ from taper_runtime.extend.providers import get_all_providers, get_available_prov
 from taper_runtime.file.reader import list_models, load
 from taper_runtime.plan.plan import Plan
 from taper_runtime.reports import plan_methods
-from taper_runtime.session.config import show_config
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import RunOptions, SessionOptions
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
         unregister_kernel,
     )
     from taper_runtime.extend.servers import Region, Server
+    from taper_runtime.session.config import show_config
     from taper_runtime.session.ends import round_to_bfloat16
     from taper_runtime.session.iobinding import IOBinding
     from taper_runtime.session.logs import set_default_logger_severity, set_default_logger_verbosity
@@ -110,6 +110,7 @@ _LATER = {
     "round_to_bfloat16": "session.ends",
     "set_default_logger_severity": "session.logs",
     "set_default_logger_verbosity": "session.logs",
+    "show_config": "session.config",
 }
 
 

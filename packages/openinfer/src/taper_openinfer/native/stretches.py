@@ -30,7 +30,7 @@ from taper_runtime.extend.providers import Dispatch
 from taper_runtime.formats import PLAIN, find
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.plan.validate import validate
-from taper_runtime.session.config import thread_count
+from taper_runtime.session.opening import thread_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

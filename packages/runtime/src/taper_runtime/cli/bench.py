@@ -19,7 +19,7 @@ from taper_runtime.cli.shared_options import (
     make_feed,
     open_session,
 )
-from taper_runtime.session.config import thread_count
+from taper_runtime.session.opening import thread_count
 
 if TYPE_CHECKING:
     import argparse

@@ -16,7 +16,7 @@ from taper_runtime.cli.shared_options import (
     load_plan,
     make_feed,
 )
-from taper_runtime.session.config import thread_count
+from taper_runtime.session.opening import thread_count
 
 if TYPE_CHECKING:
     import argparse

@@ -13,7 +13,7 @@ from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.extend.providers import Dispatch, check_kernels, computing
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.plan.features import has_delegates
-from taper_runtime.session.config import thread_count
+from taper_runtime.session.opening import thread_count
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.option_values import CPU_DEVICE
+from taper_runtime.base.option_values import CPU_DEVICE, MAX_THREADS
 from taper_runtime.executor._pool import FramePool
 from taper_runtime.file.reader import load, loads
+from taper_runtime.native._kernels import cpu_count
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.validate import check_plan
 from taper_runtime.session.entry import make_dispatch
@@ -101,6 +102,21 @@ def absolute_path(source: object) -> str | None:
         return None
     path = os.fspath(source)
     return path if os.path.isabs(path) else os.path.abspath(path)
+
+
+def thread_count(wanted: int = 0) -> int:
+    """Return the threads of a run: ``wanted``, ``TAPER_NUM_THREADS``, else the CPUs at hand."""
+    if wanted:
+        return wanted
+    value = os.environ.get("TAPER_NUM_THREADS")
+    if not value:
+        return cpu_count()
+    if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
+        raise InputError(
+            f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
+            f"{MAX_THREADS}, got {value[:100]!r}"
+        )
+    return int(value)
 
 
 def make_pool(options: SessionOptions) -> FramePool:

@@ -11,7 +11,6 @@ from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.executor._run import RunLog, in_order
 from taper_runtime.extend.providers import choose_providers
 from taper_runtime.native._kernels import active_isa
-from taper_runtime.session.config import thread_count
 from taper_runtime.session.entry import SessionEntry, check_mapping
 from taper_runtime.session.opening import (
     WARNING,
@@ -20,6 +19,7 @@ from taper_runtime.session.opening import (
     least_severity,
     make_pool,
     read_plan,
+    thread_count,
 )
 from taper_runtime.session.options import RunOptions, SessionOptions
 
