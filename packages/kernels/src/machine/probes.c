@@ -34,8 +34,10 @@ static double probe_fma(void *memory, size_t bytes, int64_t passes) {
 
 #if defined(__AVX512F__) && !defined(TAPER_SCALAR)
 #define HAS_INT8
-__attribute__((target("avx512vnni"))) static double probe_int8(void *memory, size_t bytes,
-                                                               int64_t passes) {
+#ifndef TAPER_EMULATED
+__attribute__((target("avx512vnni")))
+#endif
+static double probe_int8(void *memory, size_t bytes, int64_t passes) {
     (void)bytes;
     const vi a = vi_load(memory), b = vi_set1(0x01020304);
     vi sums[CHAINS];

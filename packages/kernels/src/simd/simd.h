@@ -69,7 +69,7 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
 
 /* x, from now on in a register: at each of few uses compilers would load it again. */
 V_INLINE vf v_in_register(vf x) {
-#if !defined(TAPER_SCALAR) && defined(__SSE4_1__)
+#if !defined(TAPER_SCALAR) && defined(__SSE4_1__) && !defined(TAPER_EMULATED)
     __asm__("" : "+v"(x));
 #elif !defined(TAPER_SCALAR) && defined(__aarch64__)
     __asm__("" : "+w"(x));

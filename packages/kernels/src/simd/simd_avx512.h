@@ -21,6 +21,7 @@ V_INLINE vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 V_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+#ifndef TAPER_EMULATED
 /* The same, in sum's own register: compilers use the other forms of FMA too, and then move. */
 V_INLINE vf v_accumulate(vf a, vf b, vf sum) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -33,6 +34,7 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
     return sum;
 }
 #define V_ACCUMULATE
+#endif
 V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 V_INLINE vf v_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 V_INLINE vf v_sqrt(vf a) { return _mm512_sqrt_ps(a); }
