@@ -7,7 +7,7 @@ from tests.fuzz.kernels import examine, rows
 
 #: Seeds for each row of tensors that hold data, and of those whose shapes are only looked at. More
 #: are tried for a row that none of them reaches.
-SEEDS, HUGE_SEEDS, MOST = range(2), range(1), 40
+SEEDS, HUGE_SEEDS, MOST = range(2), range(1), 400
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
