@@ -149,7 +149,7 @@ EMULATED __m512 emulated_reduce_ps(__m512 a, const int flags) {
 }
 
 /* VSCALEFPS: a * 2^floor(b), rounded once. In float64 the product is exact: beyond 2^-300 and 2^300
- * every float32 is 0 or infinite. */
+ * every float32 is 0 or infinite. Where b is infinite, NaN too becomes 0 or infinite. */
 EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
     emulated_vector v = {.ps = a};
     const emulated_vector by = {.ps = b};
@@ -164,7 +164,8 @@ EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
         const double factor = n != n || n == __builtin_inff() ? (double)n
                               : n == -__builtin_inff()        ? 0.0
                                                               : power.value;
-        v.lane[i] = (float)(v.lane[i] * factor);
+        const float x = v.lane[i], at_infinity = n > 0.0f ? n : 0.0f;
+        v.lane[i] = x != x && n - n != 0.0f && n == n ? at_infinity : (float)(x * factor);
     }
     return v.ps;
 }
