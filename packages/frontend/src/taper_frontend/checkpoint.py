@@ -1,7 +1,7 @@
-"""Put a checkpoint's tensors in place of a module's own, mapped from the disk.
+"""Replace a module's tensors by those of a checkpoint, mapped from the disk.
 
 A checkpoint is a safetensors file, or several with an index. Its tensors are views of the mapped
-files: the system reads what is used and may drop it again, so that no process holds all of them.
+files: the system reads used parts and may drop them again, so that no process holds all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _INDEX = ".index.json"
 
-#: Problems listed at most.
+#: The most problems in an error.
 _LISTED = 20
 
 
@@ -37,12 +37,13 @@ class _Place(NamedTuple):
 
 @contextmanager
 def filled(module: torch.nn.Module, checkpoint: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Give a module the tensors of a checkpoint; it gets its own back in the end.
+    """Give a module the tensors of a checkpoint in the context; its own are restored at the end.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Perhaps on the ``meta`` device. What has values already and is not in the checkpoint stays.
+        The module, perhaps on the ``meta`` device. Tensors that have values and are not in the
+        checkpoint are kept.
     checkpoint : str or os.PathLike, optional
         A safetensors file, or the index (``model.safetensors.index.json``) of several, which lie
         beside it. What is in it and not in the module's state dict is not read. Nothing is done
@@ -83,7 +84,7 @@ def _places(module: torch.nn.Module) -> Iterator[_Place]:
 
 
 def _matched(places: list[_Place], path: str) -> dict[int, torch.Tensor]:
-    """Return what takes the place of each tensor, by its id: tied ones are one tensor."""
+    """Return the replacement of each tensor, by its id; tied tensors are one tensor."""
     stored, problems = _stored(path)
     names: dict[int, list[_Place]] = {}
     for place in places:
@@ -121,7 +122,7 @@ def _lacking(alike: list[_Place]) -> str:
 
 
 def _stored(path: str) -> tuple[Mapping[str, torch.Tensor], list[str]]:
-    """Return the tensors of a checkpoint, and what cannot be read of it."""
+    """Return the tensors of a checkpoint, and problems with reading it."""
     problems: list[str] = []
     tensors: dict[str, torch.Tensor] = {}
     try:
@@ -149,7 +150,7 @@ def _shards(path: str) -> dict[str, list[str] | None]:
     Raises
     ------
     OSError, ValueError
-        If it cannot be read or is none.
+        If the index cannot be read or is invalid.
     """
     with open(path, encoding="utf-8") as file:
         index: Any = json.load(file)
@@ -158,7 +159,7 @@ def _shards(path: str) -> dict[str, list[str] | None]:
         raise ValueError("JSON without an object 'weight_map'")
     shards: dict[str, list[str] | None] = {}
     for name, shard in weights.items():
-        # beside the index, wherever that comes from
+        # in the folder of the index
         if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".."):
             raise ValueError(f"{shard!r} for {name!r}, which is no name of a file beside it")
         names = shards.setdefault(os.path.join(os.path.dirname(path), shard), [])
@@ -168,12 +169,12 @@ def _shards(path: str) -> dict[str, list[str] | None]:
 
 
 def _mapped(file: str, names: list[str] | None) -> dict[str, torch.Tensor]:
-    """Return the named tensors of a file that it has, or all.
+    """Return the named tensors of a file, or all.
 
     Raises
     ------
     OSError, ValueError
-        If it cannot be read or is no safetensors file.
+        If the file cannot be read or is not a safetensors file.
     """
     try:
         from safetensors import SafetensorError, safe_open

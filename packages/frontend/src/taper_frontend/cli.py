@@ -26,7 +26,7 @@ _DYNAMIC = "NAME=AXIS[:SIZE],... | JSON | MODULE:FUNCTION"
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:
-    """Add the options; the runtime's command finds this by its entry point."""
+    """Add the options; the runtime's command calls this through its entry point."""
     parser.description = "export a PyTorch model to a plan"
     parser.add_argument(
         "model",
@@ -104,6 +104,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _export(args: argparse.Namespace) -> Result:
+    """Export a model with the options of the command line, and save the plan."""
     model, inputs, kwargs = _load(args.model, args.args)
     if args.dtype:
         model, inputs, kwargs = _cast(model, inputs, kwargs, args.dtype)
@@ -120,7 +121,7 @@ def _export(args: argparse.Namespace) -> Result:
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():
-        # those of the export itself stand in the report
+        # warnings of the export itself are in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
         shown = {"verify": args.verify, "progress": not args.quiet}
         plan = export(model, inputs, kwargs, **shown, **options)
@@ -128,7 +129,7 @@ def _export(args: argparse.Namespace) -> Result:
 
 
 def saved(plan: Plan, path: Path) -> Result:
-    """Save a plan and tell what it is."""
+    """Save a plan and describe it."""
     plan.save(path)
     size = path.stat().st_size
     data = {"output": str(path), "bytes": size, "plan": plan_data(plan, nodes=False, kernels=True)}
@@ -149,7 +150,7 @@ def _explained(explanation: Explanation) -> Result:
 
 
 def _dynamic(values: Sequence[str]) -> dict[str, Any]:
-    """Return what ``--dynamic`` says as an argument of ``export``."""
+    """Convert ``--dynamic`` to arguments of ``export``."""
     if len(values) == 1 and "=" not in values[0] and not values[0].startswith("{"):
         return {"dynamic_shapes": _call(values[0])}
     axes: dict[str, Any] = {}
@@ -159,7 +160,7 @@ def _dynamic(values: Sequence[str]) -> dict[str, Any]:
 
 
 def _parse_axes(text: str) -> dict[str, dict[int, Any]]:
-    """Parse ``NAME=AXIS[:SIZE],...``; a size without a name is for torch to name."""
+    """Parse ``NAME=AXIS[:SIZE],...``; torch names sizes without a name."""
     from torch.export import Dim
 
     name, _, places = text.partition("=")
@@ -191,7 +192,7 @@ def _parse_json(text: str) -> dict[str, Any]:
 def _cast(
     model: Any, inputs: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Give a module, and those of its arguments that are floats, another dtype."""
+    """Convert a module, and its float arguments, to another dtype."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -205,7 +206,7 @@ def _cast(
 
 
 def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The model and its example arguments, from what stands on the command line."""
+    """Return the model and its example arguments from the command line."""
     if model.endswith(".pt2"):
         return Path(model), (), {}
     made = _call(model)
@@ -222,5 +223,5 @@ def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str,
 
 
 def _call(reference: str) -> Any:
-    """Call the function ``MODULE:NAME`` names."""
+    """Call the function that ``MODULE:NAME`` names."""
     return named_object(reference)()

@@ -1,4 +1,4 @@
-"""Give regions of a model to backends of your own; torch is not needed.
+"""Register backends that compute regions of a model; torch is not needed.
 
 >>> from taper_frontend.delegates import elementwise_regions, register_backend
 >>> taper_frontend.export(module, args, partition=elementwise_regions, delegate="c")

@@ -1,4 +1,4 @@
-"""Define the errors of an export: what it refuses, and why."""
+"""Define the errors of an export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taper_runtime.base.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Why a node is refused.
+#: The categories of reasons for which a node is refused.
 CATEGORIES = ("op", "dtype", "dynamic shape", "mutation", "control flow", "data-dependent")
 
 
@@ -19,7 +19,7 @@ class ExportError(errors.TaperError):
 
 
 class CannotDelegate(ExportError):
-    """A backend cannot take a region, which stays on the CPU; the text is the reason."""
+    """A backend cannot compile a region, which stays on the CPU; the text is the reason."""
 
 
 class CaptureError(ExportError):
@@ -41,11 +41,11 @@ class CaptureError(ExportError):
 
 
 class FixedSizeError(ExportError):
-    """The model fixes a dimension that has to vary."""
+    """The model fixes a dimension that must vary."""
 
 
 class NarrowSizeError(ExportError):
-    """The model does not take all sizes that a dimension has to have."""
+    """The model does not accept all sizes that a dimension must have."""
 
 
 class BatchError(ExportError):
@@ -72,7 +72,7 @@ class UnsupportedNode(NamedTuple):
     Attributes
     ----------
     op : str
-        The ATen op, or what else stands there: ``"input 'x'"``, ``"buffer 'steps'"``.
+        The ATen op, or another description: ``"input 'x'"``, ``"buffer 'steps'"``.
     category : str
         One of :data:`CATEGORIES`.
     reason : str
@@ -91,17 +91,17 @@ class UnsupportedNode(NamedTuple):
 
 
 class UnsupportedOpError(ExportError, errors.UnsupportedOpError):
-    """The model holds nodes that cannot be exported.
+    """The model has nodes that cannot be exported.
 
     Attributes
     ----------
     nodes : tuple of UnsupportedNode
-        All of them, in the order of the model.
+        All such nodes, in the order of the model.
     """
 
     def __init__(self, nodes: Sequence[UnsupportedNode]) -> None:
         self.nodes = tuple(nodes)
-        # A layer repeated n times gives n equal lines: print each once.
+        # A layer that is repeated n times causes n equal lines; print each line once.
         lines = "\n".join(f"  - {line}" for line in dict.fromkeys(map(str, self.nodes)))
         count = len(self.nodes)
         what = "node" if count == 1 else "nodes"

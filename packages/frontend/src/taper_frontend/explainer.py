@@ -1,4 +1,4 @@
-"""Explain every reason why a model cannot be exported, and what would run slowly if it can."""
+"""Explain every reason why a model cannot be exported, and which nodes would be slow."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Break(NamedTuple):
     op : str
     reason : str
     nodes : int
-        How many it holds for.
+        The number of nodes to which it applies.
     sources : list of str
-        The lines of the user's model, each once; the first is where it comes first.
+        The lines of the user's model, without duplicates, in order.
     hint : str
         What the user can do.
     """
@@ -79,7 +79,7 @@ class Fallback(NamedTuple):
     op : str
     nodes : int
     share : float
-        Of the time that all nodes are estimated to take, from the work their ops say they do.
+        Its share of the estimated time of all nodes.
     sources : list of str
     """
 
@@ -90,20 +90,20 @@ class Fallback(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """The reasons why a model cannot be exported or runs slowly; ``str`` gives a report.
+    """The reasons why a model cannot be exported or runs slowly; ``str`` returns a report.
 
     Attributes
     ----------
     nodes : int
-        ATen calls in the captured model; 0 where torch could not capture it.
+        The number of ATen calls in the captured model; 0 if torch could not capture it.
     supported : int
-        Those that can be exported.
+        The number of calls that can be exported.
     breaks : list of Break
-        By category, the most frequent first; empty if the model can be exported.
+        The reasons by category, the most frequent first; empty if the model can be exported.
     fallbacks : list of Fallback
-        The slowest first.
+        Ops that numpy would compute, the slowest first.
     warnings : list of str
-        What :func:`taper_frontend.export` would warn of beside fallbacks.
+        The warnings of :func:`taper_frontend.export`, without fallbacks.
     """
 
     nodes: int
@@ -114,18 +114,19 @@ class Explanation(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Share of the nodes that can be exported, 0 to 1."""
+        """Return the fraction of the nodes that can be exported, 0 to 1."""
         return self.supported / self.nodes if self.nodes else 0.0
 
     @property
     def categories(self) -> dict[str, int]:
-        """Nodes that break the export, by category."""
+        """Return the number of nodes that cannot be exported, by category."""
         counts: Counter[str] = Counter()
         for each in self.breaks:
             counts[each.category] += each.nodes
         return dict(counts)
 
     def __str__(self) -> str:
+        """Return the report as text."""
         lines = [f"{self.supported} of {self.nodes} nodes can be exported ({self.score:.1%})"]
         if not self.nodes:
             lines = ["torch cannot capture the model, so its nodes are not known"]
@@ -155,15 +156,15 @@ def explain(
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
 ) -> Explanation:
-    """Say what of a model cannot be exported and why, and what would run without a native kernel.
+    """Explain what of a model cannot be exported and why, and what would lack native kernels.
 
-    Nothing is raised for a model that cannot be exported: that is what the result says. Where there
-    are breaks, the rest of the model is planned as far as it goes.
+    No error is raised for a model that cannot be exported; the result says why. In that case the
+    rest of the model is planned as far as possible.
 
     Parameters
     ----------
     module, args, kwargs, dynamic_shapes, dynamic_axes
-        As :func:`taper_frontend.export` takes them.
+        See :func:`taper_frontend.export`.
 
     Returns
     -------
@@ -172,7 +173,7 @@ def explain(
     Raises
     ------
     ExportError
-        If the arguments are not those of the model, or the model is none.
+        If the arguments do not fit the model, or it is not a model.
     """
     check_model(module)
     request = None
@@ -201,11 +202,11 @@ def _explain(captured: CapturedProgram) -> Explanation:
     total = sum(_is_call(node) for node in program.graph.nodes)
     calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
     refused = [node for node in surveyed.refused if node.op in calls]
-    nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count too
+    nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count, too
     compile_graph(graph)
     plan = make_plan(graph)
     found = [*captured.notes, *dims.notes]
-    if not surveyed.refused:  # else inputs may be missing
+    if not surveyed.refused:  # otherwise inputs may be missing
         found += of_ranges(surveyed, captured.inputs, captured.axes, dims.names)
     found += of_plan(plan, weights)
     return Explanation(
@@ -218,7 +219,7 @@ def _explain(captured: CapturedProgram) -> Explanation:
 
 
 def _is_call(node: torch.fx.Node) -> bool:
-    """Whether a node computes something: no result picked, no size, no check."""
+    """Return whether a node computes something, unlike picking a result or checking a size."""
     if node.op != "call_function" or node.target is operator.getitem:
         return False
     if isinstance(node.target, HigherOrderOperator):
@@ -227,7 +228,7 @@ def _is_call(node: torch.fx.Node) -> bool:
 
 
 def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
-    """Join what is refused for one reason."""
+    """Join refusals with the same reason."""
     groups: dict[tuple[str, str, str], list[UnsupportedNode]] = {}
     for node in refused:
         groups.setdefault((node.category, node.op, node.reason), []).append(node)
@@ -240,12 +241,12 @@ def _breaks(refused: list[UnsupportedNode]) -> list[Break]:
 
 
 def _sources(sources: Any) -> list[str]:
-    """Return each line once, whichever modules call it."""
+    """Return the lines without duplicates, whichever modules they are called in."""
     return list(dict.fromkeys(without_module(source) for source in sources if source))
 
 
 def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
-    """Nodes without a native kernel, by op, with their share of the estimated time at ``sizes``."""
+    """Return nodes without a native kernel, by op, with their share of the estimated time."""
     without = {fallback["node"] for fallback in plan.metadata["fallbacks"]}
     found = sites(specialize(plan, sizes))
     times = {site.node.output: _estimate(site) for site in found}
@@ -267,8 +268,8 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[Fallback]:
 
 
 def _estimate(site: Site) -> float:
-    """Return nanoseconds, roughly: what a native kernel would take, as often as sizes tell."""
-    if site.runs_blocks:  # its time is that of what is inside
+    """Return the approximate nanoseconds of a native kernel, times the number of runs."""
+    if site.runs_blocks:  # its time is that of the nodes inside
         return 0.0
     op, attrs = definition(site.node)
     inputs, outputs = input_types(site.plan, site.node), output_types(site.plan, site.node)

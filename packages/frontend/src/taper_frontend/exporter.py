@@ -1,9 +1,9 @@
-"""Export a module: from a module to a verified plan, the frontend's one entry point.
+"""Export a module to a verified plan: the frontend's entry point.
 
-An export reads what it is asked for (:mod:`.request`), captures the module (:mod:`.capture`), makes
-a plan of the captured program (:mod:`.program_to_plan`), and compares the plan's results with the
-module's (:mod:`.verify`). Where a capture is of no use, the module is captured in another way, and
-the steps after that come again.
+An export reads its arguments (:mod:`.request`), captures the module (:mod:`.capture`), makes a plan
+of the captured program (:mod:`.program_to_plan`), and compares the plan's results with the module's
+(:mod:`.verify`). If a capture is not suitable, the module is captured in another way, and the later
+steps are repeated.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def export(
     Parameters
     ----------
     module : torch.nn.Module, ExportedProgram, str or os.PathLike
-        A module is captured in the mode it is in: call ``eval()`` first. A path is that of a
-        ``.pt2`` file.
+        A module is captured in its current mode: call ``eval()`` first. A path names a ``.pt2``
+        file.
     args, kwargs
-        Example arguments, nested as the module takes them. Values that are not tensors become part
-        of the plan, but for ints to which ``dynamic_shapes`` gives a name. A program or file
-        carries its own.
+        Example arguments, in the module's own structure. Values that are not tensors become part of
+        the plan, except ints to which ``dynamic_shapes`` gives a name. A program or file has its
+        own.
     input_names, output_names : sequence of str, optional
-        One name for each tensor among the arguments, or the results, and each int that varies, in
-        order. The default is the path to it: the argument's name, keys, fields and positions,
-        joined by dots; see :mod:`taper_frontend.request.names`.
+        One name for each tensor among the arguments, or the results, and each varying int, in
+        order. By default the path to it: the argument's name, keys, fields and positions, joined by
+        dots; see :mod:`taper_frontend.request.names`.
     dynamic_shapes
         As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
         1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
@@ -92,46 +92,46 @@ def export(
         {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. States may stand there as in
         ``dynamic_shapes``. Outputs may stand there too; their shapes follow from the model.
     passes : sequence of callable or str, optional
-        The graph pipeline: ``(Graph) -> bool`` each, in order, or the name of a stage or pass. The
-        default is :data:`taper_frontend.compiler.stages.STAGES`, of which ``PIPELINE`` beside it is
-        the list of steps, with the passes that :func:`taper_frontend.passes.register_pass` has
-        given a place among them; ``()`` exports the graph as lowered.
+        The passes in order: functions ``(Graph) -> bool``, or names of stages or passes. By default
+        :data:`taper_frontend.compiler.stages.STAGES`, with the passes that
+        :func:`taper_frontend.passes.register_pass` has placed among them; ``PIPELINE`` in the same
+        module is the list of their steps. ``()`` exports the graph as lowered.
     keep : sequence of str, optional
-        ATen ops, such as ``"aten.relu.default"``, whose calls stay nodes of their own: no pass
-        changes or fuses them, and a kernel of yours (:func:`taper_runtime.register_kernel`) can
-        compute them.
+        ATen ops, such as ``"aten.relu.default"``, whose calls stay separate nodes: no pass changes
+        or fuses them, and a user's kernel (:func:`taper_runtime.register_kernel`) can compute them.
     partition : callable, optional
-        ``(Graph) -> regions``, each a list of nodes by their first outputs, which become nodes that
-        ``delegate`` computes; ``lambda graph: [list(graph.nodes)]`` is all.
+        ``(Graph) -> regions``, each a list of nodes by their first outputs. Each region becomes a
+        node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects everything.
     delegate : str, optional
-        The backend that makes bytes of each region: ``"c"``, or one of
-        :func:`taper_frontend.delegates.register_backend`. A region that it cannot take stays on the
+        The backend that compiles each region: ``"c"``, or one of
+        :func:`taper_frontend.delegates.register_backend`. A region that it refuses stays on the
         CPU, with a warning that has the reason.
     verify : bool or str
-        Run the plan beside the module, on the example arguments and on random ones like them.
-        ``"outputs"`` compares the results. True also compares, on the example, the values inside:
-        each tensor of the plan that stands for a value of the captured program. That takes one more
-        run of the module, node by node, and two of the plan; where a value differs by more than
-        rounding explains, up to 21 further ones tell whether float32 is why. ``"deep"`` compares
-        them on the random arguments as well, and is an ExportError where True skips them: if torch
-        cannot run the captured program node by node. False skips it all.
+        Whether to run the plan and the module on the example arguments and on similar random ones,
+        and compare them. ``"outputs"`` compares the results. True also compares, on the example,
+        the values inside: each tensor of the plan that holds a value of the captured program. This
+        takes one more run of the module, node by node, and two of the plan. If a value differs by
+        more than rounding errors, up to 21 further runs show whether float32 explains it.
+        ``"deep"`` compares the values inside on the random arguments, too, and raises ExportError
+        if torch cannot run the captured program node by node; True skips them in this case. False
+        compares nothing.
     progress : bool or callable
-        Show on the terminal what runs, or call this with its name before it begins: ``"capture"``,
-        ``"lower"``, ``"optimize: recognition: recognize_norms"`` for each pass of each stage,
-        ``"plan"``, ``"verify"``.
+        Whether to show on the terminal what runs, or a function to call with each step's name
+        before it begins: ``"capture"``, ``"lower"``, ``"optimize: recognition: recognize_norms"``
+        for each pass of each stage, ``"plan"``, ``"verify"``.
     metadata : mapping of str to str, optional
-        Texts of yours to keep in the plan: labels, an alphabet, a version. A session's
-        ``get_modelmeta().custom_metadata_map`` has them.
+        Further texts to store in the plan: labels, an alphabet, a version. A session returns them
+        in ``get_modelmeta().custom_metadata_map``.
     checkpoint : str or os.PathLike, optional
-        A safetensors file, or the ``model.safetensors.index.json`` of several beside it, whose
-        tensors are the module's: make the module on the ``meta`` device, and no process ever holds
-        all of its weights. They are mapped from the disk, for verification too. The module gets its
-        own tensors back. The plan's constants lie in a temporary file (``TMPDIR``) until it is
-        saved and dropped. Needs the package safetensors.
+        A safetensors file, or the ``model.safetensors.index.json`` of several in its folder, with
+        the module's tensors. Make the module on the ``meta`` device; then no process ever holds all
+        of its weights, which are mapped from the disk, also for verification. The module's own
+        tensors are restored at the end. The plan's constants are in a temporary file (``TMPDIR``)
+        until the plan is saved and deleted. Needs the package safetensors.
     trace : str or os.PathLike, optional
-        Where to write what the compiler did: a page if it ends in ``.html``, the same as JSON if in
-        ``.json``. The default is what the environment variable ``TAPER_TRACE`` says. Where several
-        captures are tried, it is about the last.
+        A path for a trace of the compiler: a page if it ends in ``.html``, JSON if it ends in
+        ``.json``. By default the path in the environment variable ``TAPER_TRACE``. If several
+        captures are tried, the trace is about the last one.
     weights : str
         ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
         persistent buffers. The compiler then does not look at the values, and the plan keeps those
@@ -146,13 +146,13 @@ def export(
     Returns
     -------
     Plan
-        Its metadata holds the export report: nodes after each pass, memory, fallbacks, error, and
-        ``warnings``: a kind and a text each.
+        Its metadata contain the export report: nodes after each pass, memory, fallbacks, errors,
+        and ``warnings``, each with a kind and a text.
 
     Raises
     ------
     UnsupportedOpError
-        Listing every node that cannot be exported, with its reason and source line.
+        If nodes cannot be exported; the message lists all of them, with reasons and source lines.
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a
         ``Dim`` lets vary, or states cannot have a row for each item of a batch, or the module
@@ -164,7 +164,7 @@ def export(
     Warns
     -----
     ExportWarning
-        What a user should know of a plan that is otherwise right; see
+        If the plan is correct, but perhaps not as intended; see
         :data:`taper_frontend.request.notes.KINDS`.
     """
     options = Options(
@@ -260,7 +260,7 @@ def _make_plan(
 
 
 def _check_example(plan: Plan) -> None:
-    """Check that a plan takes the example: another may have been captured."""
+    """Check that a plan accepts the example: another one may have been captured."""
     try:
         bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     except InputError as error:

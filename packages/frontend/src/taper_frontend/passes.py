@@ -3,8 +3,9 @@
 >>> from taper_frontend.passes import register_pass
 >>> register_pass("drop_dropouts", drop_dropouts, before="recognition")
 
-The logger ``taper_frontend.passes`` tells of each pass that runs: at level INFO whether it changed
-anything and the difference in nodes, at level DEBUG the graph before all, and after each that did.
+The logger ``taper_frontend.passes`` logs each pass that runs: at level INFO whether it changed
+anything, and the difference in nodes; at level DEBUG the graph before all passes, and after each
+pass that changed it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Capture a module again, with larger examples or relaxed dims, where torch fixes a size.
+"""Capture a module again, with larger examples or relaxed dims, if torch fixes a size.
 
-torch.export fixes a dimension that is 0 or 1 in the example, and refuses a named Dim whose range it
-cannot prove a guard for. So a module is captured with the dimensions of size 1 doubled, as long as
-it can be, and with hints in place of Dims where the Dims are refused. The plan is always about the
-user's own example and ranges: what does not hold for them is tried again without.
+torch.export fixes a dimension that is 0 or 1 in the example, and refuses a named Dim if it cannot
+prove a guard for its range. So a module is captured with dimensions of size 1 doubled if possible,
+and with hints instead of Dims if the Dims are refused. The plan must always be valid for the user's
+own example and ranges; if it is not, the capture is repeated without these changes.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class CapturedProgram(NamedTuple):
     ints : sequence of Int
         The ints among the arguments that were to vary, in order.
     notes : sequence of Note
-        What is known already that a user should know.
+        Notes for the user that are known so far.
     doubled : bool
-        Whether another example was captured: the user's has to be tried.
+        Whether another example was captured, so that the user's must be tried.
     hinted : bool
-        Whether torch did not check the ranges that the user gave.
+        Whether torch did not check the user's ranges.
     """
 
     program: ExportedProgram
@@ -75,20 +75,20 @@ class CapturedProgram(NamedTuple):
 
 
 def attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
-    """Capture a module so that the axes vary, and use the first capture that can be used.
+    """Capture a module so that the axes vary, and use the first suitable capture.
 
-    Meanwhile what the module keeps in plain attributes lies in buffers.
+    Meanwhile tensors in plain attributes of the module are buffers.
 
     Parameters
     ----------
     request : Request
     use : callable
-        Raises :class:`ExportError` where a capture is of no use.
+        Uses a capture; raises :class:`ExportError` if it is not suitable.
 
     Raises
     ------
     ExportError
-        Of the capture, or of ``use``.
+        The error of the capture, or of ``use``.
     """
     with attributes_as_buffers(request.module, request.args, request.kwargs) as notes:
         states = state_axes(request.module, request.others, are_outputs=request.are_outputs)
@@ -98,6 +98,7 @@ def attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
 
 
 def _attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
+    """Capture with the user's dims; if torch refuses them, with hints instead."""
     try:
         return _with_larger_examples(request, use, hinted=False)
     except CaptureError as error:
@@ -119,12 +120,12 @@ def _attempt(request: Request, use: Callable[[CapturedProgram], _T]) -> _T:
 
 
 def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None:
-    """Check that a plan takes all sizes that Dims say.
+    """Check that a plan accepts all sizes of the Dims.
 
     Raises
     ------
     ExportError
-        If it does not; a :class:`NarrowSizeError` where it is known which it takes.
+        If it does not; a :class:`NarrowSizeError` if the accepted sizes are known.
     """
     for axis in axes:
         if not isinstance(axis.dim, Dim):
@@ -133,7 +134,7 @@ def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None
         expr = axis.captured_by(inputs).node.expr
         known = linear(size) if expr.is_symbol else None
         low, high = plan.sizes[known[0]] if known else (0, 0)
-        # a Dim without a least size begins where the model does, if the example is in its range
+        # a Dim without a minimum starts where the model does, if the example is in range
         begins = low <= (axis.dim.min or axis.size)
         if known is None:
             raise ExportError(f"{axis.where}: the plan does not take every size")
@@ -209,9 +210,9 @@ def _varies(inputs: ProgramInputs, axis: Axis) -> bool:
 
 
 def _hints(axes: Sequence[Axis]) -> list[Axis] | None:
-    """Return the axes with hints in place of Dims; None where a Dim is computed from another.
+    """Return the axes with hints instead of Dims; None if a Dim is computed from another one.
 
-    A hint that begins with 1 has no least size: torch would begin with 2.
+    A hint that starts at 1 gets no minimum, because torch would start at 2.
     """
     if any(hasattr(axis.dim, "root") for axis in axes):
         return None

@@ -1,8 +1,8 @@
-"""Find tensors in plain attributes that a run of a module replaces: state, as buffers are.
+"""Find tensors in plain attributes that a run of a module replaces, and make them buffers.
 
-torch.export knows state by its buffers alone. So these tensors are made buffers while a module is
-exported, and the module gets its attributes back. What cannot be a buffer, a number or a tensor
-whose shape changes, is told of.
+torch.export treats only buffers as state. So these tensors are buffers while a module is exported,
+and the module gets its attributes back afterwards. Values that cannot be buffers, such as a number
+or a tensor whose shape changes, are reported.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-#: Of a module that is being exported, the names of the buffers that are attributes.
+#: For a module that is being exported, the names of the buffers that are attributes.
 _ATTRIBUTES: WeakKeyDictionary[torch.nn.Module, frozenset[str]] = WeakKeyDictionary()
 
 _NOTHING = object()
 
-#: What else than tensors is compared by its value.
+#: Types other than tensors that are compared by value.
 _NUMBERS = bool | int | float | complex | str | None
 
 
@@ -55,7 +55,7 @@ class AttributePlace(NamedTuple):
         The module whose attribute it is.
     attribute : str
     path : tuple of PathStep
-        Where in the attribute's value; empty if it is the value.
+        The path inside the attribute's value; empty for the value itself.
     """
 
     part: torch.nn.Module
@@ -64,18 +64,18 @@ class AttributePlace(NamedTuple):
 
     @property
     def tail(self) -> str:
-        """The place in words, but for the path to the module."""
+        """Return the place in words, without the path to the module."""
         return self.attribute + "".join(text for _, text in self.path)
 
 
 class Leaf(NamedTuple):
-    """The content of an attribute at some time.
+    """A value in an attribute at some time.
 
     Attributes
     ----------
     value : object
     version : int
-        Of a tensor, how often it has been written to.
+        For a tensor, how often it has been written to.
     """
 
     value: Any
@@ -86,15 +86,16 @@ class Leaf(NamedTuple):
 def attributes_as_buffers(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[list[Note]]:
-    """Let the tensors in attributes that a run of a module replaces be buffers meanwhile.
+    """Make buffers of the tensors in attributes that a run of a module replaces.
 
-    They are found by a run with the example's arguments, after which the module is as it was. A
-    module that cannot run them is left to the capture, which tells why.
+    They are found by a run with the example's arguments, after which the module is restored. If the
+    module cannot run, the capture reports why.
 
-    A first call may do something once for ever, such as to make a parameter or to rescale a buffer.
-    It has done so when the module is captured. A call that changes parameters stays made: a copy of
-    them takes too much memory, and if the attributes alone were put back, among them a flag, the
-    next call would rescale again. What else every first call does alike is put back at the end.
+    A first call may change the module permanently, such as by making a parameter or rescaling a
+    buffer. The module is captured after that call. If the call changes parameters, its changes
+    remain: a copy of the parameters would take too much memory, and if only the attributes were
+    restored, including a flag, the next call would rescale again. Other changes that every first
+    call makes are undone at the end.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def attributes_as_buffers(
     Yields
     ------
     list of Note
-        Of attributes that later runs depend on and that a plan cannot keep as state.
+        Notes on attributes that later runs depend on and that a plan cannot keep as state.
     """
     example = _Example(module, args, kwargs)
     state = ModuleState(module)
@@ -113,11 +114,11 @@ def attributes_as_buffers(
     notes: list[Note] = []
     told: dict[str, tuple[str, str]] = {}
     if call.parameters:
-        # their values are gone: back with the old attributes, they would change a second time
+        # their old values are gone: with the old attributes they would be changed a second time
         notes += of_first_call(list(call.parameters))
         first, state = state, ModuleState(module)
         call = _ExampleCall(module, example)
-        if call.parameters:  # so does every call
+        if call.parameters:  # every call does so
             notes, told, state = [], call.parameters, first
         state.restore()
     else:
@@ -143,7 +144,7 @@ def attributes_as_buffers(
 def drop_unread(module: torch.nn.Module, program: ExportedProgram) -> None:
     """Remove writes to attributes that the program never reads.
 
-    What a module leaves in an attribute for others to see is not state.
+    A value that a module only stores in an attribute for others to read is not state.
     """
     names = _ATTRIBUTES.get(module, frozenset())
     buffers = program.graph_signature.inputs_to_buffers
@@ -163,7 +164,7 @@ def _only_writes(user: torch.fx.Node, to: torch.fx.Node) -> bool:
 
 
 class _Example:
-    """Runs of a module on its example's arguments."""
+    """The runs of a module on its example's arguments."""
 
     def __init__(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -177,8 +178,8 @@ class _Example:
         Parameters
         ----------
         factor : float
-            1 for the example itself; for another, the floats are multiplied by it and the others
-            turned around along their last axis.
+            1 for the example itself. Any other factor scales the floats, and reverses other tensors
+            along their last axis.
         """
 
         def own(x: torch.Tensor) -> torch.Tensor:
@@ -200,24 +201,25 @@ class _Example:
 
 
 class _ExampleCall:
-    """A call of a module with its example's arguments, and what it leaves in the module.
+    """A call of a module with its example's arguments, and the changes that it makes.
 
     Attributes
     ----------
     before, after : dict of AttributePlace to Leaf
-        What stands in attributes.
+        The values in attributes.
     kept : dict of AttributePlace to torch.Tensor
-        What can be a buffer of the attributes that it changes, as it was before.
+        The changed attributes that can be buffers, with their values before.
     others : list of AttributePlace
-        The rest of those.
+        The other changed attributes.
     assigned : list of AttributePlace
         The buffers that it assigns to.
     parameters : dict of str to tuple
-        The parameters that it makes, replaces or writes to, by name: what each was, in words, and
-        what it has become.
+        The parameters that it makes, replaces or writes to, by name, with descriptions of each
+        before and after.
     """
 
     def __init__(self, module: torch.nn.Module, example: _Example) -> None:
+        """Run the example once and compare the module before and after."""
         self._module, self._example = module, example
         self.before = self.after = _leaves(module)
         self.assigned: list[AttributePlace] = []
@@ -229,7 +231,7 @@ class _ExampleCall:
             self.assigned = [
                 p for p, own in _buffers(module).items() if _stays(buffers.get(p), own)
             ]
-        except Exception:  # anyone's code may raise anything; the capture says it better
+        except Exception:  # a user's code may raise anything; the capture reports it better
             pass
         changed = [
             place
@@ -251,16 +253,17 @@ class _ExampleCall:
         }
 
     def matters(self) -> bool:
-        """Whether later calls depend on what cannot be a buffer; the module is as before it."""
+        """Return whether later calls depend on values that cannot be buffers."""
         return bool(self.others) and _matters(self._module, self._example, self)
 
 
 class _TensorAttributes:
-    """Tensors of a module that lie in buffers: those in attributes, and buffers it assigns to.
+    """The tensors of a module that are buffers meanwhile, from attributes or assigned buffers.
 
-    When the module is called it finds them where they were, as plain attributes and in the lists,
-    dicts and objects that held them. What the call leaves there is copied into the buffers, which
-    stay the same tensors: torch.export takes writes to all buffers, but assignments only to some.
+    A call of the module finds them at their original places, as plain attributes and in lists,
+    dicts and objects. After the call, the values at these places are copied into the buffers, which
+    remain the same tensors: torch.export supports writes to all buffers, but assignments only to
+    some.
     """
 
     def __init__(
@@ -269,9 +272,10 @@ class _TensorAttributes:
         tensors: Mapping[AttributePlace, torch.Tensor],
         assigned: Sequence[AttributePlace],
     ) -> None:
+        """Make buffers of these tensors, and hook the module's calls."""
         self._module = module
         self._groups: dict[tuple[int, str], _Attribute] = {}
-        copies: dict[int, torch.Tensor] = {}  # one tensor in two places stays one
+        copies: dict[int, torch.Tensor] = {}  # one tensor in two places stays one tensor
         for place, tensor in tensors.items():
             own = copies.setdefault(id(tensor), tensor.detach().clone())
             self._group(place).add(place.path, own)
@@ -289,7 +293,7 @@ class _TensorAttributes:
             )
 
     def remove(self) -> None:
-        """Give the module its attributes back."""
+        """Restore the attributes of the module."""
         _ATTRIBUTES.pop(self._module, None)
         for hook in self._hooks:
             hook.remove()
@@ -312,14 +316,14 @@ class _TensorAttributes:
 
 
 class _Attribute:
-    """An attribute of a module whose tensors lie in buffers.
+    """An attribute of a module whose tensors are buffers meanwhile.
 
     Attributes
     ----------
     buffers : dict of tuple of PathStep to str
-        The names of the buffers, by where their tensors stand in the attribute's value.
+        The names of the buffers, by their tensors' paths in the attribute's value.
     made : list of str
-        Those that the module did not have before.
+        The buffers that the module did not have before.
     """
 
     def __init__(self, part: torch.nn.Module, attribute: str) -> None:
@@ -327,7 +331,7 @@ class _Attribute:
         self.buffers: dict[tuple[PathStep, ...], str] = {}
         self.made: list[str] = []
         self._attribute = attribute
-        self._value = vars(part).pop(attribute, None)  # None where it is a buffer already
+        self._value = vars(part).pop(attribute, None)  # None if it already is a buffer
         self._own: dict[str, torch.Tensor | None] = {}  # all buffers of the part, during a call
 
     def add(self, path: tuple[PathStep, ...], tensor: torch.Tensor) -> None:
@@ -348,7 +352,7 @@ class _Attribute:
             vars(self.part)[self._attribute] = self._value
 
     def show(self) -> None:
-        """Let a call find a plain attribute, which it may assign to."""
+        """Make it a plain attribute for a call, which may assign to it."""
         self._own = {**self.part._buffers}
         value = self._value
         for path, name in self.buffers.items():
@@ -356,10 +360,10 @@ class _Attribute:
         vars(self.part)[self._attribute] = value
 
     def take(self) -> None:
-        """Copy what the call has left into the buffers."""
+        """Copy the values after the call into the buffers."""
         left = vars(self.part).pop(self._attribute)
         own, self._own = self._own, {}
-        buffers = {**own, **self.part._buffers}  # in their order
+        buffers = {**own, **self.part._buffers}  # in their original order
         self.part._buffers.clear()
         self.part._buffers.update(buffers)
         for path, name in self.buffers.items():
@@ -372,7 +376,7 @@ class _Attribute:
 
 
 def _leaves(module: torch.nn.Module) -> dict[AttributePlace, Leaf]:
-    """Return what stands in the plain attributes of a module, but for parameters and buffers."""
+    """Return the values in the plain attributes of a module, without parameters and buffers."""
     own = {id(x) for x in (*module.parameters(), *module.buffers())}
     return {
         AttributePlace(part, attribute, path): Leaf(value, _version(value))
@@ -391,10 +395,11 @@ def _buffers(module: torch.nn.Module) -> dict[AttributePlace, torch.Tensor]:
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, tuple[str, int, int]]:
-    """Return what shows that a parameter has changed, by name.
+    """Return, by name, data that show whether a parameter has changed.
 
-    That is its dtype and shape, in words, its version, for a write that changes nothing is one to
-    torch.export too, and a checksum, for writes to ``parameter.data`` are in no version.
+    These are its dtype and shape in words; its version, because torch.export also counts writes
+    that change nothing; and a checksum, because writes to ``parameter.data`` do not change the
+    version.
     """
     return {
         name: (_words(own), _version(own), _checksum(own))
@@ -403,7 +408,7 @@ def _parameters(module: torch.nn.Module) -> dict[str, tuple[str, int, int]]:
 
 
 def _checksum(parameter: torch.nn.Parameter) -> int:
-    """Return a number that all writes change, almost surely; of what has no memory here, 0."""
+    """Return a number that almost every write changes; 0 for a tensor without memory."""
     if isinstance(parameter, LAZY):
         return 0
     is_plain = type(parameter.data) is torch.Tensor and parameter.layout == torch.strided
@@ -414,7 +419,7 @@ def _checksum(parameter: torch.nn.Parameter) -> int:
 
 
 def _version(value: Any) -> int:
-    """Return how often a tensor has been written to, as far as it counts that."""
+    """Return how often a tensor has been written to, as far as it counts writes."""
     if not isinstance(value, torch.Tensor) or isinstance(value, LAZY) or value.is_inference():
         return 0
     return value._version
@@ -425,7 +430,7 @@ def _differs(
     before: Mapping[AttributePlace, Leaf],
     after: Mapping[AttributePlace, Leaf],
 ) -> bool:
-    """Whether a run has left something else in a place; objects that are no values stay apart."""
+    """Return whether a run has changed a place; objects that are not values are ignored."""
     old, new = (leaves.get(place, Leaf(_NOTHING, 0)) for leaves in (before, after))
     if old.value is new.value:
         return old.version != new.version
@@ -445,7 +450,7 @@ def _can_be_state(
     before: Mapping[AttributePlace, Leaf],
     after: Mapping[AttributePlace, Leaf],
 ) -> bool:
-    """Whether a tensor stands in a place before and after a run, of one shape and dtype."""
+    """Return whether a place holds a tensor of the same shape and dtype before and after a run."""
     if place not in before or place not in after:
         return False
     old, new = before[place].value, after[place].value
@@ -453,7 +458,7 @@ def _can_be_state(
 
 
 def _stays(old: Any, new: Any) -> bool:
-    """Whether one tensor has taken the place of another of its shape and dtype."""
+    """Return whether one tensor has replaced another of the same shape and dtype."""
     return (
         type(old) is torch.Tensor
         and type(new) is torch.Tensor
@@ -463,11 +468,11 @@ def _stays(old: Any, new: Any) -> bool:
 
 
 def _matters(module: torch.nn.Module, example: _Example, call: _ExampleCall) -> bool:
-    """Whether what a run leaves in attributes changes what the next run gives or leaves.
+    """Return whether the values that a run leaves in attributes affect the next run.
 
-    The second of two runs is compared with one before which those attributes were put back that can
-    be no buffers. A mask, a table of positions or a result that is kept for others to see is the
-    same in both.
+    The second of two runs is compared with a second run before which the attributes that cannot be
+    buffers were restored. A mask, a table of positions or a result that is stored for others to
+    read is the same in both.
     """
 
     def second(factor: float, *, alone: bool) -> tuple[list[Any], list[Any]]:
@@ -501,15 +506,15 @@ def _matters(module: torch.nn.Module, example: _Example, call: _ExampleCall) -> 
 
 
 def _only_prepares(module: torch.nn.Module, state: ModuleState, example: _Example) -> bool:
-    """Whether a first call changes the module once, as every other first call does.
+    """Return whether a first call changes the module once, as every other first call does.
 
-    Then a call gives and leaves the same whatever calls came before it, or none.
+    Then the results and effects of a call do not depend on the calls before it.
 
     Parameters
     ----------
     module : torch.nn.Module
     state : ModuleState
-        Before the first call; the module is left so.
+        The state before the first call, to which the module is restored.
     example : _Example
     """
 
@@ -536,7 +541,7 @@ def _only_prepares(module: torch.nn.Module, state: ModuleState, example: _Exampl
 
 
 def _equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two lists hold the same values, NaN like NaN."""
+    """Return whether two lists hold equal values; NaNs are equal."""
     if len(a) != len(b):
         return False
     for x, y in zip(a, b, strict=True):
@@ -559,7 +564,7 @@ def _told(
     before: Mapping[AttributePlace, Leaf],
     after: Mapping[AttributePlace, Leaf],
 ) -> dict[str, tuple[str, str]]:
-    """Return what stands in places before and after a run, in words, by where they are."""
+    """Return descriptions of values before and after a run, by place."""
     names = {id(part): f"{name}." if name else "" for name, part in module.named_modules()}
     return {
         names[id(place.part)] + place.tail: (_say(place, before), _say(place, after))
@@ -584,5 +589,5 @@ def _words(array: torch.Tensor | np.ndarray) -> str:
 
 
 def _identifier(text: str) -> str:
-    """Return a place in words as the name of a buffer."""
+    """Return a place in words as a valid name of a buffer."""
     return re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")

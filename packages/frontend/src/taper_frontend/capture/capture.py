@@ -1,4 +1,4 @@
-"""Capture a module, an exported program or a ``.pt2`` file as ATen ops that lowering knows."""
+"""Capture a module, an exported program or a ``.pt2`` file as ATen ops with handlers."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def capture(
 ) -> ExportedProgram:
     """Capture a model as a functional graph of ATen ops.
 
-    An op that has a handler is kept whole; the others are decomposed as far as torch can, so that
-    composites nobody wrote a handler for arrive as Core ATen. The module is captured in the mode it
-    is in (call ``eval()`` first) and is left as it was.
+    Ops with a handler are kept whole. All others are decomposed as far as torch can, so that
+    composites without a handler become Core ATen ops. The module is captured in its current mode
+    (call ``eval()`` first), and is not changed.
 
     Parameters
     ----------
     model : torch.nn.Module, ExportedProgram, str or os.PathLike
-        A path is that of a ``.pt2`` file.
+        A path names a ``.pt2`` file.
     args, kwargs
         Example arguments of a module. A program and a file carry theirs.
     dynamic_shapes
@@ -80,11 +80,11 @@ def capture(
         If torch cannot capture the model or read the file.
     """
     model = read_model(model)
-    # first what lets captures take turns: the others change torch for all threads
+    # first the lock between captures: the others change torch for all threads
     with torch.no_grad(), shape_rules(), user_lines(), warnings.catch_warnings():
-        # torch.export copies its own specs in a way it has deprecated itself
+        # torch.export copies its own specs in a way that torch has deprecated
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        # taper_frontend.capture.attributes tells of those that later calls depend on
+        # taper_frontend.capture.attributes reports those that later calls depend on
         warnings.filterwarnings("ignore", r"The tensor attributes? self", UserWarning)
         if isinstance(model, torch.nn.Module):
             program = _capture_module(model, args, kwargs, dynamic_shapes, states or {})
@@ -127,9 +127,9 @@ def _decomposed(
 
 
 def copied_program(program: ExportedProgram) -> ExportedProgram:
-    """Return the same program, with tensors that are shared, and a graph and names of its own.
+    """Return a copy of a program with shared tensors, and with its own graph and names.
 
-    A copied node has another name where its own is one that Python has, such as ``input``.
+    A copied node is renamed if its name is one of Python's, such as ``input``.
     """
     graph_module, signature = copy.deepcopy((program.graph_module, program.graph_signature))
     pairs = zip(program.graph.nodes, graph_module.graph.nodes, strict=True)
@@ -148,10 +148,10 @@ def _capture_module(
     shapes: Any,
     states: Mapping[str, torch.Tensor],
 ) -> ExportedProgram:
-    """Run the module; where it writes to buffers through other objects, read its code instead.
+    """Capture by running the module, or by its code if it writes buffers through other objects.
 
-    A static cache of transformers is such an object. A run finds there tensors that it takes for
-    constants, where the code finds the module's buffers.
+    A static cache of transformers is such an object. A run treats its tensors as constants, while
+    capture by code recognizes the module's buffers.
     """
     captured = LiftedModule(model, states) if states else model
     args = (dict(states), *args) if states else args
@@ -193,7 +193,7 @@ def _capture_module(
 
 
 def _written_buffers(program: ExportedProgram) -> set[str]:
-    """Return the names of the buffers that nodes change, themselves or through a view."""
+    """Return the names of the buffers that nodes change, directly or through a view."""
     buffers = program.graph_signature.inputs_to_buffers
     return {buffers[name] for name in written(program) if name in buffers}
 
@@ -210,7 +210,7 @@ def read_model(model: Model) -> torch.nn.Module | ExportedProgram:
     Raises
     ------
     ExportError
-        If it is none, saying what it is, or torch cannot read the file.
+        If it is not a model (the message says what it is), or torch cannot read the file.
     """
     check_model(model)
     if isinstance(model, str | os.PathLike):
@@ -220,9 +220,9 @@ def read_model(model: Model) -> torch.nn.Module | ExportedProgram:
 
 @contextmanager
 def _unread_draws_kept(program: ExportedProgram) -> Iterator[None]:
-    """Give random numbers that nobody reads a reader meanwhile: a check of nothing.
+    """Add a reader, which checks nothing, to unused random numbers meanwhile.
 
-    Decomposing drops what nobody reads. But the module draws them, and after them others.
+    Decomposing removes unused values. But the module draws them, and later draws depend on that.
     """
     graph = program.graph
     readers = []
@@ -239,25 +239,25 @@ def _unread_draws_kept(program: ExportedProgram) -> Iterator[None]:
 
 
 def decompositions() -> dict[OperatorBase, Callable[..., Any]]:
-    """Torch's own table without the ops that have a handler."""
+    """Return torch's table of decompositions without the ops that have a handler."""
     return {op: rule for op, rule in _torch_decompositions().items() if str(op) not in HANDLERS}
 
 
 @cache
 def _torch_decompositions() -> dict[OperatorBase, Callable[..., Any]]:
-    """Torch's own table, which takes it a third of a second to make."""
+    """Return torch's table, which takes a third of a second to make."""
     table: dict[OperatorBase, Callable[..., Any]] = torch.export.default_decompositions()
     return dict(table.items())
 
 
 def _own(arguments: _T) -> _T:
-    """Copy the tensors: torch would treat sizes of a viewed tensor as varying."""
+    """Copy the tensors, because torch would treat sizes of a view as varying."""
     copied: _T = tree_map_only(torch.Tensor, torch.Tensor.clone, arguments)
     return copied
 
 
 def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgram:
-    """Run one of torch's steps; it may raise anything."""
+    """Run one of torch's steps, which may raise any error."""
     try:
         with quiet():
             return action()

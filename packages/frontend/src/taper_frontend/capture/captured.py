@@ -1,4 +1,4 @@
-"""Run the program as torch captured it, before it is decomposed, node by node."""
+"""Run the program as captured by torch, before decomposition, node by node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _ends_transforms() -> Iterator[None]:
-    """Close transforms left open where a program stops, such as a ``torch.vmap``."""
+    """Close transforms, such as ``torch.vmap``, that are open where a program stops."""
     depth = get_dynamic_layer_stack_depth()
     try:
         yield
@@ -36,11 +36,11 @@ def _ends_transforms() -> Iterator[None]:
 
 
 class NotRunError(Exception):
-    """A node of the captured program cannot be computed by itself."""
+    """A node of the captured program cannot be computed alone."""
 
 
 class Captured:
-    """A captured program, kept while another is made of it.
+    """A copy of a captured program, whose original may be decomposed.
 
     Parameters
     ----------
@@ -52,14 +52,14 @@ class Captured:
     Attributes
     ----------
     graph : torch.fx.Graph
-        The copy, without its results.
+        The copy of the graph, without its results.
     """
 
     def __init__(self, program: ExportedProgram, states: Mapping[str, str] | None = None) -> None:
         self._signature = program.graph_signature
         self._states = states or {}
         self._tensors = {**program.state_dict, **program.constants}
-        # a graph module has this object among its metadata: no cycle, which would keep tensors
+        # a graph module's metadata hold this object, so a reference back would keep tensors alive
         has_bodies = any(node.op == "get_attr" for node in program.graph.nodes)
         self._bodies = program.graph_module if has_bodies else None
         self._original = id(program.graph)
@@ -69,20 +69,20 @@ class Captured:
         self._named = {node.name: copy for node, copy in self._copies.items()}
 
     def __deepcopy__(self, memo: Any) -> Captured:
-        """Return itself: a copy of a program is made of the same one."""
+        """Return this object: copies of a program share it."""
         return self
 
     def note_calls(self, became: Mapping[str, str]) -> None:
-        """Note what :func:`.decompose_calls` has put in the place of calls."""
+        """Record by what :func:`.decompose_calls` has replaced calls."""
         for new, old in became.items():
             if old in self._named:
                 self._named.setdefault(new, self._named[old])
 
     def note_program(self, program: ExportedProgram) -> None:
-        """Note what torch has made of the whole program.
+        """Record what torch has made of the whole program.
 
-        What it is sure of: the one node that is made of a call and has its op, perhaps as a
-        function where the call wrote to its argument.
+        Only certain facts are recorded: a node is the only one made from a call and has the call's
+        op, perhaps in functional form if the call wrote to its argument.
         """
         before, self._named = self._named, {}
         made: dict[Node, list[Node]] = {}
@@ -101,14 +101,14 @@ class Captured:
                     self._named[user.name] = parts[user.args[1]]
 
     def _origins(self, sources: Any) -> Iterator[str]:
-        """Yield the names that the nodes have, in the program, from which another one comes."""
+        """Yield the names of the nodes in the program from which another node comes."""
         for source in sources:
             if source.graph_id == self._original:
                 yield source.name
             yield from self._origins(source.from_node)
 
     def name(self, lowered: str) -> str:
-        """Return the node whose value one of the decomposed program has; empty if there is none."""
+        """Return the node whose value a node of the decomposed program has, or an empty text."""
         node = self._named.get(lowered)
         return "" if node is None else node.name
 
@@ -122,20 +122,20 @@ class Captured:
         *,
         exact: bool = False,
     ) -> None:
-        """Compute the values in order; each is dropped once nothing reads it any more.
+        """Compute the values in order; each is dropped after its last reader.
 
         Parameters
         ----------
         arguments : sequence
-            The program's own arguments, flat. It may write to them.
+            The program's own arguments, flat; they may be written to.
         buffers : mapping of str to torch.Tensor
-            Values in place of those that buffers have; they are copied.
+            Values that replace those of buffers; they are copied.
         see : callable
-            Gets each node, with its value, before the next one runs.
+            Called with each node and its value, before the next one runs.
         change : callable, optional
-            What becomes of the floats among parameters and buffers.
+            Changes the floats among parameters and buffers.
         exact : bool
-            Whether the program's own dtypes of floats are float64.
+            Whether to compute all floats in float64.
 
         Raises
         ------
@@ -152,7 +152,8 @@ class Captured:
         def load(node: Node) -> Any:
             if node not in weights:
                 return values[node]
-            return changed(weights[node], change)  # not kept: of a large model they are large
+            # not kept, because they are large for a large model
+            return changed(weights[node], change)
 
         given = self._given(arguments, buffers, change)
         for node in self.graph.nodes:
@@ -190,7 +191,7 @@ class Captured:
         buffers: Mapping[str, torch.Tensor],
         change: Change | None,
     ) -> Iterator[tuple[Any, bool]]:
-        """Yield the value of each placeholder, and whether it is a tensor that stays as it is."""
+        """Yield the value of each placeholder, and whether it is a tensor that is not changed."""
         own = iter(arguments)
         written = set(self._signature.buffers_to_mutate.values())
         for spec in self._signature.input_specs:
@@ -218,7 +219,7 @@ def changed(value: Any, change: Change | None) -> Any:
 
 
 def _op(node: Node) -> str | None:
-    """Return the op that a node calls, without its overload, as a function."""
+    """Return the op that a node calls, without its overload, in functional form."""
     if not isinstance(node.target, OpOverload):
         return None
     name: str = node.target._schema.name

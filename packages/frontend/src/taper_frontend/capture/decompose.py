@@ -1,8 +1,8 @@
-"""Turn a captured program into Core ATen and what else has a handler, call by call.
+"""Decompose a captured program to Core ATen and ops with handlers, call by call.
 
-``ExportedProgram.run_decompositions`` traces the whole program again, which takes longer than to
-capture it. Most programs only compute: there each call stands for itself, and only those that no
-handler lowers are traced, each kind of call once.
+``ExportedProgram.run_decompositions`` traces the whole program again, which takes longer than its
+capture. Most programs only compute. Then calls are independent, and only those without a handler
+are traced, each kind of call once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-#: What puts values in the place of a part of a tensor, by the op that gives the part.
+#: The op that replaces a part of a tensor, by the op that returns the part.
 _SCATTERS: dict[Any, OpOverload[..., Any]] = {
     aten.select.int: aten.select_scatter.default,
     aten.slice.Tensor: aten.slice_scatter.default,
 }
 
-#: Views of their first argument, whatever its strides.
+#: Ops that return views of their first argument for all strides.
 _VIEWS = frozenset({
     aten.alias.default,
     aten.expand.default,
@@ -51,31 +51,31 @@ _VIEWS = frozenset({
     aten.view.default,
 })  # fmt: skip
 
-#: Ops of numbers in a program whose sizes vary.
+#: Ops on numbers in a program with varying sizes.
 _NUMBERS = frozenset({"_operator", "math", "torch"})
 
 
 def decompose_calls(
     program: ExportedProgram, table: Table, became: dict[str, str] | None = None
 ) -> bool:
-    """Replace calls that no handler lowers by what they are made of, in place.
+    """Replace calls without a handler by their decompositions, in place.
 
     Parameters
     ----------
     program : ExportedProgram
-        Of a module in evaluation mode, as ``torch.export.export`` gives it.
+        The result of ``torch.export.export`` for a module in evaluation mode.
     table : mapping
-        What the ops without a handler are made of.
+        The decompositions of ops without a handler.
     became : dict of str to str, optional
-        Gains the names of the calls that are gone, by those of the nodes with their values.
+        Extended by the names of replaced calls, by the names of the nodes with their values.
 
     Returns
     -------
     bool
-        Whether nothing is left to decompose. Else the program is as right as before, and has to be
-        decomposed as a whole: it writes to tensors that others see, draws random numbers, has
-        bodies of control flow, or an op without a handler is made of such or finds a size that
-        values decide.
+        Whether nothing is left to decompose. If not, the program is still correct, and must be
+        decomposed as a whole: it writes to tensors that are visible elsewhere, draws random
+        numbers, has control flow, or has an op without a handler whose decomposition does so, or
+        whose result has a size that depends on values.
     """
     graph = program.graph
     if not all(map(_stands_alone, graph.nodes)):
@@ -92,9 +92,9 @@ def decompose_calls(
 
 
 def _keep_needed(graph: Graph) -> list[Node]:
-    """Erase the calls that no result, write or check of sizes needs; return the others, in order.
+    """Erase calls that no result, write or size check needs; return the others in order.
 
-    What a program checks of sizes that values decide, a plan is told (:mod:`.lowering.relations`).
+    Checks of sizes that depend on values are used later (:mod:`.lowering.relations`).
     """
     wanted = {node for node in graph.nodes if node.op == "output" or writes(node) or checks(node)}
     for node in reversed(graph.nodes):
@@ -108,18 +108,18 @@ def _keep_needed(graph: Graph) -> list[Node]:
 
 
 def writes(node: Node) -> bool:
-    """Whether a node changes a tensor."""
+    """Return whether a node changes a tensor."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def checks(node: Node) -> bool:
-    """Whether a node checks a size that values decide."""
+    """Return whether a node checks a size that depends on values."""
     is_check = node.target is aten._assert_scalar.default
     return is_check and any(map(unbacked_sizes, node.all_input_nodes))
 
 
 def _stands_alone(node: Node) -> bool:
-    """Whether what a node computes follows from its arguments alone."""
+    """Return whether the result of a node depends only on its arguments."""
     if node.op != "call_function":
         return node.op in ("placeholder", "output")
     if _finds_sizes(node) and str(node.target) not in HANDLERS:
@@ -130,13 +130,13 @@ def _stands_alone(node: Node) -> bool:
 
 
 def _finds_sizes(node: Node) -> bool:
-    """Whether values decide a size of the result of a node, and of nothing that it is given."""
+    """Return whether a size of the node's result depends on values, and no argument's does."""
     given = set[Any]().union(*map(unbacked_sizes, node.all_input_nodes))
     return not unbacked_sizes(node) <= given
 
 
 def _chance(node: Node) -> Any:
-    """Return the probability with which an op drops elements; 1 for another that draws."""
+    """Return the probability with which an op drops elements; 1 for other ops that draw."""
     given = arguments(node)
     if given.get("train") is False:
         return 0
@@ -144,18 +144,18 @@ def _chance(node: Node) -> Any:
 
 
 class _Calls:
-    """The calls of one graph, and how each kind of them has been decomposed.
+    """The calls of one graph, and the decomposition of each kind of them.
 
     Parameters
     ----------
     graph : Graph
     table : mapping
-        What the ops without a handler are made of.
+        The decompositions of ops without a handler.
     tracing : bool
-        Whether calls are traced. One that has been traced already would be made of itself; what a
-        write has become has not been.
+        Whether calls are traced. Calls that come from a trace would be replaced by themselves;
+        those that replace writes have not been traced.
     became : dict of str to str
-        As of :func:`decompose_calls`.
+        See :func:`decompose_calls`.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class _Calls:
         self._done: set[Node] = set()
 
     def decompose(self, node: Node) -> bool:
-        """Replace a call, if it has to be; return whether it is one that can be lowered then."""
+        """Replace a call if necessary; return whether the result can be lowered."""
         was_write = writes(node) and str(node.target) not in CASTS
         if was_write and not self._make_functional(node):
             return False
@@ -185,8 +185,8 @@ class _Calls:
     def _make_functional(self, node: Node) -> bool:
         """Replace a write by its functional form if nothing else sees the written tensor.
 
-        What is read later of the tensor, through a view of it that was taken before or through the
-        write's own result, is read of the new tensor.
+        Later reads of the tensor, also through views made before the write, or through the write's
+        own result, then read the new tensor.
         """
         target: Any = node.target
         function, parts = _find_function(target), _parts(node.args[0])
@@ -228,10 +228,10 @@ class _Calls:
         return True
 
     def _views(self, written: Node, write: Node) -> list[Node] | None:
-        """Return the views of a tensor that have been taken before it is written to.
+        """Return the views of a tensor that were made before a write to it.
 
-        None if the write is seen through another name of the memory: a view of which it is one
-        itself, or one that may be a copy.
+        Return None if the write is visible through another tensor: one of which the written tensor
+        is itself a view, or a view that may be a copy.
         """
         source: Any = written
         while isinstance(source, Node) and source.op == "call_function" and not is_fresh(source):
@@ -250,11 +250,11 @@ class _Calls:
         return [view for view in views if view is not written]
 
     def _later(self, name: Node, write: Node) -> list[Node]:
-        """Return the nodes after a write that read a tensor by this name."""
+        """Return the nodes after a write that read this tensor."""
         return [user for user in name.users if user not in self._done and user is not write]
 
     def _steps(self, view: Any, made: dict[Node, Node]) -> list[Node]:
-        """Return the views, each of the one before, from one of what is made to this one."""
+        """Return the chain of views from one in ``made`` to this one."""
         steps: list[Node] = []
         while view not in made:
             steps.insert(0, view)
@@ -270,7 +270,7 @@ class _Calls:
         return new
 
     def _respell(self, node: Node) -> bool:
-        """Replace a call by one other, where that takes no tracing."""
+        """Replace a call by one other call, if that needs no tracing."""
         found = respell(node)
         if isinstance(found, Node):
             self._replace(node, found)
@@ -281,7 +281,7 @@ class _Calls:
         return found is not None
 
     def _pick_first(self, node: Node, results: tuple[torch.Tensor, ...]) -> None:
-        """Put the first result of a call in its place."""
+        """Replace a call by its first result."""
         with self._graph.inserting_after(node):
             first = self._graph.call_function(operator.getitem, (node, 0))
         first.meta = dict(node.meta)
@@ -317,7 +317,7 @@ class _Calls:
         return True
 
     def _replace(self, node: Node, result: Any) -> None:
-        """Put a result in the place of a call: a node, or several for what picks one of them."""
+        """Replace a call by a result: a node, or several if other nodes pick one of them."""
         if isinstance(result, Node):
             self._done.add(result)
             self._became[result.name] = node.name
@@ -332,7 +332,7 @@ class _Calls:
 
 
 def _parts(written: Any) -> list[Node]:
-    """Return the parts of parts that a write is to, each of the next, the last of a tensor."""
+    """Return the chain of nested parts to which a write goes, ending at a part of the tensor."""
     parts = []
     while isinstance(written, Node) and written.target in _SCATTERS:
         parts.append(written)
@@ -341,9 +341,9 @@ def _parts(written: Any) -> list[Node]:
 
 
 def _find_function(write: OpOverload) -> Any:
-    """Return the op that computes what another writes; None if there is none.
+    """Return the op that returns the values which another op writes; None if there is none.
 
-    Its overload may have another name: that of ``pow_.Scalar`` is ``pow.Tensor_Scalar``.
+    The overload may have another name: ``pow_.Scalar`` corresponds to ``pow.Tensor_Scalar``.
     """
     name = write._schema.name.removeprefix("aten::").removesuffix("_")
     packet = getattr(aten, name, None)
@@ -359,7 +359,7 @@ def _parameters(op: OpOverload) -> list[tuple[str, str]]:
 
 
 def is_fresh(node: Node) -> bool:
-    """Whether the result of a node is in memory of its own."""
+    """Return whether the result of a node has its own memory."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], Node) and is_fresh(node.args[0])
     if not isinstance(node.target, OpOverload):
@@ -369,7 +369,7 @@ def is_fresh(node: Node) -> bool:
 
 
 def views(node: Any) -> Iterator[Node]:
-    """Yield a node, what it is a view of and so on; the last is the tensor that has the memory."""
+    """Yield a node, the tensor that it is a view of, and so on to the owner of the memory."""
     while isinstance(node, Node):
         yield node
         if node.op != "call_function" or is_fresh(node):
@@ -378,7 +378,7 @@ def views(node: Any) -> Iterator[Node]:
 
 
 def written(program: ExportedProgram) -> set[str]:
-    """Return the names of the nodes whose tensors nodes change, themselves or through views."""
+    """Return the names of the nodes whose tensors are changed, directly or through views."""
     writers = filter(writes, program.graph.nodes)
     return {view.name for writer in writers for view in views(writer.args[0])}
 
@@ -391,7 +391,7 @@ def _fake_mode(node: Node) -> FakeTensorMode:
 
 
 def _kind(value: Any) -> Any:
-    """Return what of an argument decides how a call is decomposed."""
+    """Return the properties of an argument on which a call's decomposition depends."""
     if isinstance(value, torch.Tensor):
         sizes = (*value.shape, *value.stride())
         bits = value.is_conj(), value.is_neg()
@@ -400,7 +400,7 @@ def _kind(value: Any) -> Any:
 
 
 def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> GraphModule | None:
-    """Trace a call on tensors without data; None if it is made of what cannot be lowered so."""
+    """Trace a call on tensors without data; None if the result cannot be lowered."""
     function = table.get(target, target)
     traced = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -412,11 +412,12 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
 
     try:
         given = [_fresh(value) for value in values if isinstance(value, traced)]
-        with enable_python_dispatcher():  # which knows sizes that vary
+        with enable_python_dispatcher():  # this mode knows varying sizes
             module = make_fx(call, decomposition_table=table)(*given)  # type: ignore[arg-type]
-    except Exception:  # torch raises many types; with the whole program it may do, or say why not
+    except Exception:  # torch raises many types; the whole program may succeed, or report why not
         return None
-    calls = _Calls(module.graph, table, tracing=False, became={})  # stft writes to what it has made
+    # stft writes to its own intermediates
+    calls = _Calls(module.graph, table, tracing=False, became={})
     made = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(map(calls.decompose, made)):
         return None
@@ -425,10 +426,11 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
 
 
 def _fresh(value: Any) -> Any:
-    """Return a tensor of the same kind without data, which is no other argument; a number as it is.
+    """Return a new tensor of the same kind without data; a number is returned as it is.
 
-    Tracing tells its inputs apart by the objects. Two nodes may share one: those of two equal calls
-    do, and so do two arguments that are the same value here and not in the next call of the kind.
+    Tracing identifies its inputs by the objects. Two nodes may share an object: those of two equal
+    calls do, and so do two arguments with the same value here, but not in the next call of this
+    kind.
     """
     if not isinstance(value, torch.Tensor):
         return value

@@ -1,11 +1,12 @@
 """Prepare a captured program for torch's functional form, in which values replace writes.
 
-Torch's form of three things is wrong, or is refused:
+torch's functional form is wrong in two cases, and refuses a third:
 
-- A write through ``expand`` becomes ``base + (new - base)``: the new values are rounded to what the
-  old ones were, and are NaN where these were infinite.
-- A write through ``unfold`` becomes 0 where no window lies.
-- A body of control flow takes no tensor twice, nor a view of a tensor beside it.
+- A write through ``expand`` becomes ``base + (new - base)``: the new values are rounded to the
+precision
+  of the old ones, and are NaN if these were infinite.
+- A write through ``unfold`` sets elements outside of all windows to 0.
+- The body of a control-flow op accepts no tensor twice, and no view of another operand.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _EXPANSIONS = frozenset({aten.expand.default, aten.expand_as.default, aten.broad
 
 
 def make_ready(program: ExportedProgram) -> None:
-    """Rewrite what torch's functional form of a program would not keep, in place.
+    """Rewrite the parts of a program that torch's functional form would get wrong, in place.
 
     Raises
     ------
     CaptureError
-        If the program writes through windows of ``unfold`` that leave something out.
+        If the program writes through windows of ``unfold`` that do not cover the tensor.
     """
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
@@ -49,7 +50,7 @@ def make_ready(program: ExportedProgram) -> None:
 
 
 def _part_operands(call: Node) -> None:
-    """Give a body of control flow a copy of what it would be given twice; plans copy nothing."""
+    """Copy operands that a control-flow body would get twice; plans remove these copies."""
     seen = set()
 
     def part(operand: Node) -> Node:
@@ -82,7 +83,7 @@ def _respell_expansion(node: Node) -> None:
 
 
 def _refuse_gaps(write: Node) -> None:
-    """Refuse a write through windows that leave something of their tensor out."""
+    """Refuse a write through windows that do not cover their tensor."""
     for view in views(write.args[0]):
         if view.target is not aten.unfold.default:
             continue

@@ -1,4 +1,4 @@
-"""Save and restore what a run of a module may change, plain attributes too."""
+"""Save and restore everything that a run of a module may change, including attributes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-#: What every module has; what a run replaces of it is no attribute of the user's.
+#: Attributes that every module has, which are not the user's.
 _INTERNAL = frozenset(vars(torch.nn.Module()))
 
-#: Packages whose objects hold nothing that a module computes with but tensors of their own.
+#: Packages whose objects contain no state of a module apart from being tensors.
 _FOREIGN = frozenset({*sys.stdlib_module_names, "torch", "numpy"}) - {"__main__"}
 
 #: Parameters and buffers of a lazy module, which have no shape yet.
 LAZY = (UninitializedParameter, UninitializedBuffer)
 
-#: A key of a dict, a place in a list or a tuple, or the name of a field: each with how it is
-#: written.
+#: A key of a dict, an index of a list or a tuple, or the name of a field, with its spelling.
 PathStep = tuple[Any, str]
 
 
 class ModuleAttributes:
-    """The attributes of a module and its parts, and what stands in them, but no tensor's values."""
+    """The attributes of a module and its parts, with their contents but no tensors' values."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._attributes = [
@@ -40,7 +39,7 @@ class ModuleAttributes:
         ]
 
     def restore(self, keep: Sequence[str] = ()) -> None:
-        """Put back all attributes but those of these names."""
+        """Restore all attributes except those of these names."""
         for variables, before in self._attributes:
             for name in variables.keys() - before.keys():
                 del variables[name]
@@ -68,16 +67,16 @@ class ModuleState:
         ]
 
     def restore_attributes(self) -> None:
-        """Put back all attributes but the buffers."""
+        """Restore all attributes except the buffers."""
         self._attributes.restore(keep=("_buffers",))
 
     def restore(self) -> None:
-        """Put back everything."""
+        """Restore everything."""
         self._attributes.restore()
         for parameter, requires_grad in self._requires_grad:
             parameter.requires_grad_(requires_grad)
         for tensor, before in self._values:
-            # not all writes count in a tensor's version
+            # not all writes increase a tensor's version
             if not tensor.is_meta and not torch.equal(tensor, before):
                 with torch.no_grad():
                     tensor.copy_(before)
@@ -131,13 +130,13 @@ class TensorPlaces:
 def attribute_leaves(
     module: torch.nn.Module,
 ) -> list[tuple[torch.nn.Module, str, tuple[PathStep, ...], Any]]:
-    """Return what stands in the plain attributes of a module and its parts.
+    """Return the values in the plain attributes of a module and its parts.
 
     Returns
     -------
     list of (torch.nn.Module, str, tuple of PathStep, object)
-        The part, its attribute, where in the attribute's value, and what stands there: anything but
-        a list, tuple, dict or object of the user's.
+        The part, its attribute, the path inside the attribute's value, and the value there, which
+        is not a list, tuple, dict or object of a user's class.
     """
     seen: set[int] = set()
     return [
@@ -150,7 +149,7 @@ def attribute_leaves(
 
 
 def steps(value: Any) -> list[tuple[PathStep, Any]] | None:
-    """Return what a value is made of, each with the step to it; None of a leaf."""
+    """Return the contents of a value, each with the step to it; None for a leaf."""
     if isinstance(value, dict):
         return [((key, f"[{key!r}]"), item) for key, item in value.items()]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -183,7 +182,7 @@ def put(value: Any, path: tuple[PathStep, ...], tensor: torch.Tensor | None) -> 
 
 
 def _is_users(value: Any) -> bool:
-    """Whether a value is an object of a user's class that is no module: a dataclass, a cache."""
+    """Return whether a value is an object of a user's class, such as a dataclass or a cache."""
     kind = type(value)
     return (
         hasattr(value, "__dict__")
@@ -205,7 +204,7 @@ def _leaves(
 
 
 def _all_contents(value: Any, seen: set[int] | None = None) -> list[tuple[Any, Any]]:
-    """Return the containers in a value, itself among them, each with what stands in it."""
+    """Return the containers in a value, including itself, each with its contents."""
     seen = set() if seen is None else seen
     inside = steps(value)
     if id(value) in seen or not (inside is not None or isinstance(value, set)):
@@ -227,7 +226,7 @@ def _all_contents(value: Any, seen: set[int] | None = None) -> list[tuple[Any, A
 
 def _refill(container: Any, elements: Any) -> None:
     if _elements(container) == _elements(elements):
-        return  # a container may be of a class that refuses to be changed
+        return  # a container's class may refuse changes
     if isinstance(container, list):
         container[:] = elements
     else:
@@ -236,6 +235,6 @@ def _refill(container: Any, elements: Any) -> None:
 
 
 def _elements(container: Any) -> list[int]:
-    """The identities of what stands in a container, in order."""
+    """Return the ids of the objects in a container, in order."""
     values = container.values() if isinstance(container, dict) else ()
     return [id(each) for each in (*container, *values)]

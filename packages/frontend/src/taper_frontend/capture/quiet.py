@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop what torch logs or prints to stderr; nothing is dropped where ``TORCH_LOGS`` is set.
+    """Drop torch's logs and its prints to stderr, unless ``TORCH_LOGS`` is set.
 
-    Its errors say the same. Graphs that it prints are those of a failed capture.
+    Its errors contain the same facts. The graphs that it prints belong to a failed capture.
     """
     if os.environ.get("TORCH_LOGS"):
         yield
@@ -33,7 +33,7 @@ def quiet() -> Iterator[None]:
 
 
 def _handlers() -> list[logging.Handler]:
-    """Return the handlers of torch's loggers; it gives many of them one of their own."""
+    """Return the handlers of torch's loggers, many of which have one of their own."""
     loggers = logging.Logger.manager.loggerDict.items()
     return [
         handler

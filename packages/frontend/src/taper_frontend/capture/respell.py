@@ -1,7 +1,7 @@
 """Rewrite an ATen call as one call of another op, without tracing its decomposition.
 
-A rule gives what tracing the op's decomposition would. It gives None where that is more than one
-call, or where it depends on what the rule does not look at.
+A rule returns the call that tracing the op's decomposition would give. It returns None if that is
+more than one call, or depends on properties that the rule does not check.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ aten = torch.ops.aten
 
 
 class AtenCall(NamedTuple):
-    """An op and what it is called with.
+    """An op and its arguments.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class AtenCall(NamedTuple):
     args : tuple
     kwargs : dict
     results : tuple of Tensor
-        What an op of several results gives, without data; the first is the result.
+        The results of an op with several results, without data; the first one is used.
     """
 
     target: Any
@@ -42,13 +42,13 @@ class AtenCall(NamedTuple):
 
 
 def respell(node: Node) -> AtenCall | Node | None:
-    """Return the call that gives what a call gives, or the node that is it already."""
+    """Return an equivalent call, or the node that already has the result, or None."""
     rule = _RULES.get(str(node.target))
     return None if rule is None else rule(node, arguments(node))
 
 
 def arguments(node: Node) -> dict[str, Any]:
-    """Return the arguments of a call by name, its defaults among them."""
+    """Return the arguments of a call by name, including defaults."""
     assert isinstance(node.target, OpOverload)
     schema = node.target._schema.arguments
     given: dict[str, Any] = {argument.name: argument.default_value for argument in schema}
@@ -60,7 +60,7 @@ def _same_arguments(target: Any) -> Callable[[Node, Given], AtenCall]:
 
 
 def _value(node: Any) -> torch.Tensor | None:
-    """Return what a node gives, if that is a tensor whose sizes and strides are known."""
+    """Return the result of a node, if it is a tensor of known sizes and strides."""
     value = node.meta["val"] if isinstance(node, Node) else None
     if not isinstance(value, torch.Tensor):
         return None
@@ -71,7 +71,7 @@ def _cast(node: Node, given: Given) -> AtenCall | Node | None:
     source, value = node.args[0], node.meta["val"]
     if not isinstance(source, Node) or given.get("copy"):
         return None
-    if given.get("memory_format") not in (None, torch.preserve_format):  # perhaps a copy
+    if given.get("memory_format") not in (None, torch.preserve_format):  # may be a copy
         return None
     before = source.meta["val"]
     if value.dtype == before.dtype and value.device == before.device:
@@ -150,7 +150,7 @@ def _batch_norm(node: Node, given: Given) -> AtenCall | None:
     names = ("input", "weight", "bias", "running_mean", "running_var", "momentum", "eps")
     value = node.meta["val"]
     return AtenCall(
-        aten._native_batch_norm_legit_no_training.default,  # which writes to nothing
+        aten._native_batch_norm_legit_no_training.default,  # it writes to nothing
         tuple(given[name] for name in names),
         {},
         (value, value.new_empty(0), value.new_empty(0)),
@@ -174,7 +174,7 @@ def _group_norm(node: Node, given: Given) -> AtenCall | None:
     )
 
 
-#: What converts the dtype of its first argument.
+#: Ops that convert the dtype of their first argument.
 _CONVERSIONS = frozenset({
     "aten.to.device",
     "aten.to.dtype",
@@ -182,7 +182,7 @@ _CONVERSIONS = frozenset({
     "aten.type_as.default",
 })  # fmt: skip
 
-#: What is its first argument, where that has the dtype already.
+#: Ops that return their first argument if it already has the dtype.
 CASTS = _CONVERSIONS | {
     "aten.detach_.default",
     "aten.dropout.default",

@@ -1,8 +1,8 @@
-"""Let torch capture recurrent layers and ``unfold_backward`` as one op each, by shapes alone.
+"""Let torch capture recurrent layers and ``unfold_backward`` as single ops, by shape rules.
 
-Torch derives the shapes of these ops from a decomposition that takes one step after the other, or
-one place of a window: a capture then lasts as long as the sequence or the window, and the number of
-steps of a layer is fixed. ``torch.istft`` puts its frames together by ``unfold_backward``.
+torch derives the shapes of these ops from decompositions with a part for each step, or for each
+element of a window. So a capture would take time proportional to these numbers, and the number of
+steps would be fixed. ``torch.istft`` uses ``unfold_backward`` to add its frames.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _Key = TypeVar("_Key")
 def shape_rules() -> Iterator[None]:
     """Give torch's ops of many steps rules for the shapes of fake tensors.
 
-    The rules hold in this thread, inside the ``with`` block; other threads that run fake tensors
-    meanwhile get torch's own. Captures take turns, since torch itself saves and restores the same
-    tables while it decomposes a program.
+    The rules apply in this thread, inside the ``with`` block; other threads that run fake tensors
+    use torch's own. Captures take turns, because torch saves and restores the same tables while it
+    decomposes a program.
     """
     with TORCH, ExitStack() as stack:
         for op, shapes in _RULES.items():
             rule = partial(_shapes_or_kernel, threading.get_ident(), shapes)
             stack.callback(op._dispatch_cache.clear)
-            # what tracing calls, and what fake tensors of symbolic sizes are decomposed by
+            # the table that tracing uses, and the one for fake tensors of symbolic sizes
             for key in list(op.py_kernels):
                 stack.enter_context(_wrapped(op.py_kernels, key, rule))
             stack.enter_context(_wrapped(decomposition_table, op, rule))
@@ -95,7 +95,7 @@ def _unfold_backward(x: Tensor, input_sizes: Sequence[int], *places: int, **name
 
 _ATEN = torch.ops.aten
 _RULES: dict[Any, Kernel] = {
-    _ATEN.lstm.input: _recurrent,  # whose states arrive as one list
+    _ATEN.lstm.input: _recurrent,  # this op gets its states as one list
     _ATEN.gru.input: _one_state,
     _ATEN.rnn_tanh.input: _one_state,
     _ATEN.rnn_relu.input: _one_state,

@@ -1,6 +1,6 @@
-"""Lock exports of one process against each other where they change torch's global state."""
+"""Lock exports of one process against each other while they change torch's global state."""
 
 import threading
 
-#: Held while torch's tables, generator, default dtype or switches are other than the user's.
+#: Held while torch's tables, generator, default dtype or switches differ from the user's.
 TORCH = threading.RLock()

@@ -1,1 +1,1 @@
-"""Read what a caller of ``export`` asks for: arguments, dims, names and notes."""
+"""Read the arguments of ``export``: the model, example arguments, dims, names and options."""

@@ -23,12 +23,12 @@ _EXPECTED = "expected a torch.nn.Module, an ExportedProgram or the path of a .pt
 
 
 def check_model(model: Any) -> None:
-    """Check that a model is one of those that can be exported.
+    """Check that a model is of a kind that can be exported.
 
     Raises
     ------
     ExportError
-        Saying what it is.
+        If it is not; the message says what it is.
     """
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise ExportError(
@@ -47,13 +47,13 @@ def check_model(model: Any) -> None:
 
 
 def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-    """Check that example arguments can be those of a module.
+    """Check that example arguments can be passed to a module.
 
     Raises
     ------
     ExportError
-        If ``args`` is no tuple, or they hold numpy arrays or a cache of transformers, or the
-        module's forward does not take them.
+        If ``args`` is not a tuple, they contain numpy arrays or a cache of transformers, or the
+        module's forward does not accept them.
     """
     if not isinstance(args, tuple | list):
         hint = ", (x,) for one tensor" if isinstance(args, torch.Tensor | np.ndarray) else ""
@@ -87,7 +87,7 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
 
 
 def _check_file(path: str | os.PathLike[str]) -> None:
-    """Check that a path is that of a program; its own content is torch's to check."""
+    """Check that a path names a program; torch checks the contents."""
     file = Path(path)
     name = repr(str(file))
     if not file.exists():
@@ -106,7 +106,7 @@ def _check_file(path: str | os.PathLike[str]) -> None:
     if "data.pkl" in members:
         try:
             content = torch.load(file, map_location="meta", weights_only=True)
-        except Exception:  # a pickle of classes, which is not opened
+        except Exception:  # a pickle of classes is not opened
             what = "it holds a pickled object; load it with torch.load and give the module"
         else:
             what = _what_is_in(content)
@@ -114,7 +114,7 @@ def _check_file(path: str | os.PathLike[str]) -> None:
 
 
 def _what_is_in(content: Any) -> str:
-    """Say what a checkpoint holds, and what to do with it."""
+    """Describe the content of a checkpoint, and what to do with it."""
     if isinstance(content, Mapping) and any(isinstance(x, torch.Tensor) for x in content.values()):
         return (
             f"it is a state dict of {len(content)} tensors, weights without a model: make the "

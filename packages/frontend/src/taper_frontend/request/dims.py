@@ -1,4 +1,4 @@
-"""Read which dims a user lets vary, and tell what torch made of them."""
+"""Read which dims the user lets vary, and report what torch made of them."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Axis(NamedTuple):
     input : str
         The name of the input, or of the buffer that is state.
     source : str
-        What torch calls its size.
+        torch's name of its size.
     size : int
-        The example's.
+        The size in the example.
     name : str
-        The user's, empty if none was given.
+        The user's name; empty if none was given.
     dim : Dim, hint or int
-        What torch is to be told.
+        The argument for torch.
     required : bool
         Whether it is an error if the model fixes it.
     """
@@ -96,18 +96,18 @@ class Axis(NamedTuple):
 
     @property
     def varies(self) -> bool:
-        """Whether it is to vary at all."""
+        """Return whether the dimension should vary at all."""
         hint = self.dim.type if isinstance(self.dim, _DimHint) else None
         return not isinstance(self.dim, int) and hint != _DimHintType.STATIC
 
 
 class Int(NamedTuple):
-    """An int among the arguments that is to vary.
+    """An int among the arguments that should vary.
 
     Attributes
     ----------
     name : str
-        The user's for its value, empty if none was given.
+        The user's name for its value; empty if none was given.
     """
 
     name: str
@@ -119,11 +119,11 @@ class Dims(NamedTuple):
     Attributes
     ----------
     names : dict of str to str
-        torch's symbol -> what to call it.
+        For each of torch's symbols, its name.
     ranged : frozenset of str
-        The symbols whose least size the user gave.
+        The symbols whose smallest size was given by the user.
     notes : list of Note
-        Of dimensions that do not vary as they were to.
+        Notes on dimensions that do not vary as requested.
     """
 
     names: dict[str, str]
@@ -142,10 +142,12 @@ def requested_shapes(
     Raises
     ------
     ExportError
-        If it does not fit the arguments, or says something of what is no tensor and no int.
+        If it does not fit the arguments, or has an entry for a value that is neither a tensor nor
+        an int.
     """
     if isinstance(dynamic_shapes, ShapesCollection | AdditionalInputs):
-        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))  # type: ignore[no-untyped-call]
+        # type: ignore[no-untyped-call]
+        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))
     if not dynamic_shapes:
         return {}, {}
     found: dict[int, Any] = {}
@@ -179,18 +181,18 @@ def requested_shapes(
         _tree_map_with_path(collect, combined, shapes, tree_name="inputs")
     except ExportError:
         raise
-    except Exception as error:  # torch's, of a structure that is not the arguments'
+    except Exception as error:  # torch's error if the structure differs from that of the arguments
         raise ExportError(f"dynamic_shapes: {str(error).splitlines()[0]}") from error
     return found, others
 
 
 def requested_ints(leaves: Sequence[Any], shapes: Mapping[int, Any]) -> dict[int, Int]:
-    """Return the ints among the leaves that are to vary, by their places.
+    """Return the ints among the leaves that should vary, by index.
 
     Raises
     ------
     ExportError
-        If one is to vary in a way that ints cannot.
+        If one should vary in a way that ints cannot.
     """
     ints = {}
     for place, wanted in shapes.items():
@@ -213,7 +215,7 @@ def requested_axes(
     inputs: Mapping[int, str],
     shapes: Mapping[int, Any],
 ) -> list[Axis]:
-    """Return the dimensions of the inputs that are to vary.
+    """Return the dimensions of the inputs that should vary.
 
     Parameters
     ----------
@@ -221,14 +223,14 @@ def requested_axes(
     args, kwargs
         Its example arguments.
     inputs : mapping of int to str
-        The names of those that are inputs of the plan, by their places, in order.
+        The names of the leaves that are inputs of the plan, by index, in order.
     shapes : mapping of int to object
-        As :func:`requested_shapes` or :func:`shapes_by_name` gives it.
+        The result of :func:`requested_shapes` or :func:`shapes_by_name`.
 
     Raises
     ------
     ExportError
-        If they do not fit the arguments.
+        If the dimensions do not fit the arguments.
     """
     axes: list[Axis] = []
     leaves, sources = tree_leaves((args, kwargs)), _leaf_sources(module, args, kwargs)
@@ -334,7 +336,7 @@ def torch_shapes(
     axes: Sequence[Axis],
     ints: Mapping[int, Int],
 ) -> Any:
-    """Return what varies as torch.export takes it; None if nothing does."""
+    """Return the varying dimensions in the form of torch.export; None if nothing varies."""
     if not axes and not ints:
         return None
     leaves = tree_leaves((args, dict(kwargs)))
@@ -352,7 +354,7 @@ def torch_shapes(
 
 
 class _Leaf:
-    """A leaf of the arguments, and which it is."""
+    """A leaf of the arguments, with its index."""
 
     def __init__(self, place: int, value: Any) -> None:
         self.place = place
@@ -360,17 +362,17 @@ class _Leaf:
 
 
 def _combined(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the arguments by name, each leaf with its place."""
+    """Return the arguments by name, each leaf with its index."""
     leaves, spec = tree_flatten((args, dict(kwargs)))
     marked = _unflattened(spec, (_Leaf(place, leaf) for place, leaf in enumerate(leaves)))
     return _combine_args(module, *marked)
 
 
 def _unflattened(spec: TreeSpec, leaves: Iterator[_Leaf]) -> Any:
-    """Return a tree of leaves, with a list for what is of a user's class.
+    """Return a tree of leaves, with lists in place of objects of users' classes.
 
-    A class may compute with what it is made of, as a cache of transformers does; and torch.export
-    takes shapes in lists for it.
+    A class may compute with its parts when it is made, as a cache of transformers does; and
+    torch.export accepts lists of shapes for it.
     """
     if spec.is_leaf():
         return next(leaves)
@@ -381,7 +383,7 @@ def _unflattened(spec: TreeSpec, leaves: Iterator[_Leaf]) -> Any:
 
 
 def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()) -> Dims:
-    """Name the sizes that vary, and report the outcome for each requested one.
+    """Name the sizes that vary, and report the result for each requested one.
 
     Parameters
     ----------
@@ -389,7 +391,7 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
     axes : sequence of Axis
         Those that were to vary.
     ints : sequence of Int
-        Those that vary, in order.
+        The ints that vary, in order.
 
     Raises
     ------
@@ -417,7 +419,7 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
 
 
 def _name_ints(names: dict[str, str], inputs: ProgramInputs, ints: Sequence[Int]) -> None:
-    """Name the symbols of ints that vary, after themselves where the user gave no name."""
+    """Name the symbols of varying ints after the inputs, if the user gave no name."""
     varying = [node for node in inputs.nodes if isinstance(node.meta["val"], torch.SymInt)]
     for node, each in zip_longest(varying, ints, fillvalue=None):
         assert node is not None
@@ -430,7 +432,7 @@ def _name_ints(names: dict[str, str], inputs: ProgramInputs, ints: Sequence[Int]
 
 
 def _name_by_place(names: dict[str, str], inputs: ProgramInputs) -> None:
-    """Name the symbols that nobody named after the first dimension that they are, or are in."""
+    """Name all other symbols after the first dimension in which they occur."""
     places = [
         (size.node.expr, f"{_identifier(inputs.names[node.name])}_dim{axis}")
         for node in inputs.nodes
@@ -446,7 +448,7 @@ def _name_by_place(names: dict[str, str], inputs: ProgramInputs) -> None:
 
 
 def _identifier(name: str) -> str:
-    """Return the name of an input as the name of a size can begin."""
+    """Convert the name of an input to the start of a valid name of a size."""
     text = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
     return text if text.isidentifier() else f"input_{text}"
 
@@ -457,12 +459,12 @@ def of_ranges(
     axes: Sequence[Axis],
     names: Mapping[str, str],
 ) -> list[Note]:
-    """Tell of sizes of which the plan takes fewer than the user has asked for.
+    """Return notes on sizes of which the plan accepts fewer than the user requested.
 
     Parameters
     ----------
     lowered : Lowered or Survey
-        With all inputs of the program.
+        The result of lowering, with all inputs of the program.
     inputs : ProgramInputs
     axes : sequence of Axis
     names : mapping of str to str
@@ -488,7 +490,7 @@ def of_ranges(
                 notes.setdefault(axis.where, Note("shape", f"{text}; give it that name"))
             continue
         name, factor, addend = known
-        own = (1, 0) if root is None else (factor, addend)  # what the user has asked for
+        own = (1, 0) if root is None else (factor, addend)  # the user's request
         asked = _asked(axis.dim if root is None else root)
         got = graph.sizes[name]
         ends = _ends(known if root is None else (name, 1, 0), got)
@@ -506,28 +508,28 @@ def of_ranges(
     return [*notes.values(), *_of_ints(lowered, inputs), *map(_note_of_decision, ways)]
 
 
-#: What is asked for where nobody gave a range: dims of 0 and of 1 may be cases of their own.
+#: The requested range without a user's range: dims of 0 and 1 may be special cases.
 _ANY = (1, UNBOUNDED)
 
 
 def _asked(dim: Any) -> tuple[int, int]:
-    """Return the range that a Dim or a hint asks for; a least size of 0 is none."""
+    """Return the range that a Dim or a hint requests; a minimum of 0 counts as none."""
     least, most = getattr(dim, "min", None), getattr(dim, "max", None)
     # int_oo, of a Dim without an end, is larger than every number
     return max(int(least or 0), 1), UNBOUNDED if most is None else int(min(most, UNBOUNDED))
 
 
 def _ends(known: tuple[str, int, int], ends: tuple[int, int]) -> tuple[int, int]:
-    """Return the least and the largest size that an expression takes."""
+    """Return the smallest and the largest value of an expression."""
     _, factor, addend = known
     least, most = ends
     return factor * least + addend, UNBOUNDED if most >= UNBOUNDED else factor * most + addend
 
 
 def _of_ints(lowered: Lowered | Survey, inputs: ProgramInputs) -> list[Note]:
-    """Tell of ints among the arguments of which the plan does not take the least ones.
+    """Return notes on int arguments of which the plan does not accept the smallest values.
 
-    The largest follows from the tensors that an int is a size of.
+    The largest value follows from the tensors whose size the int is.
     """
     graph, env = lowered.graph, inputs.shape_env
     notes = []
@@ -551,17 +553,17 @@ def told_range(
     known: tuple[str, int, int],
     ends: tuple[int, int],
 ) -> str:
-    """Say which sizes a dimension takes, and which lines of the user's model are why.
+    """Describe the sizes that a dimension accepts, and the lines of the user's model that say so.
 
     Parameters
     ----------
     env : ShapeEnv
     symbol : sympy.Symbol
-        What torch calls its size.
+        torch's symbol of its size.
     known : (str, int, int)
-        Variable, factor and addend that it is in the plan.
+        Its variable, factor and addend in the plan.
     ends : tuple of int
-        The least and the largest value of the variable.
+        The smallest and the largest value of the variable.
     """
     _, factor, addend = known
     least, most = (factor * end + addend for end in ends)
@@ -577,7 +579,7 @@ def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:
     Raises
     ------
     ExportError
-        Naming one that is not.
+        If one is not; the message names it.
     """
     for name in dynamic_axes:
         if name not in (*plan.reads, *plan.outputs):
@@ -607,7 +609,7 @@ def check_equal(axes: Sequence[Axis]) -> None:
 
 
 def limits(factor: int, addend: int, low: int, high: int) -> str:
-    """Say in words which sizes ``factor * v + addend`` takes for ``v`` from low to high."""
+    """Describe the sizes ``factor * v + addend`` for ``v`` from low to high."""
     least, most = factor * low + addend, factor * high + addend
     steps = f" in steps of {factor}" if factor > 1 else ""
     return f"from {least} on{steps}" if high >= UNBOUNDED else f"from {least} to {most}{steps}"

@@ -1,4 +1,4 @@
-"""Find out what torch learned of sizes while it captured a model, and from which line."""
+"""Find what torch learned about sizes during a capture, and from which lines."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OWN = os.path.dirname(__file__) + os.sep
 
 
-#: Sets of sizes that a guard is tried with at most.
+#: The most sets of sizes with which a guard is tried.
 _TRIED = 400
 
-#: Where a module's own code asked for the truth of a size: files and lines.
+#: The files and lines where a module's own code used a size as a condition.
 _DECISIONS: WeakKeyDictionary[ShapeEnv, set[tuple[str, int]]] = WeakKeyDictionary()
 
 
 class Decision(NamedTuple):
-    """A branch that the module took for the example's sizes but not for all sizes in range.
+    """A branch that the module took for the example's sizes, but not for all sizes in range.
 
     Attributes
     ----------
     condition : str
-        What held, in the names of the sizes.
+        The condition that was true, with the names of the sizes.
     sizes : dict of str to int
-        Some for which it does not.
+        Sizes for which it is false.
     line : str
-        Of the user's model.
+        The line of the user's model.
     """
 
     condition: str
@@ -58,7 +58,7 @@ class Decision(NamedTuple):
 @contextmanager
 def user_lines() -> Iterator[None]:
     """Make torch record the user's source line for each guard instead of its own."""
-    if not hasattr(ShapeEnv, "_get_user_frame"):  # a torch whose lines are not the user's
+    if not hasattr(ShapeEnv, "_get_user_frame"):  # a torch version without the user's lines
         yield
         return
 
@@ -78,7 +78,7 @@ def user_lines() -> Iterator[None]:
 
 
 def shape_env(program: ExportedProgram) -> ShapeEnv | None:
-    """Return what torch knows of a program's sizes; None for a program without tensors."""
+    """Return torch's knowledge of a program's sizes; None for a program without tensors."""
     for node in program.graph.nodes:
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None:
@@ -88,13 +88,13 @@ def shape_env(program: ExportedProgram) -> ShapeEnv | None:
 
 
 def line_that_fixed(env: ShapeEnv | None, source: str) -> str:
-    """Return the user's line that made a size a number, empty where unknown.
+    """Return the user's line that fixed a size; empty if unknown.
 
     Parameters
     ----------
     env : ShapeEnv
     source : str
-        What torch calls the size: ``"L['x'].size()[0]"``.
+        torch's name of the size: ``"L['x'].size()[0]"``.
     """
     symbol = env.source_to_var.get(source) if env is not None else None
     while env is not None and symbol is not None:
@@ -108,7 +108,7 @@ def line_that_fixed(env: ShapeEnv | None, source: str) -> str:
 def lines_that_bound(
     env: ShapeEnv | None, symbol: sympy.Symbol, beyond: Collection[int]
 ) -> list[str]:
-    """Return the user's lines whose guards are about a size alone, those that bound it first.
+    """Return the user's lines with guards on one size, those that bound it first.
 
     Parameters
     ----------
@@ -116,7 +116,8 @@ def lines_that_bound(
     symbol : sympy.Symbol
         The size.
     beyond : collection of int
-        Sizes that are not taken. Where guards exclude some, their lines are all that counts.
+        Sizes that are not accepted. If guards exclude some of them, only those guards' lines are
+        returned.
     """
     if env is None:
         return []
@@ -136,9 +137,9 @@ def decisions(
     ranges: Mapping[str, tuple[int, int]],
     examples: Mapping[str, int],
 ) -> list[Decision]:
-    """Find what the module's own code decided by sizes, and would decide otherwise for others.
+    """Find decisions of the module's own code that other sizes in range would change.
 
-    torch captures the way that the example takes. Some sizes in range are tried, not all.
+    torch captures the branch that the example takes. Only some sizes in range are tried.
 
     Parameters
     ----------
@@ -146,7 +147,7 @@ def decisions(
     symbols : mapping of sympy.Symbol to size
         torch's symbols, as expressions in the size variables.
     ranges, examples
-        Of the size variables.
+        The ranges and the examples of the size variables.
     """
     if env is None:
         return []
@@ -156,7 +157,7 @@ def decisions(
         place = getattr(frame, "filename", ""), getattr(frame, "lineno", 0)
         expr = env.replace(guard.expr)
         free = expr.free_symbols
-        # a dim of 1 is a case of its own, which the plan is tried with
+        # a dim of 1 is a special case, with which the plan is tried
         of_one = isinstance(expr, sympy.Ne) and expr.lhs.is_Symbol
         decides = place in _DECISIONS.get(env, ()) and not of_one
         if not (decides and free and free <= symbols.keys()):
@@ -183,5 +184,5 @@ def _tried(limits: tuple[int, int], example: int) -> list[int]:
 def _line(sloc: Any) -> str:
     frame = getattr(sloc, "framework_loc", None)
     if frame is None or isinstance(frame, str) or frame.filename.startswith(_OWN):
-        return ""  # no code of the user's between torch and us
+        return ""  # no user's code between torch and this module
     return describe_line(frame.filename, frame.lineno, frame.name, frame.line or "")

@@ -1,11 +1,11 @@
 """Name the inputs and outputs of a plan.
 
-A name is the path to a tensor, its parts joined by dots: the argument, then keys, fields and
-positions (``batch.x``, ``past_key_values.0.key``). A path to a result has no argument to begin
-with: a bare tensor is ``output``, and a path that begins with a position begins with ``output_``
-(``output_0``, ``output_1.scores``). An output that would have the name of an input or a state is
-called ``output_`` and that name. So names follow from the signature of the module and from the
-structure of what it returns, and from nothing inside it.
+A name is the path to a tensor, with its parts joined by dots: the argument, then keys, fields and
+positions (``batch.x``, ``past_key_values.0.key``). A path to a result has no argument: a bare
+tensor is ``output``, and a path that starts with a position gets the prefix ``output_``
+(``output_0``, ``output_1.scores``). An output that would have the name of an input or a state also
+gets this prefix. So names depend only on the signature of the module and the structure of its
+result.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
     arguments : sequence of str
         The names of the arguments, positional ones first.
     spec : TreeSpec
-        Of ``(args, kwargs)``.
+        The structure of ``(args, kwargs)``.
     """
     children = [child for part in spec.children() for child in part.children()]
     paths = [
@@ -66,7 +66,7 @@ def _leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
 
 
 def input_names(program: ExportedProgram, placeholders: Sequence[str]) -> dict[str, str]:
-    """Return the placeholder of each argument -> the name of the input."""
+    """Return the name of the input for each argument's placeholder."""
     spec = program.call_spec.in_spec
     signature = program.module_call_graph[0].signature
     arguments = signature.forward_arg_names if signature is not None else None
@@ -118,7 +118,7 @@ def output_names(
 
 
 def check_names(what: str, given: Sequence[str], defaults: Sequence[str]) -> None:
-    """Check the names that a user gives the inputs or the outputs.
+    """Check the user's names of the inputs or the outputs.
 
     Parameters
     ----------
@@ -126,13 +126,13 @@ def check_names(what: str, given: Sequence[str], defaults: Sequence[str]) -> Non
         ``"input_names"`` or ``"output_names"``.
     given : sequence of str
     defaults : sequence of str
-        What they are called otherwise.
+        The default names.
 
     Raises
     ------
     ExportError
-        If they are not as many as ``defaults``, or no strings that can be printed, or one comes
-        twice.
+        If their number differs from that of ``defaults``, one is not a printable string, or one
+        occurs twice.
     """
     if isinstance(given, str) or not all(isinstance(name, str) for name in given):
         raise ExportError(f"{what}: expected a sequence of strings, got {given!r}")
@@ -158,7 +158,7 @@ def _join(path: Sequence[str | int]) -> str:
 
 
 def _distinct(names: Iterable[str], taken: Collection[str] = ()) -> list[str]:
-    """Return the names, with a number after those that came before or are taken."""
+    """Return the names, with a number appended to repeated or taken ones."""
     seen = dict.fromkeys(taken)
     for name in names:
         free, number = name, 0

@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.plan.plan import Plan
 
-#: What a note is about: the module's mode, nodes that numpy computes, dimensions that do not vary
-#: as they were to, ways that the module takes for some sizes alone, arguments that became
-#: constants, the size of the file, state, regions that a delegate does not take, variables of a
-#: program of OpenInfer that begin as zeros.
+#: The kinds of notes: the module's mode, nodes that numpy computes, dimensions that do not vary as
+#: requested, branches that the module takes only for some sizes, arguments that became constants,
+#: the size of the file, state, regions that a delegate refuses, and variables of an OpenInfer
+#: program that start as zeros.
 KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros")
 
-#: A file is much larger than its weights from this factor and this many bytes on.
+#: A file counts as much larger than its weights from this factor and this many bytes on.
 LARGE_FACTOR, LARGE_BYTES = 1.5, 10_000_000
 
-#: Names listed at most.
+#: The most names in a list.
 _LISTED = 5
 
 
 class Note(NamedTuple):
-    """One warning: its kind, one of :data:`KINDS`, and its text: what, where, what to do."""
+    """A warning: its kind, one of :data:`KINDS`, and its text: what, where, what to do."""
 
     kind: str
     text: str
@@ -45,12 +45,12 @@ class Note(NamedTuple):
 def warn(notes: Sequence[Note]) -> None:
     """Issue each note as an :class:`taper_frontend.ExportWarning`."""
     for note in notes:
-        # the line that counts is the one that called export()
+        # the relevant line is the one that called export()
         warnings.warn(ExportWarning(note.text, note.kind), stacklevel=3)
 
 
 def of_partition(backend: str, left: Sequence[str]) -> list[Note]:
-    """Tell of regions that a delegate does not take, and why."""
+    """Return notes on regions that a delegate refuses, with the reasons."""
     if not left:
         return []
     more = f"\n  and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
@@ -61,7 +61,7 @@ def of_partition(backend: str, left: Sequence[str]) -> list[Note]:
 
 
 def of_mode(module: torch.nn.Module) -> list[Note]:
-    """Tell of parts in training mode that compute something else in it."""
+    """Return notes on parts in training mode that compute something else in it."""
     parts = [
         f"{name or 'the module itself'} ({type(part).__name__})"
         for name, part in module.named_modules()
@@ -79,7 +79,7 @@ def of_mode(module: torch.nn.Module) -> list[Note]:
 
 
 def of_arguments(baked: Mapping[str, Any]) -> list[Note]:
-    """Tell of arguments that are no inputs, by name: the plan is about their values alone."""
+    """Return notes on arguments that are not inputs: the plan is only valid for their values."""
     if not baked:
         return []
     ints = any(type(value) is int for value in baked.values())
@@ -95,19 +95,19 @@ def of_arguments(baked: Mapping[str, Any]) -> list[Note]:
 
 
 def stored_bytes(graph: Graph) -> int:
-    """Return the bytes of the constants and of the states' first values."""
+    """Return the bytes of the constants and of the states' initial values."""
     constants = sum(constant.nbytes for constant in graph.constants.values())
     return constants + sum(state.first.nbytes for state in graph.states)
 
 
 def of_plan(plan: Plan, weights: int) -> list[Note]:
-    """Tell what can be seen in a plan.
+    """Return notes on properties of a plan.
 
     Parameters
     ----------
     plan : Plan
     weights : int
-        Bytes of the module's own tensors that the plan is made from.
+        The bytes of the module's own tensors from which the plan is made.
     """
     return [*_of_fallbacks(plan), *_of_size(plan, weights), *_of_states(plan)]
 
@@ -148,7 +148,7 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
 
 
 def _of_states(plan: Plan) -> list[Note]:
-    """Tell of states that an output of the same run depends on."""
+    """Return notes on states that an output of the same run depends on."""
     needed = set(plan.outputs)
     for node in reversed(plan.nodes):
         if needed.intersection(node.outputs):
@@ -167,7 +167,7 @@ def _of_states(plan: Plan) -> list[Note]:
 
 
 def of_attributes(changed: Mapping[str, tuple[str, str]]) -> list[Note]:
-    """Tell of attributes that a plan does not keep from run to run, each before and after one."""
+    """Return notes on attributes that a plan does not keep, with values before and after a run."""
     if not changed:
         return []
     listed = _list([f"{name} ({old}, then {new})" for name, (old, new) in changed.items()])
@@ -183,7 +183,7 @@ def of_attributes(changed: Mapping[str, tuple[str, str]]) -> list[Note]:
 
 
 def of_first_call(parameters: Sequence[str]) -> list[Note]:
-    """Tell of parameters that the first call of the module changes once for ever, by name."""
+    """Return notes on parameters that the module's first call changes permanently, by name."""
     return [
         Note(
             "state",
@@ -195,7 +195,7 @@ def of_first_call(parameters: Sequence[str]) -> list[Note]:
 
 
 def _has_modes(part: torch.nn.Module) -> bool:
-    """Whether a module itself, not its parts, computes something else in training."""
+    """Return whether a module itself, without its parts, computes something else in training."""
     if isinstance(part, _BatchNorm):
         return True
     if isinstance(part, _DropoutNd):
@@ -211,7 +211,7 @@ def _has_modes(part: torch.nn.Module) -> bool:
 
 
 def _names_read(kind: type, method: str, seen: set[str]) -> set[str]:
-    """Return the names that a method reads, and those that methods it calls read."""
+    """Return the names that a method reads, including methods that it calls."""
     code = getattr(getattr(kind, method, None), "__code__", None)
     if code is None or method in seen or method in ("train", "eval"):
         return set()

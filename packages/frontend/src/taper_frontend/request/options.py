@@ -1,4 +1,4 @@
-"""Hold what an export was asked for, as one record."""
+"""Hold the options of an export in one record."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.pipeline import Pass
 
-#: What ``weights`` of an export may be.
+#: The values of ``weights``.
 WEIGHTS = ("fixed", "replaceable")
 
 #: What ``verify`` may be, and the depth that it is to :func:`.verify_plan`.
 DEPTHS = {True: "example", "outputs": "outputs", "deep": "deep", False: ""}
 
-#: What does not change a plan: who is told of it, and where weights are read that the graph names.
+#: Options that do not change a plan: progress, and the place of weights that the graph names.
 _ASIDE = frozenset({"progress", "checkpoint"})
 
 
 class Options(NamedTuple):
     """The arguments of :func:`taper_frontend.export` other than the module and its example.
 
-    Attributes are its parameters; ``trace`` is what :func:`.trace_path` makes of it.
+    Attributes are the function's parameters; ``trace`` is the result of :func:`.trace_path`.
     """
 
     input_names: Sequence[str] | None = None
@@ -54,12 +54,12 @@ class Options(NamedTuple):
     packing: str = "stored"
 
     def check(self) -> None:
-        """Check what can be checked without a module.
+        """Check everything that can be checked without a module.
 
         Raises
         ------
         ExportError
-            Naming the parameter.
+            If an option is invalid; the message names the parameter.
         """
         if not all(
             isinstance(text, str) for pair in (self.metadata or {}).items() for text in pair
@@ -82,12 +82,12 @@ class Options(NamedTuple):
 
     @property
     def depth(self) -> str:
-        """How deeply a plan is verified; empty for not at all."""
+        """Return the depth of verification; empty for none."""
         return DEPTHS[self.verify]
 
     @property
     def replaceable(self) -> bool:
-        """Whether a session may replace weights."""
+        """Return whether a session may replace weights."""
         return self.weights == "replaceable"
 
     @property
@@ -96,13 +96,15 @@ class Options(NamedTuple):
         return self.packing == "at_open"
 
     def fingerprint(self) -> str:
-        """Return a SHA-256, in hexadecimal, of what decides the plan, equal in every process.
+        """Return a SHA-256, in hexadecimal, of the options that decide the plan.
+
+        It is equal in every process.
 
         Raises
         ------
         ExportError
-            If something of it is not plain data, which therefore has none: a pass that is a
-            function, a partition, a trace to be written. It names the first such parameter.
+            If an option is not plain data, and so has no fingerprint: a pass that is a function, a
+            partition, or a trace to be written. The message names the first such parameter.
         """
         given = self._asdict().items()
         parts = [(name, _plain(name, value)) for name, value in given if name not in _ASIDE]
@@ -112,12 +114,12 @@ class Options(NamedTuple):
         return sha256(repr(parts).encode()).hexdigest()
 
 
-#: What an export is asked for where nobody says anything.
+#: The default options.
 DEFAULTS = Options()
 
 
 def _plain(name: str, value: object) -> object:
-    """Return a value as plain data, whose repr is one for equal values."""
+    """Convert a value to plain data whose repr is the same for equal values."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, (list, tuple)):

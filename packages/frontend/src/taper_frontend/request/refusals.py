@@ -1,4 +1,4 @@
-"""Tell torch's errors of a capture in few words: what, where in the model, what to do."""
+"""Summarize torch's errors of a capture: what, where in the model, what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _OWN = os.path.dirname(__file__) + os.sep
 
-#: What torch adds to its errors about itself.
+#: Text that torch adds to its errors about itself.
 _ABOUT_TORCH = re.compile(
     r"\n\nThe error above occurred when calling torch\.export.*|"
     r" For more information, run with TORCH_LOGS=\S+|"
@@ -27,7 +27,7 @@ _ABOUT_TORCH = re.compile(
     re.DOTALL,
 )
 
-#: torch.export takes a dim of 1 for a special case, and guards against it at every layer.
+#: torch.export treats a dim of 1 as a special case, and guards against it at every layer.
 _GUARD_OF_ONE = re.compile(r"Not all values of .* satisfy the generated guard .* != 1\b")
 _HINT_OF_ONE = (
     "hint: for the least sizes in range a dim inside the model would be 1, which torch.export does "
@@ -43,7 +43,7 @@ CACHE_HINT = (
     f"inputs and outputs; or {_WITHOUT_CACHE}"
 )
 
-#: What an error of torch's says -> what to do about it.
+#: For texts in torch's errors, what to do.
 _HINTS = (
     (_GUARD_OF_ONE, _HINT_OF_ONE),
     (re.compile(r"<class '[\w.]+\.\w*Cache'> in output"), f"hint: {CACHE_HINT}"),
@@ -67,7 +67,7 @@ _HINTS = (
     ),
 )
 
-#: Words of torch's own errors that tell a category. The first that is found counts.
+#: Words in torch's errors that identify a category. The first match counts.
 _WORDS = (
     ("data-dependent", ("data-dependent", "data dependent", "unbacked", ".item()", "nonzero")),
     ("dynamic shape", ("constraints violated", "specializ", "dynamic_shapes", "dim(")),
@@ -76,7 +76,7 @@ _WORDS = (
     ("dtype", ("dtype", "complex", "sparse")),
 )
 
-#: Reasons shown at most.
+#: The most reasons that are shown.
 _REASONS = 4
 
 
@@ -87,7 +87,7 @@ class CaptureRefusal(NamedTuple):
     ----------
     text : str
     source : str
-        The line of the user's model, empty where unknown.
+        The line of the user's model; empty if unknown.
     category : str
         One of :data:`taper_frontend.errors.CATEGORIES`.
     """
@@ -98,7 +98,7 @@ class CaptureRefusal(NamedTuple):
 
 
 def read(error: Exception) -> CaptureRefusal:
-    """Return what one of torch's errors says."""
+    """Return the refusal that one of torch's errors describes."""
     text = _ABOUT_TORCH.sub("", str(error)).strip()
     if isinstance(error, GuardOnDataDependentSymNode):
         return CaptureRefusal(
@@ -122,12 +122,12 @@ def _category(text: str) -> str:
 
 
 def is_about_dims(error: BaseException | None) -> bool:
-    """Whether torch refused the ranges or the relations of named dims."""
+    """Return whether torch refused the ranges or the relations of named dims."""
     return error is not None and "onstraints violated" in str(error)
 
 
 def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
-    """Say which dims torch refused, what it requires and what it suggests, in a few lines."""
+    """Describe the dims that torch refused, its requirements and suggestions, in a few lines."""
     text = _ABOUT_TORCH.sub("", str(error))
     body, _, fixes = text.partition("Suggested fixes:")
     for axis in axes:
@@ -147,7 +147,7 @@ def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
 
 
 def _source(error: Exception) -> str:
-    """Return the innermost line of the user's on the way to an error."""
+    """Return the innermost line of the user's code in the traceback of an error."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_OWN):
             line = describe_line(

@@ -1,4 +1,4 @@
-"""Decide what is captured of a module: its example arguments, and their dims that vary."""
+"""Prepare a capture: example arguments, and their dims that should vary."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Request(NamedTuple):
     ----------
     module : torch.nn.Module
     args, kwargs
-        Copies: a tensor given twice is two inputs.
+        Copies of the arguments: a tensor that is passed twice becomes two inputs.
     axes : list of Axis
-        The dimensions that are to vary.
+        The dimensions that should vary.
     ints : dict of int to Int
-        The ints that are to vary, by their places among the leaves of the arguments.
+        The ints that should vary, by their indices among the leaves of the arguments.
     notes : list of Note
-        What a user should know, as far as it can be told.
+        Notes for the user that are known so far.
     input_names : sequence of str or None
         The names of the plan's inputs, where the user gives them.
     others : dict of str to object
@@ -73,12 +73,12 @@ def make_request(
     kwargs: Mapping[str, Any] | None,
     options: Options,
 ) -> Request:
-    """Check and read what :func:`taper_frontend.export` is given for a module.
+    """Check and read the arguments of :func:`taper_frontend.export` for a module.
 
     Raises
     ------
     ExportError
-        If the arguments do not fit the module, or the names or dimensions the arguments.
+        If the arguments do not fit the module, or the names or dimensions do not fit the arguments.
     """
     check_arguments(module, args, kwargs)
     if options.dynamic_shapes is not None and options.dynamic_axes is not None:

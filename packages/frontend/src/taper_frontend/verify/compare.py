@@ -1,4 +1,4 @@
-"""Measure how far two results are apart."""
+"""Measure the distance between two results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from taper_runtime.plan.plan import Plan
 
-#: Largest relative L2 error of a float output. Float32 sums in another order reach 1e-6 on one
-#: layer and grow with depth; a wrong kernel or pass is off by orders of magnitude more.
+#: The largest relative L2 error of a float output. Errors of float32 sums in another order reach
+#: 1e-6 for one layer and grow with depth; a wrong kernel or pass has errors that are much larger.
 TOLERANCE = 1e-4
 
-#: The same where a plan holds numbers of fewer bits: a few of their units, for sums rounded at
-#: other places.
+#: The same for plans with 16-bit floats: a few units in the last place, because sums are rounded at
+#: other points.
 _COARSE = {"float16": 1e-2, "bfloat16": 8e-2}
 
 
-#: Elements that are compared at a time: results are large, and float64 has twice their bytes.
+#: How many elements are compared at a time: results are large, and float64 takes twice their bytes.
 _BLOCK = 1 << 15
 
-#: Between these a sum of squares in float32 has lost nothing that matters.
+#: A sum of squares in float32 is accurate enough between these.
 _SAFE = 1e-20, 1e35
 
 
@@ -38,9 +38,10 @@ class Difference(NamedTuple):
     Attributes
     ----------
     largest : float
-        Largest absolute difference.
+        The largest absolute difference.
     relative : float
-        L2 norm of the difference, relative to that of the result wanted; absolute where that is 0.
+        The L2 norm of the difference, relative to that of the expected result; absolute if that is
+        0.
     """
 
     largest: float
@@ -48,7 +49,7 @@ class Difference(NamedTuple):
 
 
 def tolerance(plan: Plan) -> float:
-    """Return the largest relative error that is right, by the dtypes of a plan's tensors."""
+    """Return the largest acceptable relative error, by the dtypes of a plan's tensors."""
     dtypes = {spec.dtype for spec in plan.tensors.values()}
     return max([TOLERANCE, *(_COARSE[dtype] for dtype in dtypes & _COARSE.keys())])
 
@@ -59,13 +60,13 @@ def difference(got: np.ndarray, want: np.ndarray) -> Difference:
     Parameters
     ----------
     got, want : numpy.ndarray
-        Floats may be of different widths; bfloat16 comes as its bits in uint16, as plans store it.
+        The two results. Floats may have different widths; bfloat16 is passed as its bits in uint16.
 
     Returns
     -------
     Difference
-        Infinite where shapes differ, or any integer or bool, or NaNs and infinities stand in
-        other places.
+        Infinite if shapes differ, an integer or bool differs, or NaNs and infinities are at
+        different positions.
     """
     if got.shape != want.shape:
         return Difference(np.inf, np.inf)
@@ -81,7 +82,7 @@ def difference(got: np.ndarray, want: np.ndarray) -> Difference:
 
 
 def _blocks(got: np.ndarray, want: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield pieces of two arrays of one shape as vectors, which are copies where need be."""
+    """Yield pieces of two arrays of one shape as vectors, which are copies if necessary."""
     if not want.size:
         return
     axis = int(np.argmax(want.shape)) if want.ndim else 0
@@ -93,7 +94,7 @@ def _blocks(got: np.ndarray, want: np.ndarray) -> Iterator[tuple[np.ndarray, np.
 
 
 def _part(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float] | None:
-    """Return the largest difference, the norm of it and that of ``b``; None if not comparable."""
+    """Return the largest difference, its norm and that of ``b``; None if not comparable."""
     if a.dtype == b.dtype == np.float32:
         with np.errstate(all="ignore"):
             apart = a - b
@@ -110,13 +111,13 @@ def _part(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float] | None:
 
 
 def describe(got: np.ndarray, want: np.ndarray, limit: float) -> str:
-    """Say what was expected of a result that is wrong, and what was got.
+    """Describe a wrong result, with the expected and the actual values.
 
     Parameters
     ----------
     got, want : numpy.ndarray
     limit : float
-        The largest relative error that is right.
+        The largest acceptable relative error.
     """
     if got.shape != want.shape:
         return f"expected shape {want.shape}, got {got.shape}"
@@ -136,12 +137,12 @@ def describe(got: np.ndarray, want: np.ndarray, limit: float) -> str:
 
 
 def power_of_ten(error: float) -> float:
-    """Return the next power of ten, or 0: it hardly depends on how a sum was split."""
+    """Return the next power of ten, or 0; it hardly depends on how a sum was split."""
     return float(f"1e{math.ceil(math.log10(error))}") if error else 0.0
 
 
 def readable(array: np.ndarray) -> np.ndarray:
-    """Return bfloat16 as float32, complex numbers as pairs, other arrays as they are."""
+    """Convert bfloat16 to float32, and complex numbers to pairs; others are returned unchanged."""
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], -1)
     return from_bfloat16(array) if array.dtype == DTYPES["bfloat16"].storage else array

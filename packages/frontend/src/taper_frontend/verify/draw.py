@@ -1,4 +1,4 @@
-"""Draw random inputs that look like the example's."""
+"""Draw random inputs similar to the example's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Values that a column needs before its own mean and deviation say more than the whole array's.
+#: A column with at least so many values uses its own mean and deviation, not the whole array's.
 _FEW = 8
 
 
@@ -23,32 +23,32 @@ def draw(
     *,
     timid: bool = False,
 ) -> list[np.ndarray]:
-    """Draw inputs like those of the example.
+    """Draw inputs similar to those of the example.
 
-    **Integers and bools** keep their values and change their places: whole slices along an array's
-    longest axis are permuted. A slice along any other axis then holds just what it held, so that
-    ids of different kinds that are packed side by side stay in range, the corners of a box stay
-    together, and a special token occurs as often as before. Axes of one length are permuted alike
-    in all inputs: what belongs to one token stays with it. Floats of fewer than three
-    values, or that are not all finite, are masks and treated like integers. A vector of integers
-    that rises from 0, but for 0, 1, 2 and so on, rises again: it says where something begins, or to
-    which group something belongs.
+    **Integers and bools** keep their values and change their positions: whole slices along an
+    array's longest axis are permuted. So a slice along any other axis holds the same values as
+    before: ids of different kinds in one array stay in range, the corners of a box stay together,
+    and a special token occurs as often as before. Axes of equal length are permuted in the same way
+    in all inputs, so data of one token stay together. Floats with fewer than three distinct values,
+    or with values that are not finite, are masks and treated like integers. A vector of integers
+    that increases from 0 (except 0, 1, 2...) stays increasing: it contains offsets or group
+    numbers.
 
-    **Other floats** are normal, with mean and deviation of their column (an index of the last axis)
-    and within its limits: numbers of another kind may stand in one column, such as the positions of
-    patches beside their pixels. Short columns count together. Floats that are all
-    equal tell nothing about their distribution: they become standard normal.
+    **Other floats** are normal, with the mean and deviation of their column (an index of the last
+    axis), and within its limits: a column may hold another kind of numbers, such as the positions
+    of patches next to their pixels. Short columns are combined. Floats that are all equal say
+    nothing about their distribution, and become standard normal.
 
-    Where a shape is not the example's, slices are left out or repeated.
+    If a shape differs from the example's, slices are removed or repeated.
 
     Parameters
     ----------
     example : sequence of numpy.ndarray
     shapes : sequence of tuple of int
-        Of the results.
+        The shapes of the results.
     rng : numpy.random.Generator
     timid : bool
-        For a module that refuses the others: integers stay in place, floats change by a tenth.
+        For a module that refuses other inputs: integers do not change, floats change by a tenth.
     """
     orders: dict[int, np.ndarray] = {}
     return [
@@ -65,6 +65,7 @@ def _draw(
     *,
     timid: bool,
 ) -> np.ndarray:
+    """Draw one array; ``orders`` holds the permutations of axes by length."""
     if array.size == 0:
         return np.zeros(shape, array.dtype)
     if array.dtype == DTYPES["bfloat16"].storage:
@@ -87,14 +88,14 @@ def _draw(
 
 
 def _rises(array: np.ndarray) -> bool:
-    """Whether a vector of integers rises from 0, and is not that of all places."""
+    """Return whether a vector of integers increases from 0, and is not 0, 1, 2 and so on."""
     if array.ndim != 1 or array.dtype.kind not in "iu" or array[0] != 0:
         return False
     return bool((array[1:] >= array[:-1]).all() and array[-1] != len(array) - 1)
 
 
 def _is_mask(array: np.ndarray) -> bool:
-    """Whether floats tell one thing from another, rather than how much."""
+    """Return whether floats are flags or groups rather than quantities."""
     if not np.isfinite(array).all():
         return True
     low, high = array.min(), array.max()
@@ -102,7 +103,7 @@ def _is_mask(array: np.ndarray) -> bool:
 
 
 def _normal(array: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Give noise the moments and the limits of the array's columns."""
+    """Scale noise to the moments and the limits of the array's columns."""
     values = array.astype(np.float64)
     if values.min() == values.max():
         return noise
@@ -114,7 +115,7 @@ def _normal(array: np.ndarray, noise: np.ndarray) -> np.ndarray:
 
 
 def _resized(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The array with slices left out at the end of an axis, or repeated from its beginning."""
+    """Return the array with slices removed at the end of an axis, or repeated from the start."""
     for axis, (size, wanted) in enumerate(zip(array.shape, shape, strict=True)):
         if size != wanted:
             array = array.take(np.arange(wanted) % size, axis)

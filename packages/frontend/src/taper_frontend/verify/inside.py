@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from taper_runtime.extend.delegates import Delegate
     from taper_runtime.plan.plan import Plan, PlanNode
 
-#: Bytes of values that differ, at most, which are kept until it is clear whether they are wrong.
-#: The first one is kept in any case.
+#: The most bytes of differing values that are kept until it is clear whether they are wrong. The
+#: first one is always kept.
 _KEPT_BYTES = 16 << 20
 
-#: Bytes of tensors, at most, that a plan computes before the captured program computes their value.
-#: Beyond it the later of them are not compared.
+#: The most bytes of tensors that a plan computes before the captured program computes their values.
+#: Beyond this limit later ones are not compared.
 _HELD_BYTES = 16 << 20
 
 
 class Wrong(NamedTuple):
-    """A value of the plan that is not the module's.
+    """A value of the plan that differs from the module's.
 
     Attributes
     ----------
     node : PlanNode
-        What gives it.
+        The node that computes it.
     value : str
         Its name in the captured program.
     how : str
-        What was expected, and what was got.
+        The expected and the actual value.
     """
 
     node: PlanNode
@@ -59,7 +59,7 @@ class Wrong(NamedTuple):
     how: str
 
     def __str__(self) -> str:
-        """Say which it is, and how far it is off."""
+        """Describe the value, and its error."""
         node = self.node
         targets = f" of {', '.join(node.targets)}" if node.targets else ""
         line = f", {node.source}" if node.source else ""
@@ -67,13 +67,13 @@ class Wrong(NamedTuple):
 
 
 class InspectedPlan(NamedTuple):
-    """A plan, and which of its tensors can be compared with the captured program.
+    """A plan, and the tensors of it that can be compared with the captured program.
 
     Attributes
     ----------
     plan : Plan
     stands_for : mapping of str to Meaning
-        What tensors have to do with values of the captured program.
+        The values of the captured program that tensors hold.
     """
 
     plan: Plan
@@ -84,21 +84,21 @@ class Inside:
     """Compares the values of a plan's tensors with those of the captured program.
 
     Both are computed in order, the program's by torch and the plan's by the kernels of its nodes,
-    and dropped once they are compared. A value that a fused node keeps to itself is a tensor of
-    another view: the plan before nodes were fused.
+    and dropped after the comparison. Values inside a fused node are tensors of another view: the
+    plan before nodes were fused.
 
     Parameters
     ----------
     views : callable
-        Gives other views of the plan, then the plan itself.
+        Returns other views of the plan, then the plan itself.
     reference : Reference
     delegates : mapping of str to type of Delegate
-        What computes regions, by backend; the rest is the CPU's.
+        The delegates that compute regions, by backend; the CPU computes the rest.
 
     Attributes
     ----------
     uncertain : dict of str to str
-        Why values differ that are right, by their names in the captured program.
+        For differing values that are acceptable, the reason, by name in the captured program.
     """
 
     def __init__(
@@ -115,20 +115,20 @@ class Inside:
 
     @cached_property
     def sides(self) -> list[Side]:
-        """The values to compare of each plan."""
+        """Return the values of each plan that can be compared."""
         return [Side(view, self._reference.captured, self._settings) for view in self._views()]
 
     def report(self) -> dict[str, Any]:
-        """Return what the plan's metadata says of the values inside.
+        """Return the entry of the plan's metadata about the values inside.
 
         Returns
         -------
         dict
-            ``values``, how many values of the captured program have been compared; ``nodes`` and
-            ``of``, how many of the nodes that a run computes have given one of them, and how many
-            there are; ``relative_error``, the largest, as the next power of ten; ``larger``, the
-            nodes whose errors are above a tenth of the tolerance, with those: that of the others is
-            at most so much; and ``uncertain``, the values that differ as float32 allows, by why.
+            ``values``, the number of compared values of the captured program; ``nodes``, the number
+            of executed nodes that computed one of them; ``of``, the number of executed nodes;
+            ``relative_error``, the largest error as the next power of ten; ``larger``, the nodes
+            with errors above a tenth of the tolerance, with these errors; and ``uncertain``, the
+            values that differ as far as float32 allows, by reason.
         """
         plan = self.sides[-1]
         errors = plan.errors(self.uncertain)
@@ -152,21 +152,21 @@ class Inside:
         inputs: Sequence[np.ndarray],
         before: Tensors,
     ) -> Wrong | None:
-        """Compare the values on one input; return the first that is wrong.
+        """Compare the values on one input; return the first wrong one.
 
         Parameters
         ----------
         arrays : sequence of numpy.ndarray, optional
-            As :meth:`.Reference.run` takes them.
+            See :meth:`.Reference.run`.
         inputs : sequence of numpy.ndarray
-            What the plan reads: its inputs and states.
+            The arrays that the plan reads: its inputs and states.
         before : dict of str to torch.Tensor
             The module's buffers before the run.
 
         Raises
         ------
         NotRunError
-            If the captured program does not run node by node.
+            If the captured program cannot run node by node.
         """
         walk = _Comparison(self.sides, inputs)
         self._reference.run_captured(arrays, before, walk.see)
@@ -175,7 +175,7 @@ class Inside:
         return self._judge(walk.doubts, _Reruns(self._reference, arrays, before, walk.doubts))
 
     def _judge(self, doubts: Mapping[_Key, _Doubt], runs: _Reruns) -> Wrong | None:
-        """Return the first value that float32 does not explain, nor a choice before it."""
+        """Return the first value that neither float32 nor an earlier tie explains."""
         got = {key: doubt.got for key, doubt in doubts.items()}
         want = {key: doubt.want for key, doubt in doubts.items()}
         limit = max(side.tolerance for side in self.sides)
@@ -206,27 +206,28 @@ class Side:
     Attributes
     ----------
     tensors : dict of Node to list of str
-        The tensors that have the value of a node of the captured program.
+        The tensors with the value of each node of the captured program.
     tolerance : float
-        The largest relative error that is right.
+        The largest acceptable relative error.
     executed : int
-        How many nodes a run computes.
+        The number of nodes that a run computes.
     """
 
     def __init__(self, view: InspectedPlan, captured: Captured, settings: Settings) -> None:
+        """Find the tensors that can be compared, and the steps after which they are final."""
         plan = self._plan = view.plan
         self._settings = settings
         self.tolerance = tolerance(plan)
         executed = [node for node in plan.nodes if plan.is_executed(node)]
         self.executed = len(executed)
         self.tensors: dict[Node, list[str]] = {}
-        self._ready: dict[int, list[str]] = {}  # by the step that makes them
+        self._ready: dict[int, list[str]] = {}  # by the step that computes them
         self._errors: dict[str, float] = {}
         self._node: dict[str, Node] = {}
         self._moves: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {}
         self._maker: dict[str, PlanNode] = {}
         nodes = {node.name: node for node in captured.graph.nodes}
-        written = {  # root -> the last step that writes to it
+        written = {  # for each root, the last step that writes to it
             plan.placements[name].root: step
             for step, node in enumerate(executed)
             for name in node.outputs
@@ -245,17 +246,17 @@ class Side:
                 self._final.add(name)
 
     def maker(self, tensor: str) -> PlanNode:
-        """Return the node that computes a tensor which is compared, or what it is a view of."""
+        """Return the node that computes a compared tensor, or the tensor that it is a view of."""
         return self._maker[tensor]
 
     def is_final(self, tensor: str) -> bool:
-        """Whether nothing writes over a tensor once it can be read."""
+        """Return whether nothing overwrites a tensor once it can be read."""
         return tensor in self._final
 
     def moved(self, tensor: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Return a tensor's elements in the places, and the shape, that the module has them in.
+        """Return a tensor's elements in the order and the shape of the module.
 
-        None where a shape on the way there depends on sizes.
+        Return None if an intermediate shape depends on sizes.
         """
         moves = self._moves[tensor]
         for place, (op, attrs) in enumerate(moves, 1):
@@ -272,15 +273,15 @@ class Side:
         return array
 
     def note(self, tensor: str, error: float) -> None:
-        """Note how far a tensor is off."""
+        """Record the error of a tensor."""
         self._errors[tensor] = max(error, self._errors.get(tensor, 0.0))
 
     def seen(self) -> set[Node]:
-        """Return the nodes of the captured program whose values have been compared."""
+        """Return the nodes of the captured program whose values were compared."""
         return {self._node[name] for name in self._errors}
 
     def errors(self, uncertain: Collection[str] = ()) -> dict[str, float]:
-        """Return the largest error of each of the plan's nodes but for that of some values."""
+        """Return the largest error of each of the plan's nodes, without those of some values."""
         errors: dict[str, float] = {}
         for name, error in self._errors.items():
             if self._node[name].name not in uncertain:
@@ -289,9 +290,9 @@ class Side:
         return errors
 
     def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-        """Run the plan node by node, yielding the tensors that can be compared after each.
+        """Run the plan node by node; yield the tensors that can be compared after each.
 
-        Their memory may be another tensor's after the next node.
+        Their memory may be reused after the next node.
         """
         plan = specialize(self._plan, self._sizes(inputs))
         executor = InterpretedExecutor.compile(plan, self._settings)
@@ -299,7 +300,7 @@ class Side:
             yield {name: read(name) for name in self._ready.get(step, ())}
 
     def _sizes(self, inputs: Sequence[np.ndarray]) -> dict[str, int]:
-        """Return the values of the plan's size variables, some of which a run computes."""
+        """Return the values of the plan's size variables, including those that a run computes."""
         plan = self._plan
         if plan.origins:
             own = [np.array(array) for array in inputs]
@@ -307,17 +308,17 @@ class Side:
         return bind_sizes(plan, dict(zip(plan.inputs, map(np.shape, inputs), strict=False)))
 
 
-#: A value of the captured program, and the place of the view where it differs.
+#: A value of the captured program, and the index of the view in which it differs.
 _Key = tuple["Node", int]
 
 
 class _Doubt(NamedTuple):
-    """A value that differs by more than the tolerance."""
+    """A value whose error exceeds the tolerance."""
 
     node: PlanNode
     got: np.ndarray
     want: np.ndarray
-    #: the nearest values before it that differ too
+    #: The nearest values before it that differ, too.
     behind: frozenset[Node]
 
 
@@ -327,18 +328,18 @@ class _Comparison:
     Attributes
     ----------
     doubts : dict
-        The values that differ, in order.
+        The differing values, in order.
     """
 
     def __init__(self, sides: Sequence[Side], inputs: Sequence[np.ndarray]) -> None:
         self._sides = [_Reader(side, side.trace(inputs)) for side in sides]
         self._kept = 0
-        # nodes whose values rest on ones that differ -> those
+        # for each node that depends on differing values, these values
         self._behind: dict[Node, frozenset[Node]] = {}
         self.doubts: dict[_Key, _Doubt] = {}
 
     def see(self, node: Node, value: Any) -> None:
-        """Compare a value of the captured program with the tensors that stand for it."""
+        """Compare a value of the captured program with the tensors that hold it."""
         behind = frozenset[Any]().union(*(self._behind.get(n, ()) for n in node.all_input_nodes))
         seen = []
         for place, reader in enumerate(self._sides):
@@ -351,9 +352,9 @@ class _Comparison:
             self._behind[node] = behind
 
     def _is_right(self, key: _Key, name: str, value: Any, behind: frozenset[Node]) -> bool | None:
-        """Compare a tensor with a value; None if they cannot be.
+        """Compare a tensor with a value; None if they cannot be compared.
 
-        What has been read is gone when this returns: there is no room for two tensors of a plan.
+        The tensor is dropped before this returns, because there is no memory for two of them.
         """
         reader = self._sides[key[1]]
         side = reader.side
@@ -369,7 +370,7 @@ class _Comparison:
         return error <= side.tolerance
 
     def _doubt(self, key: _Key, doubt: _Doubt) -> None:
-        """Keep a value that differs, if there is room for it."""
+        """Keep a differing value, if the limit allows it."""
         size = doubt.got.nbytes + doubt.want.nbytes
         if key in self.doubts or (self.doubts and self._kept + size > _KEPT_BYTES):
             return
@@ -383,12 +384,12 @@ class _Reader:
     def __init__(self, side: Side, trace: Iterator[dict[str, np.ndarray]]) -> None:
         self.side = side
         self._trace = trace
-        self._held: dict[str, np.ndarray | None] = {}  # None: there was no room
+        self._held: dict[str, np.ndarray | None] = {}  # None: the limit was exceeded
 
     def read(self, name: str) -> np.ndarray | None:
-        """Return the value of a tensor, once; None where the plan does not compute or hold it.
+        """Return the value of a tensor, once; None if the plan does not compute or hold it.
 
-        It may be memory that changes when another tensor is read.
+        Its memory may change when another tensor is read.
         """
         if name in self._held:
             return self._held.pop(name)
@@ -409,7 +410,7 @@ class _Reader:
 
 
 class _Reruns:
-    """The captured program on one input, for some of its values in all views."""
+    """Runs of the captured program on one input, for some of its values in all views."""
 
     def __init__(
         self,
@@ -444,9 +445,9 @@ class _Reruns:
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """Return a value of the captured program as a plan stores it; None if it is no such thing.
+    """Return a value of the captured program in the form of a plan; None if that is impossible.
 
-    A tensor inside of ``torch.vmap`` stands for one row of what a plan has.
+    A tensor inside ``torch.vmap`` is only one row of the plan's tensor.
     """
     if isinstance(value, bool | int | float):
         value = torch.as_tensor(value)
@@ -456,9 +457,9 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def _steps(plan: Plan) -> dict[str, int]:
-    """Return the step of a run, by its number, after which each tensor of a node can be read.
+    """Return, for each tensor of a node, the step of a run after which it can be read.
 
-    A view can be read once all that it is a view of is there; -1 where that is not computed.
+    A view can be read when its source is computed; -1 if no step computes it.
     """
     steps: dict[str, int] = {}
     count = 0

@@ -1,4 +1,4 @@
-"""Tell an error from what float32 leaves open, for results that differ."""
+"""Decide whether a differing result is wrong, or as accurate as float32 allows."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from taper_frontend.capture.captured import Change
 
-#: Runs with noise, at most, that tell what rests on ties. Half of them turn a pair over.
+#: The most runs with noise that show which elements depend on ties. Half of them swap a given pair.
 _JITTERED = 16
 
-#: Runs beside the given one that tell how far float32 is off. One may be close by chance.
+#: Additional runs that show the error of float32. A single one may be accurate by chance.
 _PERTURBED = 4
 
-#: Why results differ that another order of equals explains.
+#: The reason for differences that another order of equal elements explains.
 TIE = "a choice among scores that tie"
 
 K = TypeVar("K", bound="Hashable")
 
 
 class Runs(Protocol[K]):
-    """The module on one input, for some of the values that it computes, by any keys."""
+    """The interface to runs of the module on one input, for some of its values, by key."""
 
     def rerun(self, change: Change | None = None) -> Mapping[K, np.ndarray]:
-        """Run the module, with ``change`` of the floats among parameters, buffers and inputs."""
+        """Run the module, with floats in parameters, buffers and inputs changed by ``change``."""
 
     def exact(self) -> Mapping[K, np.ndarray]:
         """Run the module in float64."""
@@ -46,11 +46,11 @@ class Verdict(NamedTuple, Generic[K]):
     Attributes
     ----------
     wrong : list
-        The keys of those that float32 does not explain.
+        The keys of results that float32 does not explain.
     uncertain : dict
-        Why the others differ, by their keys.
+        The reasons for the others, by key.
     no_float64 : str
-        Why the module did not run in float64, where that could have told more.
+        The reason why the module did not run in float64, if that run was needed.
     """
 
     wrong: list[K]
@@ -61,12 +61,12 @@ class Verdict(NamedTuple, Generic[K]):
 def judge(
     got: Mapping[K, np.ndarray], want: Mapping[K, np.ndarray], runs: Runs[K], tolerance: float
 ) -> Verdict[K]:
-    """Return which of the results that differ are wrong, beyond what float32 leaves open.
+    """Decide which of the differing results are wrong, beyond the accuracy of float32.
 
     Parameters
     ----------
     got, want : mapping to numpy.ndarray
-        Those results, of the plan and of the module.
+        The results of the plan and of the module.
     runs : Runs
     tolerance : float
         Relative L2 error that is right.
@@ -86,7 +86,7 @@ def judge(
         return Verdict(wrong, uncertain, "")
     try:
         exact = runs.exact()
-    except Exception as error:  # the module has a place for float32 only: the plain rule holds
+    except Exception as error:  # the module only works in float32, so the plain rule applies
         return Verdict(wrong, uncertain, first_line(error))
     noise = torch.Generator().manual_seed(0)
     others = [runs.rerun(partial(_in_the_last_bit, noise)) for _ in range(_PERTURBED)]
@@ -103,18 +103,18 @@ def judge(
 def _excuse(
     result: np.ndarray, runs: Sequence[np.ndarray], exact: np.ndarray, tolerance: float
 ) -> str:
-    """Say why a result is as right as the module in float32; empty if it is not.
+    """Return why a result is as accurate as the module in float32; empty if it is not.
 
     Parameters
     ----------
     result : numpy.ndarray
     runs : sequence of numpy.ndarray
-        What the module gives in float32: on the input itself, then with its last bits changed.
+        The module's results in float32: for the input itself, then with its last bits changed.
     exact : numpy.ndarray
-        What it gives in float64. Rounded to the dtype of ``runs`` it may be infinite.
+        Its result in float64. Rounded to the dtype of ``runs`` it may be infinite.
     tolerance : float
-        Largest relative error where the module is finite in float64 and in none of ``runs``: how
-        far off float32 is, they do not tell.
+        The largest relative error of elements that are finite in float64 and in none of ``runs``,
+        whose error in float32 is unknown.
     """
     with np.errstate(over="ignore"):
         is_beyond = np.isinf(readable(exact).astype(readable(runs[0]).dtype))
@@ -149,11 +149,11 @@ def first_line(error: Exception) -> str:
 
 
 def _in_the_last_bit(generator: torch.Generator, x: torch.Tensor) -> torch.Tensor:
-    """Change a tensor by as much as rounding it does."""
+    """Change a tensor by about as much as rounding does."""
     noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
     return x * (1 + torch.finfo(x.dtype).eps / 2 * noise)
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:
-    """Return an array as float64, so that integers too are more or less far apart."""
+    """Return an array as float64, so that differences of integers are defined, too."""
     return readable(array).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Run the module whose results a plan is held to."""
+"""Run the module with whose results a plan is compared."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
     from taper_frontend.capture.captured import Change
 
-#: Numbers among the results that a plan gives as scalars.
+#: The types of numbers that a plan returns as scalars.
 _SYMBOLIC = (SymIntArgument, SymFloatArgument, SymBoolArgument)
 
-#: What every run on either side draws its random numbers with.
+#: The seed of every run on both sides.
 SEED = 0
 
-#: Of a run: what a module's tensors are replaced by. Its own stay as they are.
+#: Replacements for a module's tensors in a run; its own are not changed.
 Tensors = dict[str, torch.Tensor]
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Draw random numbers from the start, without gradients and what torch has to say."""
+    """Run with a fresh random generator, without gradients, and without torch's messages."""
     torch.manual_seed(SEED)
-    # torch prints the line that fails beside raising its error, modules warn at every call
+    # torch prints the failing line in addition to its error, and modules warn at every call
     with torch.no_grad(), redirect_stderr(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -64,13 +64,13 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 class Reference:
-    """The model as it was given: the module itself, or the program before it is decomposed.
+    """The model as given: the module itself, or the program before decomposition.
 
     Parameters
     ----------
     model : torch.nn.Module or ExportedProgram
     program : ExportedProgram
-        What was captured of it. It has the example arguments, and the sizes it holds for.
+        The captured program. It has the example arguments, and the sizes for which it is valid.
     places : collection of int
         Which of the arguments a plan has as inputs.
 
@@ -87,6 +87,7 @@ class Reference:
         program: ExportedProgram,
         places: Collection[int],
     ) -> None:
+        """Copy the captured program, and find the tensors among arguments and results."""
         if program.example_inputs is None:
             raise ExportError(
                 "the program carries no example inputs to verify the plan on; "
@@ -98,7 +99,7 @@ class Reference:
         self._leaves, self._spec = tree_flatten(program.example_inputs)
         specs = program.graph_signature.output_specs
         results = [spec.arg for spec in specs if spec.kind == OutputKind.USER_OUTPUT]
-        # integers that values decide, which a plan gives as scalars
+        # integers that depend on values, which a plan returns as scalars
         self._numbers = {i for i, x in enumerate(results) if isinstance(x, _SYMBOLIC)}
         self._inputs_at = frozenset(places)
         self._guards: Any = program.graph_module.meta.get(GUARDS)
@@ -116,10 +117,10 @@ class Reference:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Leave the module, and torch's random numbers, as they are before."""
+        """Restore the module, and torch's random generator, at the end."""
         with TORCH:
             self._state = ModuleState(self.module)
-            # the fast path of torch's encoder layers gives zeros where a mask hides what comes in
+            # the fast path of torch's encoder layers returns zeros at masked positions
             fast = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
             try:
@@ -149,7 +150,8 @@ class Reference:
     def admits(self, arrays: Sequence[np.ndarray], rows: int = 1) -> bool:
         """Whether the program holds for inputs of these shapes, fewer perhaps than ranges say.
 
-        What torch took for granted about sizes nobody named, it tells in no other way.
+        The ranges alone do not say this: torch reports assumptions about unnamed sizes in no other
+        way.
         """
         if self._guards is None:
             self._guards = getattr(self._program.module(), "_guards_fn", lambda *leaves: None)
@@ -162,8 +164,8 @@ class Reference:
     def run(self, arrays: Sequence[np.ndarray] | None = None, rows: int = 1) -> list[np.ndarray]:
         """Run the module.
 
-        Buffers go on from the last run, as a session's state does; other attributes that a run
-        changes are put back first, for a plan is made of what they were.
+        Buffers keep their values from the last run, like a session's state. Other attributes that a
+        run changes are restored first, because the plan was made from their original values.
 
         Parameters
         ----------
@@ -176,7 +178,7 @@ class Reference:
         Returns
         -------
         list of numpy.ndarray
-            The tensors among the results, and the integers that values decide; bfloat16 as its
+            The tensors among the results, and the integers that depend on values; bfloat16 as its
             bits in uint16.
         """
         if not self._axes:
@@ -201,16 +203,16 @@ class Reference:
     def rerun(
         self, arrays: Sequence[np.ndarray] | None, buffers: Tensors, change: Change | None = None
     ) -> list[np.ndarray]:
-        """Run the module once more, from these buffers on, and leave its own as they are.
+        """Run the module again from these buffers; its own are not changed.
 
         Parameters
         ----------
         arrays
-            As for :meth:`run`.
+            See :meth:`run`.
         buffers : dict of str to torch.Tensor
-            Those that the run changed which is repeated, as they were before it.
+            The values, before the original run, of the buffers that it changed.
         change : callable, optional
-            What becomes of the floats among parameters, buffers and inputs.
+            Changes the floats among parameters, buffers and inputs.
         """
         inputs = self._inputs(arrays)
         tensors: Tensors = {name: value.clone() for name, value in buffers.items()}
@@ -222,7 +224,7 @@ class Reference:
         return self._call(inputs, tensors)
 
     def exact(self, arrays: Sequence[np.ndarray] | None, buffers: Tensors) -> list[np.ndarray]:
-        """Run the module in float64, with what it makes itself; otherwise as :meth:`rerun`."""
+        """Run the module in float64, including tensors that it makes; see :meth:`rerun`."""
         with _default_dtype(torch.float64):
             return self.rerun(arrays, buffers, torch.Tensor.double)
 
@@ -235,14 +237,14 @@ class Reference:
         *,
         exact: bool = False,
     ) -> None:
-        """Run the captured program node by node, and leave the module's buffers as they are.
+        """Run the captured program node by node; the module's buffers are not changed.
 
         Parameters
         ----------
         arrays, buffers, change
-            As for :meth:`rerun`.
+            See :meth:`rerun`.
         see : callable
-            Gets each node with its value, before the next one runs.
+            Called with each node and its value, before the next one runs.
         exact : bool
             Whether to run in float64.
         """
@@ -252,7 +254,7 @@ class Reference:
             self.captured.run(inputs, buffers, see, change, exact=exact)
 
     def _inputs(self, arrays: Sequence[np.ndarray] | None) -> list[Any]:
-        """The leaves of the arguments, with tensors of their own."""
+        """Return the leaves of the arguments, with copies of the tensors."""
         if arrays is None:
             return [x.clone() if isinstance(x, torch.Tensor) else x for x in self._leaves]
         fresh = iter(arrays)
@@ -291,7 +293,7 @@ def _batch_axes(program: ExportedProgram) -> dict[str, int]:
 
 
 def _as_torch(array: np.ndarray, like: torch.Tensor | int) -> torch.Tensor | int:
-    """Return an array as a plan has it as a tensor of the dtype of ``like``, or as an int."""
+    """Convert an array of a plan to a tensor with the dtype of ``like``, or to an int."""
     if not isinstance(like, torch.Tensor):
         return int(array)
     tensor = torch.from_numpy(array.copy())

@@ -1,9 +1,9 @@
-"""Tell an error from a choice among scores that tie within rounding.
+"""Distinguish errors from choices among scores that are equal within rounding.
 
-A top-k, an argmax, a sort, a comparison, a rounding or an angle turns a difference of one bit into
-another index or a whole turn. Float32 cannot say which of two such results is right. So the module
-is run again with noise of the size of rounding on what such ops look at, and on nothing else: what
-that changes is uncertain.
+For a top-k, an argmax, a sort, a comparison, a rounding or an angle, a difference of one bit can
+change an index or add a whole turn. In float32 both results are right. So the module is run again
+with noise of the size of rounding errors only on the inputs of such ops. Elements that change are
+uncertain.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from taper_frontend.verify.compare import TOLERANCE, difference, readable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Relative size of the noise: scores that differ by ten times as much still count as right.
+#: The relative size of the noise: scores that differ by ten times as much are still acceptable.
 ROUNDING = TOLERANCE / 10
 
-#: Ops that choose among their elements. Equal ones may come in any order, zeros too.
+#: Ops that choose among their elements. Equal ones, including zeros, may be in any order.
 _CHOICES = frozenset(
     {
         *("topk", "sort", "argsort", "kthvalue", "median", "nanmedian", "mode"),
@@ -33,13 +33,13 @@ _CHOICES = frozenset(
         *("max_pool2d_with_indices", "adaptive_max_pool2d", "searchsorted", "bucketize"),
     }
 )
-#: Those of them for which NaN is less than all numbers; for the others it is greater.
+#: Those of these ops for which NaN is smaller than all numbers; for the others it is larger.
 _LEAST = frozenset({"argmin", "min", "cummin"})
 
-#: What infinities and NaNs are at least where they are put in order.
+#: Infinities and NaNs are replaced by numbers of at least this size to order them.
 _INFINITE, _NAN = 1e300, 1e301
 
-#: Ops that jump by a whole turn where a number passes from above to below the negative axis.
+#: Ops whose result jumps by a whole turn across the negative axis.
 _TURNS = frozenset({"angle", "atan2"})
 
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
@@ -47,12 +47,12 @@ _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "_to_copy"})
 
 
 class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Puts noise of the size of rounding on what ops with discrete results look at.
+    """Adds noise of the size of rounding errors to the inputs of ops with discrete results.
 
     Parameters
     ----------
     seed : int
-        Of the noise.
+        The seed of the noise.
     """
 
     supports_higher_order_operators = True
@@ -81,7 +81,7 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _inside(self, arg: Any) -> Any:
-        """Make a body of control flow one whose ops get noise too."""
+        """Wrap the body of a control-flow op, so that its ops get noise, too."""
         if not isinstance(arg, torch.nn.Module):
             return arg
 
@@ -92,7 +92,7 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return body
 
     def _choose(self, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Break ties among floats within rounding, and among integers and others that are equal."""
+        """Break ties among floats within rounding errors, and among equal integers and others."""
         dtype = next((x.dtype for x in args if isinstance(x, torch.Tensor)), None)
         first = args[0] if args else None
         if isinstance(first, torch.Tensor) and first.is_floating_point() and _has_equals(first):
@@ -109,7 +109,7 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
     def _shuffle(self, results: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Put the results of a topk that promises no order into another one."""
+        """Reorder the results of a topk that promises no order."""
         given: list[Any] = [*args, *(-1, True, True)[len(args) - 2 :]]
         _, count, dim, _, is_sorted = given
         if kwargs.get("sorted", is_sorted):
@@ -131,18 +131,18 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return x + ROUNDING * size.clamp(min=floor).nan_to_num(posinf=0) * self._noise(x)
 
     def _place(self, x: torch.Tensor, sign: int) -> torch.Tensor:
-        """Put infinities and NaNs, which are equal to one another, in some order."""
+        """Replace infinities and NaNs, which are equal to each other, by numbers in some order."""
         apart = 1 + 0.1 * self._noise(x.double(), uniform=True)
         wide = self._apart(x).double()
         wide = torch.where(x.isinf(), x.double().sign() * _INFINITE * apart, wide)
         return torch.where(x.isnan(), sign * _NAN * apart, wide)
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
-        """Noise that leaves a zero a zero: what is padded is no near tie."""
+        """Return relative noise, which leaves zeros unchanged: padding is not a near tie."""
         return x * (1 + ROUNDING * self._noise(x)) if x.is_floating_point() else x
 
     def _off_whole(self, x: torch.Tensor) -> torch.Tensor:
-        """Noise that leaves whole numbers: they were made as such."""
+        """Return noise that moves numbers off integers, except those that are exactly integers."""
         return torch.where(x == x.round(), x, self._scaled(x)) if x.is_floating_point() else x
 
     def _noise(self, x: torch.Tensor, *, uniform: bool = False) -> torch.Tensor:
@@ -151,12 +151,12 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _has_equals(x: torch.Tensor) -> bool:
-    """Whether there are infinities or NaNs, no two of which noise tells apart."""
+    """Return whether there are infinities or NaNs, which noise cannot distinguish."""
     return not bool(x.isfinite().all())
 
 
 def _replaced(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return what an op gives of what :meth:`Jitter._place` gives it, of infinities and NaNs."""
+    """Return an op's result on the output of :meth:`Jitter._place`, with the original values."""
     if not x.is_floating_point():
         return x
     known = x.masked_fill(x >= _INFINITE, torch.inf).masked_fill(x <= -_INFINITE, -torch.inf)
@@ -164,7 +164,7 @@ def _replaced(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _stays_float(kwargs: Any) -> bool:
-    """Whether a conversion is one to floats."""
+    """Return whether a conversion is one to floats."""
     dtype = kwargs.get("dtype")
     return dtype is not None and dtype.is_floating_point
 
@@ -172,21 +172,21 @@ def _stays_float(kwargs: Any) -> bool:
 def rests_on_ties(
     got: np.ndarray, want: np.ndarray, jittered: Sequence[np.ndarray], tolerance: float
 ) -> bool:
-    """Whether a result differs from the module's only where that is uncertain.
+    """Return whether a result differs from the module's only where that is uncertain.
 
-    What no jittered run changes must agree as everywhere else. Of the rest, an integer must be one
-    that a run gave somewhere, as what ties may change places, or lie between those that they gave
-    there; floats, once sorted, must be no farther than twice as far as the runs
-    are: another order of the same values is what a tie makes.
+    Elements that no run with noise changes must agree as usual. For the rest, an integer must occur
+    somewhere in a run, because tied elements may change places, or be between the runs' values at
+    its position. Floats, after sorting, may differ at most twice as much as those of the runs,
+    because a tie only changes the order.
 
     Parameters
     ----------
     got, want : numpy.ndarray
-        Of the plan and of the module.
+        The results of the plan and of the module.
     jittered : sequence of numpy.ndarray
-        Of the module with a :class:`Jitter`.
+        The results of the module with a :class:`Jitter`.
     tolerance : float
-        Relative L2 error that is right.
+        The largest acceptable relative L2 error.
     """
     if got.shape != want.shape:
         return False
@@ -202,7 +202,7 @@ def rests_on_ties(
         return bool((between | np.isin(choice, seen)).all())
     finite = want[np.isfinite(want)].astype(np.float64)
     scale = tolerance * np.sqrt(np.mean(finite**2)) if finite.size else 0.0
-    with np.errstate(invalid="ignore", over="ignore"):  # infinities, which have not moved
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities at the same positions
         moved = np.any([~(np.abs(run - want) <= scale) for run in runs], axis=0)
     moved = moved & np.isfinite(want)
     if not moved.any() or difference(np.where(moved, want, got), want).relative > tolerance:

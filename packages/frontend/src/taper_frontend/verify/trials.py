@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.state import State
 
-#: Random inputs tried beside the given ones.
+#: The number of random inputs tried in addition to the example.
 TRIALS = 2
 
 Arrays = list[np.ndarray]
@@ -51,7 +51,7 @@ Shapes = list[tuple[int, ...]]
 
 
 class VerificationError(ExportError):
-    """The plan computes something else than the module."""
+    """The plan's results differ from the module's."""
 
 
 def verify_plan(
@@ -62,36 +62,33 @@ def verify_plan(
 ) -> Plan:
     """Run plan and module side by side on the example inputs and on random ones.
 
-    Random inputs look like the example's (:func:`taper_frontend.verify.draw.draw`). Where sizes
-    vary, the last trials have others: the example's neighbours, and the least from 1 on. State goes
-    on from trial to trial on both sides. Only the example must run: what the module refuses of the
-    rest says nothing about the plan. Sizes that may be 0 are then tried with it, one at a
-    time: torch.export does not look at empty dims, so that nobody knows before what a program does
-    with them.
+    Random inputs are similar to the example's (:func:`taper_frontend.verify.draw.draw`). If sizes
+    vary, the last trials have other sizes: the example's neighbours, and the smallest from 1 on.
+    State continues from trial to trial on both sides. Only the example must run: if the module
+    refuses other inputs, that says nothing about the plan. Then sizes that may be 0 are tried with
+    0, one at a time, because torch.export does not consider empty dims.
 
-    An output that is farther from the module's than
-    :data:`taper_frontend.verify.compare.TOLERANCE` is right if float32 does not tell better: if the
-    two differ by a choice among scores that tie within rounding
+    An output whose error exceeds :data:`taper_frontend.verify.compare.TOLERANCE` is accepted in two
+    cases: if the two differ by a choice among scores that are equal within rounding
     (:mod:`taper_frontend.verify.ties`), or if the plan's error against the module in float64 is at
-    most twice that of the module in float32 (the largest of a few runs, whose parameters and inputs
-    differ in the last bit). Where those runs overflow and float64 does not, the tolerance holds
+    most twice that of the module in float32 (the largest of a few runs whose parameters and inputs
+    differ in the last bit). If those runs overflow and float64 does not, the tolerance applies
     against float64.
 
-    The values inside (:mod:`taper_frontend.verify.inside`) are held to those of the captured
-    program in the same way, and so are those behind an output that differs, to find the first node
-    that does.
+    The values inside (:mod:`taper_frontend.verify.inside`) are compared with those of the captured
+    program in the same way. If an output differs, this finds the first node that differs.
 
     Parameters
     ----------
     plan : Plan
-        With samples.
+        The plan, with samples.
     reference : Reference
-        The module; it is left as it was.
+        The module, which is restored at the end.
     views : callable
-        Gives the plans whose values inside are compared, this one among them.
+        Returns the plans whose values inside are compared, including this one.
     depth : str
-        Where the values inside are compared: ``"outputs"``, nowhere; ``"example"``; ``"deep"``, on
-        random inputs too.
+        For which inputs the values inside are compared: ``"outputs"``, none; ``"example"``;
+        ``"deep"``, random inputs, too.
 
     Returns
     -------
@@ -111,7 +108,8 @@ def verify_plan(
         floats), or an integer or bool differs, or NaNs stand in other places. It names the first
         node that differs, where that is known.
     ExportError
-        If the module cannot run its own example, or, of ``"deep"``, the captured program cannot.
+        If the module cannot run its own example; for ``"deep"``, also if the captured program
+        cannot.
     """
     with reference.unchanged():
         trials = _Trials(plan, reference, views, depth)
@@ -122,7 +120,7 @@ def verify_plan(
 
 
 class _Trials:
-    """Runs of both sides, and what they gave."""
+    """Runs of both sides, and their results."""
 
     def __init__(
         self,
@@ -131,12 +129,13 @@ class _Trials:
         views: Callable[[], Sequence[InspectedPlan]],
         depth: str,
     ) -> None:
+        """Open the plan and prepare the comparison of the values inside."""
         self.plan = plan
         self.reference = reference
         self.depth = depth
         options = SessionOptions()
         options.delegates, options.allow_native_code = verifying_delegates(), True
-        options.bfloat16 = "bits"  # as the module's results come
+        options.bfloat16 = "bits"  # in the order of the module's results
         self.session = InferenceSession(plan, options, [CPU])
         self.inside = Inside(views, reference, verifying_delegates())
         self.given = [plan.samples[name] for name in plan.inputs]
@@ -149,10 +148,10 @@ class _Trials:
         self.ran = 0
         self.refusals: list[str] = []
         self.uncertain: dict[str, str] = {}
-        self.unseen = ""  # why the values inside could not be compared
+        self.unseen = ""  # the reason why the values inside could not be compared
 
     def run_all(self) -> None:
-        """Run the example, and random inputs like it."""
+        """Run the example, and random inputs similar to it."""
         try:
             self._run(None)
         except _RefusedError as refused:
@@ -181,7 +180,7 @@ class _Trials:
         return None
 
     def _draw_ints(self, arrays: Arrays) -> None:
-        """Draw ints that vary: those that are sizes in their range, others near the example."""
+        """Draw varying ints: sizes within their ranges, others near the example."""
         sizes = {tensor: name for name, (tensor, _) in self.plan.origins.items()}
         for place, name in enumerate(self.plan.inputs):
             if ["number", name] not in self.numbers:
@@ -194,7 +193,7 @@ class _Trials:
             arrays[place] = np.array(self.rng.integers(low, high, endpoint=True))
 
     def sizes_from_zero(self) -> dict[str, tuple[int, int]]:
-        """Return the plan's sizes: from 0 where module and plan agree there, else from 1."""
+        """Return the plan's sizes: from 0 if module and plan agree there, else from 1."""
         limits = dict(self.plan.sizes)
         for name, shapes in _empty_shapes(self.plan):
             limits[name] = 1, limits[name][1]
@@ -202,7 +201,7 @@ class _Trials:
             try:
                 want = self._module(arrays)
                 got = self._session(arrays)
-            except (_RefusedError, ValueError):  # by numpy too, which has no maximum of nothing
+            except (_RefusedError, ValueError):  # also numpy's error for the maximum of nothing
                 continue
             pairs = zip(got, want, strict=True)
             if all(difference(*pair).relative <= self.tolerance for pair in pairs):
@@ -210,7 +209,7 @@ class _Trials:
         return limits
 
     def report(self) -> dict[str, Any]:
-        """Return what the plan's metadata says."""
+        """Return the entry of the plan's metadata."""
         verified: dict[str, Any] = {
             "max_error": power_of_ten(self.error.largest),
             "relative_error": power_of_ten(self.error.relative),
@@ -258,12 +257,12 @@ class _Trials:
         try:
             want = self._module(arrays)
         except _RefusedError:
-            self.reference.set_buffers(before)  # it may have got as far as writing to them
+            self.reference.set_buffers(before)  # it may have written to some of them
             raise
         inputs = [*(arrays or self.given), *states]
         is_deep = self.depth == "deep" or (self.depth == "example" and arrays is None)
         try:
-            # before the session has memory for a run
+            # before the session allocates memory for a run
             first = self._find_wrong(arrays, inputs, before) if is_deep else None
             got = self._session(arrays or self.given)
         except TaperError as error:
@@ -289,7 +288,7 @@ class _Trials:
             )
 
     def _find_wrong(self, arrays: Arrays | None, inputs: Arrays, before: Tensors) -> Wrong | None:
-        """Return the first value inside that is wrong on one input."""
+        """Return the first wrong value inside on one input."""
         try:
             return self.inside.find_wrong(arrays, inputs, before)
         except NotRunError as error:
@@ -355,7 +354,7 @@ class _Trials:
 
 
 class _OutputRuns:
-    """The module on one input: its results, by their places."""
+    """Runs of the module on one input; results by their indices."""
 
     def __init__(self, reference: Reference, arrays: Arrays | None, before: Tensors) -> None:
         self._run = partial(reference.rerun, arrays, before)
@@ -377,7 +376,7 @@ def _float64_note(reason: str) -> str:
 
 
 class _RefusedError(Exception):
-    """The module does not run an input."""
+    """The module does not accept an input."""
 
 
 def _batch_of(plan: Plan) -> str:
@@ -392,7 +391,7 @@ def _varying(shape: Shape) -> Iterator[int]:
 
 
 def _empty_shapes(plan: Plan) -> Iterator[tuple[str, Shapes]]:
-    """Yield each size variable that may be 0, with shapes of the inputs where it is."""
+    """Yield each size variable that may be 0, with the inputs' shapes for 0."""
     example = _example_sizes(plan)
     for name, (low, _) in _given_sizes(plan).items():
         if low == 0:
@@ -400,7 +399,7 @@ def _empty_shapes(plan: Plan) -> Iterator[tuple[str, Shapes]]:
 
 
 def _other_shapes(plan: Plan) -> list[Shapes]:
-    """Shapes of the inputs for sizes other than the samples'."""
+    """Return shapes of the inputs for sizes other than the samples'."""
     given = _given_sizes(plan)
     if not given:
         return []
@@ -414,7 +413,7 @@ def _other_shapes(plan: Plan) -> list[Shapes]:
 
 
 def _given_sizes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """The size variables that inputs give their values."""
+    """Return the size variables whose values come from inputs."""
     return {name: limits for name, limits in plan.sizes.items() if name not in plan.origins}
 
 
@@ -423,5 +422,5 @@ def _example_sizes(plan: Plan) -> dict[str, int]:
 
 
 def _shapes(plan: Plan, sizes: Mapping[str, int]) -> Shapes:
-    """Shapes of the inputs for these values of the size variables."""
+    """Return the shapes of the inputs for these values of the size variables."""
     return [tuple(size_at(s, sizes) for s in plan.tensors[name].shape) for name in plan.inputs]

@@ -31,7 +31,7 @@ Make = Callable[[Callable[[Region], Server], str, "Plan", "PlanNode"], Server]
 
 
 def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
-    """Whether a node is run by way of the nodes in its blocks."""
+    """Return whether a node is run by way of the nodes in its blocks."""
     if not node.blocks:
         return False
     from taper_runtime.ops.control import CONTROL  # which most plans do not need

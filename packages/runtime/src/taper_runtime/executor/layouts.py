@@ -85,7 +85,7 @@ def _best(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
 
 
 def _meet(a: LiveRange, b: LiveRange) -> bool:
-    """Whether both are needed at one step."""
+    """Return whether both are needed at one step."""
     return a.birth <= b.death and b.birth <= a.death
 
 

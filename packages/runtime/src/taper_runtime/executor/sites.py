@@ -43,7 +43,7 @@ class Site(NamedTuple):
 
     @property
     def runs_blocks(self) -> bool:
-        """Whether what it does is what is done inside of it."""
+        """Return whether what it does is what is done inside of it."""
         if not self.node.blocks:
             return False
         from taper_runtime.ops.control import CONTROL  # which most plans do not need

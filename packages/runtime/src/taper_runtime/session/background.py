@@ -26,7 +26,7 @@ class Background:
 
     @property
     def usable(self) -> bool:
-        """Whether the threads exist: a forked child does not have its parent's."""
+        """Return whether the threads exist: a forked child does not have its parent's."""
         return self._process == os.getpid()
 
     def close(self) -> None:

@@ -175,7 +175,7 @@ def _number(dtype: str, value: Any) -> np.ndarray:
 
 
 def _same(value: Any, exported: Any) -> bool:
-    """Whether a value is the one that is part of the plan; NaN is like NaN."""
+    """Return whether a value is the one that is part of the plan; NaN is like NaN."""
     if type(value) is not type(exported):
         return False
     return bool(value == exported) or (value != value and exported != exported)

@@ -202,7 +202,7 @@ class StateRows:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self._states)
 
     def take(self, stop: Stop | None) -> Taken:

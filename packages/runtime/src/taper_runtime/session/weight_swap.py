@@ -105,11 +105,11 @@ class SessionWeights:
         return [name for name, spec in self._plan.weights.items() if kind in (None, spec.kind)]
 
     def __contains__(self, name: object) -> bool:
-        """Whether a weight has this name, which may be any of a tied one."""
+        """Return whether a weight has this name, which may be any of a tied one."""
         return name in self._names
 
     def __len__(self) -> int:
-        """How many weights there are, a tied one counted once."""
+        """Return how many weights there are, a tied one counted once."""
         return len(self._plan.weights)
 
     def get(self, name: str) -> np.ndarray:

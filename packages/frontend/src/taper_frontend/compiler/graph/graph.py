@@ -228,7 +228,7 @@ class Graph(Builder):
         self._order = None
 
     def name_outputs(self, names: Sequence[str]) -> None:
-        """Give the first outputs these names; other tensors with these names are renamed."""
+        """Return the first outputs these names; other tensors with these names are renamed."""
         renamed = dict(zip(self.outputs, names, strict=False))
         taken = {*self.tensors, *names}
         for name in names:
