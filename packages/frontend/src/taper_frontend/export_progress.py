@@ -1,4 +1,4 @@
-"""Tell what an export is doing, to a function of the caller's or on a bar."""
+"""Report the steps of an export to a function of the caller's, or on a progress bar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: What an export does, in order. Some come again where the first capture is of no use.
+#: Steps of an export, in order. Some are repeated if the first capture cannot be used.
 STEPS = ("capture", "lower", "optimize", "plan", "verify")
 
 
@@ -19,9 +19,10 @@ class ExportProgress:
     Parameters
     ----------
     tell : callable, optional
-        Without it nobody is told.
+        The function; with None, nothing is called.
     within : str
-        The step that these are parts of; it stands before the name of each, ``within: name``.
+        The step that the reported ones are parts of; it is put before their names: ``within:
+        name``.
     """
 
     def __init__(self, tell: Callable[[str], None] | None = None, within: str = "") -> None:
@@ -29,29 +30,29 @@ class ExportProgress:
         self._within = within
 
     def __call__(self, name: str) -> None:
-        """Tell the name of the step that begins."""
+        """Report that the step of this name begins."""
         if self._tell is not None:
             self._tell(f"{self._within}: {name}" if self._within else name)
 
     def inside(self, step: str) -> ExportProgress:
-        """Return what tells the parts of a step."""
+        """Return a progress object for the parts of a step."""
         return ExportProgress(self._tell, step)
 
 
-#: Tells nobody.
+#: Reports to nobody.
 QUIET = ExportProgress()
 
 
 @contextmanager
 def show_progress(show: bool | Callable[[str], None]) -> Iterator[ExportProgress]:
-    """Yield what is to be called with each step: a bar shows it, a function gets it, or neither."""
+    """Yield what to call with each step: it updates a bar, calls a function, or does nothing."""
     if show is not True:
         yield ExportProgress(show or None)
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    # the stream as it is now: what torch writes to it is dropped
+    # the present stream: while torch runs, sys.stderr is replaced and what it writes is dropped
     with Progress(console=Console(file=sys.stderr), transient=True) as bar:
         task = bar.add_task("export", total=len(STEPS))
 

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 
 class Compiled(NamedTuple):
-    """What has been made of a program.
+    """Plan of a program, with the graphs that it was made from.
 
     Attributes
     ----------
     plan : Plan
     graph : Graph
-        What the plan is of.
+        The compiled graph that the plan was made from.
     unfused : Graph or None
-        The graph before its nodes were fused, where they were.
+        The graph before its nodes were fused; None if none were.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ class Compiled(NamedTuple):
     unfused: Graph | None
 
     def views(self) -> list[InspectedPlan]:
-        """Return a plan from before nodes were fused, and the plan: their values are compared."""
+        """Return the plan, preceded by one of the graph before fusion if there is one."""
         views = [InspectedPlan(self.plan, self.graph.stands_for)]
         if self.unfused is not None:
             graph = self.unfused
@@ -70,17 +70,17 @@ class Compiled(NamedTuple):
 
 
 class LoweredProgram(NamedTuple):
-    """What has been lowered of a program, and can be compiled.
+    """Program that has been lowered, and can be compiled.
 
-    Its graph has a name before it is compiled (:func:`.fingerprint`), and so have options
-    (:meth:`.Options.fingerprint`): what is compiled of equal ones is equal.
+    Equal fingerprints of its graph (:func:`.fingerprint`) and of the options
+    (:meth:`.Options.fingerprint`) lead to equal plans.
 
     Attributes
     ----------
     source : CapturedProgram
     lowered : Lowered
     dims : Dims
-        What became of the dimensions that were to vary.
+        The dimensions that vary, and their ranges.
     """
 
     source: CapturedProgram
@@ -115,16 +115,16 @@ def lower_program(
     captured : CapturedProgram
     options : Options
     trusting : bool
-        Whether sizes start where torch says, and not below.
+        Whether to take the least sizes from torch's ranges, without trying smaller ones.
     step : ExportProgress
         Gets the name of each step before it runs.
 
     Raises
     ------
     UnsupportedOpError
-        Listing every node that cannot be lowered.
+        If nodes cannot be lowered; it lists all of them.
     ExportError
-        If a dimension does not vary that has to.
+        If a dimension that has to vary does not.
     """
     dims = settle(captured.inputs, captured.axes, captured.ints)
     step("lower")
@@ -147,22 +147,22 @@ def compile_lowered(
     title: str = "model",
     step: ExportProgress = QUIET,
 ) -> Compiled:
-    """Make a plan of what has been lowered, whose graph is changed.
+    """Optimize the graph of a lowered program in place, and make a plan of it.
 
     Parameters
     ----------
     program : LoweredProgram
     options : Options
-        Those that it was lowered with.
+        The same that it was lowered with.
     title : str
-        What a trace calls the model.
+        The model's name in a trace.
     step : ExportProgress
         Gets the name of each step before it runs.
 
     Raises
     ------
     ExportError
-        If the plan does not hold for all sizes, or names of outputs do not fit.
+        If the plan is not valid for all sizes, or the names of outputs do not fit.
     """
     captured, lowered, dims = program
     graph, inputs = lowered.graph, captured.inputs
@@ -224,7 +224,7 @@ def compile_lowered(
 
 
 def _renamed(tree: Any, names: Iterator[str]) -> Any:
-    """Return the output tree with its tensors' final names: a pass may have put another there."""
+    """Return the output tree with its tensors' final names, which passes may have changed."""
     return with_leaves(tree, lambda leaf: [leaf[0], next(names)] if leaf[0] in TENSORS else leaf)
 
 

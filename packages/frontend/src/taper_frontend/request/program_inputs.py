@@ -29,13 +29,13 @@ class ProgramInputs(NamedTuple):
     nodes : list of torch.fx.Node
         The placeholders that a plan has as inputs, in order: tensors, and ints that vary.
     places : list of int
-        Which of the arguments each of those is.
+        The position of each of those among the arguments.
     example : list of torch.Tensor
         What the program was captured with for each of those; empty if it does not say.
     buffers : dict of str to torch.fx.Node
         The placeholders of the program's buffers by the buffers' names.
     shape_env : ShapeEnv or None
-        What torch knows of the program's sizes; None for a program without tensors.
+        torch's record of the program's sizes; None for a program without tensors.
     """
 
     names: dict[str, str]
@@ -58,7 +58,7 @@ def read_inputs(program: ExportedProgram, given: Sequence[str] | None = None) ->
     Raises
     ------
     ExportError
-        If those do not fit the inputs.
+        If ``given`` does not fit the inputs.
     """
     placeholders = argument_placeholders(program)
     names = input_names(program, placeholders)

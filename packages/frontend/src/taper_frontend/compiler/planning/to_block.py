@@ -49,7 +49,7 @@ def to_block(graph: Graph, schedule: Schedule) -> PlannedBlock:
 
 
 class _BlockMaker:
-    """What all blocks of a graph share: the names that are taken, and constants."""
+    """State shared by all blocks of a graph: the names in use, and the constants."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = set(graph.tensors)
