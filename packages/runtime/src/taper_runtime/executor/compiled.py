@@ -1,4 +1,4 @@
-"""Run plans for serving: every pointer resolved once, one call into C per run."""
+"""Run plans for serving: every pointer is resolved once, and a run is one call into C."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class CompiledExecutor(Executor):
     """Runs a plan as an array of steps with resolved pointers, in one call without the GIL.
 
-    What no native kernel serves is a step that calls numpy. Where the plan has size variables, the
-    array is made for each set of sizes it meets, and kept for the last few.
+    A node that no native kernel serves becomes a step that calls numpy. If the plan has size
+    variables, the array is made for each set of sizes that runs have, and kept for the last few.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CompiledExecutor(Executor):
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> CompiledExecutor:
-        """See :meth:`Executor.with_constants`; no node is prepared anew."""
+        """See :meth:`Executor.with_constants`; no node is prepared again."""
         weights = Weights([constants[name] for name in self._constants], generation)
         runner = self._runner.with_weights(weights)
         parts = self._plan, self._dispatch, self._repeated, self._constants
@@ -117,7 +117,7 @@ class CompiledExecutor(Executor):
     def _distinct(
         self, out: Sequence[np.ndarray | None] | None
     ) -> Sequence[np.ndarray | None] | None:
-        """Return ``out`` without the second array of an output that stands twice."""
+        """Return ``out`` without the second array of an output that occurs twice."""
         if out is None or self._repeated is None:
             return out
         first: dict[int, np.ndarray | None] = {}

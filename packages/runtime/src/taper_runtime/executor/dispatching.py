@@ -1,4 +1,4 @@
-"""Find what may compute a node: kernels in C, and the server where none of them does."""
+"""Find what may compute a node: kernels in C, and the server for nodes without a kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[[Callable[[Region], Server], str, "Plan", "PlanNode"], Server]
 
 
 def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
-    """Return whether a node is run by way of the nodes in its blocks."""
+    """Return whether a node is run by running the nodes in its blocks."""
     if not node.blocks:
         return False
     from taper_runtime.ops.control import CONTROL  # which most plans do not need
@@ -50,7 +50,7 @@ def find_servers(
     block_function: Callable[[int], BlockFunction],
     make: Make = make_server,
 ) -> tuple[Sequence[Kernel | str | None], Server | None]:
-    """Return what may compute a node that is not run by way of its blocks.
+    """Return what may compute a node, if it is not run by running its blocks.
 
     Parameters
     ----------
@@ -58,17 +58,17 @@ def find_servers(
     node : PlanNode
     dispatch : Dispatch
     block_function : callable
-        Gives a block of the node, by its number, as an evaluator calls it.
+        ``(number) -> function`` that evaluates a block of the node.
     make : callable
-        Makes the server, if it is foreign code.
+        Makes the server, if foreign code computes the node.
 
     Returns
     -------
     kernels : sequence of Kernel, str or None
-        In C, in order of preference; a str or None stands for those of our library of that ISA
-        level.
+        Kernels in C, in order of preference; a str or None stands for the kernels of our library
+        of that ISA level.
     server : Server or None
-        What computes the node where none of them does.
+        What computes the node if no kernel does.
     """
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
         return [], make(dispatch.delegates[backend], backend, plan, node)
@@ -90,7 +90,7 @@ def find_servers(
 
 
 def has_native_kernel(plan: Plan, node: PlanNode) -> bool:
-    """Return whether a kernel of our library serves a node, of known sizes, on this CPU."""
+    """Return whether a kernel of our library serves a node of known sizes on this CPU."""
     op, attrs = definition(node)
     inputs = [None if name is None else operand(plan, name) for name in node.inputs]
     outputs = [operand(plan, name) for name in node.outputs]
@@ -102,7 +102,7 @@ def _calling(function: Function, region: Region) -> Server:
 
 
 def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:
-    """Return a provider's kernels for a node; ours are none of a user's."""
+    """Return a provider's kernels for a node; those of our library are not among them."""
     if provider in OURS:
         return []
     from taper_runtime.extend.kernels import find_kernels

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
-#: Per step, per worker: begin and end in nanoseconds of the monotonic clock, and how often it was
-#: at the step; zeros where it had no part in it. Of a step that runs often, the begin of its first
-#: time, and all its times one after the other.
+#: Per step and worker: begin and end in nanoseconds of the monotonic clock, and how often the
+#: worker ran the step; zeros if it did not. For a step that runs several times, the begin is that
+#: of the first time, and the end is the begin plus the sum of all times.
 Spans = list[list[tuple[int, int, int]]]
 
 
@@ -42,11 +42,13 @@ class Settings(NamedTuple):
     nodes_at_once : int
         Nodes that may run at the same time. The bits depend neither on this nor on ``threads``.
     pool : FramePool or None
-        What bounds runs at the same time, of this and other executors; with None one of its own.
+        Bounds how many runs go on at the same time, of all executors that share it; None makes one
+        for this executor.
     dispatch : Dispatch
-        What may compute nodes.
+        Which kernels and servers may compute nodes.
     planning : MemoryPlanning
-        Whether tensors share memory, and how those are laid out whose sizes a run finds out.
+        Whether tensors share memory, and how to lay out tensors whose sizes are known only in a
+        run.
     """
 
     threads: int = 1
@@ -60,7 +62,7 @@ DEFAULT_SETTINGS = Settings()
 
 
 class Executor(ABC):
-    """Runs one plan. Made by ``compile``, after which ``run`` may be called from many threads."""
+    """Runner of one plan. ``compile`` makes it; then many threads may call ``run``."""
 
     @classmethod
     @abstractmethod
@@ -70,44 +72,44 @@ class Executor(ABC):
         Parameters
         ----------
         plan : Plan
-            Valid: loaded from a file or checked by ``validate``.
+            A valid plan: loaded from a file or checked by ``validate``.
         settings : Settings
 
         Raises
         ------
         UnsupportedOpError
-            Listing every node that nothing in ``settings.dispatch`` computes.
+            If nothing in ``settings.dispatch`` computes some nodes; it lists all of them.
         InputError
-            If the executor cannot run several nodes at the same time, and is asked to.
+            If ``settings`` ask for several nodes at the same time, which the executor cannot run.
         """
 
     @property
     @abstractmethod
     def served(self) -> list[tuple[PlanNode, str]]:
-        """Computed nodes, each with what computes it: "native", "user", "delegate" or "numpy".
+        """Return the computed nodes, each with what computes it.
 
-        Those of blocks that are run come behind the node that has them. Of the last run's sizes,
-        where they vary.
+        That is "native", "user", "delegate" or "numpy". Nodes of blocks that are run follow the
+        node that has the blocks. If sizes vary, this describes the last run's sizes.
         """
 
     @property
     def servers(self) -> list[Server]:
-        """The foreign code that computes nodes of this and of what :meth:`with_constants` returns.
+        """Return the foreign code that computes nodes, to be told of new weights.
 
-        It is to be told of new weights.
+        Executors that :meth:`with_constants` returns have the same servers.
         """
         return []
 
     @abstractmethod
     def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:
-        """Return an executor of the same nodes over other constants; runs of this one go on.
+        """Return an executor of the same nodes with other constants; runs of this one go on.
 
         Parameters
         ----------
         constants : mapping of str to numpy.ndarray
-            Those of the plan, and perhaps more: C-contiguous, aligned, of the same types.
+            All constants of the plan, and perhaps others: C-contiguous, aligned, of the same types.
         generation : int
-            A number of these constants that no others of the executor have.
+            A number for this set of constants, different from that of any other set.
         """
 
     @abstractmethod
@@ -120,20 +122,20 @@ class Executor(ABC):
     ) -> list[np.ndarray]:
         """Run once: take arrays in the order of ``plan.reads``, return those of ``plan.writes``.
 
-        A state that the plan writes in place is written in its array among the inputs; a run that
-        fails leaves it as it was.
+        If the plan writes a state in place, the run writes to that state's array among the inputs;
+        a run that fails leaves the array as it was.
 
         Parameters
         ----------
         inputs : sequence of numpy.ndarray
         out : sequence of numpy.ndarray or None, optional
-            Per output the array to write, None for a fresh one. It is written without a copy and
-            must be C-contiguous, writable and apart from every input. The first array stands for an
-            output that the plan names twice.
+            The array to write each output to, None for a fresh one. Nothing is copied, so it must
+            be C-contiguous, writable, and share no memory with an input. For an output that the
+            plan names twice, the first array is used.
         sizes : sequence of int, optional
-            Values of the plan's size variables, where the inputs' shapes do not give them.
+            Values of the plan's size variables, if the inputs' shapes do not determine them.
         stop : Stop, optional
-            What may end the run before its time.
+            Can end the run early.
 
         Raises
         ------
@@ -148,8 +150,8 @@ class Executor(ABC):
     def steps(self) -> list[tuple[Site, KernelName]]:
         """The nodes that :meth:`profile` times, in order, each with its kernel's name.
 
-        It is "numpy" where there is none. Nodes in blocks come behind the node that has them. Of
-        the sizes of the last run, where they vary.
+        The name is "numpy" for a node without a kernel. Nodes in blocks follow the node that has
+        the blocks. If sizes vary, this describes the last run's sizes.
         """
 
     @abstractmethod
@@ -164,11 +166,11 @@ class Executor(ABC):
 
     @property
     def weights_version(self) -> int:
-        """The version of the weights that the next run reads."""
+        """Return the version of the weights that the next run reads."""
         return 0
 
     def memory_planning(self) -> dict[str, Any] | None:
-        """Return what the planner of memory for sizes that runs compute has done, if there is one.
+        """Return the statistics of the memory planner; None if the executor has no planner.
 
         See :meth:`MemoryPlanner.stats`.
         """
@@ -187,9 +189,9 @@ def definition(node: PlanNode) -> tuple[OpDef, dict[str, object]]:
 
 
 def node_work(plan: Plan, node: PlanNode) -> Cost:
-    """Return the node's work by its op, less the copies that running in place saves.
+    """Return a node's work, as its op gives it, without the copies that running in place saves.
 
-    That of its blocks is not counted.
+    The work of the node's blocks is not counted.
     """
     op, attrs = definition(node)
     work = op.work(input_types(plan, node), output_types(plan, node), attrs)
@@ -199,7 +201,7 @@ def node_work(plan: Plan, node: PlanNode) -> Cost:
 
 
 def input_types(plan: Plan, node: PlanNode) -> list[TensorType | None]:
-    """Return the types of a node's inputs; None for those that are absent."""
+    """Return the types of a node's inputs; None for an absent input."""
     return [None if name is None else plan.tensors[name].type for name in node.inputs]
 
 
@@ -209,7 +211,7 @@ def output_types(plan: Plan, node: PlanNode) -> list[TensorType]:
 
 
 def refuse(nodes: Sequence[tuple[Plan, PlanNode]], dispatch: Dispatch) -> None:
-    """Raise for nodes, each with its plan, that nothing in ``dispatch`` computes."""
+    """Raise an error that lists nodes, each with its plan, which nothing in ``dispatch`` serves."""
     if not nodes:
         return
     from taper_runtime.plan.spelling import call_text, type_text  # which only this error needs

@@ -23,11 +23,11 @@ def _interpreted() -> type[Executor]:
     return InterpretedExecutor
 
 
-#: The kind that sessions have where nothing else is asked for.
+#: The default kind of sessions.
 DEFAULT_KIND = "compiled"
 
-#: What gives the class of each kind. A session refuses to leave less than everything to delegates
-#: where it is asked for the last.
+#: A function per kind that returns its class. A session of the last kind refuses a plan in which
+#: anything but delegates would compute.
 EXECUTORS: dict[str, Callable[[], type[Executor]]] = {
     DEFAULT_KIND: _compiled,
     "interpreted": _interpreted,
@@ -40,7 +40,7 @@ def compile_plan(
 ) -> Executor:
     """Return an executor of a plan; see :meth:`Executor.compile`.
 
-    A plan in which nodes compute sizes is cut into stages, each with an executor of the kind.
+    A plan in which nodes compute sizes is cut into segments, each with an executor of this kind.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_array(spec: TensorSpec, array: object) -> np.ndarray:
-    """Return ``array`` if it is one of the input's dtype; its shape may be any.
+    """Return ``array`` if it has the input's dtype; its shape is not checked.
 
     Raises
     ------
@@ -34,12 +34,12 @@ def check_array(spec: TensorSpec, array: object) -> np.ndarray:
 
 
 def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
-    """Return the values of the plan's size variables that ``arrays``, one per input, give.
+    """Return the values of the plan's size variables, found from ``arrays``, one per input.
 
     Raises
     ------
     InputError
-        If one is not an array of its input's dtype, or of no shape that the plan takes.
+        If an array has another dtype than its input, or a shape that the plan does not take.
     """
     checked = {
         name: check_array(plan.tensors[name], array)
@@ -49,7 +49,7 @@ def bind_inputs(plan: Plan, arrays: Sequence[np.ndarray]) -> dict[str, int]:
 
 
 def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int]) -> None:
-    """Check the value that a node, or an input, has given a size variable.
+    """Check the value of a size variable that a node has computed or an input has given.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int])
         The variable.
     value : int
     values : mapping of str to int
-        Of the variables before it.
+        The values of the variables before it.
 
     Raises
     ------
     InputError
-        If it is out of range; it names the node or the input.
+        If the value is out of range; the message names the node or the input.
     """
     low, high = plan.sizes[name]
     most = size_at(high, values)
@@ -103,8 +103,9 @@ def check_output(spec: TensorSpec, array: np.ndarray, others: Sequence[np.ndarra
     Raises
     ------
     InputError
-        If it has not the output's dtype and shape, cannot be written in place, or shares memory
-        with one of ``others``: the run's inputs, read after it has begun to write, and outputs.
+        If the array has another dtype or shape than the output, cannot be written in place, or
+        shares memory with one of ``others``: the run's inputs, which are still read while
+        outputs are written, and its other outputs.
     """
     storage = DTYPES[spec.dtype].storage
     name = f"out[{spec.name!r}]"

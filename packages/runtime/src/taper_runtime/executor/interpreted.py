@@ -1,4 +1,4 @@
-"""Run plans node by node, for looking inside: every root has memory of its own."""
+"""Run plans node by node, for debugging: every root has memory of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     Read = Callable[[str], np.ndarray]
 
-#: What ends the run that goes on in this context: for the blocks that its nodes run.
+#: The Stop of the run in this context, for the blocks that its nodes run.
 _STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
 
@@ -64,27 +64,27 @@ def block_function(
 
 
 class Kept(NamedTuple):
-    """Servers that outlive the plan which they were made for: for other sizes, other weights.
+    """Servers that are kept when an executor is made again for other sizes or other weights.
 
     Attributes
     ----------
     servers : dict of tuple to Server
-        By the node's first output, behind the outputs and block numbers of the nodes around it.
+        The key: outputs and block numbers of the nodes around the node, then its first output.
     around : tuple
-        Of these nodes.
+        The outputs and block numbers of the nodes around this block.
     """
 
     servers: dict[tuple[str | int, ...], Server]
     around: tuple[str | int, ...] = ()
 
     def inside(self, node: PlanNode, index: int) -> Kept:
-        """Return those of one of the node's blocks."""
+        """Return the servers inside one of the node's blocks."""
         return self._replace(around=(*self.around, node.output, index))
 
     def make(
         self, make: Callable[[Region], Server], name: str, plan: Plan, node: PlanNode
     ) -> Server:
-        """Make the server of a node, if there is none; see :func:`make_server`."""
+        """Return the server of a node; make it if there is none yet. See :func:`make_server`."""
         key = (*self.around, node.output)
         if key not in self.servers:
             self.servers.setdefault(key, make_server(make, name, plan, node))
@@ -92,7 +92,7 @@ class Kept(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A node, what computes it, what kind that is, and its name."""
+    """One node with what computes it, the kind of that, and its name."""
 
     node: PlanNode
     compute: Compute
@@ -112,7 +112,7 @@ def _servers(
 
 
 def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _Step | None:
-    """Return the step of a node: the first of its servers that takes it; None where none does."""
+    """Return the step of a node, with the first server that takes it; None if none does."""
     op, attrs = definition(node)
     kernels, server = _servers(plan, node, settings, kept)
     inputs = [None if name is None else operand(plan, name) for name in node.inputs]
@@ -136,11 +136,11 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
 
 
 class InterpretedExecutor(Executor):
-    """Evaluates a plan node by node in Python; blocks of control flow likewise.
+    """Evaluator of a plan and its blocks of control flow, node by node in Python.
 
-    No two roots share memory, and each has its memory until its last reader has run, so that
-    :meth:`trace` can show what lies there. A plan with size variables is made static anew for the
-    sizes of each run.
+    No two roots share memory, and each keeps its memory until its last reader has run, so that
+    :meth:`trace` can show its values. For each run of a plan with size variables, a static plan is
+    made for the run's sizes.
     """
 
     def __init__(self, plan: Plan, steps: list[_Step], settings: Settings, kept: Kept) -> None:
@@ -149,7 +149,7 @@ class InterpretedExecutor(Executor):
         self._steps = steps
         self._settings = settings
         self._pool = settings.pool or FramePool()
-        #: the one of the sizes of the last run; this one holds no reference to itself, so that
+        #: the executor for the last run's sizes; this one holds no reference to itself, so that
         #: its kernels are gone with it
         self._sized: InterpretedExecutor | None = None
         self._generation = 0
@@ -160,8 +160,8 @@ class InterpretedExecutor(Executor):
     ) -> InterpretedExecutor:
         """See :meth:`Executor.compile`.
 
-        Every node runs on the caller's thread, no two roots share memory. ``kept`` are the servers
-        of an executor of the same nodes.
+        Every node runs on the caller's thread. ``kept`` are the servers of another executor of the
+        same nodes.
         """
         if settings.nodes_at_once > 1:
             raise InputError(
@@ -182,7 +182,7 @@ class InterpretedExecutor(Executor):
 
     @property
     def servers(self) -> list[Server]:
-        """See :attr:`Executor.servers`; those inside of blocks from the first run on."""
+        """See :attr:`Executor.servers`; servers inside blocks are known from the first run on."""
         return list(self._kept.servers.values())
 
     @property
@@ -198,7 +198,7 @@ class InterpretedExecutor(Executor):
         return [(Site(plan, s.node, i, 0, 0, 1), s.kernel) for i, s in enumerate(steps)]
 
     def _last(self) -> InterpretedExecutor:
-        """Return the executor of the last run's sizes."""
+        """Return the executor for the last run's sizes."""
         return self if self._sized is None else self._sized
 
     @property
@@ -218,7 +218,7 @@ class InterpretedExecutor(Executor):
     def _for_sizes(
         self, inputs: Sequence[np.ndarray], sizes: Sequence[int] | None = None
     ) -> InterpretedExecutor:
-        """Return the executor for these sizes, else for those of the inputs."""
+        """Return the executor for these sizes; without them, for the sizes of the inputs."""
         values = (
             bind_inputs(self._plan, inputs)
             if sizes is None
@@ -257,7 +257,7 @@ class InterpretedExecutor(Executor):
         stop: Stop | None,
         spans: Spans,
     ) -> list[np.ndarray]:
-        """Run with a frame of the pool; the times of the steps join ``spans``."""
+        """Run with a frame of the pool; add the times of the steps to ``spans``."""
         if stop is None:
             stop = _STOP.get()
         token = _STOP.set(stop)
@@ -276,6 +276,7 @@ class InterpretedExecutor(Executor):
         stop: Stop | None,
         spans: Spans,
     ) -> list[np.ndarray]:
+        """Run all nodes; put the states written in place back as they were if one raises."""
         plan = self._plan
         memory = self._bind(inputs)
         given: dict[str, np.ndarray] = {}
@@ -299,12 +300,12 @@ class InterpretedExecutor(Executor):
         return [given[n] if n in given else self._array(memory, n) for n in plan.writes]
 
     def trace(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[PlanNode, Read]]:
-        """Run, yielding each executed node before the next one runs.
+        """Run, and yield each executed node before the next one runs.
 
-        Beside it comes a function that returns the array of a tensor, by name. The array is the
-        live memory, of what has been computed and is still to be read: a later node may compute in
-        place over it. Tensors of blocks cannot be read. The states among the inputs stay as they
-        are.
+        With each node comes a function that returns the array of a tensor by its name. It is the
+        tensor's own memory: a later node may overwrite it in place. Only tensors that have been
+        computed and are still to be read are there, and none of blocks. The states among the
+        inputs are not changed.
         """
         if self._plan.sizes:
             yield from self._for_sizes(inputs).trace(inputs)
@@ -314,7 +315,7 @@ class InterpretedExecutor(Executor):
             yield node, partial(self._array, memory)
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the memory of the constants and of what the plan reads, as bytes, by root."""
+        """Return the memory, as bytes, of constants and of what the plan reads, by root."""
         plan = self._plan
         memory = {name: _as_bytes(array) for name, array in plan.constants.items()}
         written = {plan.placements[name].root for name in plan.outputs}
@@ -324,10 +325,10 @@ class InterpretedExecutor(Executor):
         return memory
 
     def _execute(self, memory: dict[str, np.ndarray], spans: Spans) -> Iterator[PlanNode]:
-        """Run, yielding each executed node, whose times have joined ``spans``.
+        """Run, and yield each executed node; add its times to ``spans``.
 
-        A root has memory from its first writer on until its last reader has run; what a node
-        writes, until the next node runs.
+        A root has memory from its first writer until its last reader has run, and at least until
+        the node after its writer runs.
         """
         plan = self._plan
         dead: dict[int, list[str]] = {}
@@ -350,7 +351,7 @@ class InterpretedExecutor(Executor):
                 del memory[root]
 
     def _last_uses(self) -> dict[str, int]:
-        """Return the last step that reads or writes each root whose memory is of this run alone."""
+        """Return the last step that uses each root whose memory belongs to this run alone."""
         plan = self._plan
         kept = {plan.placements[name].root for name in (*plan.reads, *plan.writes)}
         used = {

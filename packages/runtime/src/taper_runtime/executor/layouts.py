@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lay_out(ranges: Sequence[LiveRange], algorithm: str) -> tuple[list[int], int]:
-    """Return the offset of each live range, in the order given, and the bytes of all.
+    """Return the offset of each live range, in the order given, and the bytes of the whole layout.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def lay_out(ranges: Sequence[LiveRange], algorithm: str) -> tuple[list[int], int
 
 
 def _bump(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
-    """Place the tensors end to end; none share memory."""
+    """Place the tensors end to end, so that none share memory."""
     offsets, end = [], 0
     for each in ranges:
         offsets.append(end)
@@ -36,10 +36,10 @@ def _bump(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
 
 
 def _greedy_by_size(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
-    """Place the largest first, each in the smallest gap that fits, else at the end.
+    """Place the largest first, each in the smallest gap that fits, or else at the end.
 
-    Gaps are between those placed that are needed at the same time (Pisarchyk and Lee, "Efficient
-    Memory Management for Deep Neural Net Inference", arXiv 2001.03288).
+    A gap is between placed tensors that are needed at the same time as the new one (Pisarchyk and
+    Lee, "Efficient Memory Management for Deep Neural Net Inference", arXiv 2001.03288).
     """
     offsets = [0] * len(ranges)
     placed: list[int] = []
@@ -60,7 +60,8 @@ def _greedy_by_size(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
 def _disjoint_groups(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
     """Group tensors that are never live together; place the groups end to end.
 
-    At each step what is born there, largest first, goes to a group that is free, else a new one.
+    At each step, the tensors that begin to live there are taken, largest first; each goes to a
+    group that is free, or else to a new one.
     """
     groups: list[tuple[int, int]] = []  # death of the last in it, bytes
     group_of = [0] * len(ranges)
@@ -85,7 +86,7 @@ def _best(ranges: Sequence[LiveRange]) -> tuple[list[int], int]:
 
 
 def _meet(a: LiveRange, b: LiveRange) -> bool:
-    """Return whether both are needed at one step."""
+    """Return whether two live ranges have a step in common."""
     return a.birth <= b.death and b.birth <= a.death
 
 
@@ -93,7 +94,7 @@ def _end(ranges: Sequence[LiveRange], offsets: Sequence[int]) -> int:
     return max((o + each.nbytes for o, each in zip(offsets, ranges, strict=True)), default=0)
 
 
-#: By the names that options have.
+#: The algorithms, by their names in options.
 LAYOUTS: dict[str, Callable[[Sequence[LiveRange]], tuple[list[int], int]]] = {
     "bump": _bump,
     "greedy_by_size": _greedy_by_size,

@@ -1,4 +1,4 @@
-"""Plan memory for sizes known only during runs, by the largest that any run has needed."""
+"""Plan memory for sizes that are known only in runs, by the largest that any run has needed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Layout(NamedTuple):
 
 
 class MemoryPlanner:
-    """Tracks the largest size of each tensor, and periodically plans a new layout if one grew.
+    """Tracker of the largest size of each tensor, which makes a new layout if one grew.
 
-    Runs take the newest layout with one read of a reference; none waits for the thread that makes
-    the next. That begins with the first run, and ends with the planner.
+    A run takes the newest layout by reading one reference; it never waits for the thread that makes
+    the next layout. That thread starts with the first run and ends with the planner.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class MemoryPlanner:
         return layout, slab
 
     def give_back(self, slab: np.ndarray) -> None:
-        """Keep a run's memory for the next run, if reuse was requested."""
+        """Keep a run's memory for the next run, if the options ask for reuse."""
         if not self.planning.deallocate_between_runs:
             self._slabs.append(slab)
 
@@ -83,7 +83,7 @@ class MemoryPlanner:
             self._begin()
 
     def replan(self) -> None:
-        """Make a layout of the maxima, if one of them has grown since the last."""
+        """Make a layout of the largest sizes, if one has grown since the last layout."""
         with self._lock:
             if not self._grown:
                 return
@@ -95,14 +95,14 @@ class MemoryPlanner:
         self.layout = Layout(self.layout.version + 1, places, total)
 
     def stats(self) -> dict[str, Any]:
-        """Return what the planner has done.
+        """Return the planner's statistics.
 
         Returns
         -------
         dict
-            ``plan_version``, of the newest layout, which is how many were made; ``outgrown``, how
-            often a tensor had memory of its own for want of a place; ``slab_bytes``;
-            ``bytes_by_algorithm``, what each would take for the largest sizes so far.
+            ``plan_version``: how many layouts were made; ``outgrown``: how often a tensor did not
+            fit its place and got memory of its own; ``slab_bytes``; ``bytes_by_algorithm``: the
+            bytes that each algorithm would need for the largest sizes so far.
         """
         with self._lock:
             ranges = [LiveRange(*self._lives[name], n) for name, n in self._maxima.items()]
@@ -116,7 +116,7 @@ class MemoryPlanner:
         }
 
     def after_fork(self) -> None:
-        """Reset thread and lock in a forked child: the threads of the parent do not exist there."""
+        """Reset the thread and the lock in a forked child, which has no threads of its parent."""
         self._lock, self._begun = threading.Lock(), False
 
     def _begin(self) -> None:
@@ -132,9 +132,9 @@ class MemoryPlanner:
 
 
 class Slab:
-    """The memory of one run: places in the layout, and extra memory where one is too small.
+    """Memory of one run: the places of the layout, and extra memory for tensors that outgrew them.
 
-    A context manager; the arrays must not be used behind it.
+    A context manager; its arrays must not be used after the ``with`` statement.
     """
 
     def __init__(self, planner: MemoryPlanner) -> None:
@@ -148,7 +148,7 @@ class Slab:
         self._planner.give_back(self._memory)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-        """Return memory for a tensor, its values undefined."""
+        """Return memory for a tensor, not initialized."""
         storage = DTYPES[dtype].storage
         nbytes = storage.itemsize * int(np.prod(shape, dtype=np.int64))
         offset, room = self._layout.places.get(name, (0, 0))

@@ -1,4 +1,4 @@
-"""Tell what memory a run of a plan needs: for the planner's report, inspect, pages and profiles."""
+"""Tell what memory a run of a plan needs, for reports, inspect, HTML pages and profiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MemoryUse(NamedTuple):
         Bytes of the arena that are needed at each executed node, each tensor and scratch rounded
         up to its alignment.
     intermediates : int
-        Of what executed nodes compute, outputs left out, if nothing shared memory.
+        Bytes of all that executed nodes compute, without outputs, if no tensors shared memory.
     weights : int
         Of the values that the plan has: weights, those that replaceable ones are computed from
         too, and where state begins.
@@ -40,7 +40,7 @@ class MemoryUse(NamedTuple):
         Of the constants that it lacks: weights that each session packs, or otherwise computes, when
         it is opened.
     sizes : mapping of str to int
-        The values of the size variables that this is about.
+        The values of the size variables for which this holds.
     """
 
     arena: int
@@ -52,11 +52,11 @@ class MemoryUse(NamedTuple):
 
     @property
     def lower_bound(self) -> int:
-        """Largest number of bytes live at one node: a lower bound for any arena."""
+        """Return the largest number of bytes live at one node: a lower bound for any arena."""
         return max(self.live, default=0)
 
 
-#: What computes nodes where a stranger's plan is looked at: no kernel is prepared for numpy.
+#: Numpy alone, for plans that are not trusted: then no kernel is prepared.
 _NO_KERNELS = Settings(dispatch=Dispatch(providers=(NUMPY,)))
 
 
@@ -69,11 +69,11 @@ def memory_use(
     ----------
     plan : Plan
     sizes : mapping of str to int, optional
-        Values of all size variables, none 0. Those of the samples are taken without, else the
-        least.
+        Values of all size variables, none 0. By default those of the samples, or else the least
+        ones.
     kernels : bool
-        Whether to prepare this CPU's kernels, whose scratch is then part of the arena. Without,
-        no native code looks at the plan's shapes and attrs.
+        Whether to prepare this CPU's kernels, whose scratch is then part of the arena. If not, no
+        native code reads the plan's shapes and attrs.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Make the native program of a plan: its executed nodes, and where their operands lie."""
+"""Make the native program of a plan: its executed nodes, and the places of their operands."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
 
 
-#: Of the time of a row. Handing nodes to other workers costs time as well, and caches.
+#: A share of the time that all nodes take one after the other. Handing nodes to other workers
+#: costs time too, and cache misses.
 _WORTH_SHARE = 0.9
 
 
 class Variables:
-    """The size variables of a plan, which needs no values, and what a run's arrays make of them.
+    """Size variables of a plan, whose values need not be known; reads them from a run's arrays.
 
     Attributes
     ----------
@@ -53,37 +54,37 @@ class Variables:
         self._plan = plan
 
     def read(self, arrays: Sequence[np.ndarray]) -> list[int]:
-        """Return the variables' values, in order, that input arrays give.
+        """Return the variables' values, in order, as input arrays give them.
 
         Raises
         ------
         InputError
-            If the arrays are not those of the plan's inputs for any sizes.
+            If the arrays do not fit the plan's inputs for any sizes.
         """
         values = bind_inputs(self._plan, arrays)
         return [values[name] for name in self.names]
 
 
 def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
-    """Return what runs a valid plan: its program.
+    """Return the native runner of a valid plan.
 
-    Its inputs are ``plan.reads``, its outputs the different ones of ``plan.writes``, its steps
-    those of :func:`taper_runtime.executor.sites.sites`. It begins with an instance for
+    Its inputs are ``plan.reads``, its outputs the distinct ones of ``plan.writes``, and its steps
+    those of :func:`taper_runtime.executor.sites.sites`. At first it has an instance for
     :func:`example_sizes`.
 
     Parameters
     ----------
     plan : Plan
-        With what saves the states that a run overwrites, as
+        A plan that saves the states which it overwrites:
         :func:`taper_runtime.executor.rollback.with_saves` returns it.
     settings : Settings
 
     Raises
     ------
     UnsupportedOpError
-        Listing every node that nothing in ``settings.dispatch`` computes.
+        If nothing in ``settings.dispatch`` computes some nodes; it lists all of them.
     InputError
-        If the arena would be larger than one may be.
+        If the arena would be larger than the limit.
     """
     restores: list[Restore] = []
     if plan.states:
@@ -121,7 +122,7 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
 
 
 def constant_names(plan: Plan) -> list[str]:
-    """Return the names of the constants in the order of the arrays of a runner's weights."""
+    """Return the names of the constants, in the order of the arrays of a runner's weights."""
     return [name for name in plan.constants if name not in plan.states]
 
 
@@ -132,14 +133,15 @@ def _make_order(
     places: Container[str],
     settings: Settings,
 ) -> _program.StepOrder | None:
-    """Return which steps may run at the same time; None if no two may, or it saves little time."""
+    """Return which steps may run at the same time; None if none may, or if it saves little time."""
     from taper_runtime.plan.node_order import memory_before, order_of, users_of  # rarely needed
 
     order = order_of(plan, nodes)
     if order.is_total or _least_share(plan, order) > _WORTH_SHARE:
         return None
     users = users_of(nodes, _arena_roots(plan, places), kept)
-    every = (1 << len(nodes)) - 1  # what shares no memory is as if all nodes used it
+    # a tensor that may not share memory is treated as if all nodes used it
+    every = (1 << len(nodes)) - 1
     in_arena = [
         users[root] if settings.planning.enabled else every
         for root in arena_ranges(plan, nodes, kept, places)
@@ -150,10 +152,10 @@ def _make_order(
 
 
 def _least_share(plan: Plan, order: Order) -> float:
-    """Return the time of the nodes of which each waits for the one before, over that of all nodes.
+    """Return the time of the longest chain of dependent nodes, as a share of that of all nodes.
 
-    No run takes less of the time of a row. 0 where nobody knows a node's time: it has blocks, or
-    numpy computes it.
+    No run can take a smaller share of the time that all nodes take one after the other. Return 0
+    if a node's time is not known: it has blocks, or numpy computes it.
     """
     from taper_runtime.machine.cost import alone_ns
     from taper_runtime.plan.specialize import specialize
@@ -170,13 +172,13 @@ def _least_share(plan: Plan, order: Order) -> float:
 
 
 def _refuse(plan: Plan, dispatch: Dispatch, indices: Sequence[int]) -> None:
-    """Raise for steps of a program that nothing serves."""
+    """Raise an error for the steps of a program that nothing serves."""
     found = {site.step: (site.plan, site.node) for site in sites(plan, dispatch)}
     refuse([found[index] for index in indices], dispatch)
 
 
 def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
-    """Return the step of a node that puts a state back: numpy computes it, after the run."""
+    """Return the step of a node that restores a state after the run: numpy computes it."""
     op, attrs = definition(node)
     inputs = [None if name is None else scope.operand(name) for name in node.inputs]
     outputs = [scope.operand(name) for name in node.outputs]
@@ -185,7 +187,7 @@ def _restoring(scope: _Scope, node: PlanNode) -> _program.Step:
 
 
 class RootPlace(NamedTuple):
-    """The location of a root's memory; see ``Operand``."""
+    """Location of a root's memory; see ``Operand``."""
 
     kind: int
     number: int
@@ -193,18 +195,18 @@ class RootPlace(NamedTuple):
     along: tuple[tuple[int, int], ...] = ()
 
     def in_scan(self, step: int, nbytes: int) -> RootPlace:
-        """Return where slices of so many bytes lie in the iterations of a scan."""
+        """Return the location of slices of this many bytes in the iterations of a scan."""
         return self._replace(along=(*self.along, (step, nbytes)))
 
 
 class _StepBuilder:
-    """Makes steps and bodies of a plan's nodes and blocks.
+    """Builder of the steps and bodies of a plan's nodes and blocks.
 
     Attributes
     ----------
     steps : list of Step
     bodies : list of Body
-        Each behind the one around it.
+        Each follows the body that contains it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -222,8 +224,8 @@ class _StepBuilder:
     ) -> tuple[int, _Scope]:
         """Add the executed nodes of a plan, or of a block as a plan of its own.
 
-        ``places`` are those of the roots that do not lie in the body's part of the arena; what is
-        ``kept`` is needed to the end. Returns which body it is, and its scope.
+        ``places`` are the places of roots outside the body's part of the arena; tensors in ``kept``
+        are needed to the end. Return the body's number and its scope.
         """
         roots = arena_ranges(plan, nodes, kept, places)
         if not self._settings.planning.enabled:  # each is needed from the first to the last
@@ -243,7 +245,7 @@ class _StepBuilder:
         return body, scope
 
     def step(self, scope: _Scope, node: PlanNode, index: int) -> _program.Step:
-        """Return the step of a node, the ``index``-th of the program."""
+        """Return the step of a node, number ``index`` of the program."""
         op, attrs = definition(node)
         inputs = [None if name is None else scope.operand(name) for name in node.inputs]
         outputs = [scope.operand(name) for name in node.outputs]
@@ -267,7 +269,7 @@ class _StepBuilder:
         )
 
     def _call(self, scope: _Scope, node: PlanNode, index: int) -> _program.Control:
-        """Make a step that runs a call's block once, directly on the operands."""
+        """Make a step that runs a call's block once on the operands themselves."""
         (block,) = node.blocks
         operands = node.reads[len(node.reads) - len(block.inputs) :]
         ends = zip((*block.inputs, *block.outputs), (*operands, *node.outputs), strict=True)
@@ -325,7 +327,7 @@ class _StepBuilder:
 
 
 class _Scope(NamedTuple):
-    """A plan, or a block as one, with the places of its roots and the types of its tensors."""
+    """Plan, or block as a plan, with the places of its roots and the types of its tensors."""
 
     plan: Plan
     places: Mapping[str, RootPlace]
@@ -338,8 +340,8 @@ class _Scope(NamedTuple):
         return RootPlace(kind, number, start + offset, along)
 
     def operand(self, name: str) -> _program.Operand:
-        """Return a tensor with its place as an operand."""
-        # As place() finds it, which would make a Place for each operand to take it apart again.
+        """Return a tensor and its place as an operand."""
+        # The same as place() does, without making a RootPlace for each operand.
         root, offset, strides = self.plan.placements[name]
         kind, index, start, along = self.places[root]
         return _program.Operand(kind, index, start + offset, self.types[name], strides, along)
@@ -349,7 +351,8 @@ class _Scope(NamedTuple):
     ) -> tuple[Plan, dict[str, RootPlace]]:
         """Return a block as a plan, and the places of its roots outside its part of the arena.
 
-        ``ends`` are those of inputs and outputs. An output in the memory of an input has its place.
+        ``ends`` are the places of inputs and outputs. An output in the memory of an input gets the
+        place of that input.
         """
         body = self.plan.body(block)
         places = {name: self.places[name] for name in body.constants}
@@ -358,7 +361,7 @@ class _Scope(NamedTuple):
 
 
 def _block_function(plan: Plan, node: PlanNode, dispatch: Dispatch, index: int) -> BlockFunction:
-    """Return a function that evaluates a block which has no steps of its own."""
+    """Return a function that evaluates a block without steps of its own."""
     from taper_runtime.executor.interpreted import block_function
 
     return block_function(plan, node.blocks[index], Settings(dispatch=dispatch))
@@ -378,10 +381,10 @@ def arena_ranges(
     kept: Sequence[str] = (),
     elsewhere: Container[str] | None = None,
 ) -> dict[str, LiveRange]:
-    """Return the memory of each root in the arena, and when ``nodes``, in order, need it.
+    """Return the memory of each root in the arena, and which of ``nodes`` need it first and last.
 
-    That of the tensors ``kept`` is needed to the end. ``elsewhere`` are the roots that do not lie
-    in the arena; without it, all that are no intermediates.
+    The tensors in ``kept`` are needed to the end. ``elsewhere`` are the roots outside the arena; by
+    default all roots but intermediates.
     """
     roots = _arena_roots(plan, elsewhere)
     last = len(nodes) - 1
@@ -411,7 +414,7 @@ def _threads_worth(plan: Plan, node: PlanNode) -> int:
 
 
 def example_sizes(plan: Plan) -> dict[str, int]:
-    """Return values of the size variables: the samples', else the least from 1 on."""
+    """Return values of the size variables: those of the samples, or the least ones from 1 on."""
     if not plan.sizes:
         return {}
     values = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})

@@ -21,9 +21,10 @@ class Restore(NamedTuple):
     Attributes
     ----------
     saved_by : int
-        The executed node, by its number, that saves it: the one before that which overwrites it.
+        Number of the executed node that saves the part: the one before the node that overwrites it.
     node : PlanNode
-        It runs where a run fails after that, over the memory of the overwriting node's output.
+        It runs if the run fails after that; it writes to the memory of the overwriting node's
+        output.
     """
 
     saved_by: int
@@ -31,9 +32,9 @@ class Restore(NamedTuple):
 
 
 def with_saves(plan: Plan) -> Plan:
-    """Return the plan as it is run: before each node that writes to a state, one that saves it.
+    """Return the plan with a saving node before each node that overwrites a state.
 
-    A plan that has such nodes already stays as it is.
+    A plan that already has such nodes is returned as it is.
     """
     if not plan.states:
         return plan
@@ -55,7 +56,7 @@ def with_saves(plan: Plan) -> Plan:
 
 
 def find_restores(plan: Plan, nodes: Sequence[PlanNode]) -> list[Restore]:
-    """Return what puts back the states, for the executed ``nodes`` of :func:`with_saves`."""
+    """Return what restores the states, for the executed ``nodes`` of :func:`with_saves`."""
     restores = []
     for index, node in enumerate(nodes if plan.states else ()):
         if _overwrites_state(plan, node):
@@ -74,7 +75,7 @@ def _overwrites_state(plan: Plan, node: PlanNode) -> bool:
 
 
 def _saved(node: PlanNode) -> str:
-    """Return the name of what is saved before a node overwrites it."""
+    """Return the name of the saved value of what a node overwrites."""
     return f"{node.output}.overwritten"
 
 

@@ -1,4 +1,4 @@
-"""Run plans in which nodes compute sizes: segment after segment, each when its sizes are known."""
+"""Run plans in which nodes compute sizes: one segment after the other, as sizes become known."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class SegmentedExecutor(Executor):
-    """Segments, each a plan that another executor runs.
+    """Executor of a plan's segments, each of which is a plan with an executor of its own.
 
-    Between two, the sizes that the nodes so far have computed are read and checked. What crosses
-    from one to another, and the arena of each, lies in a slab that a planner has laid out.
+    Between two segments, the sizes that nodes have computed are read and checked. Tensors that
+    cross from one segment to another lie in a slab that a planner has laid out, as do the arenas.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SegmentedExecutor(Executor):
         return self._run(inputs, out, stop, spans)[0], spans
 
     def sizes(self, inputs: Sequence[np.ndarray]) -> dict[str, int]:
-        """Run once; returns the values of all size variables."""
+        """Run once; return the values of all size variables."""
         return self._run(inputs, None, None, None)[1]
 
     def _run(
@@ -125,7 +125,7 @@ class SegmentedExecutor(Executor):
         stop: Stop | None,
         spans: Spans | None,
     ) -> tuple[list[np.ndarray], dict[str, int]]:
-        """Run all segments; returns the outputs and the values of the size variables."""
+        """Run all segments; return the outputs and the values of the size variables."""
         plan = self._plan
         if len(inputs) != len(plan.reads):
             raise InputError(f"expected {len(plan.reads)} inputs, got {len(inputs)}")
@@ -156,6 +156,7 @@ class SegmentedExecutor(Executor):
         stop: Stop | None,
         spans: Spans | None,
     ) -> None:
+        """Run one segment; add what it writes to ``arrays``, and its times to ``spans``."""
         plan, executor = self._segments[index].plan, self._executors[index]
         if not plan.nodes:
             return
@@ -173,14 +174,14 @@ class SegmentedExecutor(Executor):
         arrays.update(zip(plan.writes, results, strict=True))
 
     def _crossing(self, plan: Plan, name: str, values: dict[str, int], slab: Slab) -> np.ndarray:
-        """Return memory for a root that later segments need."""
+        """Return memory for a root that later segments read."""
         spec = plan.tensors[name]
         shape = substitute(spec.shape, lambda size: size_at(size, values))
         return slab.array(name, shape, spec.dtype)
 
 
 def _lives(plan: Plan, segments: Sequence[Segment]) -> dict[str, tuple[int, int]]:
-    """Return the first and the last segment that need each root that crosses between segments."""
+    """Return the first and the last segment that need each root which crosses between segments."""
     lives: dict[str, tuple[int, int]] = {}
     for index, (part, measured) in enumerate(segments):
         for name in (*part.reads, *part.writes, *(root for root, _ in measured.values())):
@@ -190,6 +191,6 @@ def _lives(plan: Plan, segments: Sequence[Segment]) -> dict[str, tuple[int, int]
 
 
 def _at(array: np.ndarray, offset: int) -> Any:
-    """Return the int64 at a byte of an array, counted as in its contiguous copy."""
+    """Return the int64 at a byte offset of an array, counted as in its contiguous copy."""
     octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return octets[offset : offset + 8].view(np.int64)[0]

@@ -1,4 +1,4 @@
-"""Tell which nodes a run computes, those in blocks among them, and how often."""
+"""List the nodes that a run computes, with those in blocks, and how often each runs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ if TYPE_CHECKING:
 
 
 class Site(NamedTuple):
-    """A node that a run computes, and where it stands.
+    """Place of a node that a run computes.
 
     Attributes
     ----------
     plan : Plan
-        The plan, or the block as one, that the node stands in.
+        The plan, or the block as a plan, that contains the node.
     node : PlanNode
     step : int
-        Which of the program's: those of a node's blocks come behind all of the plan or block that
-        the node is in.
+        Number of the step in the program: steps of a node's blocks follow all steps of the plan or
+        block that contains the node.
     depth : int
-        In how many blocks it lies.
+        How many blocks are around it.
     inside : int
-        How many of the sites that follow lie in its blocks.
+        How many of the following sites are in its blocks.
     trips : int
-        How often it runs as far as sizes tell: a loop once, a branch as if it were taken.
+        How often it runs, as far as the sizes tell: a loop counts as one iteration, a branch as
+        taken.
     """
 
     plan: Plan
@@ -43,7 +44,7 @@ class Site(NamedTuple):
 
     @property
     def runs_blocks(self) -> bool:
-        """Return whether what it does is what is done inside of it."""
+        """Return whether the node is run by running the nodes in its blocks."""
         if not self.node.blocks:
             return False
         from taper_runtime.ops.control import CONTROL  # which most plans do not need
@@ -64,10 +65,10 @@ def sites(
     depth: int = 0,
     trips: int = 1,
 ) -> list[Site]:
-    """Return the nodes that a run computes in order, those of blocks behind the node that has them.
+    """Return the nodes that a run computes, in order; those of blocks follow the node around them.
 
-    ``dispatch`` decides which blocks are run; ``first``, ``depth`` and ``trips`` are those of a
-    block's.
+    ``dispatch`` decides which blocks are run; ``first``, ``depth`` and ``trips`` are for a block:
+    its first step, depth and number of runs.
     """
     nodes = executed_nodes(plan)
     found: list[Site] = []
@@ -85,7 +86,7 @@ def sites(
 
 
 def summed(found: Sequence[Site], values: Sequence[float]) -> list[float]:
-    """Return ``values`` of sites, with the sum of what is inside for nodes that run blocks."""
+    """Return the sites' ``values``; for a node that runs blocks, with the sum of those inside."""
     sums = list(values)
     for at in reversed(range(len(found))):
         if found[at].runs_blocks:

@@ -1,4 +1,4 @@
-"""Compute all sizes of a program at once."""
+"""Compute all sizes of a program in one pass."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class SizeTable:
-    """Compiles distinct sizes to one straight-line program over 64-bit integers.
+    """Compiler of distinct sizes to one straight-line program over 64-bit integers.
 
-    Every size has a slot. The variables have the first ones; ``start`` holds what the others are
-    before ``code`` has run, which is what constants stay.
+    Every size has a slot. The variables have the first ones; ``start`` holds the values of the
+    others before ``code`` runs. Constants keep that value.
 
     Attributes
     ----------
     slots : dict
-        By sizes, and by operations with the slots of their operands.
+        The slot of each size, and of each operation with the slots of its operands.
     start : list of int
     code : list of tuple of (str, int, int, int)
-        Operation ("add", "mul", or a function of size expressions), slots of its operands, slot it
-        sets.
+        Operation ("add", "mul", or a function of size expressions), the slots of its operands, and
+        the slot that it sets.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -36,7 +36,7 @@ class SizeTable:
             self.slots[name] = self._new(0)
 
     def slot(self, size: int) -> int:
-        """Return where the value of ``size`` will be."""
+        """Return the slot that will hold the value of ``size``."""
         if size in self.slots:
             return self.slots[size]
         if not isinstance(size, Size):
