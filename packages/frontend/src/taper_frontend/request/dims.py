@@ -146,8 +146,8 @@ def requested_shapes(
         an int.
     """
     if isinstance(dynamic_shapes, ShapesCollection | AdditionalInputs):
-        # type: ignore[no-untyped-call]
-        dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))
+        all_shapes = dynamic_shapes.dynamic_shapes
+        dynamic_shapes = all_shapes(module, args, dict(kwargs))  # type: ignore[no-untyped-call]
     if not dynamic_shapes:
         return {}, {}
     found: dict[int, Any] = {}
