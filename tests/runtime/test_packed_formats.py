@@ -39,7 +39,7 @@ def run(plan, feed, isa, kernels):
     options = SessionOptions()
     options.isa, options.kernels = isa, kernels
     session = InferenceSession(plan, options)
-    (selection,) = session._executor._runner.selections()
+    (selection,) = session._default.executor._runner.selections()
     return (selection.kernel_name, selection.variant), session.run(None, feed)[0].tobytes()
 
 
