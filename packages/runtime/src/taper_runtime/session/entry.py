@@ -10,17 +10,14 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import ExecutionMode
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.executor_kinds import compile_plan
-from taper_runtime.extend.providers import Dispatch, check_kernels, computing
-from taper_runtime.native._kernels import active_isa
 from taper_runtime.plan.features import has_delegates
-from taper_runtime.session.opening import thread_count
+from taper_runtime.session.opening import make_dispatch, thread_count
 
 if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor.executor import Executor
-    from taper_runtime.machine.choices import Choice
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.calls import CallAdapter
     from taper_runtime.session.ends import Ends
@@ -160,25 +157,6 @@ def _compile(
     dispatch = make_dispatch(options, providers)
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
     return compile_plan(plan, settings, options.executor)
-
-
-def make_dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispatch:
-    """Return what may compute the nodes of a session."""
-    delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
-    isa = active_isa(options.isa)
-    check_kernels(options.kernels, isa)
-    choice = _choice(options.kernel_choice)
-    dispatch = Dispatch(computing(providers), delegates, isa, options.kernels, choice)
-    return dispatch.without_numpy() if options.strict_native else dispatch
-
-
-def _choice(choice: str | Choice) -> Choice | None:
-    """Return what chooses among the kernels of a node; None where the first one is taken."""
-    if choice == "first":
-        return None
-    from taper_runtime.machine.choices import choice_named  # which few sessions need
-
-    return choice_named(choice) if isinstance(choice, str) else choice
 
 
 def _states(plan: Plan) -> EntryStates | None:

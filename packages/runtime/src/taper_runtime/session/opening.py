@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import CPU_DEVICE, MAX_THREADS
 from taper_runtime.executor._pool import FramePool
+from taper_runtime.extend.providers import Dispatch, check_kernels, computing
 from taper_runtime.file.reader import load, loads
-from taper_runtime.native._kernels import cpu_count
+from taper_runtime.native._kernels import active_isa, cpu_count
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.validate import check_plan
-from taper_runtime.session.entry import make_dispatch
 
 if TYPE_CHECKING:
+    from taper_runtime.machine.choices import Choice
     from taper_runtime.session.options import SessionOptions
 
 WARNING = 2  # ONNX Runtime's number
@@ -134,3 +135,22 @@ def least_severity(options: SessionOptions) -> int:
     from taper_runtime.session.logs import default_severity
 
     return default_severity()
+
+
+def make_dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispatch:
+    """Return what may compute the nodes of a session."""
+    delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
+    isa = active_isa(options.isa)
+    check_kernels(options.kernels, isa)
+    choice = _choice(options.kernel_choice)
+    dispatch = Dispatch(computing(providers), delegates, isa, options.kernels, choice)
+    return dispatch.without_numpy() if options.strict_native else dispatch
+
+
+def _choice(choice: str | Choice) -> Choice | None:
+    """Return what chooses among the kernels of a node; None where the first one is taken."""
+    if choice == "first":
+        return None
+    from taper_runtime.machine.choices import choice_named  # which few sessions need
+
+    return choice_named(choice) if isinstance(choice, str) else choice
