@@ -460,7 +460,7 @@ def test_verification_finds_a_wrong_row(depth):
 
     def break_rows(graph):
         (state,) = graph.states
-        made = graph.producer(state.next)
+        made = graph.nodes.get(state.next)
         if made is None or made.op == "EXPAND":
             return False
         shape = graph.tensors[state.name].shape
