@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 
 class FileField(NamedTuple):
-    """One field of a plan or an entry, and how the file has it.
+    """One field of a plan or an entry, and its form in the file.
 
     Attributes
     ----------
     name : str
-        Of the attribute of :class:`.Plan`, and of the key in the file.
+        Name of the attribute of :class:`.Plan`, and of the key in the file.
     write : callable
-        ``(value, path) -> JSON``, in one order for equal values; ``path`` is what errors name.
+        ``(value, path) -> JSON``, the same for equal values; errors name ``path``.
     read : callable or None
-        ``(JSON, path) -> value``; PlanFormatError for what is no such value. Values inside are for
-        :func:`~taper_runtime.plan.validate.validate` to check. None where the reader needs the
-        field before the nodes, and reads it with them.
+        ``(JSON, path) -> value``; it raises PlanFormatError for a value of another type.
+        :func:`~taper_runtime.plan.validate.validate` checks the values inside. None if the reader
+        needs the field before the nodes, and reads it together with them.
     feature : str
-        What a plan lists under ``features`` where the field is not empty; "" where every reader
-        knows the field.
+        The feature that a plan lists under ``features`` if the field is not empty; "" if every
+        reader knows the field.
     optional : bool
-        Whether the key is left out where all fields of the feature are empty.
+        Whether the key is left out if all fields of the feature are empty.
     """
 
     name: str
@@ -118,14 +118,15 @@ def _read_weight(name: str, item: Any) -> WeightSpec:
 
 
 def size_text(value: Any) -> Any:
-    """Return a size as the file has it: an expression is its text."""
+    """Return a size as it is written in the file: an expression as its text."""
     return str(value) if isinstance(value, Size) else value
 
 
 def _write_sizes(sizes: Mapping[str, tuple[int, int]], path: str) -> dict[str, Any]:
-    """Write the variables, each behind those that limit it."""
+    """Write the size variables, each after those that limit it."""
     depths: dict[str, int] = {}
-    for name, (_, limit) in sizes.items():  # of a plan, in such an order already
+    # the sizes of a plan, which are already in such an order
+    for name, (_, limit) in sizes.items():
         depths[name] = 1 + max((depths[atom.text] for atom in variables(limit)), default=0)
     return {
         name: [size_text(limit) for limit in sizes[name]]
@@ -157,13 +158,13 @@ def _read_object(item: Any, path: str) -> dict[str, Any]:
 
 # -- the tables ------------------------------------------------------------------------------------
 
-#: What a plan has once, in the order of the file; behind ``default``.
+#: Fields that a plan has once, in the order of the file; they follow ``default``.
 PLAN_FIELDS = (
     FileField("weights", _write_weights, _read_weights, "weights", optional=True),
     FileField("derived", write_recipes, read_recipes, "weights", optional=True),
 )
 
-#: What each entry has, in the order of the file; behind its tensors.
+#: Fields that each entry has, in the order of the file; they follow its tensors.
 ENTRY_FIELDS = (
     FileField("input_tree", to_json, from_json),
     FileField("output_tree", to_json, from_json),
@@ -185,7 +186,7 @@ FEATURES = tuple(
 
 
 def features(plan: Plan) -> list[str]:
-    """Return the features that a plan makes use of, in alphabetical order."""
+    """Return the features that a plan uses, in alphabetical order."""
     used = {name for name, is_used in SHOWN.items() if is_used(plan)}
     used |= {f.feature for f in (*PLAN_FIELDS, *ARRAY_FIELDS) if getattr(plan, f.name)}
     for entry in (plan, *plan.entries.values()):
@@ -194,14 +195,14 @@ def features(plan: Plan) -> list[str]:
 
 
 def keys(fields: tuple[FileField, ...], *, optional: bool) -> frozenset[str]:
-    """Return the keys that are always there, or those that may be left out."""
+    """Return the keys that are required, or those that are optional."""
     return frozenset(field.name for field in fields if field.optional == optional)
 
 
 def write_fields(
     item: Plan | Entry, fields: tuple[FileField, ...], path: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and JSON of the fields that the file has of a plan or an entry."""
+    """Yield the key and the JSON of each field that a plan or an entry has in the file."""
     used = {field.feature for field in fields if field.optional and getattr(item, field.name)}
     for field in fields:
         if not field.optional or field.feature in used:
@@ -209,7 +210,7 @@ def write_fields(
 
 
 def read_fields(item: dict[str, Any], fields: tuple[FileField, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the fields that are there, but for those read with the nodes.
+    """Yield the name and the value of each field found, without those read with the nodes.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Store the elements of a tensor: a file per format, and the registry.
 
-Ops speak of a tensor's dtype and shape; its format says which array holds it. A new format is one
-file here, its name in :data:`FAMILIES`, and rows for the kernels that read it; whatever has no
-kernel is decoded and computed by numpy.
+Ops work with a tensor's dtype and shape; its format decides how an array stores the elements. To
+add a format, write one file here, add its name to :data:`FAMILIES`, and add rows for the kernels
+that read it. If no kernel reads the format, the tensor is decoded and numpy computes the node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PLAIN = _PLAIN.name
 
-#: By the names of their files, which are imported when a tensor has such a format.
+#: The families, by the names of their files. A file is imported when a tensor has such a format.
 FAMILIES = ("plain", "panels", "grouped_panels", "winograd", "blocks")
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)((?:\.(?:0|[1-9][0-9]*))*)")
@@ -31,14 +31,14 @@ _MAX_LENGTH = 100
 
 
 def family(name: str) -> Family:
-    """Return the family of this name, one of :data:`FAMILIES`."""
+    """Return the format family of this name, one of :data:`FAMILIES`."""
     found: Family = import_module(f"{__name__}.{name}").FAMILY
     return found
 
 
 @lru_cache(maxsize=256)
 def find(name: str) -> Format:
-    """Return the format of this name: a family's, then its parameters, as in ``panels.1``.
+    """Return the format of this name: a family's name and its parameters, as in ``panels.1``.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def find(name: str) -> Format:
 
 
 def encode(array: np.ndarray, type: TensorType) -> np.ndarray:
-    """Return what stores ``array``, the values of a tensor of this type."""
+    """Return the array that stores ``array``, the values of a tensor of this type."""
     return array if type.format == PLAIN else find(type.format).encode(array)
 
 

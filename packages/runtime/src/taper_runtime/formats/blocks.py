@@ -1,13 +1,14 @@
-"""blocks.BITS.SIZE: a float32 matrix whose numbers are levels, a factor and an offset per block.
+"""Store a quantized float32 matrix as levels, with a factor and an offset per block.
 
-A weight ``[K, N]`` that has been quantized: of each column, SIZE numbers below each other are
-``level * factor + offset``, where a level has so many bits. What the matrix kernels read as their
-second operand: for each 16 columns, as ``panels.1`` has them, and each block the 16 factors and 16
-offsets in float32, then the levels, a line of 16 for each k. So a product meets all of it in the
+The format ``blocks.BITS.SIZE`` stores a weight ``[K, N]`` that has been quantized. In each column,
+a block is SIZE consecutive numbers, and each number is ``level * factor + offset``, where a level
+is an integer of BITS bits. The matrix kernels read the storage as their second operand. As in
+``panels.1``, it goes by panels of 16 columns. For each block of a panel it has the 16 factors and
+16 offsets in float32, then the levels, a row of 16 for each k. So a product reads all of it in the
 order of memory. The storage is ``[ceil(N/16), K/SIZE, 32 + SIZE * BITS / 2]`` words of 32 bits.
 
-Encoding finds the levels in the numbers, however they were computed. It refuses numbers that are
-not so many levels: it never rounds one to the next level.
+Encoding finds the levels from the numbers, however they were computed. It refuses numbers that
+need more levels: it never rounds a number to another level.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ _BITS = {4: 0, 8: -128}
 _SIZES = (32, 64, 128, 256)
 _HEAD = 2 * PANEL
 
-#: Of 4 bits: even columns are in the first word of a line, odd ones in the second, at these bits.
+#: For 4 bits: even columns are in the first word of a row, odd ones in the second, at these bits.
 _PLACES = np.arange(0, 32, 4, dtype=np.uint32)
 
-#: How far a number may be from its level, as a part of the block's largest magnitude: some float32
-#: operations have rounded both.
+#: How far a number may be from its level, as a fraction of the block's largest magnitude: both have
+#: been rounded by some float32 operations.
 _TOLERANCE = 1e-6
 
 
 def find_exact(matrix: np.ndarray) -> str | None:
-    """Return the smallest of these formats that has all numbers of a float32 ``[K, N]``, or None.
+    """Return the smallest of these formats that stores a float32 ``[K, N]`` exactly, or None.
 
     Fewer bits come first, then larger blocks.
     """
@@ -55,7 +56,7 @@ def _fit(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray] | None:
     Returns
     -------
     tuple of numpy.ndarray or None
-        The least one and the step of each row, float64; 0 where all numbers are equal.
+        The least level and the step of each row, float64; the step is 0 if all numbers are equal.
     """
     low = rows.min(1).astype(np.float64)
     span = rows.max(1) - low
@@ -64,7 +65,7 @@ def _fit(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray] | None:
     gap = np.where(gaps <= 2 * limit[:, None], np.inf, gaps).min(1, initial=np.inf)
     step = np.zeros_like(low)
     left = np.flatnonzero(gap != np.inf)
-    for steps in range(1, count):  # so many levels apart are the nearest two numbers
+    for steps in range(1, count):  # how many levels the nearest two numbers are apart
         if not left.size:
             break
         last = np.rint(span[left] * steps / gap[left])
@@ -79,7 +80,7 @@ def _fit(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _regress(rows: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the factor and the offset that take levels to numbers with least squares."""
+    """Return the factor and offset per row that map levels to numbers by least squares."""
     mean = levels.mean(1)
     apart = levels - mean[:, None]
     squares = (apart**2).sum(1)

@@ -1,4 +1,4 @@
-"""Define the record that every format fills in."""
+"""Define the records that a format and a family of formats fill in."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Shape = tuple[int, ...]
 
 
 class Format(NamedTuple):
-    """A way to store tensors of some dtypes and shapes.
+    """One way to store tensors of some dtypes and shapes.
 
     Parameters
     ----------
     name : str
-        Its one spelling: the family's name and the parameters, joined by dots.
+        The family's name and the parameters, joined by dots.
     storage : callable
-        ``(dtype, shape) -> (dtype, shape)`` of the stored array. Raises :class:`OpError` on a
-        tensor that has no such format: it stands between a plan file and a kernel.
+        ``(dtype, shape) -> (dtype, shape)`` of the stored array. It raises :class:`OpError` if such
+        a tensor cannot have this format: it protects the kernels from invalid plan files.
     encode : callable
         ``(array) -> stored array``, C-contiguous. Arrays are of the storage type of their dtype.
     decode : callable
         ``(stored array, dtype, shape) -> array`` of that dtype and shape.
     tolerance : float
-        How far ``decode`` of ``encode`` may be from the array, as a part of its largest magnitude;
-        0 where it has the same bits.
+        How far ``decode(encode(array))`` may be from the array, as a fraction of its largest
+        magnitude; 0 if it has the same bits.
     scales_rows : bool
         Whether a matrix ``[K, N]`` times a factor per row, ``[K, 1]``, is stored as the stored
         array times that factor.
@@ -50,7 +50,7 @@ class Format(NamedTuple):
 
 
 class Family(NamedTuple):
-    """Formats that differ in parameters.
+    """Formats that differ only in parameters.
 
     Parameters
     ----------
@@ -58,11 +58,11 @@ class Family(NamedTuple):
     make : callable
         ``(*parameters) -> Format``.
     parameters : tuple of containers of int
-        Which values each parameter may have.
+        The values that each parameter may have.
     spelling : str
-        How the names look, for messages.
+        The pattern of the names, for error messages.
     examples : tuple of str
-        Names of formats that tests try.
+        Names of formats for tests.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""grouped_panels.GROUPS: the weight of a convolution, each group of outputs a matrix in panels.
+"""Store the weight of a convolution in panels, one matrix per group of outputs.
 
-A weight ``[*kernel, C/G, O]`` is stored as ``[G, ceil(O/G/16), K, 16]``, where K is the product of
-all dims but the last: each group is the second operand of a matrix product, as ``panels.1`` has it.
+The format ``grouped_panels.GROUPS`` stores a weight ``[*kernel, C/G, O]`` as
+``[G, ceil(O/G/16), K, 16]``, where K is the product of all dims but the last. Each group is the
+second operand of a matrix product, stored as by ``panels.1``.
 """
 
 from __future__ import annotations

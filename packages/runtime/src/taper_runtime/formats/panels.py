@@ -1,8 +1,8 @@
-"""panels.AXIS: a matrix cut along one of its two axes into panels of 16.
+"""Store a matrix in panels of 16, cut along one of its two axes.
 
-What the matrix kernels read as their second operand ``[K, N]``: for each 16 columns, ``[K, 16]``,
-zero beyond N. ``panels.1`` is that of a matrix ``[K, N]``, ``panels.0`` that of one stored
-transposed, ``[N, K]``: both are ``[ceil(N/16), K, 16]``.
+The formats ``panels.AXIS`` store the second operand ``[K, N]`` of a matrix product as the kernels
+read it: each panel of 16 columns is ``[K, 16]``, with zeros beyond N. ``panels.1`` stores a matrix
+``[K, N]``, ``panels.0`` a transposed matrix ``[N, K]``. Both are ``[ceil(N/16), K, 16]``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 from taper_runtime.base.errors import OpError
 from taper_runtime.formats.format import Family, Format, Shape
 
-#: Columns of one panel: one cache line of float32. Kernels have the same, GEMM_NR, which
-#: tests/runtime/test_shared_constants.py holds.
+#: Columns of one panel: one cache line of float32. The kernels call it GEMM_NR;
+#: tests/runtime/test_shared_constants.py checks that both are equal.
 PANEL = 16
 
 
 def whole_panels(columns: int) -> int:
-    """Return how many columns kernels compute for a product of ``columns``."""
+    """Return ``columns`` rounded up to whole panels, which is how many columns kernels compute."""
     return (columns + PANEL - 1) // PANEL * PANEL
 
 
 def pack(b: np.ndarray) -> np.ndarray:
-    """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, zero beyond N."""
+    """Pack a ``[K, N]`` of any dtype as ``[ceil(N/16), K, 16]``, with zeros beyond N."""
     k, n = b.shape
     whole, rest = divmod(n, PANEL)
     packed = np.zeros((-(-n // PANEL), k, PANEL), b.dtype)

@@ -1,4 +1,4 @@
-"""plain: the elements as they are, row-major."""
+"""Store the elements as they are, row-major: the format ``plain``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""winograd.TILE: the weight of a 3x3 convolution, as its form F(TILE x TILE, 3x3) reads it.
+"""Store the weight of a 3x3 convolution for Winograd's algorithm F(TILE x TILE, 3x3).
 
 With ``n = tile + 2``, a tile of ``tile x tile`` output pixels is ``At [(G w Gt) * (Bt d B)] A``,
-where ``d`` are the ``n x n`` pixels below it: ``n**2`` products instead of ``9 tile**2``. A weight
-``[3, 3, C, O]`` is stored as ``G w Gt`` in panels: ``[n**2, ceil(O/16), C, 16]``.
+where ``d`` are the ``n x n`` input pixels of the tile: ``n**2`` products instead of
+``9 tile**2``. The format ``winograd.TILE`` stores a weight ``[3, 3, C, O]`` as ``G w Gt`` in
+panels: ``[n**2, ceil(O/16), C, 16]``.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
 
-#: Points of each tile size, beside infinity. Pairs about 1 whose powers are exact in float32: the
-#: usual 1 and 2 of F(4x4) make twice the rounding error of these. Kernels have the same, which
-#: tests/runtime/test_shared_constants.py holds.
+#: Points of each tile size, beside infinity. They are pairs around 1 whose powers are exact in
+#: float32: the usual 1 and 2 of F(4x4) make twice the rounding error. The kernels have the same
+#: points; tests/runtime/test_shared_constants.py checks that.
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.625, -0.625, 1.375, -1.375)}
 
 KERNEL = 3
 
 
 class Transforms(NamedTuple):
-    """Cook and Toom's matrices, float64."""
+    """Matrices of Cook and Toom, float64."""
 
     x: np.ndarray  # Bt: [n, n]
     weight: np.ndarray  # G: [n, 3]
@@ -58,7 +59,7 @@ def tiles(sizes: Shape, tile: int) -> int:
 
 
 def tile_of(format: str) -> int | None:
-    """Return the tile size of a format's name, None if it is of another family."""
+    """Return the tile size in a format's name, or None if the name is of another family."""
     family, _, tile = format.partition(".")
     return int(tile) if family == FAMILY.name else None
 
@@ -76,7 +77,8 @@ def _encode(tile: int, array: np.ndarray) -> np.ndarray:
     factors = np.einsum("ip,jq->ijpq", g, g).reshape(-1, KERNEL**2)
     taps = array.astype(np.float64).reshape(KERNEL**2, *array.shape[2:])
     points = []
-    for row in factors:  # one after the other: sums of a few numbers each, in the same order always
+    # one after the other, so that each sum of a few numbers is always added in the same order
+    for row in factors:
         point = np.zeros(taps.shape[1:])
         for factor, tap in zip(row, taps, strict=True):
             point += factor * tap
@@ -85,7 +87,7 @@ def _encode(tile: int, array: np.ndarray) -> np.ndarray:
 
 
 def _decode(tile: int, stored: np.ndarray, dtype: str, shape: Shape) -> np.ndarray:
-    """Solve ``G w Gt`` for w by least squares, in float64."""
+    """Compute w from ``G w Gt`` by least squares, in float64."""
     g, n = np.linalg.pinv(transforms(tile).weight), tile + 2
     points = np.stack([unpack(matrix, shape[3]) for matrix in stored]).astype(np.float64)
     with np.errstate(all="ignore"):
