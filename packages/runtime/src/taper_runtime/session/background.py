@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    #: Gets the outputs, what the caller gave for it, and an error's text, empty for none.
+    #: Called with the outputs, the caller's ``user_data``, and the text of an error, empty if none.
     Callback = Callable[[list[np.ndarray], Any, str], None]
 
 
 class Background:
-    """Threads that run a session's asynchronous runs, as many at once as there are threads."""
+    """Threads for a session's asynchronous runs, as many at once as the session has threads."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, "taper_runtime")
@@ -26,17 +26,17 @@ class Background:
 
     @property
     def usable(self) -> bool:
-        """Return whether the threads exist: a forked child does not have its parent's."""
+        """Return whether the threads exist: a forked child does not have those of its parent."""
         return self._process == os.getpid()
 
     def close(self) -> None:
-        """Stop the threads after they have run all pending work."""
+        """Stop the threads after they have finished all pending runs."""
         self._pool.shutdown(wait=False)
 
     def submit(
         self, run: Callable[[], list[np.ndarray]], callback: Callback, user_data: Any
     ) -> None:
-        """Run ``run`` on a thread, then ``callback`` on the same one."""
+        """Call ``run`` on a thread, then ``callback`` on the same thread."""
         self._pool.submit(_run, run, callback, user_data)
 
 
@@ -49,7 +49,8 @@ def _run(run: Callable[[], list[np.ndarray]], callback: Callback, user_data: Any
         message = str(error) or type(error).__name__
     try:
         callback(outputs, user_data, message)
-    except BaseException:  # nobody waits for it: shown as any thread's error is
+    # nobody waits for this thread, so the error is shown like that of any thread
+    except BaseException:
         kind, value, trace = sys.exc_info()
         args = threading.ExceptHookArgs((kind, value, trace, threading.current_thread()))
         threading.excepthook(args)

@@ -1,4 +1,4 @@
-"""Call a plan as its module is called: nested arguments in, nested results out."""
+"""Call a plan as its module is called: with nested arguments, returning nested results."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class CallAdapter:
-    """Calls one entry of a plan with nested arguments, and nests its results.
+    """Converter between the nested arguments and results of a module and an entry's arrays.
 
     Parameters
     ----------
     plan : Plan
         Of one entry.
     bfloat16 : str
-        As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
+        The form in which users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
 
     Raises
     ------
     InputError
-        If the plan does not say how its inputs or outputs nest.
+        If the plan does not record how its inputs or outputs are nested.
     """
 
     def __init__(self, plan: Plan, bfloat16: str) -> None:
@@ -48,16 +48,16 @@ class CallAdapter:
         (_, self._args), (_, self._kwargs) = children(plan.input_tree)
 
     def feed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Return the inputs by name that are in a call's arguments.
+        """Return the input arrays of a call's arguments, by name.
 
-        Those that no node reads are among them: their sizes may have decided what was captured, and
-        a run checks them.
+        They include inputs that no node reads: the captured program may depend on their sizes, so a
+        run checks them.
 
         Raises
         ------
         InputError
-            If the arguments nest otherwise than those of the module, or a value that is part of the
-            plan is another. It names the path to it.
+            If the arguments are nested differently from those of the module, or differ in a value
+            that became part of the plan. The message names the path.
         """
         found: dict[str, Any] = {}
         for what, tree, value in (("args", self._args, args), ("kwargs", self._kwargs, kwargs)):
@@ -68,7 +68,7 @@ class CallAdapter:
         return found
 
     def result(self, outputs: Iterable[np.ndarray]) -> Any:
-        """Nest the outputs of a run as the module nests its results."""
+        """Nest the outputs of a run like the module's results."""
         arrays = dict(zip(self._plan.outputs, outputs, strict=True))
         return _nest(self._plan.output_tree, arrays)
 
@@ -78,7 +78,7 @@ class CallAdapter:
         Raises
         ------
         InputError
-            If the plan has none.
+            If the plan has no samples.
         """
         plan = self._plan
         arrays = {}
@@ -91,7 +91,7 @@ class CallAdapter:
         return tuple(args), kwargs
 
     def _take(self, tree: Tree, value: Any, found: dict[str, Any]) -> None:
-        """Find the inputs in a value that nests as ``tree`` does."""
+        """Find the inputs in a value, which must be nested as ``tree`` says."""
         kind, content = tree
         if kind == "tensor":
             found[content] = _array(value)
@@ -110,7 +110,7 @@ class CallAdapter:
 
 
 class _Unfit(Exception):
-    """Raised for a value that does not fit; ``path`` leads to it, innermost step first."""
+    """Error of a value that does not fit; ``path`` leads to the value, innermost step first."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -156,7 +156,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _number(dtype: str, value: Any) -> np.ndarray:
-    """Return one of Python's numbers as an array without dims."""
+    """Return a Python number as an array without dims."""
     if isinstance(value, np.ndarray) and value.shape == () and value.dtype == dtype:
         return value
     is_bool = isinstance(value, (bool, np.bool_))
@@ -175,7 +175,7 @@ def _number(dtype: str, value: Any) -> np.ndarray:
 
 
 def _same(value: Any, exported: Any) -> bool:
-    """Return whether a value is the one that is part of the plan; NaN is like NaN."""
+    """Return whether a value equals the one that is part of the plan; NaN equals NaN."""
     if type(value) is not type(exported):
         return False
     return bool(value == exported) or (value != value and exported != exported)
@@ -203,7 +203,7 @@ def _nest(tree: Tree, arrays: Mapping[str, np.ndarray]) -> Any:
 
 @cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    """Return a class of named tuples, the same for all results of a kind."""
+    """Return a class of named tuples, the same for all results of one kind."""
     return namedtuple(name, fields)
 
 
@@ -217,7 +217,7 @@ def _kind(value: Any) -> str:
 
 
 def _say(value: Any) -> str:
-    """Show a plain value, and of others what they are."""
+    """Describe a value for an error message: a plain value itself, otherwise its kind."""
     if value is None or isinstance(value, (bool, int, float, str)):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."

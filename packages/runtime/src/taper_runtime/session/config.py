@@ -1,4 +1,4 @@
-"""Tell what this installation runs with."""
+"""Show the settings that this installation runs with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taper_runtime.session.opening import thread_count
 
 
 def show_config() -> None:
-    """Print the ISA level in use and those at hand, the kernels, and the threads of a run.
+    """Print the ISA level in use and the supported ones, the kernels, and the threads of a run.
 
     Raises
     ------

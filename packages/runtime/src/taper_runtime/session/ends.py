@@ -1,8 +1,8 @@
-"""Convert between what users see at the ends of a session and what plans have there.
+"""Convert between the arrays that users see and those that a plan has.
 
-numpy has no bfloat16: a plan has its bits in uint16, users get float32, which holds every bfloat16
-exactly. A plan has the real and the imaginary part of complex numbers along a last axis of 2, which
-is how numpy's complex numbers lie in memory: the one is a view of the other.
+numpy has no bfloat16: a plan stores its bits in uint16, and users get float32, which holds every
+bfloat16 exactly. A plan stores the real and imaginary parts of complex numbers along a last axis of
+length 2. numpy's complex numbers have the same layout in memory, so one is a view of the other.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _BITS = DTYPES["bfloat16"].storage
 
-#: What users get for bfloat16, by the value of ``SessionOptions.bfloat16``: a dtype's name.
+#: Name of the dtype that users get for bfloat16, by the value of ``SessionOptions.bfloat16``.
 _BFLOAT16 = {"float32": "float32", "bits": _BITS.name, "ml_dtypes": "bfloat16"}
 
 
 class Ends:
-    """The inputs and outputs of a plan that users see as other arrays.
+    """Converter of the inputs and outputs that users see in another form than the plan has.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Ends:
         )
 
     def take(self, arrays: list[np.ndarray], out: list[np.ndarray | None] | None) -> None:
-        """Replace the arrays that a run reads, or is to write, by those that the plan has."""
+        """Replace the arrays that a run reads, or is to write, by arrays in the plan's form."""
         for i, spec in self._inputs:
             arrays[i] = to_plan(spec, arrays[i], f"input {spec.name!r}")
         for i, spec in self._outputs if out is not None else ():
@@ -65,7 +65,7 @@ class Ends:
     def give(
         self, arrays: list[np.ndarray], out: list[np.ndarray | None] | None
     ) -> list[np.ndarray]:
-        """Return what a run gives: arrays of ``out`` themselves, fresh ones as users see them."""
+        """Return a run's outputs as users see them; arrays in ``out`` are returned themselves."""
         given = list(arrays)
         for i, spec in self._outputs:
             array = None if out is None else out[i]
@@ -79,23 +79,22 @@ class Ends:
 
 
 def seen_dtype(spec: Spec, bfloat16: str) -> str:
-    """Return the name of the dtype of the arrays that users get."""
+    """Return the name of the dtype that users get."""
     return _BFLOAT16[bfloat16] if spec.dtype == "bfloat16" else spec.seen.dtype
 
 
 def to_plan(spec: Spec, array: object, what: str, *, copies: bool = True) -> np.ndarray:
-    """Return what a plan has for an array of a user's, a view where that is possible.
+    """Return a user's array in the form that a plan has, as a view if possible.
 
-    bfloat16 may come as float32, whose values have to be ones of bfloat16, as ml_dtypes' bfloat16
-    or as bits in uint16; complex numbers also as pairs of reals, such as a plan's samples. Other
-    tensors are left as they are, and so is what else is wrong: those who check a plan's own arrays
-    say.
+    bfloat16 may be given as float32 whose values bfloat16 can represent, as ml_dtypes' bfloat16, or
+    as bits in uint16; complex numbers also as pairs of reals, like a plan's samples. All other
+    arrays are returned unchanged, also wrong ones: the checks of the plan's arrays refuse those.
 
     Raises
     ------
     InputError
-        If the array has another dtype, or a value that bfloat16 does not have, or is to be written
-        (``copies=False``) and has gaps. It begins with ``what``.
+        If the array has another dtype, or a value that bfloat16 cannot represent, or is to be
+        written (``copies=False``) and is not contiguous. The message begins with ``what``.
     """
     if not is_converted(spec):
         return array  # type: ignore[return-value]
@@ -116,7 +115,7 @@ def to_plan(spec: Spec, array: object, what: str, *, copies: bool = True) -> np.
 
 
 def to_user(spec: Spec, array: np.ndarray, bfloat16: str) -> np.ndarray:
-    """Return what users see of a C-contiguous array of a plan; a view but for float32."""
+    """Return a C-contiguous array of a plan as users see it: a view, except for float32."""
     if spec.is_complex:
         numbers = array.reshape(-1).view(COMPLEX[spec.dtype])
         return numbers.reshape(array.shape[:-1])
@@ -126,7 +125,7 @@ def to_user(spec: Spec, array: np.ndarray, bfloat16: str) -> np.ndarray:
 
 
 def round_to_bfloat16(array: object) -> np.ndarray:
-    """Round float32 to the nearest bfloat16, of two to the even one, as torch does.
+    """Round float32 to the nearest bfloat16, ties to even, as torch does.
 
     Parameters
     ----------
@@ -136,12 +135,12 @@ def round_to_bfloat16(array: object) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        float32 of the same shape, which an input of bfloat16 takes. A NaN is one.
+        float32 of the same shape, which an input of bfloat16 takes. A NaN stays a NaN.
 
     Raises
     ------
     InputError
-        If it is no array of float32.
+        If ``array`` is not an array of float32.
     """
     if not isinstance(array, np.ndarray) or array.dtype != np.float32:
         got = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
@@ -150,7 +149,7 @@ def round_to_bfloat16(array: object) -> np.ndarray:
 
 
 def _writable(spec: Spec, array: object, what: str) -> np.ndarray:
-    """Return where a run is to write an output that ``array`` gets."""
+    """Return the array of the plan's form through which a run writes an output into ``array``."""
     if spec.is_complex or not isinstance(array, np.ndarray) or array.dtype != np.float32:
         return to_plan(spec, array, what, copies=False)
     if not (array.flags.c_contiguous and array.flags.writeable):
@@ -159,7 +158,7 @@ def _writable(spec: Spec, array: object, what: str) -> np.ndarray:
 
 
 def _as_pairs(spec: Spec, array: np.ndarray, what: str, *, copies: bool) -> np.ndarray:
-    """Return complex numbers as pairs, a view where they lie C-contiguous; pairs as they are."""
+    """Return complex numbers as pairs, as a view if C-contiguous; return pairs as they are."""
     if array.dtype == spec.dtype:
         return array
     if array.dtype != COMPLEX[spec.dtype]:
@@ -175,7 +174,7 @@ def _as_pairs(spec: Spec, array: np.ndarray, what: str, *, copies: bool) -> np.n
 
 
 def _exact_bits(array: np.ndarray, what: str) -> np.ndarray:
-    """Return the bits of float32 values that bfloat16 has."""
+    """Return the bits of float32 values, all of which bfloat16 must represent exactly."""
     bits = to_bfloat16(array)
     lost = from_bfloat16(bits) != array
     if lost.any() and (lost := lost & ~np.isnan(array)).any():
@@ -188,7 +187,7 @@ def _exact_bits(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def _ml_dtype() -> np.dtype:
-    """Return the dtype that the package ml_dtypes adds to numpy."""
+    """Return the bfloat16 dtype of the package ml_dtypes."""
     try:
         dtype: np.dtype = np.dtype(import_module("ml_dtypes").bfloat16)
     except ImportError:

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 class SessionEntry:
     """One entry of a session's plan, ready to run.
 
-    Frames, states and weights are the session's, which all its entries share.
+    All entries of a session share its frames, states and weights.
 
     Parameters
     ----------
     plan : Plan
-        Of this entry alone.
+        A plan of this entry alone.
     options : SessionOptions
     threads : int
-        Threads that may compute one node.
+        How many threads may compute one node.
     providers : tuple of str
         As :func:`.choose_providers` returns them.
     pool : FramePool
@@ -45,12 +45,12 @@ class SessionEntry:
     ----------
     plan : Plan
     executor : Executor
-        Another one, as the plan, after weights were replaced.
+        After weights are replaced, this and the plan are new objects.
     inputs : tuple of str
     ends : Ends or None
-        Converts arrays at the inputs and outputs; None where users see what the plan has.
+        Converts arrays at the inputs and outputs; None if users see the plan's own arrays.
     states : EntryStates or None
-        Gives its runs the states of a sequence; None where it has none.
+        Gives runs the states of a sequence; None if the entry has no states.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class SessionEntry:
 
     @property
     def calls(self) -> CallAdapter:
-        """What takes nested arguments and returns nested results.
+        """Return the adapter that takes nested arguments and returns nested results.
 
         Raises
         ------
         InputError
-            If the plan does not say how its inputs or outputs nest.
+            If the plan does not record how its inputs or outputs are nested.
         """
         if self._calls is None:
             from taper_runtime.session.calls import CallAdapter
@@ -86,12 +86,12 @@ class SessionEntry:
         return self._calls
 
     def find_outputs(self, names: object) -> list[int]:
-        """Return where the named outputs stand.
+        """Return the positions of the named outputs.
 
         Raises
         ------
         InputError
-            If they are no list of names of outputs.
+            If ``names`` is not a list of names of outputs.
         """
         outputs = self.plan.outputs
         if isinstance(names, str) or not isinstance(names, Sequence):
@@ -108,12 +108,12 @@ class SessionEntry:
             ) from None
 
     def given_outputs(self, out: Mapping[str, np.ndarray]) -> list[np.ndarray | None] | None:
-        """Return the caller's array of each output, None where it is to be fresh.
+        """Return the caller's array for each output, or None for a fresh one.
 
         Raises
         ------
         InputError
-            If ``out`` is no mapping, or a name in it is none of an output.
+            If ``out`` is not a mapping, or has a name that no output has.
         """
         outputs = self.plan.outputs
         check_mapping("out", out, outputs)
@@ -124,12 +124,12 @@ class SessionEntry:
 
 
 def check_mapping(what: str, value: object, names: Sequence[str]) -> None:
-    """Check the type of arrays that are given by name.
+    """Check that arrays are given as a mapping by name.
 
     Raises
     ------
     InputError
-        If ``value`` is no mapping.
+        If ``value`` is not a mapping.
     """
     if not isinstance(value, Mapping):
         got = type(value).__name__

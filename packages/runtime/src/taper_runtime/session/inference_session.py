@@ -1,4 +1,4 @@
-"""Offer a session under all names that ONNX Runtime has for what sessions do."""
+"""Provide the session class with all methods of ONNX Runtime's InferenceSession."""
 
 from __future__ import annotations
 
@@ -22,43 +22,45 @@ if TYPE_CHECKING:
 
 
 class InferenceSession(Session):
-    """A plan, ready to run.
+    """Plan that is ready to run.
 
-    A session that was opened from a path can be pickled, so that it can be sent to another process:
-    there the file is opened anew, with the same options, and its state is what it was.
+    A session that was opened from a path can be pickled and sent to another process. There, the
+    file is opened again with the same options, and the session gets the same state.
 
     Parameters
     ----------
     path_or_bytes : path, bytes or Plan
-        A ``.taper`` file, which is mapped; the bytes of one; or a plan just exported.
+        The path of a ``.taper`` file, which is mapped; the bytes of such a file; or a Plan, for
+        example one that was just exported.
     sess_options : SessionOptions, optional
-        They are copied.
+        The session keeps a copy.
     providers : sequence of str or of (str, mapping), optional
-        What computes nodes, in order of preference: ``"NativeCPU"``, our kernels, ``"Numpy"``, or
-        ``"CPUExecutionProvider"``, which is both; and those of
-        :func:`taper_runtime.register_kernel`. The default is these, then the CPU. A node that none
-        of them computes is refused. Asking for another one of ONNX Runtime's is a UserWarning.
+        The providers that compute nodes, in order of preference: ``"NativeCPU"`` (Taper's kernels),
+        ``"Numpy"``, ``"CPUExecutionProvider"`` (both), and those registered with
+        :func:`taper_runtime.register_kernel`. By default the registered ones come first, then the
+        CPU. A plan with a node that none of them computes is refused. Another provider of ONNX
+        Runtime causes a UserWarning.
     provider_options : sequence of mapping, optional
-        One per provider. None has an effect.
+        One mapping per provider. They have no effect.
     model : str, optional
-        Which plan, where the file has several; see :func:`taper_runtime.load`.
+        The name of the plan, if the file has several; see :func:`taper_runtime.load`.
 
     Raises
     ------
     PlanFormatError
-        If the file is not a valid plan, or the Plan is none: somebody may have made it by hand.
+        If the file or the Plan is not a valid plan.
     UnsupportedOpError
-        If a node is one that no provider computes, or with ``strict_native`` none but numpy.
+        If no provider computes some node, or with ``strict_native`` only numpy does.
     InputError
-        On an argument of another type, an unknown provider or model, a device or an ISA level that
-        is not there, or if the plan has a delegate that the options do not allow.
+        On an argument of a wrong type, an unknown provider or model, a device or an ISA level that
+        is not available, or a delegate in the plan that the options do not allow.
     StoppedError
-        If the options' load cancellation flag is set; a LoadTimeoutError if the session does not
-        open within ``load_timeout_s``.
+        If the options' load cancellation flag is set. It is a LoadTimeoutError if opening takes
+        longer than ``load_timeout_s``.
     OSError
-        If the file cannot be opened, or is no regular file.
+        If the file cannot be opened, or is not a regular file.
     MemoryError
-        If there is no room for what the session keeps.
+        If there is not enough memory for the session.
     """
 
     def get_overridable_initializers(self) -> list[NodeArg]:
@@ -70,11 +72,11 @@ class InferenceSession(Session):
         return self._options.copy()
 
     def get_providers(self) -> list[str]:
-        """Return what computes nodes, in order of preference."""
+        """Return the names of the providers, in order of preference."""
         return list(self._providers)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the providers' options: none has any."""
+        """Return the providers' options, which are empty."""
         return {name: {} for name in self._providers}
 
     def set_providers(
@@ -82,12 +84,12 @@ class InferenceSession(Session):
         providers: Sequence[str | tuple[str, Mapping[str, object]]] | None = None,
         provider_options: Sequence[Mapping[str, object]] | None = None,
     ) -> None:
-        """Check that the session has these providers: it keeps those that it was opened with.
+        """Check that these are the session's providers, which cannot be changed.
 
         Raises
         ------
         InputError
-            On an unknown provider, or others than the session's.
+            If a provider is unknown, or they are not the session's providers.
         """
         chosen = choose_providers(providers, provider_options)
         if computing(chosen) != computing(self._providers):
@@ -103,7 +105,7 @@ class InferenceSession(Session):
         """Do nothing, as :meth:`disable_fallback`."""
 
     def get_modelmeta(self) -> ModelMeta:
-        """Return who made the plan, and what its maker wrote into it."""
+        """Return the plan's producer and the metadata that it was exported with."""
         from taper_runtime.session.modelmeta import read_modelmeta
 
         return read_modelmeta(self.plan)
@@ -116,7 +118,7 @@ class InferenceSession(Session):
         *,
         state: State | Sequence[State] | None = None,
     ) -> list[OrtValue]:
-        """Run as :meth:`run` with OrtValues for arrays.
+        """Run as :meth:`run`, with OrtValues in place of arrays.
 
         Raises
         ------
@@ -142,12 +144,12 @@ class InferenceSession(Session):
         *,
         state: State | Sequence[State] | None = None,
     ) -> None:
-        """Run on what is bound; the outputs are the binding's. :meth:`run` tells of ``state``.
+        """Run on the bound inputs; outputs go to the binding. For ``state`` see :meth:`run`.
 
         Raises
         ------
         InputError
-            As :meth:`run`, or where no output is bound, or it is no binding.
+            As :meth:`run`; or if no output is bound, or ``iobinding`` is not an IOBinding.
         """
         from taper_runtime.session.iobinding import IOBinding
 
@@ -168,15 +170,14 @@ class InferenceSession(Session):
     ) -> None:
         """Run on another thread, then call ``callback(outputs, user_data, error)`` there.
 
-        As many such runs go on at once as the session has threads; others wait. Errors of the run
-        are the callback's: ``outputs`` is then empty and ``error`` the error's text, which is
-        empty after a run that succeeded. What the callback raises goes to
-        ``threading.excepthook``.
+        The session runs as many such calls at once as it has threads; others wait. If a run fails,
+        ``outputs`` is empty and ``error`` is the text of the error; if it succeeds, ``error`` is
+        empty. An exception of the callback goes to ``threading.excepthook``.
 
         Raises
         ------
         InputError
-            If an input is missing, or the callback cannot be called.
+            If an input is missing, or ``callback`` is not callable.
         TaperError
             If the session is closed.
         """
@@ -199,18 +200,18 @@ class InferenceSession(Session):
         )
 
     def get_profiling_start_time_ns(self) -> int:
-        """Return when profiling began, in nanoseconds since the epoch; 0 where it did not."""
+        """Return when profiling began, in nanoseconds since the epoch; 0 if it did not begin."""
         return 0 if self._recording is None else self._recording.start_ns
 
     def end_profiling(self) -> str:
-        """Write the trace of every run so far and stop profiling.
+        """Write the trace of all runs so far and stop profiling.
 
         Returns
         -------
         str
-            The path, ``profile_file_prefix``, the date and the time: JSON in the Trace Event Format
-            that Chrome and Perfetto show, with every run and, in it, every node on every worker.
-            Empty where the session does not profile, or no more.
+            The path: ``profile_file_prefix``, the date and the time. The file is JSON in the Trace
+            Event Format, which Chrome and Perfetto show; it has every run and, in it, every node
+            on every worker. The path is empty if the session is not profiling.
         """
         if self._recording is None or self._default.executor is not self._recording:
             return ""

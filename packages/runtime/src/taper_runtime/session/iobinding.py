@@ -31,11 +31,11 @@ _LAST_ADDRESS = 2 * sys.maxsize + 1
 
 
 class IOBinding:
-    """Inputs and outputs of a session's next runs, by name. Made by ``session.io_binding()``.
+    """Inputs and outputs of a session's next runs, by name; ``session.io_binding()`` makes one.
 
-    What an input is bound to is read when ``session.run_with_iobinding`` runs. An output that is
-    bound to memory of the caller's is written there without a copy; every other bound output gets
-    a fresh array in each run. Outputs that are not bound are computed too, but not kept.
+    The memory bound to an input is read when ``session.run_with_iobinding`` runs. An output bound
+    to the caller's memory is written there without a copy; every other bound output gets a fresh
+    array in each run. Outputs that are not bound are computed too, but not kept.
     """
 
     def __init__(self, session: InferenceSession) -> None:
@@ -52,7 +52,7 @@ class IOBinding:
         self._written: set[str] = set()  # outputs that the last run wrote to bound memory
 
     def bind_cpu_input(self, name: str, arr_on_cpu: np.ndarray) -> None:
-        """Bind an input to an array; nothing is copied.
+        """Bind an input to an array, without a copy.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class IOBinding:
     ) -> None:
         """Bind an input to memory at an address.
 
-        The caller vouches for the address: C-contiguous elements of that type and shape lie there
+        The caller must ensure that C-contiguous elements of that type and shape stay at the address
         as long as runs read them.
 
         Raises
@@ -107,7 +107,7 @@ class IOBinding:
     ) -> None:
         """Bind an output to a fresh array, or to memory at an address.
 
-        The caller vouches for the address, as in :meth:`bind_input`.
+        The caller must ensure that the address is valid, as for :meth:`bind_input`.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class IOBinding:
         self._outputs[name] = array
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an output to a value; runs write into its memory.
+        """Bind an output to a value; runs write to its memory.
 
         Raises
         ------
@@ -136,11 +136,11 @@ class IOBinding:
         self._outputs[name] = arrays_of({name: ortvalue})[name]
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Remove the bindings of all inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs and the results of the last run."""
+        """Remove the bindings of all outputs, and the results of the last run."""
         self._outputs.clear()
         self._results.clear()
 
@@ -167,7 +167,7 @@ class IOBinding:
         run_options: RunOptions | None,
         state: State | Sequence[State] | None = None,
     ) -> None:
-        """Run what is bound; ``session.run_with_iobinding`` calls this."""
+        """Run on the bound inputs; ``session.run_with_iobinding`` calls this."""
         if session is not self._session:
             raise InputError("run_with_iobinding: expected a binding that this session has made")
         if not self._outputs:

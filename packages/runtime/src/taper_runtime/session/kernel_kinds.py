@@ -1,4 +1,4 @@
-"""Tell what computes each node of a session."""
+"""List which kind of kernel computes each node of a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor.executor import Executor
     from taper_runtime.plan.plan import Plan
 
-#: Our kernels, a user's, numpy, a delegate, and nothing: the node is a view of what it reads.
+#: Taper's kernels, a user's kernel, numpy, a delegate, and nothing: the node is a view of an input.
 KINDS = ("native", "user", "numpy", "delegate", "view")
 
 

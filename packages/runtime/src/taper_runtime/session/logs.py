@@ -13,10 +13,10 @@ VERBOSE, INFO, WARNING = 0, 1, 2
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Set the least severity of what is logged: the level of the logger "taper_runtime".
+    """Set the least severity that is logged: the level of the logger "taper_runtime".
 
-    It is that of sessions opened from now on that have none of their own. Where messages go is for
-    the program's own ``logging`` handlers to say.
+    Sessions opened from now on use it, unless they have a severity of their own. The program's own
+    ``logging`` handlers decide where messages go.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tell what a plan says about itself: ONNX Runtime's metadata, and a line about its tensors."""
+"""Describe a plan as ONNX Runtime's metadata does, and its tensors in one line."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ModelMeta(NamedTuple):
     Attributes
     ----------
     producer_name : str
-        The packages that exported it, with their versions.
+        The packages that exported the plan, with their versions.
     custom_metadata_map : dict of str to str
-        What the export was given as ``metadata``; the export report is ``session.plan.metadata``.
+        The ``metadata`` that the export was given; the export report is ``session.plan.metadata``.
     graph_name, domain, description, graph_description : str
         Empty: a plan has none.
     version : int
@@ -37,7 +37,7 @@ class ModelMeta(NamedTuple):
 
 
 def read_modelmeta(plan: Plan) -> ModelMeta:
-    """Return it. A file's metadata may be anything: what is no text stands as JSON."""
+    """Return a plan's metadata; values that are not text are returned as JSON."""
     user = plan.metadata.get("user")
     return ModelMeta(
         str(plan.metadata.get("producer", "")),
@@ -49,7 +49,7 @@ def read_modelmeta(plan: Plan) -> ModelMeta:
 
 
 def brief(specs: Sequence[TensorSpec]) -> str:
-    """Name some tensors in printable text."""
+    """Describe some tensors in printable text."""
     shown = [
         f"{spec.name if spec.name.isidentifier() else repr(spec.name):.40} "
         f"{spec.seen.dtype}[{', '.join(map(str, spec.seen.shape)):.40}]"

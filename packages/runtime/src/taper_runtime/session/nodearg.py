@@ -19,14 +19,14 @@ class NodeArg(NamedTuple):
     ----------
     name : str
     shape : list of int or str
-        A dim that varies is its size variable's name, or an expression of several.
+        For a dim that varies, the name of its size variable, or an expression of several.
     type : str
-        As ONNX Runtime spells it: ``"tensor(float)"``, ``"tensor(int64)"``. For bfloat16 it is that
+        In ONNX Runtime's spelling: ``"tensor(float)"``, ``"tensor(int64)"``. For bfloat16, the type
         of the arrays that :attr:`SessionOptions.bfloat16` asks for.
     is_read : bool
-        Whether the plan depends on it: False of an input whose elements no node reads and whose
-        sizes nothing else has. Its dtype and shape are checked all the same: the module may have
-        decided by them when it was captured.
+        Whether the plan depends on it. False if no node reads the elements and nothing else has its
+        sizes. The dtype and shape are checked all the same: the captured program may depend on
+        them.
     """
 
     name: str

@@ -23,12 +23,12 @@ WARNING = 2  # ONNX Runtime's number
 
 
 def check_device(options: SessionOptions) -> None:
-    """Check that the device which the options name is there.
+    """Check that the device in the options is available.
 
     Raises
     ------
     InputError
-        If it is not.
+        If the device is not available.
     """
     if options.device != CPU_DEVICE:
         from taper_runtime.base import device
@@ -45,7 +45,7 @@ def read_plan(
     ----------
     source : path, bytes or Plan
     model : str or None
-        Which plan, where the file has several.
+        The name of the plan, if the file has several.
     options : SessionOptions
     providers : tuple of str
         As :func:`.choose_providers` returns them.
@@ -60,7 +60,7 @@ def read_plan(
     Raises
     ------
     PlanFormatError
-        If the file is not a valid plan, or the Plan is none.
+        If the file or the Plan is not a valid plan.
     InputError
         If ``source`` is of another type, or ``model`` names none, or weights cannot be packed as
         the options say.
@@ -98,7 +98,7 @@ def _read(source: object, model: str | None, options: SessionOptions) -> Plan:
 
 
 def absolute_path(source: object) -> str | None:
-    """Return the path, if it is one, for processes that may have another working directory."""
+    """Return a path as an absolute one, for other working directories; None if it is no path."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     path = os.fspath(source)

@@ -1,7 +1,7 @@
-"""Define options of sessions and runs: ONNX Runtime's fields, and what each does here.
+"""Define options of sessions and runs: ONNX Runtime's fields, and their effects here.
 
-A field has an effect, or is accepted without one, or is refused; the tables have the reasons of the
-last two. Any other name is refused with the nearest one.
+A field has an effect, or is accepted without one, or is refused; the tables give the reasons for
+the last two. For any other name, the error suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _kernel_choice(name: str, value: object) -> str | Choice:
 
 
 class WithoutEffect(NamedTuple):
-    """A field of ONNX Runtime's that is accepted, checked and kept, and has no effect.
+    """Field of ONNX Runtime's that is accepted, checked and kept, but has no effect.
 
     Attributes
     ----------
     type : str
-        As documents name it.
+        The type's name for documentation.
     default : object
     check : callable
     why : str
@@ -94,7 +94,7 @@ class WithoutEffect(NamedTuple):
 
 
 def _with_attributes(doc: str, options: Mapping[str, WithoutEffect]) -> str:
-    """Return the docstring of a class with options behind its other attributes."""
+    """Return the docstring of a class with options added to its attributes."""
     before, _, after = doc.partition("Raises\n")
     text = before.rstrip()
     indent = before[len(text) :].lstrip("\n")  # none from Python 3.13 on
@@ -108,8 +108,8 @@ class _Options:
 
     _fields: ClassVar[Mapping[str, tuple[object, values.Check]]]  #: default and check by name
     _defaults: ClassVar[Mapping[str, object]]
-    _without_effect: ClassVar[Mapping[str, WithoutEffect]]  #: the last ones of the fields
-    _refused: ClassVar[Mapping[str, str]]  #: why a name of ONNX Runtime is none here
+    _without_effect: ClassVar[Mapping[str, WithoutEffect]]  #: also the last ones of the fields
+    _refused: ClassVar[Mapping[str, str]]  #: why a name of ONNX Runtime's does not exist here
     _entries: dict[str, str]
 
     def __init_subclass__(cls) -> None:
@@ -124,7 +124,7 @@ class _Options:
         self.__dict__.update(self._defaults, _entries={})
 
     def __repr__(self) -> str:
-        """Name the fields that differ from their defaults."""
+        """Show the fields that differ from their defaults."""
         changed = [
             f"{name}={getattr(self, name)!r}"
             for name, (default, _) in self._fields.items()
@@ -141,11 +141,11 @@ class _Options:
             object.__setattr__(self, name, self._fields[name][1](name, value))
 
         def __getattr__(self, name: str) -> object:
-            """Name what is near a name that is none."""
+            """Raise an error that suggests the nearest name."""
             raise self._unknown(name)
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a copy in another process has; views of mappings cannot be sent there."""
+        """Return the state for another process, without views of mappings: they cannot be sent."""
         return {
             name: dict(value) if isinstance(value, MappingProxyType) else value
             for name, value in self.__dict__.items()
@@ -161,7 +161,7 @@ class _Options:
         return OptionError(f"{cls.__name__} has no attribute {name!r}; {hint}")
 
     def copy(self) -> Self:
-        """Return options that later changes of these do not reach."""
+        """Return a copy, which later changes of these options do not affect."""
         made = type(self)()
         made.__dict__.update(self.__dict__, _entries=dict(self._entries))
         return made
@@ -189,58 +189,62 @@ class SessionOptions(_Options):
     Attributes
     ----------
     intra_op_num_threads : int
-        Threads that may compute one node, the caller's among them. 0 takes ``TAPER_NUM_THREADS``,
-        or where that is not set the CPUs this process may use. The bits do not depend on it.
+        How many threads may compute one node, including the caller's. 0 takes
+        ``TAPER_NUM_THREADS`` or, if that is not set, the number of CPUs that this process may use.
+        The bits do not depend on it.
     execution_mode : ExecutionMode or str
-        ``"sequential"``, or ``"parallel"``: a node runs as soon as what it needs is there, while
-        others run. A run then needs more memory, and is as fast on several cores as the plan is
-        wide. The bits are the same. Only for the compiled executor.
+        ``"sequential"``, or ``"parallel"``: a node runs as soon as its inputs are computed, while
+        others run. A run then needs more memory; how much faster it is on several cores depends on
+        how many nodes of the plan are independent. The bits are the same. Only for the compiled
+        executor.
     inter_op_num_threads : int
-        Nodes that run at the same time where ``execution_mode`` is parallel; 0 as for
-        ``intra_op_num_threads``. A run uses as many threads as the larger of the two.
+        How many nodes run at the same time if ``execution_mode`` is parallel; 0 means the same as
+        for ``intra_op_num_threads``. A run uses as many threads as the larger of the two.
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str
-        ``"compiled"``; ``"interpreted"`` for debugging; or ``"delegate"``, which refuses a plan in
-        which anything but delegates computes.
+        ``"compiled"``; ``"interpreted"`` for debugging; or ``"delegate"``, which refuses a plan
+        with nodes that delegates do not compute.
     device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. A session whose device is not there is refused; here
-        that is every one but the CPU.
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. The device must be available;
+        in this version only the CPU is.
     isa : str or None
         The ISA level whose kernels compute: ``"avx512"``, ``"avx2"``, ``"baseline"`` or ``"neon"``.
-        None is that of ``TAPER_ISA``, or where that is not set the best of this CPU. Sessions of
-        one process may have different ones. A session whose level is not there is refused.
+        None takes ``TAPER_ISA`` or, if that is not set, the best level of this CPU. Sessions of one
+        process may have different levels. A level that is not available is refused.
     kernels : mapping of str to str
-        By op, the name of the kernel, or of the variant of one, that computes its nodes:
-        ``{"MATMUL": "dot"}``. ``taper kernels`` lists them, and says which give other bits. An op
-        or a name that does not exist is refused with those that do. A node that it does not serve
-        is refused with the reason, and with what serves it: when the session is opened or, where
-        sizes vary, by the run that has them.
+        For an op, the name of the kernel or kernel variant that computes its nodes:
+        ``{"MATMUL": "dot"}``. ``taper kernels`` lists them, and which of them give other bits. For
+        an op or a name that does not exist, the error lists those that do. For a node that the
+        kernel does not serve, the error gives the reason and the kernels that serve it; it is
+        raised when the session is opened or, if sizes vary, by the run that has such sizes.
     kernel_choice : str or Choice
-        What chooses among the kernels and variants that serve a node: ``"first"``, the first
-        kernel, which chooses its variant itself; ``"cost"``, what the cost model estimates to be
-        fastest, whose bits may differ; or a :class:`taper_runtime.machine.choices.Choice`, such as
-        ``MeasuredChoice`` of a function that knows what was measured. ``"measured"`` is refused as
-        long as no measurements are stored.
+        How to choose among the kernels and variants that serve a node: ``"first"``, the first
+        kernel, which chooses its variant itself; ``"cost"``, the one that the cost model estimates
+        to be fastest, whose bits may differ; or a :class:`taper_runtime.machine.choices.Choice`,
+        such as ``MeasuredChoice`` with a function that returns measured times. ``"measured"`` is
+        refused, because no measurements are stored yet.
     bfloat16 : str
-        As what outputs, states and weights of bfloat16 come, which numpy has not: ``"float32"``,
-        which holds each of them exactly; ``"bits"``, their bits in uint16; or ``"ml_dtypes"``, the
-        dtype of that package, which has to be installed. What a session is given may come in any of
-        the three ways; values of float32 have to be ones that bfloat16 has
-        (:func:`taper_runtime.round_to_bfloat16` rounds).
+        The form of outputs, states and weights of bfloat16, a dtype that numpy does not have:
+        ``"float32"``, which holds every value exactly; ``"bits"``, their bits in uint16; or
+        ``"ml_dtypes"``, the dtype of that package, which must be installed. Arrays given to a
+        session may have any of the three forms; float32 values must be ones that bfloat16 can
+        represent (:func:`taper_runtime.round_to_bfloat16` rounds to those).
     load_mode : str
         ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
         are in use: see :func:`taper_runtime.load`.
     limits : Limits
-        What of a file is refused before it costs memory or time.
+        Limits on files; a file that exceeds them is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
-        Whether tensors share memory, and how those are laid out whose sizes a run finds out.
+        Whether tensors share memory, and how to lay out tensors whose sizes are known only in a
+        run.
     load_timeout_s : float or None
-        Seconds that the opening of a session may take; then it ends with a LoadTimeoutError within
-        100 ms. Code of delegates and kernels of the user's is not interrupted.
+        Seconds that opening a session may take. After that it ends with a LoadTimeoutError within
+        100 ms. Code of delegates and of the user's kernels is not interrupted.
     delegates : mapping of str to type of Delegate or None
-        By backend, what may compute the regions that a plan gives to delegates. With None they are
-        run as the graphs that they are. A plan with a backend that is not here is refused.
+        For each backend, the class that computes the regions which a plan gives to it. With None
+        the regions' own graphs are run instead. A plan with a backend that is not listed is
+        refused.
     allow_native_code : bool
         Let delegates run machine code that stands in the plan's file: with the rights of the
         process, so set it for files of makers you trust alone.
@@ -253,40 +257,41 @@ class SessionOptions(_Options):
         others count too, such as another Winograd tile. A plan that has packed weights alone is
         refused. Sessions of one Plan have each packed weight once.
     runtime_const_folding : bool
-        Compute the constants that replaceable weights decide when the session is opened, rather
-        than take them from the file. What a file lacks (``Plan.save(folded=False)``) is computed
-        in any case. The bits are the same.
+        When the session is opened, compute the constants that depend on replaceable weights, rather
+        than read them from the file. Those that a file lacks (``Plan.save(folded=False)``) are
+        computed in any case. The bits are the same.
     max_concurrent_runs : int
-        Runs at the same time, of all entries; others wait, first come first served. Each has a
-        frame, with an arena of its own, which later runs use again. Of runs that only Taper's
-        kernels compute, no more go on at once than there are CPUs.
+        How many runs go on at the same time, of all entries; others wait, first come first served.
+        Each has a frame with an arena of its own, which later runs reuse. Of runs that only
+        Taper's kernels compute, no more go on at once than there are CPUs.
     min_frames : int
-        Frames that are kept however long they are idle.
+        How many frames are kept, however long they are idle.
     frame_cleanup : bool
-        Whether others are freed, and arenas that have become too large, once they have been idle
-        for ``frame_cleanup_interval_s``.
+        Whether other frames, and arenas that have become too large, are freed once they have been
+        idle for ``frame_cleanup_interval_s``.
     frame_cleanup_interval_s : float
-        Seconds between two looks at what is idle.
+        Seconds between two checks for idle frames.
     seed : int or None
-        Where a plan draws random numbers: the runs of the session, one after the other, draw what
-        the module's calls draw after one ``torch.manual_seed(seed)``. With None every run draws
-        from a generator of its own, seeded by the operating system.
+        The seed for plans that draw random numbers: one after the other, the session's runs draw
+        the same numbers as the module's calls after one ``torch.manual_seed(seed)``. With None
+        every run draws from a generator of its own, seeded by the operating system.
     enable_profiling : bool
-        Time every node of every run until ``end_profiling``, which writes the file.
+        Whether to time every node of every run until ``end_profiling``, which writes the file.
     profile_file_prefix : str
-        What the file's path begins with; the date and time follow.
+        The beginning of the file's path; the date and time follow.
     log_severity_level : int
-        Least severity of what the session logs: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1
-        is that of :func:`taper_runtime.set_default_logger_severity`.
+        The least severity that the session logs: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1
+        takes that of :func:`taper_runtime.set_default_logger_severity`.
     logid : str
-        What the session's log messages begin with.
+        The beginning of the session's log messages.
 
     Raises
     ------
     InputError
-        On assigning a value that the field cannot have.
+        If a value is assigned that the field cannot have.
     OptionError
-        On reading or assigning a name that is no field, an AttributeError that names the nearest.
+        If a name is read or assigned that is not a field; it suggests the nearest name, and is also
+        an AttributeError.
     """
 
     MemoryPlanning: ClassVar[type[values.MemoryPlanning]] = values.MemoryPlanning
@@ -401,25 +406,26 @@ class SessionOptions(_Options):
         object.__setattr__(self, "_end", StopFlag())
 
     def copy(self) -> Self:
-        """Return options that later changes of these do not reach, the flag of loads included."""
+        """Return a copy that later changes do not affect, also not the load cancellation flag."""
         made = super().copy()
         object.__setattr__(made, "_end", StopFlag(self._end.is_set))
         return made
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
-        """Cancel loads of sessions with these options, or allow them again.
+        """Cancel the opening of sessions with these options, or allow it again.
 
-        Any thread may call it while another one opens a session, which then raises a StoppedError.
+        Any thread may call this while another one opens a session; opening then raises a
+        StoppedError.
 
         Raises
         ------
         InputError
-            If it is neither True nor False.
+            If ``is_cancelled`` is neither True nor False.
         """
         self._end.is_set = values.flag("is_cancelled", is_cancelled)
 
     def load_check(self) -> Callable[[], None]:
-        """Return what raises when a load with these options that begins now is to end."""
+        """Return a function that raises if a load that begins now is to end."""
         return load_check(self._end, self.load_timeout_s)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -443,7 +449,7 @@ class SessionOptions(_Options):
         return self._get_entry(key)
 
     def has_providers(self) -> bool:
-        """Return False: providers are given to the session."""
+        """Return False: providers are given to the session, not to its options."""
         return False
 
 
@@ -453,17 +459,17 @@ class RunOptions(_Options):
     Attributes
     ----------
     seed : int or None
-        Draw what the module draws after ``torch.manual_seed(seed)``; the session's own generator
-        stays as it is. None draws from the session's.
+        With a seed, the run draws the same numbers as the module after ``torch.manual_seed(seed)``,
+        and the session's own generator does not change. With None it draws from that generator.
     terminate : bool
-        Where this is set, by any thread, runs with these options end with a StoppedError, and none
-        begins. The node that a run is at ends first; from then on it takes some milliseconds.
+        If any thread sets this, runs with these options end with a StoppedError, and no new ones
+        begin. A run first finishes its current node; then it ends within some milliseconds.
     timeout_s : float or None
-        Seconds that a run may take, the wait for its turn among them; then it ends with a
+        Seconds that a run may take, including the wait for its turn. After that it ends with a
         RunTimeoutError, as soon as with ``terminate``.
     log_severity_level : int
-        Least severity of what the run logs, as :attr:`SessionOptions.log_severity_level`; -1 is the
-        session's.
+        The least severity that the run logs, as for :attr:`SessionOptions.log_severity_level`; -1
+        takes the session's.
     logid : str
         The run's tag in log messages.
 
@@ -506,19 +512,19 @@ class RunOptions(_Options):
     if not TYPE_CHECKING:
 
         def __setattr__(self, name: str, value: object) -> None:
-            """Set a field; ``terminate`` at once for runs that have begun."""
+            """Set a field; ``terminate`` has an effect at once, also on runs that have begun."""
             super().__setattr__(name, value)
             if name == "terminate":
                 self._end.is_set = self.terminate
 
     def copy(self) -> Self:
-        """Return options that later changes of these do not reach, ``terminate`` included."""
+        """Return a copy that later changes do not affect, also not of ``terminate``."""
         made = super().copy()
         object.__setattr__(made, "_end", StopFlag(self.terminate))
         return made
 
     def stop(self) -> Stop:
-        """Return what ends a run with these options that begins now."""
+        """Return the Stop for a run with these options that begins now."""
         return Stop(self._end, self.timeout_s)
 
     def add_run_config_entry(self, key: str, value: str) -> None:

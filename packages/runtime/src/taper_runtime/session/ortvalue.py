@@ -29,9 +29,9 @@ _DTYPES = {number: name for name, number in _ELEMENT_TYPES.items()} | {16: "uint
 
 
 class OrtValue:
-    """A tensor in the memory of a numpy array, which it shares.
+    """Tensor in the memory of a numpy array, which it shares.
 
-    Made by :meth:`ortvalue_from_numpy` or :meth:`ortvalue_from_shape_and_type`.
+    :meth:`ortvalue_from_numpy` and :meth:`ortvalue_from_shape_and_type` make one.
     """
 
     def __init__(self, array: np.ndarray) -> None:
@@ -41,12 +41,12 @@ class OrtValue:
     def ortvalue_from_numpy(
         numpy_obj: np.ndarray, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """Return a value over an array. It shares the array's memory where that is C-contiguous.
+        """Return a value over an array, in the array's own memory if that is C-contiguous.
 
         Raises
         ------
         InputError
-            If it is no numpy array of numbers, or the device is not "cpu".
+            If it is not a numpy array of numbers, or the device is not "cpu".
         """
         check_device(device_type)
         value = OrtValue(numpy_obj)
@@ -60,31 +60,31 @@ class OrtValue:
         device_type: str = "cpu",
         device_id: int = 0,
     ) -> OrtValue:
-        """Return a value with memory of its own, not set to anything.
+        """Return a value with memory of its own, not initialized.
 
         Parameters
         ----------
         shape : sequence of int
         element_type : dtype or int
-            numpy's, or ONNX's number.
+            A numpy dtype, or ONNX's number of the type.
         device_type : str
             "cpu".
         device_id : int
-            Has no effect.
+            It has no effect.
 
         Raises
         ------
         InputError
             If there is no such type, or no such shape, or the device is not "cpu".
         MemoryError
-            If there is no room for it.
+            If there is not enough memory.
         """
         check_device(device_type)
         dtype = element_dtype(element_type)
         return OrtValue(np.empty(checked_shape(shape, dtype), dtype))
 
     def numpy(self) -> np.ndarray:
-        """Return the array whose memory this is: no copy."""
+        """Return the array whose memory this value uses, without a copy."""
         return self._array
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -115,7 +115,7 @@ class OrtValue:
         self._array[...] = array
 
     def shape(self) -> list[int]:
-        """Return the sizes."""
+        """Return the sizes of all dims."""
         return list(self._array.shape)
 
     def data_type(self) -> str:
@@ -159,12 +159,12 @@ class OrtValue:
 
 
 def arrays_of(values: Mapping[str, OrtValue]) -> dict[str, np.ndarray]:
-    """Return the arrays of values by name.
+    """Return the arrays of a mapping of values by name.
 
     Raises
     ------
     InputError
-        If one is no OrtValue, or they do not stand by name.
+        If one is not an OrtValue, or they are not given as a mapping.
     """
     if not isinstance(values, Mapping):
         raise InputError(f"expected a dict of OrtValues by name, got {type(values).__name__}")
@@ -182,12 +182,12 @@ def _checked(array: object) -> np.ndarray:
 
 
 def checked_shape(shape: object, dtype: np.dtype) -> tuple[int, ...]:
-    """Return the shape of an array of ``dtype`` that numpy can make.
+    """Return the shape as a tuple, if numpy can make an array of ``dtype`` with it.
 
     Raises
     ------
     InputError
-        If it is none: no sequence of integers of at least 0, or of too many elements.
+        If it is not a sequence of integers of at least 0, or has too many elements.
     """
     try:
         sizes = tuple(map(index, shape))  # type: ignore[call-overload]
@@ -203,18 +203,18 @@ def checked_shape(shape: object, dtype: np.dtype) -> tuple[int, ...]:
 
 
 def check_device(device_type: object) -> None:
-    """Refuse devices other than the CPU."""
+    """Raise an error for devices other than the CPU."""
     if not is_one_of(device_type, ("cpu",)):
         raise InputError(f"device_type: expected 'cpu', got {device_type!r}")
 
 
 def element_dtype(element_type: npt.DTypeLike | int | None) -> np.dtype:
-    """Return the numpy dtype of what numpy or ONNX (a number) calls an element type.
+    """Return the numpy dtype of an element type, given as for numpy or as ONNX's number.
 
     Raises
     ------
     InputError
-        If there is none here.
+        If there is no such type here.
     """
     try:
         known = _DTYPES[element_type] if isinstance(element_type, int) else element_type

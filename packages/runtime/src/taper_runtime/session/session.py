@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A plan, ready to run: what a session offers, but for ONNX Runtime's further methods.
+    """Plan that is ready to run; it lacks only some methods of ONNX Runtime's.
 
-    :class:`taper_runtime.InferenceSession`, which has them too, says how one is opened.
+    :class:`taper_runtime.InferenceSession` adds those, and describes how a session is opened.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Session:
         providers: tuple[str, ...],
         model: str | None,
     ) -> None:
+        """Read the plan, compile its default entry, and make what the entries share."""
         check_device(options)
         self._options, self._providers = options, providers
         self._path, self._model = absolute_path(source), model
@@ -76,7 +77,8 @@ class Session:
         self._threads = thread_count(options.intra_op_num_threads)
         self._pool, self._log = make_pool(options), RunLog()
         self._default = self._compile(self.plan.entry())
-        self._entries: dict[str, SessionEntry] = {}  # of the others, once they have been asked for
+        # all but the default one, compiled when first asked for
+        self._entries: dict[str, SessionEntry] = {}
         self._recording: RecordingExecutor | None = None
         if options.enable_profiling:
             from taper_runtime.reports.node_times import RecordingExecutor
@@ -105,11 +107,11 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Have no further run begin, and free the memory that runs need.
+        """Let no further run begin, and free the memory that runs need.
 
-        Runs that have begun, those that wait for their turn among them, go on to their end, and
-        their memory is freed then; this does not wait for them. Whoever runs the session later gets
-        a TaperError. A session that nobody refers to needs no close.
+        Runs that have begun, including those that wait for their turn, go on to their end, and
+        their memory is freed then; this method does not wait for them. A later run raises a
+        TaperError. A session without references needs no close.
         """
         self._log.closed = True
         self._pool.close()
@@ -117,14 +119,14 @@ class Session:
             self._background.close()
 
     def stats(self) -> Stats:
-        """Return what the session has done so far: runs, errors, times, frames, memory."""
+        """Return statistics of the session: runs, errors, times, frames, memory."""
         from taper_runtime.session.stats import read_stats
 
         packed = sum(self.plan.constants[name].nbytes for name in self._packed)
         return read_stats(self._log, self._pool, self._default.executor, packed)
 
     def __repr__(self) -> str:
-        """One line: the path, inputs, outputs and threads."""
+        """Show the path, inputs, outputs and threads in one line."""
         from taper_runtime.session.modelmeta import brief
 
         tensors = self.plan.tensors
@@ -138,7 +140,7 @@ class Session:
 
     # not __reduce__, so that subclasses may have their own __getstate__
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to open the session.
+        """Return the state that another process needs to open the session.
 
         Raises
         ------
@@ -161,7 +163,7 @@ class Session:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the session anew."""
+        """Open the session again."""
         options = state["options"]
         with ended_by(options.load_check()):
             self._open(state["path"], options, state["providers"], state["model"])
@@ -196,16 +198,16 @@ class Session:
 
     @property
     def entry_names(self) -> list[str]:
-        """Names of the plan's entries: what ``entry`` of :meth:`run` may be, the default first."""
+        """Return the names of the plan's entries, the default one first; :meth:`run` takes them."""
         return list(self.plan.entry_names)
 
     def _entry(self, name: str | None) -> SessionEntry:
-        """Return an entry; one that is not the default is compiled when it is first asked for."""
+        """Return an entry; compile it at first, unless it is the default one."""
         if name is None or is_one_of(name, (self.plan.default,)):
             return self._default
         if is_one_of(name, self._entries):
             return self._entries[name]
-        made = self._compile(self.plan.entry(name))  # which refuses what is no name
+        made = self._compile(self.plan.entry(name))  # raises for an unknown name
         entry = self._entries.setdefault(name, made)
         if self._weights:
             try:
@@ -221,7 +223,7 @@ class Session:
 
     @property
     def weights(self) -> SessionWeights:
-        """The parameters and buffers, which can be replaced where the plan was exported so.
+        """Return the parameters and buffers; they can be replaced if the export allowed it.
 
         See :class:`taper_runtime.session.weight_swap.SessionWeights`.
         """
@@ -230,18 +232,18 @@ class Session:
                 SessionWeights,  # imports threading
             )
 
-            # of threads that come here at once, one gives the session its weights
+            # if several threads get here at once, one sets the session's weights
             made = SessionWeights(self.plan, self._swap, self._options.bfloat16)
             self._weights.setdefault("all", made).again()
         return self._weights["all"]
 
     def _swap(self, plan: Plan, generation: int) -> TaperError | None:
-        """Let the runs that begin from now on use the constants of ``plan``."""
+        """Let runs that begin from now on use the constants of ``plan``."""
         from taper_runtime.session.weight_swap import swap_constants
 
         entries = dict(self._entries)
         plans = [*map(plan.entry, entries), plan.entry()]
-        # the last may record, once nothing can fail
+        # the default entry may record: it comes last, once nothing can fail
         error = swap_constants([*entries.values(), self._default], plans, generation)
         self.plan = plan
         return error
@@ -249,8 +251,8 @@ class Session:
     def kernel_kinds(self) -> dict[str, tuple[str, ...]]:
         """Return the nodes, by their first outputs, that each kind of kernel computes.
 
-        The kinds are "native", "user", "numpy", "delegate", and "view" of nodes that are nothing to
-        compute. Of the sizes of the last run, where they vary.
+        The kinds are "native", "user", "numpy", "delegate", and "view" for nodes that compute
+        nothing. If sizes vary, this describes the last run's sizes.
         """
         from taper_runtime.session.kernel_kinds import kernel_kinds
 
@@ -258,7 +260,7 @@ class Session:
 
     @property
     def state_names(self) -> list[str]:
-        """Names of the tensors that live across runs: buffers that the module writes to."""
+        """Return the names of the tensors kept between runs: buffers that the module writes to."""
         return [] if self._state is None else list(self._state.names)
 
     def get_state(self, name: str) -> np.ndarray:
@@ -293,10 +295,10 @@ class Session:
             self._states().reset(name)
 
     def new_state(self) -> State:
-        """Return a state of its own for one more sequence, which :meth:`run` takes (``state=``).
+        """Return a separate state for one more sequence, to pass to :meth:`run` as ``state``.
 
-        It begins with the values that the plan was exported with. Weights, kernels and arenas are
-        the session's.
+        It begins with the values that the plan was exported with. It shares the session's weights,
+        kernels and arenas.
 
         Raises
         ------
@@ -306,7 +308,7 @@ class Session:
         return self._states().new()
 
     def _given_states(self, given: object) -> State | Sequence[State]:
-        """Check what a run is given as its state or states."""
+        """Check the state or states that a run is given."""
         from taper_runtime.session.state import check_states
 
         return check_states(given, self._states())
@@ -328,46 +330,48 @@ class Session:
     ) -> list[np.ndarray]:
         """Run the plan once. Many threads may call this at once; the GIL is released.
 
-        Where the plan has state, a run begins with what the last one over that state left, and runs
-        over one state take turns. A run that raises leaves its states as they were.
+        If the plan has state, a run begins with the values that the last run with that state left.
+        Runs with the same state take turns. A run that raises leaves its states as they were.
 
         Parameters
         ----------
         output_names : sequence of str or None
-            Which outputs to return; None or none for all in order.
+            The outputs to return; None or an empty sequence returns all in order.
         input_feed : mapping of str to numpy.ndarray
-            One array per input, of exactly its dtype and shape; dims that vary have any size in
-            their variable's range, the same in all inputs. Arrays that are not C-contiguous
-            are copied; nothing is converted. Complex numbers may also come as reals, with their
-            real and imaginary parts along a last axis of 2, and bfloat16 in each of the ways that
-            :attr:`SessionOptions.bfloat16` names.
+            One array per input, of exactly its dtype and shape. Dims that vary may have any size in
+            their variable's range, the same in all inputs. Arrays that are not C-contiguous are
+            copied; no dtype is converted. Complex numbers may also be given as reals, with the
+            real and imaginary parts along a last axis of length 2, and bfloat16 in each of the
+            forms that :attr:`SessionOptions.bfloat16` names.
         run_options : RunOptions, optional
         out : mapping of str to numpy.ndarray, optional
-            Arrays to write outputs into, by output name, without a copy: C-contiguous, writable, of
-            exactly the output's dtype and shape, apart from every input.
+            Arrays to write outputs into, by output name, without a copy. They must be C-contiguous
+            and writable, have exactly the output's dtype and shape, and share no memory with an
+            input.
         entry : str, optional
-            Which of the plan's entries to run; the default one unless given. All share the state.
-            What an entry needs is prepared at its first run, which is not profiled.
+            The plan's entry to run, by default the default one. All entries share the state. An
+            entry is prepared at its first run, which is not profiled.
         state : State or sequence of State, optional
-            Of :meth:`new_state`: what the run reads and writes in place of the session's own state.
-            Several are a batch: row ``i`` of the inputs reads and writes state ``i``. The plan's
-            states need a dim for that, which varies with the batch. The bits of a row are those of
-            a run of that row alone where :meth:`.Plan.report` calls the batch's items independent.
+            A state from :meth:`new_state`, which the run reads and writes in place of the session's
+            own. Several states form a batch: row ``i`` of the inputs reads and writes state
+            ``i``. For that, the plan's states need a dim that varies with the batch. If
+            :meth:`.Plan.report` calls the batch's items independent, each row has the same bits
+            as in a run of that row alone.
 
         Returns
         -------
         list of numpy.ndarray
-            Fresh arrays, or those of ``out``.
+            Fresh arrays, or the arrays given in ``out``.
 
         Raises
         ------
         InputError
-            On a missing, unknown or unfit input or ``out``, an unknown output name or entry, states
-            of another session, twice the same, more or fewer than rows or without a dim for them,
-            or an argument of another type.
+            If an input or an array in ``out`` is missing, unknown or does not fit; if an output
+            name or entry is unknown; if states are of another session, are given twice, are not as
+            many as rows, or have no dim for them; or if an argument has a wrong type.
         StoppedError
-            If ``run_options.terminate`` is set, before or during the run, or it takes longer than
-            ``run_options.timeout_s``.
+            If ``run_options.terminate`` is set before or during the run, or the run takes longer
+            than ``run_options.timeout_s``.
         TaperError
             If the session is closed.
         """
@@ -400,18 +404,18 @@ class Session:
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the plan as the module is called: the same arguments, the same structure returned.
+        """Run the plan as the module is called, with the same structure of arguments and results.
 
-        Arguments nest as in the export, positional and named ones alike: arrays in place of
-        tensors, numbers where a number varies, and the values that became part of the plan. All
-        arrays are checked as :meth:`run` checks them, those that the plan does not read too. Of a
-        result, mappings are dicts, and named tuples are of a class of the same name and fields.
+        Positional and named arguments are nested as in the export: with arrays in place of tensors,
+        numbers where a number varies, and the same values where a value became part of the plan.
+        All arrays are checked as by :meth:`run`, also those that the plan does not read. In the
+        result, mappings are dicts, and named tuples have a class of the same name and fields.
 
         Raises
         ------
         InputError
-            If something is missing, extra, of another kind, or another value than the one that
-            became part of the plan: it names the path, as ``args[0]["mask"][2]``; or as
+            If something is missing, extra, of another kind, or differs from a value that became
+            part of the plan; the message names the path, such as ``args[0]["mask"][2]``. Also as
             :meth:`run`.
         """
         return self.call(args, kwargs)
@@ -425,7 +429,7 @@ class Session:
         entry: str | None = None,
         state: State | Sequence[State] | None = None,
     ) -> Any:
-        """Run an entry of the plan as its module is called; see :meth:`__call__`.
+        """Run an entry of the plan like its module; see :meth:`__call__`.
 
         Parameters
         ----------
@@ -463,7 +467,7 @@ class Session:
         return self._entry(entry).calls.samples()
 
     def _begin(self, run_options: object) -> Stop | None:
-        """Check a run's options, and log that it begins; return what may end it."""
+        """Check a run's options and log that it begins; return the Stop that may end it, if any."""
         least, tag, stop = self._severity, self._options.logid, None
         if run_options is not None:
             if not isinstance(run_options, RunOptions):

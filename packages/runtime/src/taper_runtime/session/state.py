@@ -1,4 +1,4 @@
-"""Keep state between runs: the buffers that a module writes to, and its generator."""
+"""Keep state between runs: the buffers that a module writes to, and its random generator."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 
 class State:
-    """One sequence's state: what the runs that are given it read and leave to the next.
+    """State of one sequence, which runs read and write.
 
-    Every session has one, which a run takes unless it is given another. ``session.new_state()``
-    makes more. Runs over one state take turns; runs over different states go on at the same time.
-    A run that fails leaves its states as they were.
+    Every session has one, which a run uses unless it is given another. ``session.new_state()``
+    makes more. Runs with the same state take turns; runs with different states go on at the same
+    time. A run that fails leaves its states as they were.
 
-    The generator of random numbers is a state too, though nobody is shown it. Where it has no seed,
-    and in a run with a seed of its own, the run has a generator of its own; such runs take turns
-    only for other states.
+    The random generator is a state too, which users do not see. If it has no seed, or a run has a
+    seed of its own, the run uses a generator of its own; such runs take turns only because of other
+    states.
 
     Attributes
     ----------
     names : tuple of str
-        The states that users see. A tensor whose first value has no dim that varies is of that
-        shape; along a batch of any size it holds one row.
+        The states that users see. If the first value of a state has no dim that varies, the state
+        has that shape; along a batch dim of any size it holds one row.
     """
 
-    # A tensor that all entries write in place has one array. The others have two: a run reads one
+    # A state that all entries write in place has one array. The others have two: a run reads one
     # and writes the other, then they change places.
 
     def __init__(self, plan: Plan, seed: int | None = None, bfloat16: str = BFLOAT16[0]) -> None:
@@ -67,13 +67,13 @@ class State:
         self.reset()
 
     def new(self) -> State:
-        """Return a state of the same session that begins with the exported values."""
+        """Return a new state of the same session, with the exported values."""
         other = copy(self)
         other._begin(self._arrays, self._spare)
         return other
 
     def get(self, name: str) -> np.ndarray:
-        """Return a copy of one tensor's present value.
+        """Return a copy of a state's present value.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class State:
         return to_user(spec, value, self._bfloat16)
 
     def set(self, name: str, array: np.ndarray) -> None:
-        """Give one tensor a value, of exactly its dtype and shape; it is copied.
+        """Give a state a value of exactly its dtype and shape, which is copied.
 
         Raises
         ------
@@ -109,17 +109,17 @@ class State:
             self._arrays[name][...] = checked
 
     def copy(self) -> dict[str, np.ndarray]:
-        """Return copies of all tensors, the generator's too, as one run left them."""
+        """Return copies of all states, including the generator, as one run left them."""
         with self._turn.take():
             return {name: array.copy() for name, array in self._arrays.items()}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`copy` of this or another state returned.
+        """Continue from the values that :meth:`copy` of this or another state returned.
 
         Raises
         ------
         InputError
-            If it is not that of a state of such a plan.
+            If they are not those of a state of such a plan.
         """
         if not isinstance(arrays, Mapping):
             raise InputError(f"states: expected a dict, got {type(arrays).__name__}")
@@ -132,7 +132,7 @@ class State:
                 self._arrays[name][...] = array
 
     def reset(self, name: str | None = None) -> None:
-        """Give one tensor, or all, the value it was exported with; to all belongs the generator.
+        """Give a state, or all including the generator, the value that it was exported with.
 
         Raises
         ------
@@ -161,37 +161,37 @@ class State:
 
     @property
     def rows(self) -> int:
-        """The rows of a batch that it holds."""
+        """Return how many rows of a batch it holds."""
         return 1
 
     def take(self, stop: Stop | None) -> Taken:
-        """Return what has the state's turn for the length of a ``with`` statement."""
+        """Return a context manager that holds the state's turn."""
         return self._turn.take(stop)
 
     def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what a run reads; it writes to those that the plan writes in place."""
+        """Return the arrays that a run reads, and writes where the plan writes them in place."""
         return self._arrays
 
     def following(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Return what a run writes, of states that it does not write in place."""
+        """Return the arrays that a run writes, for states that it does not write in place."""
         return self._spare
 
     def advance(self, names: Sequence[str]) -> None:
-        """Let what the run has written be the present value."""
+        """Make the values that the run has written the present ones."""
         for name in names:
             swapped = self._spare[name], self._arrays[name]
             self._arrays[name], self._spare[name] = swapped
 
 
 class StateRows:
-    """Several states as one, a row each: present values are put together, results taken apart.
+    """Several states as one batch, a row each.
 
     Parameters
     ----------
     states : sequence of State
         Different ones, of one session.
     axes : mapping of str to int
-        Of the states that a run has: which axis counts rows.
+        For each state of the run, the axis that counts rows.
     """
 
     def __init__(self, states: Sequence[State], axes: Mapping[str, int]) -> None:
@@ -202,13 +202,14 @@ class StateRows:
 
     @property
     def rows(self) -> int:
-        """Return how many there are."""
+        """Return how many states there are."""
         return len(self._states)
 
     def take(self, stop: Stop | None) -> Taken:
-        """Return what has the turn of all for the length of a ``with`` statement."""
+        """Return a context manager that holds the turns of all states."""
         turns = [state._turn for state in self._states]
-        return Taken(sorted(turns, key=id), stop)  # in one order: no two wait for each other
+        # always in the same order, so that no two runs wait for each other
+        return Taken(sorted(turns, key=id), stop)
 
     def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See :meth:`State.present`."""
@@ -229,14 +230,14 @@ class StateRows:
             for row, arrays in enumerate(found):
                 part = whole.take([row], self._axes[name]) if self._axes[name] else None
                 arrays[name] = whole[row : row + 1] if part is None else part
-        # in C, which no signal interrupts: all states get their values, or none
+        # in C, which no signal interrupts, so that either all states get their values or none
         deque(map(dict.update, [state._arrays for state in self._states], found), maxlen=0)
 
 
 def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    """Return rows side by side: without a copy where the last run left them so.
+    """Return rows joined along an axis, without a copy if the last run left them adjacent.
 
-    A row that is the first axis is a view of the array that the run has written.
+    A row along the first axis is a view of the array that the run has written.
     """
     whole = parts[0].base
     if axis == 0 and whole is not None and len(whole) == len(parts):
@@ -255,7 +256,7 @@ def _address(array: np.ndarray) -> int:
 
 
 class _Count(NamedTuple):
-    """A dim of an input that tells how many rows there are: ``factor * rows + addend``."""
+    """Dim of an input that counts the rows: ``factor * rows + addend``."""
 
     name: str
     place: int
@@ -265,12 +266,12 @@ class _Count(NamedTuple):
 
 
 def check_states(given: object, own: State) -> State | Sequence[State]:
-    """Return what a run is given as its state, if it is of the session whose state is ``own``.
+    """Return a run's state or states, after checking that they belong to the session of ``own``.
 
     Raises
     ------
     InputError
-        If it is no state, or states, of that session, or one is there twice.
+        If they are not states of that session, or one is given twice.
     """
     states: Sequence[Any] = given if isinstance(given, (list, tuple)) else [given]
     for state in states:
@@ -285,7 +286,7 @@ def check_states(given: object, own: State) -> State | Sequence[State]:
 
 
 class EntryStates:
-    """The states that the runs of one entry read and write.
+    """Access to the states that the runs of one entry read and write.
 
     Parameters
     ----------
@@ -316,16 +317,16 @@ class EntryStates:
         ----------
         executor : Executor
         state : State or sequence of State
-            Different ones, a row of the batch each.
+            Distinct states, one for each row of the batch.
         inputs, out, stop
-            As :meth:`.Executor.run` takes them, without states.
+            As for :meth:`.Executor.run`, without states.
         seed : int, optional
-            Of this run's random numbers alone.
+            A seed for the random numbers of this run alone.
 
         Raises
         ------
         InputError
-            As :meth:`.Executor.run`, or if several states cannot be a batch.
+            As :meth:`.Executor.run`, or if several states cannot form a batch.
         """
         plan = self._plan
         count = len(plan.outputs)
@@ -352,7 +353,7 @@ class EntryStates:
         return outputs[:count]
 
     def _batch_axes(self, own: Mapping[str, object]) -> dict[str, int]:
-        """Return the axis of each state that counts rows, where all have one."""
+        """Return the axis of each state that counts rows, if all states have one."""
         if self._generator is not None and not own:
             raise InputError(
                 "state: expected one State, as all rows of a batch draw from one generator; "
@@ -370,7 +371,7 @@ class EntryStates:
 
 
 def _doubled(plan: Plan) -> list[str]:
-    """Return the states that a run writes elsewhere than it reads them."""
+    """Return the states that a run does not write in place."""
     return [name for name in plan.states if not plan.is_in_place(name)]
 
 
@@ -381,7 +382,7 @@ def _batch_axis(plan: Plan, state: str) -> int | None:
 
 
 def _counts(plan: Plan, axes: Mapping[str, int | None]) -> list[_Count]:
-    """Return where the inputs say how many rows there are."""
+    """Return the dims of inputs from which the number of rows can be read."""
     varying = [(name, axis) for name, axis in axes.items() if axis is not None]
     if not varying:
         return []
@@ -400,7 +401,7 @@ def _check_count(at: _Count, array: object, rows: int) -> None:
     """Check that an input has as many rows as there are states."""
     shape = getattr(array, "shape", ())
     if len(shape) <= at.axis:
-        return  # the executor says what is wrong
+        return  # the executor reports what is wrong
     got, rest = divmod(shape[at.axis] - at.addend, at.factor)
     if got != rows and not rest:
         raise InputError(

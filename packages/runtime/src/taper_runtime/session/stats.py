@@ -1,4 +1,4 @@
-"""Count what a session has done so far: ``session.stats()``."""
+"""Collect statistics of a session: ``session.stats()``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._run import RunLog
     from taper_runtime.executor.executor import Executor
 
-#: What a percentile is called, and the share of runs that took no longer.
+#: The name of each percentile, and the share of runs that took no longer.
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
@@ -23,9 +23,9 @@ class RunTimes(NamedTuple):
     Attributes
     ----------
     runs : int
-        Of how many: at most 1024.
+        Number of runs: at most 1024.
     p50_s, p95_s, p99_s : float
-        Seconds that half of them, 95% and 99% took at most; 0 where there was none.
+        Seconds that half of them, 95% and 99% took at most; 0 if there was no run.
     """
 
     runs: int
@@ -35,22 +35,22 @@ class RunTimes(NamedTuple):
 
 
 class FrameStats(NamedTuple):
-    """The frames of a session; each concurrent run uses one.
+    """Statistics of a session's frames; each concurrent run uses one frame.
 
     Attributes
     ----------
     created : int
-        Made so far.
+        Frames made so far.
     in_use, idle : int
-        There are now, with a run and without.
+        Frames that exist now, used by a run and unused.
     peak : int
-        The most that were in use at once.
+        The most frames in use at once.
     waits : int
-        Runs that had to wait for one.
+        Runs that had to wait for a frame.
     waited_s : float
-        Seconds that they waited.
+        Seconds that runs waited.
     arena_bytes : int
-        Memory for what runs compute, of all frames.
+        Memory of all arenas of all frames.
     """
 
     created: int
@@ -68,20 +68,19 @@ class Stats(NamedTuple):
     Attributes
     ----------
     runs, errors : int
-        Runs that have ended, and runs that raised, those refused before they began among them.
+        Runs that have ended, and runs that raised, including those refused before they began.
     times : RunTimes
     frames : FrameStats
     fallback_nodes : int
-        Nodes that numpy computes for want of a kernel, of the default entry, for the last sizes.
+        Nodes of the default entry without a kernel, which numpy computes, for the last run's sizes.
     weights_version : int
         Of the weights that the next run reads.
     packed_bytes : int
         Memory of the process for weights that were packed, or otherwise computed, when the session
         was opened. Sessions of one Plan share it, each of which tells all of it.
     memory_planning : mapping or None
-        Where runs compute sizes: ``plan_version``, how many plans of memory were made;
-        ``outgrown``, how often a tensor had no place in the newest; ``slab_bytes``;
-        ``bytes_by_algorithm``.
+        If runs compute sizes: ``plan_version``, how many layouts of memory were made; ``outgrown``,
+        how often a tensor did not fit its place; ``slab_bytes``; ``bytes_by_algorithm``.
     """
 
     runs: int
@@ -94,12 +93,12 @@ class Stats(NamedTuple):
     memory_planning: Mapping[str, Any] | None
 
     def prometheus(self, **labels: str) -> str:
-        """Return the numbers in Prometheus' text format, version 0.0.4.
+        """Return the statistics in Prometheus' text format, version 0.0.4.
 
         Parameters
         ----------
         **labels : str
-            On every line, such as ``model="minilm"``.
+            Labels for every line, such as ``model="minilm"``.
         """
         return "".join(_lines(self, labels))
 
@@ -127,7 +126,7 @@ def read_stats(log: RunLog, pool: FramePool, executor: Executor, packed_bytes: i
 
 
 def _times(seconds: list[float]) -> RunTimes:
-    """Return the nearest-rank percentiles."""
+    """Return percentiles of the times, by nearest rank."""
     ordered = sorted(seconds) or [0.0]
     ranks = (-int(-share * len(ordered) // 1) for share in _QUANTILES.values())
     return RunTimes(len(seconds), *(ordered[max(rank, 1) - 1] for rank in ranks))
@@ -152,6 +151,7 @@ _METRICS = {
 
 
 def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of each metric in Prometheus' text format."""
     frames = stats.frames
     plain = (
         stats.runs,
@@ -179,7 +179,7 @@ def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def _text(labels: Mapping[str, str]) -> str:
-    """Return labels in braces, their values escaped."""
+    """Return labels in braces, with their values escaped."""
     if not labels:
         return ""
     values = {

@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.entry import SessionEntry
 
-#: Arrays by name, the path of a file, or what gives the array of a weight.
+#: Arrays by name, the path of a file, or a function that returns the array of a weight.
 Source = Mapping[str, np.ndarray] | str | os.PathLike[str] | Callable[[str, WeightSpec], np.ndarray]
 
 _ZIP = b"PK\x03\x04"  # the first bytes of a PT2 archive
 
 _FIXED = "the plan's weights are fixed: export the module with weights='replaceable'"
 
-_versions = count(1)  # of all sessions of the process
+_versions = count(1)  # shared by all sessions of the process
 
 
 class SessionWeights:
-    """The parameters and buffers of a session's plan, by their names in the state dict.
+    """Parameters and buffers of a session's plan, by their names in the state dict.
 
-    Weights are one set, which a run sees whole: a run that has begun when the set is replaced ends
-    with the old one, the next run begins with the new one. What follows from weights is computed
-    anew before any run sees them, with the bits that an export of the new ones has. Any failure
-    leaves the set as it was. Many threads may call this at once, and run meanwhile.
+    The weights are replaced as one set: a run that has begun ends with the old set, and the next
+    run begins with the new one. Constants computed from weights are computed again before any run
+    uses the new set, with the same bits as in an export of the new weights. After any failure the
+    old set stays. Many threads may use this at the same time, also during runs.
 
-    Made by :attr:`taper_runtime.InferenceSession.weights`.
+    :attr:`taper_runtime.InferenceSession.weights` makes this.
 
     Parameters
     ----------
     plan : Plan
-        With all its constants.
+        A plan with all its constants.
     swap : callable
-        Lets the runs that begin from now on use the constants of another plan, which differs in
-        nothing but values. It raises where these stay; it returns an error that came too late.
+        Lets runs that begin from now on use the constants of another plan, which differs only in
+        values. If it raises, the old constants stay; it returns an error that came too late.
     bfloat16 : str
-        As what users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
+        The form in which users get bfloat16; see :attr:`taper_runtime.SessionOptions.bfloat16`.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class SessionWeights:
 
     @property
     def version(self) -> int:
-        """A number of this set of weights: larger than that of any set of the process before it."""
+        """Return this set's version: larger than that of any earlier set of the process."""
         return self._version
 
     def names(self, kind: str | None = None) -> list[str]:
-        """Return the names of the weights, of tied ones the first.
+        """Return the names of the weights; for tied weights, the first name.
 
         Parameters
         ----------
         kind : str, optional
-            ``"parameter"``, ``"buffer"``, or ``"constant"``: what others are combined with, which
-            stays.
+            ``"parameter"``, ``"buffer"``, or ``"constant"``: a value that is combined with the
+            others and cannot be replaced.
 
         Raises
         ------
@@ -105,20 +105,20 @@ class SessionWeights:
         return [name for name, spec in self._plan.weights.items() if kind in (None, spec.kind)]
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a weight has this name, which may be any of a tied one."""
+        """Return whether a weight has this name; a tied weight has several."""
         return name in self._names
 
     def __len__(self) -> int:
-        """Return how many weights there are, a tied one counted once."""
+        """Return how many weights there are; tied weights count as one."""
         return len(self._plan.weights)
 
     def get(self, name: str) -> np.ndarray:
-        """Return the present value of a weight, which cannot be written to.
+        """Return the present value of a weight, as a read-only array.
 
         Raises
         ------
         InputError
-            If there is no such weight, or no constant is made from it: then nothing keeps it.
+            If there is no such weight, or no constant depends on it, so that its value is not kept.
         """
         spec = self._spec(name)
         values = weight_values(self._plan)
@@ -132,15 +132,15 @@ class SessionWeights:
         return read_only(to_user(spec, value, self._bfloat16))
 
     def validate(self, weights: Mapping[str, np.ndarray], strict: bool = True) -> None:
-        """Check what :meth:`load` would be given.
+        """Check weights as :meth:`load` does, without loading them.
 
         Parameters
         ----------
         weights : mapping of str to numpy.ndarray
-            Each of exactly the weight's dtype and shape; bfloat16 in each of the ways that
+            Each has exactly the weight's dtype and shape; bfloat16 may have any of the forms that
             :attr:`taper_runtime.SessionOptions.bfloat16` names.
         strict : bool
-            Whether every weight that the plan needs has to be there, and nothing else.
+            Whether every weight that the plan needs must be given, and no others.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class SessionWeights:
         self._checked(weights, flag("strict", strict))
 
     def load(self, source: Source, strict: bool = True) -> None:
-        """Read weights into a shadow set, which no run sees before :meth:`commit`.
+        """Read weights into a shadow set, which no run uses before :meth:`commit`.
 
         Parameters
         ----------
@@ -163,17 +163,17 @@ class SessionWeights:
             a :class:`~taper_runtime.plan.replaceable.WeightSpec` that returns the array, asked for
             every parameter and buffer that the plan needs.
         strict : bool
-            Without it, weights that are missing stay as they are and unknown names are passed over.
+            If False, missing weights stay as they are and unknown names are ignored.
 
         Raises
         ------
         InputError
             Listing everything that is missing, unknown, or of another dtype or shape; or if the
-            plan's weights are fixed. A set that was loaded before stays.
+            plan's weights are fixed. A set that was loaded before stays loaded.
         PlanFormatError
-            If the file is neither, or damaged.
+            If the file is neither of the two kinds, or is damaged.
         OSError
-            If it cannot be read.
+            If the file cannot be read.
         """
         self._check_replaceable()
         checked = self._checked(self._read(source), flag("strict", strict))
@@ -182,16 +182,17 @@ class SessionWeights:
             self._shadow = shadow
 
     def commit(self) -> int:
-        """Let the next runs use what :meth:`load` has read; return the new :attr:`version`.
+        """Let the next runs use the weights that :meth:`load` read; return the new :attr:`version`.
 
         Raises
         ------
         InputError
-            If nothing is loaded, or an op that computes a constant does not allow the values. The
-            session goes on with the weights that it had.
+            If nothing is loaded, or an op that computes a constant refuses the values. The session
+            keeps its old weights.
         KernelError
-            If a server does not take them: likewise. Or if one raises when it is told to commit,
-            which it must not: then the session has the new weights.
+            If a server refuses the weights: then the session keeps its old ones. Also if a server
+            raises when it is told to commit, which it must not do: then the session has the new
+            weights.
         """
         with self._lock:
             if self._shadow is None:
@@ -201,7 +202,7 @@ class SessionWeights:
             return self._ended(late)
 
     def discard(self) -> None:
-        """Forget what :meth:`load` has read, if it has."""
+        """Forget the weights that :meth:`load` has read, if any."""
         with self._lock:
             self._shadow = None
 
@@ -212,12 +213,12 @@ class SessionWeights:
         return self.update_many({name: array})
 
     def update_many(self, weights: Mapping[str, np.ndarray]) -> int:
-        """Replace some weights at once, the others stay; return the new :attr:`version`.
+        """Replace some weights at once and keep the others; return the new :attr:`version`.
 
         Parameters
         ----------
         weights : mapping of str to numpy.ndarray
-            Each of exactly the weight's dtype and shape. They are copied.
+            Each has exactly the weight's dtype and shape. They are copied.
 
         Raises
         ------
@@ -242,14 +243,14 @@ class SessionWeights:
             return {name: values[name] for name in sorted(self._replaced)}
 
     def again(self) -> None:
-        """Swap in the present set once more: for what the session has made since."""
+        """Swap in the present set again, for entries that the session has compiled since."""
         with self._lock:
             self._ended(self._swap(self._plan, self._version))
 
     def _replace(self, given: Mapping[str, np.ndarray]) -> TaperError | None:
-        """Compute what follows from new values, then swap; the lock is held.
+        """Compute the constants that depend on new values, then swap; the caller holds the lock.
 
-        Returns an error that came too late to keep the weights.
+        Return an error that came too late to keep the old weights, if any.
         """
         plan = self._plan
         given = {name: array for name, array in given.items() if name in self._needed}
@@ -267,7 +268,7 @@ class SessionWeights:
         return late
 
     def _ended(self, late: TaperError | None) -> int:
-        """Return the version of the weights, or raise what came too late to keep others."""
+        """Return the version of the weights, or raise an error that came too late to go back."""
         if late is not None:
             raise late
         return self._version
@@ -286,7 +287,7 @@ class SessionWeights:
         return self._plan.weights[self._names[name]]
 
     def _read(self, source: Source) -> Mapping[str, Any]:
-        """Return arrays or :class:`StoredWeight` by name."""
+        """Return arrays or :class:`StoredWeight` objects by name."""
         if isinstance(source, Mapping):
             return source
         if isinstance(source, (str, os.PathLike)):
@@ -307,9 +308,9 @@ class SessionWeights:
     def _checked(
         self, weights: Mapping[str, Any], strict: bool, *, known: bool = False
     ) -> dict[str, np.ndarray]:
-        """Return arrays as they are stored, by first names, or raise with all that is wrong.
+        """Return arrays as stored, by first names, or raise an error that lists all faults.
 
-        With ``known``, names have to be known though some may be missing.
+        With ``known``, all names must be known, but some weights may be missing.
         """
         problems: list[str] = []
         found: dict[str, np.ndarray] = {}
@@ -342,7 +343,7 @@ class SessionWeights:
         return found
 
     def _refusal(self, name: object) -> str:
-        """Return why a name cannot be given a value, empty if it can."""
+        """Return why a weight cannot be given a value, or an empty string if it can."""
         if not isinstance(name, str) or name not in self._names:
             tensor = self._plan.tensors.get(str(name))
             if tensor is not None and tensor.role == "state":
@@ -367,7 +368,7 @@ def _read_file(path: FilePath) -> Mapping[str, StoredWeight]:
 
 
 def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
-    """Return an array of exactly a weight's dtype and shape, complex numbers as pairs."""
+    """Return an array of exactly a weight's dtype and shape, with complex numbers as pairs."""
     dtype = ""  # of an array, its own
     if isinstance(value, StoredWeight):
         dtype, value = value.dtype, value.array
@@ -395,18 +396,18 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 def swap_constants(
     entries: Sequence[SessionEntry], plans: Sequence[Plan], generation: int
 ) -> TaperError | None:
-    """Let the runs of entries that begin from now on use the constants of other plans.
+    """Let runs of entries that begin from now on use the constants of other plans.
 
-    Servers prepare first: one that refuses leaves everything as it was. Returns what one raised
-    that was told to commit, for it is too late then.
+    Servers prepare first: if one refuses, everything stays as it was. Return the error of a server
+    that raised when it was told to commit, because then it is too late to go back.
 
     Parameters
     ----------
     entries : sequence of SessionEntry
     plans : sequence of Plan
-        One for each entry; they differ from those of the entries in nothing but values.
+        One for each entry; they differ from the entries' plans only in values.
     generation : int
-        A number of these constants that no others of the session have.
+        A number for this set of constants, different from that of any other set.
     """
     pairs = [*zip(entries, plans, strict=True)]
     told = [
