@@ -49,7 +49,7 @@ class NarrowSizeError(ExportError):
 
 
 class BatchError(ExportError):
-    """The module's state cannot have a row for each item of a batch."""
+    """Error for a module whose state cannot have a row for each item of a batch."""
 
 
 class ExportWarning(UserWarning):

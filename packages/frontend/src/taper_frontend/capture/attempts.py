@@ -148,6 +148,7 @@ def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None
 def _with_larger_examples(
     request: Request, use: Callable[[CapturedProgram], _T], *, hinted: bool
 ) -> _T:
+    """Capture with dims of size 1 doubled: first all of them, then fewer, at last none."""
     module, args, kwargs, axes, ints, notes, names, *_ = request
     doubled = [axis for axis in axes if axis.size == 1 and axis.varies]
     while True:
@@ -190,7 +191,7 @@ class LargerExample(NamedTuple):
 
 
 def _doubled(request: Request, axes: Sequence[Axis]) -> LargerExample:
-    """Return arguments and states with the rows along these axes twice."""
+    """Return arguments and states with the rows along these axes repeated twice."""
     leaves, spec = tree_flatten((request.args, request.kwargs))
     ints, states = request.ints, request.states
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) or i in ints]

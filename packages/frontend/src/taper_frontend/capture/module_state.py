@@ -83,16 +83,16 @@ class ModuleState:
 
 
 class TensorPlaces:
-    """All places in a module where some of its parameters and buffers stand, attributes too.
+    """Places in a module, also in attributes, where some of its parameters and buffers are.
 
-    A cache that lies in an object beside the module's buffers is such a place, and the list of
-    weights that a recurrent layer keeps.
+    Examples are a cache in an object beside the module's buffers, and the list of weights that a
+    recurrent layer keeps.
 
     Parameters
     ----------
     module : torch.nn.Module
     names : collection of str
-        Of parameters and buffers.
+        Names of parameters and buffers.
     """
 
     def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
@@ -115,7 +115,7 @@ class TensorPlaces:
 
     @contextmanager
     def holding(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Let these tensors, by name, stand there meanwhile; then put all attributes back."""
+        """Put tensors, given by name, in their places for a while; then restore all attributes."""
         before = ModuleAttributes(self._module)
         try:
             for store, key, name in self._registered:
@@ -163,12 +163,12 @@ def steps(value: Any) -> list[tuple[PathStep, Any]] | None:
 
 
 def is_object(value: Any) -> bool:
-    """Whether what has parts has them as fields: it is no dict, list or tuple."""
+    """Return whether a container has fields: it is not a dict, list or tuple."""
     return not isinstance(value, dict | list | tuple)
 
 
 def put(value: Any, path: tuple[PathStep, ...], tensor: torch.Tensor | None) -> Any:
-    """Put a tensor in its place; what holds it stays the same object, which others may have too."""
+    """Put a tensor in its place; its container, which may be shared, stays the same object."""
     if not path:
         return tensor
     (key, _), *rest = path

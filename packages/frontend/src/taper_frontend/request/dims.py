@@ -42,20 +42,21 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 
-#: What the argument is called by which a program is given the states whose dims vary.
+#: Name of the argument that passes states whose dims vary to a program.
 STATES = "taper_states"
 
 
 class Axis(NamedTuple):
-    """One dimension of an input, or of a state, that is to vary.
+    """Dimension of an input or a state that should vary.
 
     Attributes
     ----------
     tensor : int or None
-        Which of the inputs: tensors among the arguments, and ints that vary. None of a state.
+        The index of the input among the tensors and varying ints of the arguments; None for a
+        state.
     axis : int
     input : str
-        The name of the input, or of the buffer that is state.
+        The name of the input, or of the buffer for a state.
     source : str
         torch's name of its size.
     size : int
@@ -79,17 +80,17 @@ class Axis(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The dimension in words."""
+        """Return the dimension in words."""
         kind = "state" if self.tensor is None else "input"
         return f"dimension {self.axis} of {kind} {self.input!r}"
 
     def held_by(self, tensors: Graph | Plan) -> int:
-        """Return its size in a graph or a plan."""
+        """Return the dimension's size in a graph or a plan."""
         name = self.input if self.tensor is None else tensors.inputs[self.tensor]
         return tensors.tensors[name].shape[self.axis]
 
     def captured_by(self, inputs: ProgramInputs) -> Any:
-        """Return its size in a program, as torch has it."""
+        """Return the dimension's size in a captured program, as torch has it."""
         buffers, nodes = inputs.buffers, inputs.nodes
         node = buffers[self.input] if self.tensor is None else nodes[self.tensor]
         return node.meta["val"].shape[self.axis]
@@ -134,10 +135,10 @@ class Dims(NamedTuple):
 def requested_shapes(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> tuple[dict[int, Any], dict[str, Any]]:
-    """Return what ``dynamic_shapes`` of :func:`taper_frontend.export` says of leaves and buffers.
+    """Return the entries of ``dynamic_shapes`` for leaves and for buffers.
 
-    Leaves are those of ``(args, kwargs)``, in order. What is said of names that are no arguments'
-    is said of buffers.
+    The leaves are those of ``(args, kwargs)``, in order. An entry whose name is not an argument's
+    is for a buffer.
 
     Raises
     ------
@@ -247,21 +248,22 @@ def requested_axes(
 def state_axes(
     module: torch.nn.Module, states: Mapping[str, Any], *, are_outputs: bool
 ) -> list[Axis]:
-    """Return the dimensions of a module's buffers that are to vary.
+    """Return the dimensions of a module's buffers that should vary.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Tensors in its plain attributes that are state are buffers too.
+        The module, in which tensors in plain attributes that are state have become buffers.
     states : mapping of str to object
-        Names of buffers, and what is said of each.
+        Names of buffers, with the requested shape of each.
     are_outputs : bool
-        Whether other names may be those of outputs.
+        Whether unknown names may be names of outputs.
 
     Raises
     ------
     ExportError
-        If there is no such buffer, or what is said does not fit it, or is more than one dimension.
+        If there is no such buffer, the request does not fit it, or asks for more than one
+        dimension.
     BatchError
         If the rows of a buffer are not equal along that dimension.
     """
@@ -298,7 +300,7 @@ def state_axes(
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's values, of which NaN equals NaN."""
+    """Return a tensor's values in a form in which NaN equals NaN."""
     x = x.contiguous().resolve_conj().resolve_neg()
     return x.reshape(-1).view(torch.uint8) if x.numel() else x
 
@@ -306,9 +308,10 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 def shapes_by_name(
     dynamic_axes: Mapping[str, Any], inputs: Mapping[int, str]
 ) -> tuple[dict[int, Any], dict[str, Any]]:
-    """Return what ``dynamic_axes`` says of each leaf, and of other names.
+    """Return the entries of ``dynamic_axes`` for leaves, and for other names.
 
-    These are states and outputs. Shapes of outputs follow from the model.
+    The other names are of states and outputs. Shapes of outputs are ignored: the model decides
+    them.
     """
     given = {
         name: dict(axes) if hasattr(axes, "keys") else dict.fromkeys(axes, Dim.AUTO)
@@ -389,14 +392,14 @@ def settle(inputs: ProgramInputs, axes: Sequence[Axis], ints: Sequence[Int] = ()
     ----------
     inputs : ProgramInputs
     axes : sequence of Axis
-        Those that were to vary.
+        The dimensions that should vary.
     ints : sequence of Int
         The ints that vary, in order.
 
     Raises
     ------
     ExportError
-        If one does not that had to.
+        If a required one does not vary.
     """
     dims = Dims({}, frozenset(), [])
     ranged: set[str] = set()
@@ -616,6 +619,7 @@ def limits(factor: int, addend: int, low: int, high: int) -> str:
 
 
 def _axis(tensor: int | None, name: str, source: str, x: torch.Tensor, axis: Any, dim: Any) -> Axis:
+    """Return the Axis for an entry of a user's shapes; raise ExportError if it is invalid."""
     where = f"dynamic_shapes of {'state' if tensor is None else 'input'} {name!r}"
     if type(axis) is not int or not 0 <= axis < x.dim():
         raise ExportError(f"{where}: expected axes of 0 to {x.dim() - 1}, got {axis!r}")

@@ -92,7 +92,7 @@ class Options(NamedTuple):
 
     @property
     def packs_at_open(self) -> bool:
-        """Whether the plan is to have plain weights, which sessions pack."""
+        """Return whether the plan has plain weights, which sessions pack."""
         return self.packing == "at_open"
 
     def fingerprint(self) -> str:

@@ -61,7 +61,7 @@ class Request(NamedTuple):
 
     @property
     def states(self) -> dict[str, torch.Tensor]:
-        """The buffers that have a dimension which is to vary, by name, in order."""
+        """Return the buffers with a dimension that should vary, by name, in order."""
         names = [axis.input for axis in self.axes if axis.tensor is None]
         buffers = dict(self.module.named_buffers(remove_duplicate=False)) if names else {}
         return {name: buffers[name].detach() for name in names}

@@ -142,13 +142,13 @@ class Reference:
         return own | self._first_rows(rows)
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Give the module's buffers these values; rows that a run did not end are as they were."""
+        """Set the values of the module's buffers; rows that a run did not finish keep theirs."""
         for name, buffer in self.module.named_buffers():
             if name not in self._axes:
                 buffer.copy_(buffers[name])
 
     def admits(self, arrays: Sequence[np.ndarray], rows: int = 1) -> bool:
-        """Whether the program holds for inputs of these shapes, fewer perhaps than ranges say.
+        """Return whether the program is valid for inputs of these shapes.
 
         The ranges alone do not say this: torch reports assumptions about unnamed sizes in no other
         way.
@@ -157,7 +157,7 @@ class Reference:
             self._guards = getattr(self._program.module(), "_guards_fn", lambda *leaves: None)
         try:
             self._guards(*self._first_rows(rows).values(), *self._inputs(arrays))
-        except Exception:  # an AssertionError where it says no
+        except Exception:  # an AssertionError means that it is not
             return False
         return True
 

@@ -119,7 +119,7 @@ def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
 
 
 def _is_equal(a: Any, b: Any) -> bool:
-    """Whether two items of a field are equal, arrays in all bytes."""
+    """Return whether two items of a field are equal; arrays must have equal bytes."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
     return bool(a == b)

@@ -77,8 +77,8 @@ def replaceable(
     weights : sequence of Parameter
         The weights that a session may replace, used or not.
     packed : bool
-        Whether the other packed constants have recipes too, over the plain weights before the PACK.
-        Such a plain weight is a constant of the program, which a session cannot replace.
+        Whether other packed constants also get recipes, which start from the plain weights before
+        the PACK. Such a plain weight is a constant of the program, which a session cannot replace.
     """
     names = _Names(weights)
     derived: dict[str, tuple[RecipeStep, ...]] = {}
@@ -101,7 +101,7 @@ def replaceable(
 
 
 def _is_packed(constant: Constant) -> TypeGuard[Derived]:
-    """Whether a constant is computed in the format of a packed weight."""
+    """Return whether a constant is computed in the format of a packed weight."""
     return isinstance(constant, Derived) and is_packed(constant.type)
 
 
@@ -119,11 +119,11 @@ class _Names:
         self._taken = {name for weight in weights for name in weight.names}
 
     def __contains__(self, constant: Constant) -> bool:
-        """Whether a constant is a leaf that has a name."""
+        """Return whether a constant is a leaf that has a name."""
         return constant.identity in self._names
 
     def of(self, leaf: Constant, new: str) -> str:
-        """Return the name of a leaf; ``new`` is that of one without, unless it is a parameter."""
+        """Return the name of a leaf; a leaf without one gets ``new``, unless it is a parameter."""
         if leaf not in self:
             base = leaf.names[0] if isinstance(leaf, Parameter) else new
             name, count = base, 1
