@@ -148,7 +148,7 @@ class Executor(ABC):
     @property
     @abstractmethod
     def steps(self) -> list[tuple[Site, KernelName]]:
-        """The nodes that :meth:`profile` times, in order, each with its kernel's name.
+        """Return the nodes that :meth:`profile` times, in order, each with its kernel's name.
 
         The name is "numpy" for a node without a kernel. Nodes in blocks follow the node that has
         the blocks. If sizes vary, this describes the last run's sizes.

@@ -34,11 +34,11 @@ class MemoryUse(NamedTuple):
     intermediates : int
         Bytes of all that executed nodes compute, without outputs, if no tensors shared memory.
     weights : int
-        Of the values that the plan has: weights, those that replaceable ones are computed from
-        too, and where state begins.
+        Bytes of the values that the plan has: weights, also those from which replaceable ones are
+        computed, and initial states.
     packed : int
-        Of the constants that it lacks: weights that each session packs, or otherwise computes, when
-        it is opened.
+        Bytes of the constants that the plan lacks: weights that each session packs, or otherwise
+        computes, when it is opened.
     sizes : mapping of str to int
         The values of the size variables for which this holds.
     """

@@ -1,8 +1,8 @@
 """Choose the formats of weights that are packed when a session is opened.
 
-A recipe that ends in a PACK says from which plain weight a packed one is made, and in which format.
-The kernels of another CPU, or other sizes, may be faster with another format: of those that all
-readers of the weight take, the one with the least estimated time is taken.
+A recipe that ends in a PACK tells from which plain weight a packed one is made, and in which
+format. On another CPU, or for other sizes, another format may be faster. Of the formats that all
+readers of the weight accept, the one with the least estimated time is chosen.
 """
 
 from __future__ import annotations
@@ -56,17 +56,16 @@ def opened(plan: Plan, dispatch: Dispatch, *, fold: bool, packs: bool, other_bit
     dispatch : Dispatch
         What computes nodes.
     fold : bool
-        Whether all constants with a recipe are computed, rather than those alone that the plan
-        lacks.
+        Whether to compute all constants with a recipe, rather than only those that the plan lacks.
     packs : bool
-        Whether weights are packed for this machine: see :func:`packed_for_machine`.
+        Whether to pack weights for this machine: see :func:`packed_for_machine`.
     other_bits : bool
-        As :func:`packed_for_machine` takes it.
+        As for :func:`packed_for_machine`.
 
     Raises
     ------
     InputError
-        If the plan lacks what that needs, or an op does not allow the values of the weights.
+        If the plan lacks the plain weights for that, or an op refuses the values of the weights.
     """
     if fold and not plan.weights:
         raise InputError(
@@ -86,7 +85,7 @@ def opened(plan: Plan, dispatch: Dispatch, *, fold: bool, packs: bool, other_bit
 
 
 def made_at_open(plan: Plan, stored: Mapping[str, np.ndarray]) -> frozenset[str]:
-    """Return the constants that :func:`opened` computed: ``stored`` are those of before."""
+    """Return the constants that :func:`opened` computed, given those ``stored`` before."""
     return frozenset(
         name
         for name, recipe in plan.derived.items()
@@ -95,7 +94,7 @@ def made_at_open(plan: Plan, stored: Mapping[str, np.ndarray]) -> frozenset[str]
 
 
 class _Way(NamedTuple):
-    """How a node would be computed: by which kernel, as which variant, in which time."""
+    """One way to compute a node: the kernel, the variant and the estimated time."""
 
     kernel: str
     variant: str | None
@@ -103,20 +102,20 @@ class _Way(NamedTuple):
 
 
 def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> Plan:
-    """Return the plan with the format for each packed weight that its readers are fastest with.
+    """Return the plan with each packed weight in the format that is fastest for its readers.
 
-    Sizes that vary are those of the samples. The times are those of the cost model, for the
-    machine's ISA level. Weights keep their formats that something but a kernel of ours reads.
+    Sizes that vary are taken from the samples, and times from the cost model for the machine's ISA
+    level. A weight keeps its format if anything other than Taper's kernels reads it.
 
     Parameters
     ----------
     plan : Plan
-        Weights of other formats than before lack their values: :func:`.folded` computes them.
+        Its result lacks the values of weights with new formats: :func:`.folded` computes them.
     dispatch : Dispatch
         What computes nodes.
     other_bits : bool
-        Whether formats may be taken for which nodes have other kernels or variants than before.
-        Without, all results have the same bits.
+        Whether formats are allowed with which nodes get other kernels or variants than before. If
+        not, all results have the same bits.
     """
     readers = _readers(plan, dispatch, other_bits=other_bits)
     limits = typical(_kernels.active_isa(dispatch.isa))
@@ -133,7 +132,7 @@ def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> P
 
 
 def _total(own: Sequence[_Way] | None, ways: Sequence[_Way] | None, other_bits: bool) -> float:
-    """Return the time of all readers; infinity where one does not take the format, or may not."""
+    """Return the time of all readers; infinity if one does not accept the format, or must not."""
     if ways is None:
         return float("inf")
     if not other_bits and (own is None or [way[:2] for way in ways] != [way[:2] for way in own]):
@@ -142,10 +141,10 @@ def _total(own: Sequence[_Way] | None, ways: Sequence[_Way] | None, other_bits: 
 
 
 def _readers(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> dict[str, list[Site]]:
-    """Return the nodes that read each packed weight with a recipe which ends in its packing.
+    """Return the nodes that read each packed weight whose recipe ends in a PACK.
 
-    Without ``other_bits``, not of those that entries read whose sizes vary: the kernels of other
-    sizes are not known.
+    Without ``other_bits``, weights that are read by entries with varying sizes are left out,
+    because the kernels for other sizes are not known.
     """
     names = {
         name
@@ -169,14 +168,14 @@ def _readers(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> dict[str, l
 
 
 def _reads(block: Block, names: set[str]) -> Iterator[str]:
-    """Yield the names that nodes read, those of blocks within too, each as often as it is read."""
+    """Yield the names that nodes read, also those in blocks, once for each read."""
     for node in with_inner(block.nodes):
         yield from (name for name in node.reads if name in names)
     yield from (name for name in block.outputs if name in names)
 
 
 def _candidates(type_: TensorType, readers: Sequence[Site]) -> list[str]:
-    """Return the formats in which kernels might take a weight; some of them take other weights."""
+    """Return the formats in which some kernels accept weights; not all suit this weight."""
     formats = [PLAIN, *(example for each in FAMILIES for example in family(each).examples)]
     for site in readers:
         op, attrs = definition(site.node)
@@ -197,7 +196,7 @@ def _is_storable(format: str, type_: TensorType) -> bool:
 def _ways(
     readers: Sequence[Site], name: str, format: str, dispatch: Dispatch, limits: MachineLimits
 ) -> list[_Way] | None:
-    """Return how readers would be computed with a weight in a format; None if one is not."""
+    """Return how each reader would be computed with a weight in a format; None if one cannot be."""
     found = []
     for site in readers:
         way = _way(site, name, format, dispatch, limits)
@@ -210,6 +209,7 @@ def _ways(
 def _way(
     site: Site, name: str, format: str, dispatch: Dispatch, limits: MachineLimits
 ) -> _Way | None:
+    """Return how one reader would be computed with a weight in a format; None if it cannot be."""
     plan, node = site.plan, site.node
     op, attrs = definition(node)
     places = [place for place, each in enumerate(node.inputs) if each == name]
@@ -237,7 +237,7 @@ def _way(
 
 
 class _Heard(Choice):
-    """Leaves the choice to another one, and keeps what it took."""
+    """Choice that asks another one, and remembers the result."""
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
@@ -259,7 +259,7 @@ def _offer(
     strides: Sequence[tuple[int, ...]],
     dispatch: Dispatch,
 ) -> Offer | None:
-    """Return what kernel of ours serves a node whose inputs are stored so; None where none does."""
+    """Return our library's kernel that serves a node with inputs stored so; None if none does."""
     op, attrs = definition(node)
     kernels, _ = find_servers(plan, node, dispatch, _no_block, _no_server)
     inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]
@@ -271,15 +271,15 @@ def _offer(
 
 
 def _no_block(index: int) -> Any:
-    """Stand for a block of a node: no node is run."""
+    """Stand in for a block of a node; no node is run."""
 
 
 def _no_server(*_: object) -> Any:
-    """Stand for foreign code: its nodes keep their formats."""
+    """Stand in for foreign code, whose nodes keep their formats."""
 
 
 def _with_formats(plan: Plan, formats: Mapping[str, str]) -> Plan:
-    """Return the plan with packed weights in other formats, whose values are to be computed."""
+    """Return the plan with packed weights in other formats, without their values."""
     if not formats:
         return plan
     derived, constants = dict(plan.derived), dict(plan.constants)

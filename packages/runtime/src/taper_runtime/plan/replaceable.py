@@ -270,7 +270,7 @@ def unfolded(plan: Plan) -> Plan:
 
 
 def is_packed(type_: TensorType) -> bool:
-    """Whether a tensor is in a format that kernels alone ask for: it can be made of a plain one."""
+    """Return whether a tensor's format is made for kernels, so that it can be packed from a plain one."""
     return find(type_.format).is_for_kernels
 
 
