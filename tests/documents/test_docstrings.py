@@ -1,18 +1,35 @@
-"""Check the first lines that the modules of the packages have."""
+"""Check the docstrings of the packages: how they begin, and which functions need one."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(ROOT.glob("packages/*/src/taper_*"))
 FIRST_LINE = re.compile(r'(?:#[^\n]*\n|\s)*r?"""([^\n]*)')
 
-#: A module's first line says what the module does: it begins with a verb, not with one of these.
-NOT_VERBS = {"What", "Where", "How", "Which", "The"}
+#: Words that begin neither a command (the docstrings of modules and functions) nor a noun (those of
+#: classes).
+QUESTIONS = {"What", "Where", "How", "Which", "Whether", "Who", "Why", "When"}
+
+#: Words that begin no command.
+NOT_VERBS = {
+    *QUESTIONS,
+    *("The", "A", "An", "One", "Some", "All", "Every", "Each", "No", "None", "Not"),
+    *("This", "That", "These", "It", "Its", "They"),
+    *("As", "At", "By", "From", "If", "In", "Of", "On", "Up", "With"),
+}
+
+#: A function whose body has at least this many lines needs a docstring.
+LONG = 18
 
 
 def first_lines(package: Path) -> dict[str, str]:
@@ -26,11 +43,47 @@ def first_lines(package: Path) -> dict[str, str]:
     return lines
 
 
+def definitions(package: Path) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
+    """Yield each class and function of a package with its place, methods and inner ones too."""
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                yield f"{path.relative_to(ROOT).as_posix()}:{node.lineno} {node.name}", node
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_module_docstrings_begin_with_a_verb(package: Path) -> None:
     lines = first_lines(package)
     assert len(lines) > 20
     wrong = [f"{name}: {line}" for name, line in lines.items() if line.split()[0] in NOT_VERBS]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_docstrings_begin_with_a_command_or_a_noun(package: Path) -> None:
+    seen, wrong = 0, []
+    for place, node in definitions(package):
+        text = ast.get_docstring(node)
+        if not text:
+            continue
+        seen += 1
+        refused = QUESTIONS if isinstance(node, ast.ClassDef) else NOT_VERBS
+        first = text.splitlines()[0]
+        is_command = first[0].isupper() or isinstance(node, ast.ClassDef)
+        if first.split()[0] in refused or not is_command or first[-1] not in ".?:":
+            wrong.append(f"{place}: {first}")
+    assert seen > 300
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_long_functions_have_docstrings(package: Path) -> None:
+    wrong = []
+    for place, node in definitions(package):
+        if isinstance(node, ast.FunctionDef) and not ast.get_docstring(node):
+            lines = (node.end_lineno or 0) - node.body[0].lineno + 1
+            if lines >= LONG:
+                wrong.append(f"{place}: {lines} lines")
     assert not wrong, "\n".join(wrong)
 
 
