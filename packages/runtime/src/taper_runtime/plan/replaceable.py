@@ -270,7 +270,7 @@ def unfolded(plan: Plan) -> Plan:
 
 
 def is_packed(type_: TensorType) -> bool:
-    """Return whether a tensor's format is made for kernels, so that it can be packed from a plain one."""
+    """Return whether a tensor's format is made for kernels and packed from a plain one."""
     return find(type_.format).is_for_kernels
 
 
