@@ -24,14 +24,14 @@ cdef size_t SMALL_BYTES = 1 << 20
 
 
 cdef class Slot:
-    """What a pool lends to a run: leave to go on, and the memory for it."""
+    """Slot that a pool lends to a run: permission to run, and memory for it."""
 
 
 cdef class Waiter:
     """A run that waits for a slot."""
 
     cdef int go(self) except -1:
-        """Go on: it has a slot."""
+        """Let the run go on, because it has a slot."""
         self.lock.release()
 
 
@@ -96,7 +96,7 @@ cdef class Job(Waiter):
 
 
 cdef int _acquire_in_any_case(lock) except -1:
-    """Acquire a lock that is about to be released, whatever signals come."""
+    """Acquire a lock that is about to be released; signals do not interrupt this."""
     while True:
         try:
             lock.acquire()
@@ -143,12 +143,12 @@ cdef class FramePool:
 
     @property
     def waited_s(self):
-        """Seconds that runs have waited."""
+        """Return how many seconds runs have waited."""
         return 1e-9 * self.waited_ns
 
     @property
     def n_idle(self):
-        """Slots without a run."""
+        """Return how many slots no run uses."""
         return len(self.idle)
 
     cdef Slot take(self, object owner, Stop stop):
@@ -187,7 +187,7 @@ cdef class FramePool:
         return slot
 
     cdef Slot _wait(self, object owner, Stop stop):
-        """Wait for a slot, behind those who wait already."""
+        """Wait for a slot, after the runs that already wait."""
         cdef Waiter waiter = Waiter.__new__(Waiter)
         waiter.owner, waiter.lock, waiter.since = owner, allocate_lock(), now()
         waiter.lock.acquire()
@@ -209,7 +209,7 @@ cdef class FramePool:
             raise
 
     cdef bint _drop(self, Waiter waiter):
-        """Have a run wait no longer; False where its turn has come."""
+        """Remove a run from the waiting ones; return False if it already has its turn."""
         cdef Py_ssize_t i
         with cython.critical_section(self):
             for i in range(len(self.waiting)):
@@ -255,7 +255,7 @@ cdef class FramePool:
         return waiter
 
     cdef bint is_busy(self) noexcept:
-        """Whether a job has to wait."""
+        """Return whether a job has to wait."""
         return self.in_use >= self.at_once
 
     cdef int do(self, Job job) except -1:
@@ -287,19 +287,19 @@ cdef class FramePool:
         return 0
 
     cdef void count(self, Slot slot) noexcept:
-        """Note how large a slot's arena is by now."""
+        """Record the present size of a slot's arena."""
         cdef size_t size = 0 if slot.arena is None else slot.arena.size
         with cython.critical_section(self):
             self.arena_bytes += <int64_t>size - <int64_t>slot.counted
             slot.counted = size
 
     cdef void _forget(self, Slot slot) noexcept:
-        """Note that a slot's arena goes."""
+        """Record that a slot's arena is freed."""
         self.arena_bytes -= slot.counted
         slot.counted = 0
 
     cdef bint _is_litter(self) noexcept:
-        """Whether sweeps would ever free something."""
+        """Return whether sweeps could ever free anything."""
         cdef Slot slot
         if self.idle and len(self.idle) + self.in_use > self.min_frames:
             return True
@@ -354,7 +354,7 @@ cdef class FramePool:
 
 
 cdef bint _is_wasteful(Slot slot, size_t need) noexcept:
-    """Whether a slot's arena is much larger than so many bytes."""
+    """Return whether a slot's arena is much larger than this many bytes."""
     return slot.arena is not None and slot.arena.size > max(SMALL_BYTES, 2 * need)
 
 

@@ -178,7 +178,7 @@ cdef class Operand:
 
 
 cdef class Copy:
-    """What a loop copies: ``source`` to ``target``, which lie row-major and have one type."""
+    """Copy of a loop from ``source`` to ``target``, which are row-major and have one type."""
 
     def __cinit__(self, Operand target not None, Operand source not None):
         self.target, self.source = target, source
@@ -748,7 +748,7 @@ cdef class Program:
 # -- steps that Python computes --------------------------------------------------------------------
 
 cdef class Raised:
-    """What Python raised during a run."""
+    """Exception that Python code raised during a run."""
 
 
 cdef class ArrayView:
@@ -763,7 +763,7 @@ cdef class ArrayView:
 
 
 cdef ArrayView _array(type_, tuple strides):
-    """What stores a tensor of this type; strides in elements."""
+    """Return the view of a tensor of this type; strides are in elements."""
     cdef ArrayView view = ArrayView.__new__(ArrayView)
     dtype, shape, _ = type_.storage
     view.storage = DTYPES[dtype].storage
@@ -783,7 +783,7 @@ cdef class ServerCall:
     """A step that Python computes, numpy or what a user has given, for one set of sizes."""
 
     cdef list operands(self, const taper_call *call):
-        """What a call's tensors point to."""
+        """Return the arrays to which a call's tensors point."""
         cdef ArrayView view
         cdef Py_ssize_t i
         found = []

@@ -85,7 +85,7 @@ cdef class RunLog:
             self.timed += 1
 
     def count_error(self):
-        """Count a run that has raised."""
+        """Count a run that raised an error."""
         with cython.critical_section(self):
             self.errors += 1
 
@@ -258,7 +258,7 @@ cdef class Frame(Slot):
         return 0
 
     cdef int _restore(self, const taper_run_args *args, Py_ssize_t reached) except -1:
-        """Put back what a run that came to step ``reached`` has overwritten of states."""
+        """Restore the states that a run which got to step ``reached`` has overwritten."""
         cdef Program program = self.instance.program
         cdef taper_step *step = <taper_step *>self.image.data
         cdef Py_ssize_t i
@@ -271,7 +271,7 @@ cdef class Frame(Slot):
         return 0
 
     cdef object failure(self, int64_t index, taper_status status, Stop stop):
-        """What to raise for step ``index``: what Python raised, or the op's own words, if any."""
+        """Return the error for step ``index``: Python's exception, or one with the op's message."""
         cdef Step step = self.instance.program.steps[index]
         cdef ServerCall call
         error, self.raised.error = self.raised.error, None
@@ -398,7 +398,7 @@ cdef class Runner:
             self.instances[self.last.shapes()] = self.last
 
     cdef Instance _latest(self):
-        """The instance used last."""
+        """Return the instance used last."""
         with cython.critical_section(self.instances):
             return self.last
 

@@ -60,7 +60,7 @@ cdef class Stop:
             self.deadline = now() + <int64_t>(1e9 * self.timeout_s)
 
     cdef object reason(self):
-        """What to raise where the run is to end; None where it is not."""
+        """Return the error to raise if the run must end, else None."""
         if self.flag is not None and self.flag.value:
             return StoppedError("the run was ended: run_options.terminate is set")
         if self.deadline and now() >= self.deadline:
@@ -68,17 +68,17 @@ cdef class Stop:
         return None
 
     cdef void end(self) noexcept:
-        """End the run as soon as it looks."""
+        """End the run at its next check."""
         store_time(&self.deadline, 1, __ATOMIC_RELAXED)
 
     def check(self):
-        """Raise if the run is to end."""
+        """Raise an error if the run must end."""
         reason = self.reason()
         if reason is not None:
             raise reason
 
     def acquire(self, lock):
-        """Acquire a lock, or raise if the run is to end before."""
+        """Acquire a lock, or raise an error if the run must end before that."""
         if self.flag is None and not self.deadline:
             lock.acquire()
             return
@@ -88,7 +88,7 @@ cdef class Stop:
 
 
 cdef c_bool poll(void *context) noexcept nogil:
-    """What a run does now and then: look at the clock, and on Python's main thread at signals."""
+    """Check the clock, and on Python's main thread signals; a run calls this now and then."""
     cdef Poll *state = <Poll *>context
     cdef int64_t deadline = load_time(state.deadline, __ATOMIC_RELAXED)
     if deadline and now() >= deadline:

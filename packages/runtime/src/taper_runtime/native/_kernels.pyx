@@ -713,7 +713,7 @@ cdef class Selection:
 
     @property
     def kind(self):
-        """What serves the node: "native", "user", "delegate", "numpy"; None where nothing does."""
+        """Return what serves the node: "native", "user", "delegate", "numpy", or None."""
         if self.chosen is not None:
             return "native" if self.chosen.library is None else "user"
         return None if self.server is None else self.server.kind
@@ -799,7 +799,7 @@ cdef Selection select_kernel(
 
 
 cdef object _offer(Kernel kernel, variants, other, const taper_step *step):
-    """What a prepared step offers; ``other``: another kernel than the first serves it."""
+    """Return the offer of a prepared step; ``other``: it is not of the first kernel."""
     from taper_runtime.native.variants import Offer
 
     cdef const taper_work *work = &step.work
