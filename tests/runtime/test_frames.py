@@ -601,7 +601,7 @@ def test_what_a_session_holds_is_gone_with_it(make, kind):
     session = InferenceSession(plan, options(executor=kind))
     if make is measured_plan:  # its executor keeps one for the sizes of the last run
         session.run(None, measured_arrays(np.random.default_rng(0), 4))
-    held = [weakref.ref(session), weakref.ref(session._executor)]
+    held = [weakref.ref(session), weakref.ref(session._default.executor)]
     gc.disable()  # which would free a cycle, but late
     try:
         del session

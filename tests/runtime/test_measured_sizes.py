@@ -48,7 +48,7 @@ def test_every_share(executor):
 @pytest.mark.parametrize("algorithm", LAYOUTS)
 def test_the_planner_learns_how_large_tensors_become(algorithm):
     opened = session(planning=Planning(algorithm=algorithm, interval_s=1000))
-    planner, rng = opened._executor._planner, np.random.default_rng(1)
+    planner, rng = opened._default.executor._planner, np.random.default_rng(1)
     for _ in range(1000):
         arrays = measured_arrays(rng, int(rng.integers(0, 65)), rng.random())
         check(opened, arrays)
@@ -69,7 +69,7 @@ def test_the_planner_learns_how_large_tensors_become(algorithm):
 def test_the_slab_is_what_runs_have_needed(monkeypatch):
     """At most 1.05 times the most bytes that were needed at one time, however sizes vary."""
     opened = session(planning=Planning(algorithm="greedy_by_size", interval_s=1000))
-    planner, rng = opened._executor._planner, np.random.default_rng(7)
+    planner, rng = opened._default.executor._planner, np.random.default_rng(7)
     sizes, needed = {}, 0
     take = Slab.array
 
@@ -98,7 +98,7 @@ def test_the_slab_is_what_runs_have_needed(monkeypatch):
 
 def test_runs_go_on_while_a_layout_is_made(monkeypatch):
     opened = session(planning=Planning(interval_s=1000))
-    planner, rng = opened._executor._planner, np.random.default_rng(8)
+    planner, rng = opened._default.executor._planner, np.random.default_rng(8)
     check(opened, measured_arrays(rng, 20))
     begun, end = threading.Event(), threading.Event()
 
@@ -123,8 +123,8 @@ def test_without_planning_every_tensor_has_memory_of_its_own():
     opened, rng = session(planning=Planning(enabled=False)), np.random.default_rng(2)
     for n in (0, 5, 64):
         check(opened, measured_arrays(rng, n))
-    opened._executor._planner.replan()
-    stats = opened._executor._planner.stats()
+    opened._default.executor._planner.replan()
+    stats = opened._default.executor._planner.stats()
     assert (stats["plan_version"], stats["slab_bytes"]) == (0, 0)
 
 
@@ -132,12 +132,16 @@ def planner_threads():
     return [t for t in threading.enumerate() if t.name == "taper_runtime memory planner"]
 
 
+def layout_version(opened):
+    return opened._default.executor._planner.layout.version
+
+
 def test_the_planner_s_thread_ends_with_its_session():
     before = planner_threads()
     rng = np.random.default_rng(3)
     one, two = (session(planning=Planning(interval_s=0.01)) for _ in range(2))
     deadline = time.monotonic() + 60
-    while not (one._executor._planner.layout.version and two._executor._planner.layout.version):
+    while not (layout_version(one) and layout_version(two)):
         check(one, measured_arrays(rng, 20))
         check(two, measured_arrays(rng, 30))
         assert time.monotonic() < deadline
