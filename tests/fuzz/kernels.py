@@ -73,6 +73,10 @@ FINITE_ONLY = {
 #: Ops whose steps amplify rounding errors: their inputs are small.
 _RECURRENT = {"LSTM", "GRU", "RNN"}
 
+#: Ops that multiply many elements: their inputs are near 1 or -1, as a product in another order may
+#: overflow on the way.
+_PRODUCTS = {"PROD", "CUMPROD"}
+
 #: By how much a result may differ: relative to itself, and to the largest.
 _TOLERANCE = {np.dtype(np.float32): (1e-5, 4e-6), np.dtype(np.float64): (1e-11, 1e-12)}
 
@@ -498,6 +502,8 @@ def _input(
     fill(memory.array, type_.dtype, PLAIN_VALUES if places else values, limit, rng)
     if op.name in _RECURRENT:
         memory.array[...] *= dtype.type(0.02)
+    if op.name in _PRODUCTS and dtype.kind == "f":
+        memory.array[...] = np.copysign(np.abs(memory.array) ** dtype.type(1 / 64), memory.array)
     if op.name == "SEARCHSORTED" and index == 0:
         memory.array.sort()
     return memory
