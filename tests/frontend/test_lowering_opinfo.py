@@ -76,7 +76,7 @@ FAMILIES = {
     """,
     "special": """
         bitwise_left_shift bitwise_right_shift copysign digamma erfc erfinv fmax fmin hypot i0 ldexp
-        lgamma nextafter signbit
+        lgamma nextafter signbit special.erfcx special.log_ndtr
     """,
     "distances": """
         addbmm cdist diagonal_scatter nn.functional.embedding_bag nn.functional.pdist put

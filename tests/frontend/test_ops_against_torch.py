@@ -24,6 +24,7 @@ ULPS = 4
 ELEMENTWISE = {
     "NEG": torch.neg,
     "ERF": torch.erf,
+    "ERFCX": torch.special.erfcx,
     "RELU": torch.relu,
     # torch's own cancel below zero, in float64 too; test_gelu_is_torchs compares with them.
     "GELU": lambda x: 0.5 * x * torch.erfc(-math.sqrt(0.5) * x),

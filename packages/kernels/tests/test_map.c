@@ -71,6 +71,7 @@ static const struct unary {
     {"ATANH", atanh, 3, -1.1f, 1.1f},
     {"ERF", erf, 1.5, -5, 5},
     {"ERFC", erfc, 3, -5, 9},
+    {"ERFCX", erfcx, 1, -10, 40},
     {"SIGMOID", sigmoid, 2.5, -99, 20},
     {"SILU", silu, 3, -20, 20},
     {"GELU", gelu, 32, -3, 9},

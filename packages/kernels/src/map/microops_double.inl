@@ -32,6 +32,7 @@ C_UNARY_CALL(f64_acosh, double, double, acosh(a))
 C_UNARY_CALL(f64_atanh, double, double, atanh(a))
 C_UNARY_CALL(f64_erf, double, double, erf(a))
 C_UNARY_CALL(f64_erfc, double, double, erfc(a))
+C_UNARY_CALL(f64_erfcx, double, double, d_erfcx(a))
 
 static inline double softplus64(double x) { return x > 20 ? x : log1p(exp(x)); }
 /* NaN is less than nothing and greater than nothing: it stays. */

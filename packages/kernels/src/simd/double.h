@@ -147,4 +147,23 @@ D_INLINE double d_sin_of_quadrants(double x, double quadrants) {
     return quadrant >= 2 ? -value : value;
 }
 
+/* ---- the scaled complementary error function ---- */
+
+/* exp(x^2) erfc(x), through libm. The square is computed in two parts, the first exact, because its
+ * rounding error would become the relative error of the exponential. Beyond 10 the asymptotic
+ * series (Abramowitz and Stegun, 7.1.23): what is left out is below 2^-53. */
+D_INLINE double d_erfcx(double x) {
+    if (x > 10) {
+        const double h = 0.5 / (x * x);
+        double series = 1;
+        for (int factor = 23; factor > 0; factor -= 2)
+            series = 1 - factor * h * series;
+        return series / x / 0x1.c5bf891b4ef6ap+0; /* sqrt(pi) */
+    }
+    if (x < -27)
+        return INFINITY;
+    const double high = (float)x, rest = (x - high) * (x + high);
+    return exp(high * high) * exp(rest) * erfc(x);
+}
+
 #endif /* TAPER_SIMD_DOUBLE_H */

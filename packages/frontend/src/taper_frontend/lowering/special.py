@@ -30,6 +30,7 @@ _SPECIAL = {
     "i0.default": "I0",
     "lgamma.default": "LGAMMA",
     "nextafter.default": "NEXTAFTER",
+    "special_erfcx.default": "ERFCX",
 }
 
 

@@ -101,6 +101,7 @@ MICROOPS: dict[str, MicroOp] = {
     "ATANH": MicroOp(np.arctanh, 1, FLOATS, "atanh(x)"),
     "ERF": MicroOp(functions.erf, 1, FLOATS, "erf(x)", wide=True),
     "ERFC": MicroOp(functions.erfc, 1, FLOATS, "1 - erf(x)", wide=True),
+    "ERFCX": MicroOp(functions.erfcx, 1, FLOATS, "exp(x^2) (1 - erf(x))", wide=True),
     "SIGMOID": MicroOp(functions.sigmoid, 1, FLOATS, "1 / (1 + exp(-x))", wide=True),
     "RELU": MicroOp(functions.relu, 1, REALS, "max(x, 0)"),
     "GELU": MicroOp(functions.gelu, 1, FLOATS, "x * (1 + erf(x / sqrt(2))) / 2", wide=True),

@@ -30,6 +30,23 @@ def erfc(x: Wide) -> Wide:
     return np.asarray(_erfc(x), np.float64)
 
 
+def erfcx(x: Wide) -> Wide:
+    """Return ``exp(x * x) * erfc(x)``, where x is large without overflow and underflow.
+
+    Up to 10 it is that product. The square is computed in two parts, because its rounding error
+    would become the relative error of the exponential. Beyond 10 it is the asymptotic series
+    (Abramowitz and Stegun, 7.1.23).
+    """
+    near = np.clip(x, -27, 10)
+    high = near.astype(np.float32).astype(np.float64)  # its square is exact
+    square = np.exp(high * high) * np.exp((near - high) * (near + high))
+    far = np.maximum(x, 10)
+    series = np.ones_like(far)
+    for factor in range(23, 0, -2):
+        series = 1 - factor * (0.5 / (far * far)) * series
+    return np.where(x > 10, series / far / math.sqrt(math.pi), square * erfc(near))
+
+
 def gelu(x: Wide) -> Wide:
     """Return ``x * (1 + erf(x / sqrt(2))) / 2``, by erfc, which does not cancel for x < 0."""
     return 0.5 * x * erfc(-math.sqrt(0.5) * x)
