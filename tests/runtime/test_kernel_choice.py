@@ -239,7 +239,10 @@ def test_where_no_kernel_serves_the_node_the_name_is_not_forgotten():
     [
         ({"MATMULL": "dot"}, "unknown op 'MATMULL'; did you mean 'MATMUL'"),
         ({"MATMUL": "dott"}, "unknown kernel of MATMUL 'dott'; did you mean 'dot'"),
-        ({"MATMUL": "x"}, "'f32_matmul', 'dot', 'in_place', 'packing', 'panels'"),
+        (
+            {"MATMUL": "x"},
+            "'f32_matmul', 'i32_matmul', 'i64_matmul', 'dot', 'in_place', 'packing', ",
+        ),
         ({"RELU": "dot"}, "unknown kernel of RELU 'dot'"),
         ({"IF": "dot"}, "unknown kernel of IF 'dot'; expected one of none"),
     ],
@@ -318,7 +321,8 @@ def test_a_choice_is_told_everything():
         each.variant for each in offers
     ] == ["dot", "packing"]
     assert [each.other_bits for each in offers] == [False, True]
-    assert {name for name, _ in refused} == {"in_place (f32_matmul)", "panels (f32_matmul)"}
+    variants = {"in_place (f32_matmul)", "panels (f32_matmul)"}
+    assert {name for name, _ in refused} == {*variants, "i32_matmul", "i64_matmul"}
     assert chosen(session) == (offers[-1].kernel, offers[-1].variant)
 
 

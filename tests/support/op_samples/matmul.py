@@ -69,7 +69,27 @@ def _samples() -> Iterator[Sample]:
     yield Sample([floats(4, 7), floats(7, 5)], {**clamp, "alpha": 0.5})
     special = np.array([[1, np.nan], [np.inf, 1], [0, 0]], np.float32)
     yield Sample([special, floats(2, 3)])
-    yield Sample([rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 5))], native=False)
+    for dtype in ("int64", "int32"):
+        limits = np.iinfo(dtype)
+
+        def integers(*shape: int, dtype: str = dtype, limits: np.iinfo = limits) -> np.ndarray:
+            return np.asarray(rng.integers(limits.min, limits.max, shape), dtype)
+
+        for left, right in (
+            ((3, 4), (4, 5)),
+            ((7,), (7,)),
+            ((7,), (2, 7, 3)),
+            ((2, 4, 7), (7,)),
+            ((2, 1, 4, 5), (3, 5, 6)),
+            ((0, 3), (3, 4)),
+            ((3, 0), (0, 4)),
+            ((33, 300), (300, 140)),
+        ):
+            yield Sample([integers(*left), integers(*right)])
+        yield Sample([integers(2, 5, 7), integers(9, 7)], {"transpose_b": True})
+        bias = {"code": ["ADD"], "args": [0, 1]}
+        yield Sample([integers(3, 4), integers(4, 5), integers(5)], bias, native=False)
+    yield Sample([np.ones((3, 4), np.int8), np.ones((4, 5), np.int8)], native=False)
     yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1}, native=False)
 
 

@@ -191,7 +191,7 @@ static void matmul_weigh(const struct matmul_state *state, taper_work *work) {
 static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work) {
     const struct matmul_attrs *attrs = call->attrs;
     struct matmul_state *state = call->state;
-    if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs))
+    if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs, TAPER_FLOAT32))
         return TAPER_UNSUPPORTED;
     const int32_t variant = call->variant ? call->variant : matmul_best(&state->shape);
     if (!matmul_serves(&state->shape, variant))
@@ -364,14 +364,9 @@ static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_
             a = call->inputs[1].data;
             b = call->inputs[0].data;
         }
-        int64_t batch = part.batch;
-        for (int32_t d = s->batch_dims - 1; d >= 0; d--) {
-            const int64_t i = batch % s->batch[d].size;
-            batch /= s->batch[d].size;
-            a += i * s->batch[d].a_stride;
-            b += i * s->batch[d].b_stride;
-        }
-        (state->dot ? matmul_dot : matmul_tiles)(call, &part, a, b, scratch);
+        int64_t a_begin, b_begin;
+        matmul_batch_begin(s, part.batch, &a_begin, &b_begin);
+        (state->dot ? matmul_dot : matmul_tiles)(call, &part, a + a_begin, b + b_begin, scratch);
     }
     return TAPER_OK;
 }

@@ -74,17 +74,20 @@ static void matmul_swap(matmul_shape *s) {
     s->swapped = true;
 }
 
-/* false if the tensors are not those of a float32 MATMUL node. */
+/* false if the tensors are not those of a MATMUL node of this dtype; beside a float32 A, B may be
+ * packed and narrow. */
 static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
-                            const struct matmul_attrs *attrs) {
+                            const struct matmul_attrs *attrs, taper_dtype dtype) {
     const taper_tensor *a = &call->inputs[0], *b = &call->inputs[1], *output = call->output;
-    if (a->dtype != TAPER_FLOAT32 || output->dtype != TAPER_FLOAT32 || a->rank < 1 || b->rank < 1 ||
-        !tensor_is_contiguous(output))
+    if (a->dtype != (int32_t)dtype || output->dtype != (int32_t)dtype || a->rank < 1 ||
+        b->rank < 1 || !tensor_is_contiguous(output))
         return false;
 
     *s = (matmul_shape){.m = 1, .n = 1, .packed = b->format != TAPER_PLAIN};
     s->b_element = gemm_element_of(b);
-    if (a->format != TAPER_PLAIN || s->b_element == GEMM_ELEMENTS)
+    if (a->format != TAPER_PLAIN ||
+        (dtype == TAPER_FLOAT32 ? s->b_element == GEMM_ELEMENTS
+                                : s->packed || b->dtype != (int32_t)dtype))
         return false;
     const int32_t a_row = a->rank - 2, a_k = a->rank - 1;
     if (a_row >= 0) {
@@ -142,4 +145,15 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
         matmul_flatten(s);
     }
     return true;
+}
+
+/* Where the operands of a product of the batch begin, in elements. */
+static void matmul_batch_begin(const matmul_shape *s, int64_t batch, int64_t *a, int64_t *b) {
+    *a = *b = 0;
+    for (int32_t d = s->batch_dims - 1; d >= 0; d--) {
+        const int64_t i = batch % s->batch[d].size;
+        batch /= s->batch[d].size;
+        *a += i * s->batch[d].a_stride;
+        *b += i * s->batch[d].b_stride;
+    }
 }
