@@ -23,11 +23,12 @@ from taper_runtime.formats.panels import PANEL, pack, unpack
 
 #: Supported bit widths, and the smallest integer of each.
 _BITS = {4: 0, 8: -128}
+
+#: The most numbers of a weight that 32 bits of a model's integers hold.
+MOST_PER_WORD = 32 // min(_BITS)
+
 _SIZES = (32, 64, 128, 256)
 _HEAD = 2 * PANEL
-
-#: For 4 bits: even columns are in the first word of a row, odd ones in the second, at these bits.
-_PLACES = np.arange(0, 32, 4, dtype=np.uint32)
 
 #: How far a number may be from its level, as a fraction of the block's largest magnitude: both have
 #: been rounded by some float32 operations.
@@ -110,12 +111,22 @@ def _encode_panel(bits: int, size: int, panel: np.ndarray) -> np.ndarray:
     )
 
 
+def _places(bits: int) -> np.ndarray:
+    """Return the bit at which a line of less than 8 bits has each column, ``[columns, words]``.
+
+    Columns go around the words: those of 4 bits are in the first and the second by turns.
+    """
+    places = np.arange(0, 32, bits, dtype=np.uint32)
+    return np.repeat(places[:, None], PANEL // len(places), axis=1)
+
+
 def _store_levels(bits: int, levels: np.ndarray) -> np.ndarray:
     """Store levels ``[blocks, size, 16]`` as words ``[blocks, size * bits / 2]``."""
     if bits == 8:
         return levels.astype(np.int8).reshape(len(levels), -1).view(np.int32)
-    places = levels.astype(np.uint32).reshape(*levels.shape[:2], 8, 2) << _PLACES[:, None]
-    words: np.ndarray = np.bitwise_or.reduce(places, 2)
+    places = _places(bits)
+    shifted = levels.astype(np.uint32).reshape(*levels.shape[:2], *places.shape) << places
+    words: np.ndarray = np.bitwise_or.reduce(shifted, 2)
     return words.reshape(len(levels), -1).view(np.int32)
 
 
@@ -123,8 +134,9 @@ def _load_levels(bits: int, words: np.ndarray, size: int) -> np.ndarray:
     """Undo :func:`_store_levels`, for words ``[..., size * bits / 2]``."""
     if bits == 8:
         return words.view(np.int8).reshape(*words.shape[:-1], size, PANEL)
-    pairs = words.view(np.uint32).reshape(*words.shape[:-1], size, 1, 2) >> _PLACES[:, None] & 15
-    return pairs.reshape(*words.shape[:-1], size, PANEL)
+    places = _places(bits)
+    lines = words.view(np.uint32).reshape(*words.shape[:-1], size, 1, places.shape[1])
+    return (lines >> places & 2**bits - 1).reshape(*words.shape[:-1], size, PANEL)
 
 
 def _storage(bits: int, size: int, dtype: str, shape: Shape) -> tuple[str, Shape]:

@@ -8,7 +8,7 @@ from taper_frontend.compiler.analysis.product import is_product, packing
 from taper_frontend.compiler.analysis.static import static_constants
 from taper_frontend.compiler.graph.constants import Derived, derived, steps, transposed
 from taper_runtime.formats import PLAIN
-from taper_runtime.formats.blocks import find_exact
+from taper_runtime.formats.blocks import MOST_PER_WORD, find_exact
 from taper_runtime.ops.rules import INTS
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
 
 _SMALL = 64 << 10  # bytes; up to here a weight may be float32
-_MOST_PER_INTEGER = 8  # numbers of a weight that one integer holds: four bits each
 
 
 def keep_quantized(graph: Graph) -> bool:
@@ -86,7 +85,7 @@ def _is_from_integers(constant: Constant) -> bool:
     """
     if not isinstance(constant, Derived) or constant.op == "CAST":
         return False
-    least = constant.type.size / _MOST_PER_INTEGER
+    least = constant.type.size / MOST_PER_WORD
     return any(
         leaf.dtype in INTS and leaf.type.size >= least
         for leaf in steps(constant)
