@@ -13,11 +13,12 @@ import pytest
 
 import taper_runtime
 import taper_runtime.cli
-from cli_page import OWN, PAGE, check_json, schema, section, taper_command, without_measurement
+from cli_page import PAGE, check_json, schema, section, taper_command, without_measurement
 from measured_plans import measured_plan
 from plan_files import chain, renamed, small_plan
 from sized_plans import sized_arrays, sized_plan
 from taper_runtime.cli import command_line
+from taper_runtime.cli.command_line import OWN
 from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.ops.convert import to_bfloat16
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec

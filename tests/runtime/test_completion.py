@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 
-from cli_page import OWN
 from taper_runtime.cli import command_line
+from taper_runtime.cli.command_line import OWN
+from taper_runtime.executor.executor_kinds import EXECUTORS
 
 
 def complete(*words):
@@ -35,7 +36,9 @@ def test_bash_completes():
     assert set(OWN) < set(complete("taper", ""))
     assert complete("taper", "prof") == ["profile"]
     assert complete("taper", "run", "m.taper", "--thr") == ["--threads"]
-    assert complete("taper", "run", "--executor", "") == ["compiled", "interpreted"]
+    assert complete("taper", "run", "--executor", "") == [
+        name for name in EXECUTORS if name != "delegate"
+    ]
     assert complete("taper", "completion", "z") == ["zsh"]
     assert complete("taper", "run", "m") == [], "left to bash, which completes files"
 

@@ -92,7 +92,7 @@ class Evaluating(Executor):
         return results, spans
 
 
-@pytest.fixture(params=["evaluating", "interpreted", "compiled"])
+@pytest.fixture(params=["evaluating", *(name for name in EXECUTORS if name != "delegate")])
 def kind(request, monkeypatch):
     monkeypatch.setitem(EXECUTORS, "evaluating", lambda: Evaluating)
     return request.param

@@ -9,9 +9,6 @@ from taper_runtime.machine.limits import MachineLimits, Memory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
-#: The commands of the runtime alone; where the frontend is installed it adds one.
-OWN = ("bench", "completion", "inspect", "profile", "report", "run")
-
 _LIMITS = MachineLimits(
     "avx2", 1, 100.0, 0.0, (Memory("L1", 1000, 50.0, 40.0), Memory("DRAM", 0, 9.0, 8.0))
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 #: The runtime's own commands: modules of this package, each with a function ``add``.
-_OWN = ("bench", "completion", "inspect", "kernels", "profile", "report", "run")
+OWN = ("bench", "completion", "inspect", "kernels", "profile", "report", "run")
 
 
 class Result(NamedTuple):
@@ -51,12 +51,12 @@ class Parser(argparse.ArgumentParser):
 
 def is_command(name: str) -> bool:
     """Return whether there is a command of this name."""
-    return name in _OWN or name in command_names()
+    return name in OWN or name in command_names()
 
 
 def command_names() -> list[str]:
     """Return the names of the commands, including those of other packages."""
-    return sorted({*_OWN, *_others()})
+    return sorted({*OWN, *_others()})
 
 
 @cache
@@ -76,7 +76,7 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 
 
 def _adder(name: str) -> Callable[[argparse.ArgumentParser], None]:
-    module = import_module(f"taper_runtime.cli.{name}") if name in _OWN else None
+    module = import_module(f"taper_runtime.cli.{name}") if name in OWN else None
     add: Callable[[argparse.ArgumentParser], None]
     add = module.add if module else _others()[name].load()
     return add
