@@ -136,7 +136,8 @@ def _load_levels(bits: int, words: np.ndarray, size: int) -> np.ndarray:
         return words.view(np.int8).reshape(*words.shape[:-1], size, PANEL)
     places = _places(bits)
     lines = words.view(np.uint32).reshape(*words.shape[:-1], size, 1, places.shape[1])
-    return (lines >> places & 2**bits - 1).reshape(*words.shape[:-1], size, PANEL)
+    levels: np.ndarray = lines >> places & 2**bits - 1
+    return levels.reshape(*words.shape[:-1], size, PANEL)
 
 
 def _storage(bits: int, size: int, dtype: str, shape: Shape) -> tuple[str, Shape]:
