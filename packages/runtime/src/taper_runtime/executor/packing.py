@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode, TensorSpec
 
 
-def opened(plan: Plan, dispatch: Dispatch, *, fold: bool, packs: bool, other_bits: bool) -> Plan:
+def plan_to_run(
+    plan: Plan, dispatch: Dispatch, *, fold: bool, packs: bool, other_bits: bool
+) -> Plan:
     """Return the plan as a session runs it, with all its constants.
 
     Parameters
@@ -85,7 +87,7 @@ def opened(plan: Plan, dispatch: Dispatch, *, fold: bool, packs: bool, other_bit
 
 
 def made_at_open(plan: Plan, stored: Mapping[str, np.ndarray]) -> frozenset[str]:
-    """Return the constants that :func:`opened` computed, given those ``stored`` before."""
+    """Return the constants that :func:`plan_to_run` computed, given those ``stored`` before."""
     return frozenset(
         name
         for name, recipe in plan.derived.items()

@@ -71,9 +71,10 @@ def read_plan(
     packs = options.packing == "at_open"
     if not (plan.weights or options.runtime_const_folding or packs):
         return plan, frozenset()
-    from taper_runtime.executor.packing import made_at_open, opened  # which most plans do not need
+    # most plans do not need this import
+    from taper_runtime.executor.packing import made_at_open, plan_to_run
 
-    whole = opened(
+    whole = plan_to_run(
         plan,
         make_dispatch(options, providers),
         fold=options.runtime_const_folding,
