@@ -8,18 +8,17 @@
  *      data may still be NULL) and its attrs, laid out as the kernel's attr descriptors say;
  *   2. walk the op's kernels of an ISA level in order of preference (taper_kernel_next),
  *      and call prepare() of each that takes such tensors (taper_kernel_takes) until one accepts.
- *      prepare() looks at shapes only, fills
- *      call->state (state_bytes, given by the caller) and says how much work there is: a number of
- *      independent tasks (of a recurrent layer: in phases, one after the other), and scratch bytes
- *      per worker;
+ *      prepare() looks at shapes only, fills call->state (state_bytes, memory of the caller) and
+ *      says how much work there is: a number of independent tasks (those of a recurrent layer come
+ *      in phases, one after the other), and scratch bytes per worker;
  *   3. run(call, begin, end, scratch) computes tasks begin..end-1, in order. Tasks write disjoint
  *      parts of the output and never share a sum, so any split over any number of threads gives the
  *      same bits.
  *
  * Between prepare() and run() only data pointers may change.
  *
- * Ops meet kernels by name: taper_kernel.op is the op's name in the plan, and the attr descriptors
- * carry the names and types the op's definition must agree with.
+ * A kernel belongs to an op by name: taper_kernel.op is the op's name in the plan, and the attr
+ * descriptors have the names and types of the attrs in the op's definition.
  */
 #ifndef TAPER_KERNELS_H
 #define TAPER_KERNELS_H
@@ -42,7 +41,7 @@ extern "C" {
 #define TAPER_ALIGNMENT 64
 
 typedef enum taper_dtype {
-    TAPER_ABSENT = -1, /* of an optional input that is not there: no dims, no data */
+    TAPER_ABSENT = -1, /* an optional input that is absent: no dims, no data */
     TAPER_FLOAT32,
     TAPER_FLOAT64,
     TAPER_FLOAT16,
@@ -56,15 +55,15 @@ typedef enum taper_dtype {
     TAPER_DTYPE_COUNT
 } taper_dtype;
 
-/* "float32", ... as numpy spells it; NULL outside the enum. Other languages resolve codes by these
- * names and never copy the enum. */
+/* The dtype's name as numpy spells it: "float32", ...; NULL outside the enum. Other languages find
+ * codes by these names and never copy the enum. */
 const char *taper_dtype_name(int dtype);
 /* Bytes per element; 0 outside the enum. */
 size_t taper_dtype_size(int dtype);
 
 /*
- * How a tensor is stored: X(name, what plans call it, without the parameters that the storage's
- * shape tells). A matrix in panels is [ceil(N/16)][K][16], zero beyond N.
+ * How a tensor is stored: X(name, the name in plans, without the parameters that follow from the
+ * storage's shape). A matrix in panels is [ceil(N/16)][K][16], zero beyond N.
  *   PANELS_0        [N, K], the second operand of a product stored transposed
  *   PANELS_1        [K, N]
  *   GROUPED_PANELS  [*kernel, C/G, O] as [G] matrices in panels, [taps * C/G, O/G]
@@ -93,10 +92,10 @@ const char *taper_format_name(int format);
 
 typedef struct taper_tensor {
     void *data;
-    int64_t shape[TAPER_MAX_RANK];   /* [rank], each >= 0, of what is stored */
+    int64_t shape[TAPER_MAX_RANK];   /* [rank], each >= 0: shape of the storage */
     int64_t strides[TAPER_MAX_RANK]; /* [rank], in elements; 0 where broadcast, may be negative */
     int32_t rank;
-    int32_t dtype;          /* taper_dtype, of what is stored; TAPER_ABSENT: no tensor */
+    int32_t dtype;          /* taper_dtype of the storage; TAPER_ABSENT: no tensor */
     int32_t format;         /* taper_format */
     const int64_t *logical; /* the tensor's own dims; NULL where the format is TAPER_PLAIN */
 } taper_tensor;
@@ -117,8 +116,9 @@ typedef enum taper_attr_type {
 /* "int", "float", ..., "scalars"; NULL outside the enum. */
 const char *taper_attr_type_name(int type);
 
-/* A number whose dtype the tensor beside it decides: both readings of the same value. An integer
- * beyond 2^53 is exact in `i` only; a fraction in `f` only (`i` is then truncated). */
+/* A number whose dtype is that of a tensor of the node: the same value as an integer and as a
+ * float. An integer beyond 2^53 is exact in `i` only; a fraction is exact in `f` only (`i` is then
+ * truncated). */
 typedef struct taper_scalar {
     double f;
     int64_t i;
@@ -150,25 +150,25 @@ typedef struct taper_call {
     const struct taper_kernel *kernel;
     const taper_tensor *inputs; /* [n_inputs] */
     const taper_tensor *output; /* [n_outputs]: the first of them */
-    const taper_tensor *table;  /* what the op computes once of its sizes; NULL: nothing */
+    const taper_tensor *table;  /* computed once from the op's sizes; NULL: none */
     const void *attrs;          /* the kernel's attr struct */
     void *state;                /* taper_kernel.state_bytes, aligned to TAPER_ALIGNMENT */
     int32_t n_inputs;
     int32_t n_outputs;
-    int32_t variant; /* which of the kernel's variants computes, from 1 on; 0: it chooses itself */
+    int32_t variant; /* number of the variant that computes, from 1 on; 0: the kernel chooses */
 } taper_call;
 
 typedef struct taper_work {
     int64_t tasks;        /* units of work; 0 for an empty output */
     size_t scratch_bytes; /* each worker's own */
-    /* The tasks come in so many parts of equal length: a part's tasks read what those of the part
-     * before have written. 0 is 1: all tasks are independent. */
+    /* The tasks come in this many phases of equal length: a phase's tasks read what the tasks of
+     * the phase before have written. 0 means 1: all tasks are independent. */
     int64_t phases;
-    /* Which of the kernel's variants this is, from 1 on; 0 where it has none. */
+    /* Number of the kernel's variant, from 1 on; 0 where it has none. */
     int32_t variant;
-    /* What this variant does beyond what its op has to, on all tasks: operations on lanes of no use
-     * and on sums over lanes, and bytes that it writes to scratch and reads there. They let a
-     * caller weigh one variant against another. */
+    /* Work of this variant, over all tasks, beyond what its op requires: operations on unused lanes
+     * and on sums over lanes, and bytes that it writes to scratch and reads there. A caller
+     * compares variants by these numbers. */
     int64_t extra_flops;
     int64_t scratch_traffic;
 } taper_work;
@@ -176,26 +176,28 @@ typedef struct taper_work {
 /* One way in which a kernel computes nodes. */
 typedef struct taper_variant {
     const char *name; /* "dot" */
-    /* Whether some node gets other bits than from the kernel's own choice: terms are added in
-     * another order. */
+    /* Whether some node gets other bits than from the variant that the kernel chooses: terms are
+     * added in another order. */
     bool other_bits;
-    /* Rows and columns of the output that registers hold at a time; 0: it has no such tile. */
+    /* Rows and columns of the output that registers hold at a time; 0: the variant has no such
+     * tile. */
     int32_t rows, columns;
 } taper_variant;
 
-/* Which tensors may stand at one place: bits 1 << taper_dtype and 1 << (32 + taper_format). */
+/* The tensors that one operand may be: bits 1 << taper_dtype and 1 << (32 + taper_format). */
 typedef uint64_t taper_operand;
 
 enum { TAPER_KERNEL_OPERANDS = 4 };
 
 typedef struct taper_kernel {
-    const char *name; /* "f32_matmul": what profiles and messages show */
+    const char *name; /* "f32_matmul": profiles and messages show it */
     const char *op;   /* "MATMUL" */
     /* The features that the CPU must have beyond the level, by taper_feature_name, with a space
      * between two ("avx512_vnni"); NULL: none. */
     const char *needs;
-    /* Its ways of computing a node, up to one without a name; NULL: it has one way only. A variant
-     * that does not serve the node is TAPER_UNSUPPORTED. */
+    /* The kernel's variants; the array ends with one that has no name. NULL: it has one way to
+     * compute a node. prepare() returns TAPER_UNSUPPORTED where the variant does not serve the
+     * node. */
     const taper_variant *variants;
     /* The tensors it takes; `output` stands for all outputs, the last of `inputs` for all further
      * ones. prepare() may refuse more. */
@@ -212,22 +214,23 @@ typedef struct taper_kernel {
     /* Computes tasks [begin, end). The output may share memory with an input only where the op's
      * definition allows computing in place. */
     taper_status (*run)(const taper_call *call, int64_t begin, int64_t end, void *scratch);
-    /* The functions' own: what kernels differ in that share them. They find it in call->kernel. */
+    /* Data of the functions: it tells kernels apart that share functions. They find it in
+     * call->kernel. */
     const void *data;
 } taper_kernel;
 
 /* -- kernels of others ------------------------------------------------------------------------- */
 
-/* Grows by one with every change of what is declared above. */
+/* Grows by one with every change of the declarations above. */
 enum { TAPER_ABI_VERSION = 3 };
 
-/* What a library of kernels tells: it exports
+/* The table of a library of kernels, which exports
  *
  *     const taper_library *taper_kernels(void)
  *
- * A kernel's op is the name of an op of Taper's, or of the ATen op ("aten.relu.default") whose kept
- * calls it computes; those have one attr, `arguments` (TAPER_ATTR_STRING): the JSON of the
- * arguments that are no tensors. Its attrs are exactly the op's. */
+ * A kernel's op is the name of one of Taper's ops, or of an ATen op ("aten.relu.default") whose
+ * calls the export keeps; such a call has one attr, `arguments` (TAPER_ATTR_STRING): the JSON of
+ * the arguments that are not tensors. The kernel has exactly the attrs of its op. */
 typedef struct taper_library {
     int32_t abi_version;                            /* TAPER_ABI_VERSION */
     int32_t kernel_bytes, tensor_bytes, call_bytes; /* sizeof */
@@ -254,8 +257,9 @@ typedef struct taper_level taper_level;
 const taper_level *taper_level_at(size_t i);
 /* "avx512", "avx2", "baseline", "neon". */
 const char *taper_level_name(const taper_level *level);
-/* The level of that name; with NULL the process's default: TAPER_ISA if it is set when this is
- * first asked, else the best. TAPER_UNKNOWN_ISA, and *level is NULL, where it is not here. */
+/* Writes the level of that name; with NULL the process's default: the level of the environment
+ * variable TAPER_ISA, if it is set at the first call, else the best. Where the level is not
+ * available it returns TAPER_UNKNOWN_ISA, and *level is NULL. */
 taper_status taper_level_find(const char *name, const taper_level **level);
 
 /* The i-th name of a feature that a kernel may need, the same ones on every CPU; NULL past the end.
@@ -264,13 +268,15 @@ const char *taper_feature_name(size_t i);
 
 /* Writes the level's i-th kernel, in order of preference; false past the end. */
 bool taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel);
-/* Does this CPU have what the kernel needs beyond the level? No CPU has an unknown feature. */
+/* Returns whether this CPU has the features that the kernel needs beyond the level. No CPU has an
+ * unknown feature. */
 bool taper_kernel_runs(const taper_kernel *kernel);
-/* Writes the level's first kernel at or after position *position for op whose needs this CPU has,
- * and moves *position past it. False when none. */
+/* Writes the level's first kernel for op, at or after position *position, whose features this CPU
+ * has, and moves *position past it. Returns false where there is none. */
 bool taper_kernel_next(const taper_level *level, const char *op, size_t *position,
                        taper_kernel *kernel);
-/* Does the kernel state the dtypes and formats of these tensors? Only then prepare() is asked. */
+/* Returns whether the kernel's row lists the dtypes and formats of these tensors. Callers call
+ * prepare() only then. */
 bool taper_kernel_takes(const taper_kernel *kernel, const taper_call *call);
 
 /* Upper bound of state_bytes and attrs_bytes over a level's kernels: lets a caller use one buffer

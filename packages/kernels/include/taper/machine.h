@@ -1,4 +1,4 @@
-/* What this machine can do: cache sizes, and loops that measure its limits. */
+/* Limits of this machine: cache sizes, and loops that measure speeds. */
 #ifndef TAPER_MACHINE_H
 #define TAPER_MACHINE_H
 
@@ -8,34 +8,36 @@
 extern "C" {
 #endif
 
-/* Bytes of a data cache as the first CPU has it, level 1 to 3; 0 where the system does not say. */
+/* Returns the bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not
+ * tell. */
 int64_t taper_cache_bytes(int32_t level);
 
-/* Bytes of main memory; 0 where the system does not say. */
+/* Returns the bytes of main memory; 0 where the system does not tell. */
 int64_t taper_memory_bytes(void);
 
-/* Zeroed memory straight from the system, in whole pages; NULL where there is none. */
+/* Allocates zeroed memory from the system, in whole pages; returns NULL where it fails. */
 void *taper_map_memory(size_t bytes);
 
-/* Gives it back to the system, at once: free() keeps what large blocks were made of. */
+/* Gives such memory back to the system at once; free() would keep the pages of large blocks. */
 void taper_unmap_memory(void *memory, size_t bytes);
 
 /*
  * A loop that does one thing as fast as the code of one ISA level can:
  *
  *   "fma"   multiply-adds in registers; work is in floating-point operations, two for each
- *   "int8"  the same of bytes into int32, in operations; only where an instruction does it
+ *   "int8"  multiply-adds of bytes into int32, where one instruction does it; work is in operations
  *   "read"  loads of `bytes` bytes, in order; work is in bytes
  *   "copy"  the first half of the bytes to the second; work is in bytes read and bytes written
  */
 typedef struct taper_probe {
     const char *name;
-    const char *needs; /* what it asks of the CPU beyond its level, or NULL */
+    const char *needs; /* features that the CPU must have beyond the level, or NULL */
     /* Returns the work done. memory: aligned to TAPER_ALIGNMENT; bytes: at least one cache line. */
     double (*run)(void *memory, size_t bytes, int64_t passes);
 } taper_probe;
 
-/* The level's probe of that name; NULL where there is none, or this CPU lacks what it needs. */
+/* Returns the level's probe of that name; NULL where there is none, or where this CPU lacks a
+ * feature that it needs. */
 const taper_probe *taper_probe_find(const taper_level *level, const char *name);
 
 typedef struct taper_measurement {

@@ -1,4 +1,4 @@
-/* Running prepared nodes: what an executor calls once per inference. */
+/* Running prepared nodes: the functions that an executor calls once per run. */
 #ifndef TAPER_RUN_H
 #define TAPER_RUN_H
 
@@ -20,8 +20,8 @@ typedef struct taper_copy {
     size_t bytes;
 } taper_copy;
 
-/* A pointer that goes along an array from one iteration to the next: in the i-th, *pointer is first
- * + i * stride. */
+/* A pointer that moves along an array from one iteration to the next: in iteration i, *pointer is
+ * first + i * stride. */
 typedef struct taper_slice {
     void **pointer;
     char *first;
@@ -35,8 +35,8 @@ typedef enum taper_control_kind {
 } taper_control_kind;
 
 /*
- * A step with steps inside. A loop's values live in memory that its body reads; `enter` puts the
- * first values there, and `next` what the body has computed, after each iteration.
+ * A step that contains steps. A loop's values are in memory that its body reads: `enter` copies the
+ * first values there, and after each iteration `next` copies there what the body has computed.
  */
 typedef struct taper_control {
     taper_control_kind kind;
@@ -52,19 +52,19 @@ typedef struct taper_control {
 } taper_control;
 
 /*
- * A prepared node: prepare() accepted the call and said how much work it is. Code of the caller's
- * own is a kernel of its own, whose run() finds what it needs in call.state. It has one task, one
- * worker and on_caller.
+ * A prepared node: prepare() accepted the call and said how much work it is. Where code of the
+ * caller computes the node, the call has a kernel for it, whose run() finds what it needs in
+ * call.state. Such a step has one task, one worker and on_caller.
  */
 typedef struct taper_step {
     taper_call call;
     taper_work work;
     void *scratch;   /* worker 0's work.scratch_bytes, aligned; may be NULL when 0 */
-    int32_t workers; /* how many the step keeps busy; 1 for a small one. Of control, the most that a
-                        step inside keeps busy */
+    int32_t workers; /* how many workers the step keeps busy; 1 for a small step. For control, the
+                        most that a step inside keeps busy */
     bool on_caller;  /* runs on the thread that called taper_run; so does control with such a step
                         inside */
-    const taper_control *control; /* NULL, or what the step is in place of a kernel's */
+    const taper_control *control; /* NULL for a kernel, else the step's control flow */
 } taper_step;
 
 /* Which steps of a run wait for which: a partial order that the order of the steps extends. */
@@ -74,52 +74,54 @@ typedef struct taper_order {
     const int32_t *users;      /* of step i: first_user[i] up to first_user[i + 1], ascending */
 } taper_order;
 
-/* When one worker was at one step, by taper_now; zeros where it was not. Of a step that runs often,
- * the begin of its first time, and all its times one after the other. */
+/* When one worker worked at one step, by taper_now; zeros where it did not. For a step that runs
+ * several times: the begin of the first time, and the sum of all times. */
 typedef struct taper_span {
     int64_t begin, end;
-    int64_t times; /* how often it was there */
+    int64_t times; /* how many times the worker did */
 } taper_span;
 
-/* What one run needs. */
+/* Arguments of one run. */
 typedef struct taper_run_args {
-    const taper_step *steps; /* [count] of the run, then those of all blocks inside */
+    const taper_step *steps; /* the run's [count] steps, then the steps of all blocks inside */
     int64_t count;
-    int32_t workers;             /* at most this many threads, the caller among them */
+    int32_t workers;             /* at most this many threads, the caller included */
     char *worker_scratch;        /* [workers - 1][worker_scratch_bytes], aligned: workers 1.. */
     size_t worker_scratch_bytes; /* at least every step's scratch_bytes; a multiple of 64 */
     taper_span *spans;           /* per step [workers], zeroed by the caller; or NULL */
-    /* Where another thread may set the run an end, by writing other than 0; or NULL. Looked at
+    /* Another thread ends the run by writing a value other than 0 here; or NULL. The run reads it
      * between steps and between iterations, atomically. */
     const int32_t *stop;
-    /* Called with poll_context on the caller's thread, about every 25 ms that the run takes,
-     * between steps and between iterations: false ends the run; or NULL. */
+    /* Called with poll_context on the caller's thread, about every 25 ms of the run, between steps
+     * and between iterations; the run ends where it returns false; or NULL. */
     bool (*poll)(void *poll_context);
     void *poll_context;
     const taper_order *order; /* NULL: steps run one after the other */
-    int32_t leaders; /* with an order: at most this many steps at a time; others help them */
+    int32_t leaders; /* with an order: at most this many steps run at a time; other workers help
+                        with their tasks */
     void *schedule;  /* with an order: taper_schedule_bytes, aligned; the run's own */
 } taper_run_args;
 
 /*
- * Runs the steps, one after the other or, with an order, each as soon as those that it waits for
- * have ended, those inside a step of control in turn. The whole run is one parallel region of a
- * pool that all callers in the process share: the caller works too, the others spin between steps
- * and sleep between runs. A run that finds the pool busy with another run computes alone. The bits
- * do not depend on the number of threads, nor on which steps run at the same time. On failure no
- * further step begins; returns a failing step's status, of several the first's, its index in
- * *failed. TAPER_STOPPED where the run was told to end: *failed is the step it came to.
+ * Runs the steps, one after the other or, with an order, each as soon as the steps that it waits
+ * for have ended. Steps inside a step of control run one after the other. The whole run is one
+ * parallel region of a pool that all callers in the process share: the caller works too, the others
+ * spin between steps and sleep between runs. A run that finds the pool busy with another run
+ * computes alone. The bits do not depend on the number of threads, nor on which steps run at the
+ * same time. After a failure no further step begins; the function returns the status of the failing
+ * step (the first of them where several fail) and writes its index to *failed. It returns
+ * TAPER_STOPPED where the run was told to end: *failed is the step that was next.
  */
 taper_status taper_run(const taper_run_args *args, int64_t *failed);
 
-/* Bytes of taper_run_args.schedule, for so many steps of the run, workers and leaders. */
+/* Returns the bytes of taper_run_args.schedule for this many steps, workers and leaders. */
 size_t taper_schedule_bytes(int64_t count, int32_t workers, int32_t leaders);
 
-/* Whether a run with an order, which has ended, came to that step of its `count`. */
+/* Returns whether a run with an order, which has ended, began that step of its `count`. */
 bool taper_has_begun(const taper_run_args *args, int64_t step);
 
-/* CPUs this process may use: on Linux and Windows its affinity mask, on Linux also the cgroup's
- * quota rounded up; elsewhere those that are online. */
+/* Returns how many CPUs this process may use: on Linux and Windows by its affinity mask, on Linux
+ * also by the cgroup's quota, rounded up; elsewhere all CPUs that are online. */
 int32_t taper_cpu_count(void);
 
 /* Nanoseconds of a clock that never goes back. */

@@ -15,11 +15,11 @@ typedef enum taper_status {
                                the indexed dimension, a divisor of 0 */
     TAPER_BAD_ARGUMENT = 4, /* an argument outside its documented range */
     TAPER_UNKNOWN_ISA = 5,  /* an ISA level that does not exist or this CPU lacks */
-    TAPER_STOPPED = 6,      /* the caller asked for the end of the run */
-    TAPER_CALL_FAILED = 7   /* code of the caller's that the run called says that it failed */
+    TAPER_STOPPED = 6,      /* the caller ended the run */
+    TAPER_CALL_FAILED = 7   /* code of the caller, called by the run, reported a failure */
 } taper_status;
 
-/* A sentence for a status, never NULL. */
+/* Returns a sentence that describes a status, never NULL. */
 const char *taper_status_string(taper_status status);
 
 #ifdef __cplusplus

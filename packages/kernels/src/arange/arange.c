@@ -1,4 +1,4 @@
-/* Counting: ARANGE. It reads nothing; the output's size says how far. */
+/* ARANGE: counts. It reads no input; the output's size gives the number of elements. */
 #include "common/tensor.h"
 #include "arange/kernels.inc"
 #include "isa/isa.h"
@@ -26,7 +26,7 @@ static taper_status i64_arange_run(const taper_call *call, int64_t begin, int64_
     int64_t *y = call->output->data;
     const int64_t last = end * TASK_COST < s->count ? end * TASK_COST : s->count;
     (void)scratch;
-    /* Unsigned: a file's numbers may wrap around. */
+    /* Unsigned, because numbers from a file may wrap around. */
     for (int64_t i = begin * TASK_COST; i < last; i++)
         y[i] = (int64_t)((uint64_t)attrs->start + (uint64_t)i * (uint64_t)attrs->step);
     return TAPER_OK;

@@ -1,8 +1,8 @@
 /*
  * ATTENTION: softmax(scale * q k^T + mask) v by blocks, never with more scores in memory than a
- * tile of rows and a block of keys. Where the keys are more than one block, a row's weighted sum
- * is carried from block to block relative to the largest score so far (online softmax). Keys at
- * either end that the mask leaves out for all rows at hand are not read, nor are their values.
+ * tile of rows and a block of keys. Where there is more than one block of keys, a row's weighted
+ * sum is carried from block to block relative to the largest score so far (online softmax). Keys at
+ * either end that the mask excludes for all rows of a block are not read, nor are their values.
  */
 #include <math.h>
 #include <string.h>

@@ -1,20 +1,22 @@
-/* What prepare() finds out about an attention node, and how it cuts it up. */
+/* Sizes of an attention node, as prepare() finds them, and its split into tasks. */
 
 TAPER_DEFINE_ATTRS(attention)
 
-/* Rows are queries of a head, and come in blocks; a block's rows come in tiles. */
+/* Rows are the queries of a head. They are split into blocks, and a block into tiles. */
 enum {
     ROW_TILE = 32, /* rows taken through a block of keys together: 32 x 256 scores, 32 KB, fit L1 */
-    MAX_BLOCK_ROWS = 128,     /* four tiles: as often are a block's keys and values read from L2 */
+    MAX_BLOCK_ROWS =
+        128, /* four tiles, so that a block's keys and values are read from L2 four times */
     MIN_BLOCK_KEYS = 64,      /* for each block a row's sums are rescaled once */
     MAX_BLOCK_KEYS = 256,     /* see ROW_TILE */
-    BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and again of keys and values: half of L2 */
+    BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and as many of keys and values: half of L2 */
     LIVE_KEYS = 32,           /* what softmax takes at a time, in vectors of any level */
     FEW_ROWS = 4,             /* so few rows do not fill vectors across rows */
     SCORE_PAD = 16, /* floats after a row of scores: rows a power of two apart share sets */
 };
 
-/* Scores by dot products, or by vectors across rows: each adds up a score in an order of its own.
+/* Scores are computed by dot products, or by vectors across rows. The two add up a score in
+ * different orders.
  */
 enum { ATTENTION_FEW_ROWS = 1, ATTENTION_ROW_TILES };
 static const taper_variant attention_variants[] = {
@@ -46,7 +48,7 @@ struct attention_state {
     bool causal;
     int64_t diagonal;
     float scale;
-    float nothing; /* what a row that attends no key gets */
+    float nothing; /* the output of a row that attends to no key */
 
     /* A unit of work is a block of a head's rows. */
     int64_t block_rows;
@@ -109,7 +111,8 @@ static int64_t attention_take(int64_t *floats, int64_t n) {
     return at;
 }
 
-/* `variant`: 0, or which is asked for; false where it does not serve such keys. */
+/* `variant`: 0, or the variant that the call asks for; returns false where it does not serve such
+ * keys. */
 static bool attention_cut(struct attention_state *s, int32_t variant) {
     s->few_rows = variant ? variant == ATTENTION_FEW_ROWS : s->rows <= FEW_ROWS && s->k.col == 1;
     if (s->few_rows && s->k.col != 1)
@@ -125,7 +128,8 @@ static bool attention_cut(struct attention_state *s, int32_t variant) {
     s->units = s->dv > 0 ? heads * s->row_blocks : 0;
     s->block_keys =
         attention_block(s->keys, i64_max(MIN_BLOCK_KEYS, i64_min(widest, MAX_BLOCK_KEYS)));
-    /* In vectors of multiply-adds; few rows are bound by reading keys and values. */
+    /* Cost in vectors of multiply-adds. Where there are few rows, reading keys and values takes the
+     * time. */
     s->units_per_task = rows_per_task(s->block_rows * s->keys * (s->d + s->dv) / GEMM_NR);
 
     int64_t floats = 0;
@@ -140,7 +144,7 @@ static bool attention_cut(struct attention_state *s, int32_t variant) {
     return true;
 }
 
-/* What the variant does beyond the products; see taper_work. */
+/* Work of the variant beyond the products; see taper_work. */
 static void attention_weigh(const struct attention_state *s, taper_work *work) {
     const int64_t heads = i64_times(s->batch, s->heads), moved = 2 * sizeof(float);
     if (s->few_rows) { /* sums over lanes */
@@ -152,7 +156,7 @@ static void attention_weigh(const struct attention_state *s, taper_work *work) {
     work->scratch_traffic = i64_times(heads, i64_times(rows, i64_times(s->d, moved)));
 }
 
-/* With one query a head, the heads that share keys become the rows of one head. */
+/* Where each head has one query, the heads that share keys become the rows of one head. */
 static void attention_heads_as_rows(struct attention_state *s) {
     attention_strides *const strides[] = {&s->q, &s->mask, &s->out};
     for (int i = 0; i < 3; i++) {

@@ -1,4 +1,4 @@
-/* One block of a head's rows against all keys: what both ways of doing it share. */
+/* One block of a head's rows against all keys: the code that both variants share. */
 
 typedef struct attention_unit {
     const struct attention_state *s;
@@ -14,13 +14,14 @@ typedef struct attention_unit {
     int64_t live_first, live_last; /* keys outside are attended by none of the rows */
     int64_t first_key; /* the block of keys at hand, and where they and their values lie */
     int64_t block_keys;
-    bool begun; /* a block before has been added up */
+    bool begun; /* an earlier block has been added up */
     const float *block_k;
     const float *block_v;
 } attention_unit;
 
-/* How many of the block's keys row r attends: a prefix of them, but for those that the mask leaves
- * out. Sums over a prefix of whole LIVE_KEYS are those over the block, bit by bit. */
+/* Returns how many of the block's keys row r attends to: they are a prefix, from which the mask may
+ * exclude some. Sums over a prefix, rounded up to whole LIVE_KEYS, have the same bits as sums over
+ * the block. */
 static int64_t attention_reach(const attention_unit *u, int64_t r) {
     const int64_t reach = u->first_row + r + u->s->diagonal + 1 - u->first_key;
     const int64_t last = i64_ceil_div(u->live_last - u->first_key, LIVE_KEYS) * LIVE_KEYS;
@@ -28,7 +29,7 @@ static int64_t attention_reach(const attention_unit *u, int64_t r) {
     return u->s->causal ? i64_max(0, i64_min(reach, live)) : live;
 }
 
-/* Row r of the mask, from its first key on. */
+/* Returns row r of the mask, from its first key on. */
 static const void *attention_mask_row(const attention_unit *u, int64_t r) {
     const struct attention_state *s = u->s;
     const int64_t at =
@@ -36,7 +37,7 @@ static const void *attention_mask_row(const attention_unit *u, int64_t r) {
     return (const char *)u->mask_data + at * (s->mask_is_bool ? 1 : (int64_t)sizeof(float));
 }
 
-/* Whether a row of a mask leaves out 16 keys from `at` on. */
+/* Returns whether a row of a mask excludes the 16 keys from `at` on. */
 static bool attention_all_dead(const void *row, bool is_bool, int64_t at) {
     if (is_bool) {
         uint64_t flags[2];
@@ -51,9 +52,9 @@ static bool attention_all_dead(const void *row, bool is_bool, int64_t at) {
 }
 
 /*
- * Finds which keys some row of the unit attends: they lie in [live_first, live_last). A cache is
- * longer than what has been written to it, and a window is shorter: keys that the mask leaves out
- * at the ends have weights of 0, and are not read.
+ * Finds the keys [live_first, live_last) to which some row of the unit attends. A cache may be
+ * longer than its written part, and an attention window may be shorter than the cache: keys that
+ * the mask excludes at the ends have weights of 0, and are not read.
  */
 static void attention_find_live(attention_unit *u) {
     const struct attention_state *s = u->s;
@@ -78,7 +79,8 @@ static void attention_find_live(attention_unit *u) {
     u->live_first = i64_min(first, last);
 }
 
-/* What is added to row r's scores of the block: in the mask, or converted into `converted`. */
+/* Returns the numbers that are added to row r's scores of the block: in the mask, or converted into
+ * `converted`. */
 static const float *attention_bias(const attention_unit *u, int64_t r, float *converted) {
     const struct attention_state *s = u->s;
     const int64_t col = s->mask.col;
@@ -145,7 +147,7 @@ static const float *attention_q(const attention_unit *u, int64_t r) {
     return u->q_data + u->batch * q->batch + u->head * q->head + (u->first_row + r) * q->row;
 }
 
-/* The rows' weighted means, or what a row without a key to attend gets. */
+/* Writes the rows' weighted means, or the output of a row that attends to no key. */
 static void attention_write(const attention_unit *u) {
     const struct attention_state *s = u->s;
     float *out =

@@ -3,7 +3,7 @@
  * row. Packing keys, or vectors across rows, would cost more than they save.
  */
 
-/* scores += bias; the largest of them, NaN aside. */
+/* Computes scores += bias; returns the largest score, ignoring NaN. */
 static float few_add_bias(float *scores, const float *bias, int64_t n) {
     vf max = v_set1(-INFINITY);
     for (int64_t j = 0, lanes; j < n; j += lanes) {
@@ -16,7 +16,7 @@ static float few_add_bias(float *scores, const float *bias, int64_t n) {
     return v_hmax(max);
 }
 
-/* Turns row r's scores into weights and brings its maximum, total and sums up to date with them. */
+/* Turns row r's scores into weights, and updates its maximum, total and sums with them. */
 static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t keys) {
     const struct attention_state *s = u->s;
     const int64_t reach = attention_reach(u, r);
@@ -27,7 +27,7 @@ static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t key
     const float block_max = s->masked ? few_add_bias(scores, attention_bias(u, r, u->bias), reach)
                                       : row_fold_block(ROW_MAX_NUMBER, scores, reach);
     const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
-    /* While all scores are -inf any finite number will do in place of the maximum. */
+    /* While all scores are -inf, any finite number can take the place of the maximum. */
     const float center = max == -INFINITY ? 0.0f : max;
     if (max != old_max && u->begun) {
         float shrink[V_LEN];

@@ -1,7 +1,7 @@
 /*
- * Many rows: scores transposed, [keys][rows of a tile], so that softmax runs down the columns, one
- * row to a lane, without a sum over lanes and without tails. The queries are the packed operand,
- * once for all keys; the keys are read where they lie, a number at a time.
+ * Many rows: scores are transposed, [keys][rows of a tile], so that softmax runs down the columns
+ * with one row per lane, without a sum over lanes and without tails. The queries are the packed
+ * operand, packed once for all keys; the keys are read in place, one number at a time.
  */
 
 static void tile_start(const attention_unit *u) {
@@ -33,7 +33,8 @@ static void tile_add_bias(const attention_unit *u, int64_t r, float *scores, int
     }
 }
 
-/* Lanes that do not attend a key get -inf: from the first key that any of them does not. */
+/* Writes -inf to lanes that do not attend to a key, from the first key to which one of them does
+ * not. */
 static void tile_mask_causal(const attention_unit *u, int64_t r, float *scores, int64_t stride,
                              int64_t keys) {
     float reach[V_LEN];
@@ -46,7 +47,7 @@ static void tile_mask_causal(const attention_unit *u, int64_t r, float *scores, 
     }
 }
 
-/* The largest score of each lane, NaN aside. */
+/* Returns the largest score of each lane, ignoring NaN. */
 static vf tile_max(const float *scores, int64_t stride, int64_t keys) {
     vf max[4];
     for (int c = 0; c < 4; c++)
@@ -60,7 +61,7 @@ static vf tile_max(const float *scores, int64_t stride, int64_t keys) {
     return v_max(v_max(max[0], max[1]), v_max(max[2], max[3]));
 }
 
-/* scores = e^(scores - center), and the sum of each lane. */
+/* Computes scores = e^(scores - center); returns the sum of each lane. */
 static vf tile_exp(float *scores, int64_t stride, int64_t keys, vf center) {
     vf sum[2] = {v_zero(), v_zero()};
     int64_t j = 0;
@@ -80,8 +81,8 @@ static vf tile_exp(float *scores, int64_t stride, int64_t keys, vf center) {
     return v_add(sum[0], sum[1]);
 }
 
-/* Turns the scores of rows [r, r + V_LEN) into weights and brings their maxima, totals and sums up
- * to date with them. Lanes beyond the last row hold numbers nobody reads. */
+/* Turns the scores of rows [r, r + V_LEN) into weights, and updates their maxima, totals and sums
+ * with them. Numbers in lanes beyond the last row are never read. */
 static void tile_weights(attention_unit *u, int64_t r, float *scores, int64_t stride,
                          int64_t keys) {
     const struct attention_state *s = u->s;
@@ -91,7 +92,7 @@ static void tile_weights(attention_unit *u, int64_t r, float *scores, int64_t st
         tile_mask_causal(u, r, scores, stride, keys);
     const vf old_max = v_load(u->max + r), lowest = v_set1(-INFINITY);
     const vf max = v_max(tile_max(scores, stride, keys), old_max);
-    /* While all scores are -inf any finite number will do in place of the maximum. */
+    /* While all scores are -inf, any finite number can take the place of the maximum. */
     const vf center = v_select(v_eq(max, lowest), v_zero(), max);
     const vf shrink = v_exp_nonpositive(v_sub(old_max, center));
     const vf total = tile_exp(scores, stride, keys, center);

@@ -24,7 +24,7 @@ typedef struct axis_spans {
     int64_t per_task;
 } axis_spans;
 
-/* The spans that tiles of this many columns make. */
+/* Returns the spans for tiles of this many columns. */
 TENSOR_NOINLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, int64_t tile) {
     tile = i64_max(1, i64_min(tile, i64_min(inner, AXIS_MAX_TILE)));
     return (axis_spans){.outer = outer,
@@ -35,9 +35,9 @@ TENSOR_NOINLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, i
                         .per_task = rows_per_task(n * tile)};
 }
 
-/* Tiles are wide, for long runs of memory, unless that leaves threads without work; and of at most
- * span_limit elements (but AXIS_MIN_TILE columns), for a kernel that passes over a span more than
- * once. */
+/* Returns spans whose tiles are wide, for long runs of memory, unless that leaves threads without
+ * work. A span has at most span_limit elements (but at least AXIS_MIN_TILE columns), for a kernel
+ * that passes over it more than once. */
 TENSOR_NOINLINE axis_spans axis_split(int64_t outer, int64_t n, int64_t inner, int64_t span_limit) {
     const int64_t widest = span_limit / i64_max(n, 1) / AXIS_LINE * AXIS_LINE;
     int64_t tile = i64_max(AXIS_MIN_TILE, i64_min(widest, AXIS_MAX_TILE));
@@ -51,7 +51,7 @@ TENSOR_INLINE int64_t axis_tasks(const axis_spans *s) {
     return i64_ceil_div(s->outer * s->tiles, s->per_task);
 }
 
-/* The spans of tasks [begin, end) are [first, last). */
+/* Writes the spans [first, last) of the tasks [begin, end). */
 TENSOR_INLINE int64_t axis_first(const axis_spans *s, int64_t begin) { return begin * s->per_task; }
 TENSOR_INLINE int64_t axis_last(const axis_spans *s, int64_t end) {
     return i64_min(end * s->per_task, s->outer * s->tiles);

@@ -7,14 +7,14 @@
 
 #define BYTES_INLINE static inline __attribute__((always_inline, unused))
 
-/* n bytes, size <= n <= 2 * size, as two pieces that may overlap; size is constant. */
+/* Copies n bytes, size <= n <= 2 * size, as two pieces that may overlap; size is constant. */
 BYTES_INLINE void bytes_copy_ends(uint8_t *restrict dst, const uint8_t *restrict src, int64_t n,
                                   const int64_t size) {
     memcpy(dst, src, (size_t)size);
     memcpy(dst + n - size, src + n - size, (size_t)size);
 }
 
-/* Like memcpy: the runs do not overlap. */
+/* Does what memcpy does; the two runs must not overlap. */
 BYTES_INLINE void bytes_copy(uint8_t *restrict dst, const uint8_t *restrict src, int64_t n) {
     enum { LONG = 1024 }; /* from here on memcpy's start-up is hidden */
     typedef uint64_t piece __attribute__((vector_size(32)));

@@ -1,19 +1,19 @@
 /*
- * Products of sizes of different tensors, or of sizes and attrs, which nobody bounds. Those of one
- * tensor's dims fit: taper_kernel_takes sees to that.
+ * Products of sizes of different tensors, or of sizes and attrs, which may overflow. Products of
+ * one tensor's dims fit: taper_kernel_takes checks that.
  */
 #ifndef TAPER_OVERFLOW_H
 #define TAPER_OVERFLOW_H
 
 #include "common/tensor.h"
 
-/* a * b, or INT64_MAX / 2 where that is larger: so much work is as good as no end. a, b >= 0. */
+/* Returns a * b, at most INT64_MAX / 2: so much work never ends in any case. a, b >= 0. */
 TENSOR_INLINE int64_t i64_times(int64_t a, int64_t b) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 2 : i64_min(product, INT64_MAX / 2);
 }
 
-/* a + b, or INT64_MAX where that is more; both at least 0. */
+/* Returns a + b, at most INT64_MAX; a, b >= 0. */
 TENSOR_INLINE int64_t i64_plus(int64_t a, int64_t b) {
     return a > INT64_MAX - b ? INT64_MAX : a + b;
 }

@@ -10,14 +10,14 @@ struct positions {
     bool is_int32;
 };
 
-/* False unless the index is of a dtype that positions have. */
+/* Returns false unless the index is int32 or int64. */
 TENSOR_INLINE bool positions_prepare(struct positions *p, const taper_tensor *index, int64_t size,
                                      bool wrap) {
     *p = (struct positions){size, wrap, index->dtype == TAPER_INT32};
     return p->is_int32 || index->dtype == TAPER_INT64;
 }
 
-/* The i-th of data, or -1 when it is outside. */
+/* Returns position i of data, or -1 where it is outside. */
 TENSOR_INLINE int64_t position_at(const struct positions *p, const void *data, int64_t i) {
     int64_t at = p->is_int32 ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
     if (p->wrap && at < 0)

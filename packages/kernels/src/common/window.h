@@ -11,7 +11,8 @@ typedef struct window_dim {
     int64_t in, out, kernel, stride, dilation, low;
 } window_dim;
 
-/* False unless there are count values, each in [low, 2^31): positions then fit in 64 bits. */
+/* Returns false unless there are count values, each in [low, 2^31): positions then fit in 64 bits.
+ */
 TENSOR_NOINLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t low) {
     if (ints->count != count)
         return false;
@@ -22,10 +23,10 @@ TENSOR_NOINLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t 
 }
 
 /*
- * The spatial dims of x, of which a node may have fewer than three: those it lacks come first, with
- * one element. False unless the attrs are in range, count spatial dims each, and x and output are
- * contiguous tensors of the dtype, of that rank and equal batches. dilation NULL: 1 throughout.
- * padding may be as low as least_padding.
+ * Writes the spatial dims of x. A node may have fewer than three; the dims that it lacks come
+ * first, with one element. Returns false unless each attr has one value in range per spatial dim,
+ * and x and output are contiguous tensors of the dtype, of that rank and of equal batch. dilation
+ * NULL: 1 throughout. padding may be as low as least_padding.
  */
 TENSOR_NOINLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tensor *x,
                                  const taper_tensor *output, taper_dtype dtype,
@@ -54,7 +55,7 @@ TENSOR_NOINLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tenso
     return true;
 }
 
-/* Whether the output has as many windows as fit. padding: as in window_dims. */
+/* Returns whether the output has as many windows as fit. padding: as in window_dims. */
 TENSOR_NOINLINE bool windows_fit(const window_dim dims[WINDOW_DIMS], const taper_ints *padding) {
     const int64_t missing = WINDOW_DIMS - padding->count / 2;
     for (int64_t d = 0; d < WINDOW_DIMS; d++) {
@@ -67,7 +68,8 @@ TENSOR_NOINLINE bool windows_fit(const window_dim dims[WINDOW_DIMS], const taper
     return true;
 }
 
-/* The taps of the window whose first position is `at` that lie in [0, in): [*first, result). */
+/* Finds the taps [*first, result) that lie in [0, in), for the window whose first position is `at`.
+ */
 TENSOR_INLINE int64_t window_taps(const window_dim *w, int64_t at, int64_t *first) {
     *first = at >= 0 ? 0 : i64_min(w->kernel, i64_ceil_div(-at, w->dilation));
     const int64_t last = at >= w->in ? 0 : i64_min(w->kernel, (w->in - 1 - at) / w->dilation + 1);

@@ -1,7 +1,7 @@
 /*
- * COMPLEX_MUL: products of complex numbers, real and imaginary part side by side along the last
- * dimension. Inputs have any strides; the output may take over the memory of one of them, as a
- * number is read before it is written.
+ * COMPLEX_MUL: products of complex numbers, whose real and imaginary parts are adjacent along the
+ * last dimension. Inputs have any strides; the output may take over the memory of an input, because
+ * a number is read before it is written.
  */
 #include "common/tensor.h"
 #include "complex/kernels.inc"
@@ -27,7 +27,8 @@ struct complex_state {
     struct complex_operand operands[2];
 };
 
-/* Stride of dimension d of the output in an input, 0 where it broadcasts; false if it cannot. */
+/* Writes an input's stride along dimension d of the output, 0 where it broadcasts; returns false if
+ * it cannot broadcast. */
 static bool complex_stride(const taper_tensor *x, const taper_tensor *y, int32_t d,
                            int64_t *stride) {
     const int32_t at = d - (y->rank - x->rank);
@@ -44,8 +45,8 @@ static taper_status f32_complex_mul_prepare(const taper_call *call, taper_work *
     if (call->n_inputs != 2 || y->rank < 1 || y->shape[y->rank - 1] != 2 ||
         !tensor_is_contiguous(y))
         return TAPER_UNSUPPORTED;
-    /* Dims of the output, of which the last is the row; neighbours that both inputs step through
-     * as one are merged. */
+    /* Writes the dims of the output, the last of which is the row. Adjacent dims that have one
+     * common stride in both inputs are merged. */
     int64_t sizes[TAPER_MAX_RANK], strides[2][TAPER_MAX_RANK];
     int32_t n = 0;
     for (int32_t d = 0; d < y->rank - 1; d++) {
@@ -110,7 +111,7 @@ V_INLINE vf complex_product(const struct complex_lanes *l, vf a, vf b) {
     return v_fma(a, v_permute(b, l->real), v_mul(turned, v_permute(b, l->imag)));
 }
 
-/* The first `count` numbers of a row, V_LEN / 2 at most. */
+/* Loads the first `count` numbers of a row, at most V_LEN / 2. */
 V_INLINE vf complex_load(const float *x, const struct complex_operand *p, int64_t count) {
     if (p->part == 1 && p->step == 2)
         return 2 * count == V_LEN ? v_load(x) : v_load_n(x, 2 * count);
@@ -122,7 +123,7 @@ V_INLINE vf complex_load(const float *x, const struct complex_operand *p, int64_
     return v_load(lanes);
 }
 
-/* n numbers: y is contiguous, a and b step as their operands say. */
+/* Multiplies n numbers: y is contiguous, a and b have the strides of their operands. */
 static void complex_row(float *y, const float *a, const float *b, int64_t n,
                         const struct complex_operand *pa, const struct complex_operand *pb) {
     const struct complex_lanes lanes = complex_lanes();
@@ -137,7 +138,7 @@ static void complex_row(float *y, const float *a, const float *b, int64_t n,
     }
 }
 
-/* A task is a run of whole rows, or a part of one. */
+/* A task is some whole rows, or a part of one. */
 static taper_status f32_complex_mul_run(const taper_call *call, int64_t begin, int64_t end,
                                         void *scratch) {
     const struct complex_state *s = call->state;

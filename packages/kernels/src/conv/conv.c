@@ -1,8 +1,8 @@
 /*
- * CONV and CONV_TRANSPOSE in float32, channels last. conv_shape.inl says what a node computes;
- * conv_block.inl where the operands of a block of pixels lie; conv.inl computes blocks as
- * matrix products; winograd.inl the same of transformed tiles; depthwise.inl those convolutions
- * whose every channel is a group; groups.inl those whose groups are small.
+ * CONV and CONV_TRANSPOSE in float32, channels last. conv_shape.inl describes what a node computes,
+ * and conv_block.inl where the operands of a block of pixels are. conv.inl computes blocks as
+ * matrix products, winograd.inl as matrix products of transformed tiles. depthwise.inl is for
+ * convolutions in which every channel is a group, groups.inl for small groups.
  */
 #include <string.h>
 

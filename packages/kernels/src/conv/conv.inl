@@ -1,12 +1,12 @@
 /*
- * Convolution as a product: each output pixel is a row of A, whose k runs over the taps of its
- * window. The rows are not gathered: the tiles of the matrix product read them from x, or from a
- * zero-padded copy of the part of x that a block of pixels needs.
+ * Convolution as a matrix product: each output pixel is a row of A, whose k runs over the taps of
+ * its window. The rows are not gathered: the tiles of the matrix product read them from x, or from
+ * a zero-padded copy of the part of x that a block of pixels needs.
  */
 
 enum {
     CONV_SOURCE = 144 << 10, /* floats of x that a block may read: 0.6 of the 1 MB of a small L2 */
-    CONV_MAX_SOURCE = 1 << 28, /* and what not even a block of one pixel may exceed */
+    CONV_MAX_SOURCE = 1 << 28, /* the most that a block of one pixel may read */
     CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block: 0.5 MB */
     /* Longer sums are added up in pieces, whole runs or parts of one: the rows of A and the panels
      * of B that meet in a tile, 57 floats a step, are then 1.2 MB. Longer than
@@ -14,14 +14,14 @@ enum {
     CONV_KC = 5120,
     CONV_UNITS = 8, /* units at least, where they are large enough: two for each of 4 threads */
     CONV_UNIT_COST = 1 << 20,    /* a unit's least, in multiply-adds: about 12 microseconds */
-    CONV_LARGEST_COST = 1 << 28, /* about its most: a run may be told to end in between */
+    CONV_LARGEST_COST = 1 << 28, /* about a unit's most: a run can only be ended between units */
     CONV_MIN_COLS = 64,          /* for the epilogue, which has a cost per row */
     CONV_MAX_COLS = 512,         /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
 
-/* What happens where a tap lies outside of x. Both add the same products in the same order, and the
- * one zeros among them; but sums of more than CONV_KC terms have their pieces elsewhere, and a zero
- * times an infinite weight is NaN. */
+/* How taps outside of x are treated. Both variants add the same products in the same order;
+ * "padded" also adds zeros. But sums of more than CONV_KC terms are split at other places, and a
+ * zero times an infinite weight is NaN. */
 enum { CONV_PADDED = 1, CONV_CLIPPED };
 #define CONV_TILE GEMM_MR, GEMM_PANELS *GEMM_NR
 static const taper_variant conv_variants[] = {
@@ -46,7 +46,7 @@ struct conv_state {
 
 /* ---- prepare ---- */
 
-/* Floats of x that a block of these sizes reads; too many to count is CONV_MAX_SOURCE + 1. */
+/* Returns how many floats of x a block of these sizes reads, at most CONV_MAX_SOURCE + 1. */
 static int64_t conv_source_floats(const conv_shape *s, int64_t rows, int64_t width) {
     const int64_t sizes[] = {conv_span_count(s, 0, 1), conv_span_count(s, 1, rows),
                              conv_span_count(s, 2, width)};
@@ -57,7 +57,7 @@ static int64_t conv_source_floats(const conv_shape *s, int64_t rows, int64_t wid
     return floats;
 }
 
-/* The largest block of at most `limit` along a dim whose part of x stays in cache. */
+/* Returns the largest block, at most `limit` along a dim, whose part of x stays in cache. */
 static int64_t conv_largest(const conv_shape *s, bool rows, int64_t width, int64_t limit) {
     int64_t least = 1;
     while (least < limit) {
@@ -72,7 +72,7 @@ static int64_t conv_largest(const conv_shape *s, bool rows, int64_t width, int64
     return least;
 }
 
-/* The size of parts of at most `most` that n is cut into, about equal. */
+/* Returns the size of about equal parts of n, at most `most`. */
 static int64_t conv_part(int64_t n, int64_t most) {
     return i64_ceil_div(n, i64_ceil_div(n, i64_max(1, most)));
 }
@@ -88,7 +88,8 @@ static void conv_split(struct conv_state *state) {
     state->width = conv_part(w->out, conv_largest(s, false, 0, w->out));
     state->rows = state->width == w->out ? conv_largest(s, true, w->out, h->out) : 1;
     const int64_t row = state->width * s->outputs; /* elements of the output */
-    /* Where the weight stays in cache, blocks of fewer rows; else each block reads all of it. */
+    /* Where the weight stays in cache, blocks have fewer rows. Elsewhere each block reads all of
+     * the weight again. */
     if (conv_rows(s) * s->out <= CONV_RESIDENT)
         state->rows = i64_min(state->rows, i64_ceil_div(unit_cost, i64_times(row, k)));
     state->rows = conv_part(h->out, state->rows);
@@ -115,7 +116,7 @@ static size_t conv_aligned(int64_t bytes) {
     return (size_t)i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
 }
 
-/* What the variant does beyond the products; see taper_work. */
+/* Work of the variant beyond the products; see taper_work. */
 static void conv_weigh(const struct conv_state *state, int64_t source_floats, taper_work *work) {
     const conv_shape *s = &state->shape;
     const int64_t columns = i64_ceil_div(s->out, GEMM_NR) * GEMM_NR, moved = 2 * sizeof(float);
@@ -236,7 +237,7 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
         .a_image_row_stride = h->at_step * from->row,
         .c_image_row_stride = h->step * s->dims[2].out * s->outputs,
     };
-    /* A piece is some whole runs, or a part of one. */
+    /* A piece of the sum is some whole runs of k, or a part of one. */
     const int64_t parts = i64_max(1, i64_ceil_div(runs.k, CONV_KC));
     const int64_t part = i64_ceil_div(runs.k, parts);
     const int64_t piece = i64_max(1, CONV_KC / i64_max(1, runs.k));
@@ -338,7 +339,7 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
 static taper_status f32_conv_run(const taper_call *call, int64_t begin, int64_t end,
                                  void *scratch) {
     const struct conv_state *state = call->state;
-    int64_t copied = -1; /* the block whose part of x is in scratch */
+    int64_t copied = -1; /* the block whose part of x is now in scratch */
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t index = unit / state->chunks;
         const conv_block block = conv_block_at(state, index);

@@ -1,15 +1,15 @@
 /*
- * Where a block of output pixels finds its operands: which positions of x it needs, a zero-padded
- * copy of them where some are outside, and the runs of k that its taps make.
+ * Operands of a block of output pixels: the positions of x that it needs, a zero-padded copy of
+ * them where some are outside of x, and the runs of k that its taps make.
  *
  * Along one dim, the outputs o of a convolution read o * stride - low + t * dilation for each tap
- * t. In a transposed one o meets a tap only where o + low - t * dilation is a multiple of stride,
- * and reads that quotient: the outputs a stride apart share their taps and are a plain convolution,
- * one of `stride` phases.
+ * t. In a transposed convolution, output o uses tap t only where o + low - t * dilation is a
+ * multiple of stride, and reads x at the quotient. Outputs that are a stride apart use the same
+ * taps: they form a plain convolution, one of `stride` phases.
  *
- * Taps that no output of a block finds inside of x are left out. A dilated convolution is clipped:
- * most of its taps may lie outside. Its outputs come in ranges for which the same taps lie
- * inside.
+ * Taps that are outside of x for all outputs of a block are skipped. A dilated convolution is
+ * clipped, because most of its taps may be outside: its outputs are split into ranges for which the
+ * same taps are inside.
  */
 
 /* Positions of x along a dim: first + i * step, i < count. */
@@ -26,12 +26,12 @@ static conv_span conv_span_of(const conv_shape *s, int32_t d, int64_t begin, int
         return (conv_span){first, floor_div(end - 1 + w->low, w->stride) - first + 1, 1};
     }
     const int64_t first = begin * w->stride - w->low;
-    if (end - begin == 1) /* what lies between the taps is nobody's */
+    if (end - begin == 1) /* nothing reads the positions between the taps */
         return (conv_span){first, w->kernel, w->dilation};
     return (conv_span){first, (end - 1 - begin) * w->stride + reach + 1, 1};
 }
 
-/* The most positions that any n outputs read. */
+/* Returns the most positions that any n outputs read. */
 static int64_t conv_span_count(const conv_shape *s, int32_t d, int64_t n) {
     const window_dim *w = &s->dims[d];
     const int64_t count = conv_span_of(s, d, 0, n).count;
@@ -45,7 +45,7 @@ typedef struct conv_inside {
     int64_t first, end;
 } conv_inside;
 
-/* Those that output o of a convolution finds inside of x. */
+/* Returns the taps that are inside of x for output o of a convolution. */
 static conv_inside conv_inside_of(const conv_shape *s, int32_t d, int64_t o) {
     const window_dim *w = &s->dims[d];
     const int64_t at = o * w->stride - w->low, left = w->in - 1 - at;
@@ -54,7 +54,7 @@ static conv_inside conv_inside_of(const conv_shape *s, int32_t d, int64_t o) {
     return (conv_inside){first, i64_max(first, end)};
 }
 
-/* The end of the range of outputs, from `begin` on, for which the same taps lie inside. */
+/* Returns the end of the range of outputs, from `begin` on, for which the same taps are inside. */
 static int64_t conv_same_taps(const conv_shape *s, int32_t d, int64_t begin, int64_t end) {
     if (!s->clipped)
         return end;
@@ -68,7 +68,7 @@ static int64_t conv_same_taps(const conv_shape *s, int32_t d, int64_t begin, int
     return o;
 }
 
-/* The outputs of one phase along a dim, and how they and their taps lie in a span. */
+/* The outputs of one phase along a dim, and where they and their taps are in a span. */
 typedef struct conv_axis {
     int64_t first, count, step;  /* outputs: first + i * step */
     int64_t at, at_step;         /* of tap 0 of the first output in the span; to the next output */
@@ -78,7 +78,7 @@ typedef struct conv_axis {
 
 static int64_t conv_gcd(int64_t a, int64_t b) { return b == 0 ? a : conv_gcd(b, a % b); }
 
-/* Phases that have outputs among n. */
+/* Returns how many phases have outputs among n. */
 static int64_t conv_phases(const conv_shape *s, int32_t d, int64_t n) {
     return s->transposed ? i64_min(n, s->dims[d].stride) : 1;
 }
@@ -90,9 +90,10 @@ static conv_axis conv_axis_of(const conv_shape *s, int32_t d, const conv_span *s
     conv_axis a = {.first = begin + phase, .count = end - begin, .step = 1, .tap_step = 1};
     if (!s->transposed) {
         a.at = (begin * w->stride - w->low - span->first) / span->step;
-        a.at_step = w->stride; /* of no use where step is not 1: there is one output */
+        a.at_step = w->stride; /* not used where step is not 1: there is one output */
         a.tap_at = w->dilation / span->step;
-        /* Those that one of the outputs at least finds inside: the last has the first of them. */
+        /* The taps that are inside for at least one output; the last output has the first of them.
+         */
         a.tap = conv_inside_of(s, d, end - 1).first;
         a.taps = i64_max(0, conv_inside_of(s, d, begin).end - a.tap);
         a.at += a.tap * a.tap_at;
@@ -111,13 +112,13 @@ static conv_axis conv_axis_of(const conv_shape *s, int32_t d, const conv_span *s
     return a;
 }
 
-/* Where x or the copy of a part of it lies: strides in elements. */
+/* x, or the copy of a part of it; strides in elements. */
 typedef struct conv_source {
     const float *data;
     int64_t slice, row, pixel;
 } conv_source;
 
-/* One row of x, from the span's positions; `in` of each pixel's channels. */
+/* Copies one row of x, from the span's positions; `in` of each pixel's channels. */
 static void conv_copy_row(const conv_shape *s, float *to, const float *row, const conv_span *span) {
     const int64_t in = s->in, size = s->dims[2].in;
     int64_t i = 0;

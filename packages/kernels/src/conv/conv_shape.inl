@@ -1,28 +1,28 @@
-/* What a CONV or CONV_TRANSPOSE node computes. */
+/* Sizes of a CONV or CONV_TRANSPOSE node. */
 
 typedef struct conv_shape {
     int64_t batch, channels, outputs; /* of x and of the output */
     int64_t groups, in, out;          /* channels of a group */
-    window_dim dims[WINDOW_DIMS];     /* of a transposed convolution, low is what is cut off */
+    window_dim dims[WINDOW_DIMS];     /* in a transposed convolution, low is how much is cut off */
     bool transposed;
     bool packed;  /* the weight is [groups][ceil(out/16)][taps * in][16] */
     bool padded;  /* some position lies outside of x */
-    bool clipped; /* taps that do are left out, so that none does */
+    bool clipped; /* such taps are skipped, so that no position is outside */
 } conv_shape;
 
 static int64_t conv_taps(const conv_shape *s) {
     return s->dims[0].kernel * s->dims[1].kernel * s->dims[2].kernel;
 }
 
-/* Rows of a group's weight matrix. */
+/* Returns the rows of a group's weight matrix. */
 static int64_t conv_rows(const conv_shape *s) { return conv_taps(s) * s->in; }
 
-/* a / b, rounded down; b > 0. */
+/* Returns a / b, rounded down; b > 0. */
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 static int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
 
-/* Whether the output of a transposed convolution is the full one, cut. */
+/* Returns whether the output of a transposed convolution is the full output with parts cut off. */
 static bool conv_transposed_fits(const conv_shape *s, const taper_ints *padding) {
     const int64_t missing = WINDOW_DIMS - padding->count / 2;
     for (int64_t d = missing; d < WINDOW_DIMS; d++) {
@@ -35,15 +35,15 @@ static bool conv_transposed_fits(const conv_shape *s, const taper_ints *padding)
     return true;
 }
 
-/* Whether the dim does nothing: one position, one tap, one output. */
+/* Returns whether the dim is trivial: one position, one tap, one output. */
 static bool conv_idle(const window_dim *w) {
     return w->in == 1 && w->out == 1 && w->kernel == 1 && w->low == 0;
 }
 
 /*
- * Moves the dims that do something to the end, in their order, and the images of a batch into the
- * place of rows where there is one row only. Tiles are pixels of a row: a tall image of one column
- * is one row, and short rows of several images share a block's weight.
+ * Moves the dims that are not trivial to the end, in order. Where there is only one row, the images
+ * of a batch become the rows. Tiles are pixels of a row: thus a tall image of one column becomes
+ * one row, and short rows of several images share a block's weight.
  */
 static void conv_squeeze(conv_shape *s) {
     static const window_dim idle = {1, 1, 1, 1, 1, 0};
@@ -59,7 +59,7 @@ static void conv_squeeze(conv_shape *s) {
     }
 }
 
-/* false if the tensors are not those of a float32 node of this kind. */
+/* Returns false if the tensors are not those of a float32 node of this kind. */
 static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
                           bool transposed) {
     if (call->n_inputs < 2)

@@ -1,9 +1,9 @@
 /*
- * Depthwise convolution: a channel of its own for each output. Vectors run over channels. A tile is
- * a few pixels of a few rows: its sums for a vector of channels stay in registers while the taps go
- * by, then it is the next channels' turn, so that x, the weight and the output are met in the order
- * of memory. Windows that lie in x are read by strides, others through pointers, some of which are
- * to zeros. The products of an element are added in order of the taps, whatever the tile.
+ * Depthwise convolution: each output channel has one input channel. Vectors run over channels. A
+ * tile is a few pixels of a few rows: its sums for a vector of channels stay in registers for all
+ * taps, and then the next channels follow, so that x, the weight and the output are accessed in
+ * memory order. Windows inside of x are read by strides, others through pointers, some of which
+ * point to zeros. The products of an element are added in the order of the taps, whatever the tile.
  */
 
 enum {
@@ -53,7 +53,7 @@ typedef struct depthwise_tile {
     tile_fused fused;               /* of y */
 } depthwise_tile;
 
-/* What is constant wherever a tile is inlined. taps and stride: of both dims, dilation 1; 0: any.
+/* Constants wherever a tile is inlined. taps and stride: of both dims, with dilation 1; 0: any.
  */
 typedef struct depthwise_kind {
     int rows, pixels, taps, stride;
@@ -116,7 +116,7 @@ V_INLINE void depthwise_any(const depthwise_kind k, const depthwise_reads reads,
         }
 }
 
-/* Every sum of a tile, anew; r, p: its row and pixel. */
+/* Repeats the statements for every sum of a tile; r, p: its row and pixel. */
 #define depthwise_each(expr)                                                                       \
     do {                                                                                           \
         _Pragma("GCC unroll 2") for (int r = 0; r < k.rows; r++)                                   \
@@ -162,7 +162,7 @@ V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, i
 V_INLINE void depthwise_run_tile(const depthwise_kind k, const depthwise_reads reads,
                                  const depthwise_tile *t) {
     for (int64_t c = 0; c < t->channels; c += V_LEN) {
-        /* The last vector begins early enough to be whole: some channels are computed twice. */
+        /* The last vector begins early enough to be full, so some channels are computed twice. */
         c = i64_max(0, i64_min(c, t->channels - V_LEN));
         vf sum[DW_SUMS];
         depthwise_each(*s = v_zero());
@@ -277,8 +277,8 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
 
 /* ---- run ---- */
 
-/* Where the windows of a tile read. x: the first channel of a slice, or of the first with taps of
- * another dim; first: the position of the first tap in each dim. */
+/* Finds what the windows of a tile read. x: the first channel of a slice, or of the first with taps
+ * of another dim; first: the position of the first tap in each dim. */
 static void depthwise_locate(const conv_shape *s, const depthwise_kind k, const depthwise_tile *t,
                              const float *x, const int64_t first[WINDOW_DIMS], const float *zeros) {
     const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
@@ -341,10 +341,10 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
     t.taps[0] = window_taps(d, at[0], &tap[0]) - tap[0];
     at[0] += tap[0] * d->dilation;
     for (int64_t o = first; o < last; o += k.rows) {
-        /* The last tiles begin early enough to be whole: some pixels are computed twice. */
+        /* The last tiles begin early enough to be full, so some pixels are computed twice. */
         const int64_t row = i64_max(first, i64_min(o, last - k.rows));
         at[1] = row * h->stride - h->low;
-        if (k.taps == 0) { /* rows of taps outside of x are left out */
+        if (k.taps == 0) { /* rows of taps outside of x are skipped */
             t.taps[1] = window_taps(h, at[1], &tap[1]) - tap[1];
             at[1] += tap[1] * h->dilation;
         }

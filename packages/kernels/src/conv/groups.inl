@@ -1,9 +1,10 @@
 /*
- * Convolution in groups of 2, 4 or 8 channels, as many in as out. Vectors run over the channels of
- * the output, several groups wide or a part of one; a channel c of every group's input is spread
- * over the group's lanes by one permutation, which the sums of neighbouring pixels share. A tile is
- * some pixels of an output row. The products of an element are added in order of the rows of taps,
- * then of c, then of the taps of a row, whatever the tile: those of taps outside of x are left out.
+ * Convolution in groups of 2, 4 or 8 channels, with as many input as output channels. Vectors run
+ * over the channels of the output, and hold several groups or a part of one. One permutation
+ * spreads input channel c of every group over the group's lanes; the sums of neighbouring pixels
+ * share it. A tile is some pixels of an output row. The products of an element are added in the
+ * order of the rows of taps, then of c, then of the taps of a row, whatever the tile. Taps outside
+ * of x are skipped.
  */
 
 enum {
@@ -38,7 +39,7 @@ typedef struct groups_tile {
     const int32_t (*spread)[V_LEN];
 } groups_tile;
 
-/* What is constant wherever a tile is inlined. */
+/* Constants wherever a tile is inlined. */
 typedef struct groups_kind {
     int taps, stride; /* 0: any, of any dilation; else dilation is 1 */
     bool whole;       /* every position lies in x, every pixel exists */
@@ -49,7 +50,7 @@ V_INLINE vf groups_load(const groups_kind k, const groups_tile *t, const float *
     return k.lanes ? v_load_n(p, t->lanes) : v_load(p);
 }
 
-/* Adds what channel c of the groups gives through `taps` taps, the first of which reads position
+/* Adds the products of channel c of the groups with `taps` taps, the first of which reads position
  * `at` for pixel 0. x: of position 0; weight: of the first tap. */
 V_INLINE void groups_taps(const groups_kind k, const groups_tile *t, const float *x,
                           const float *weight, int64_t c, int64_t at, const int taps,
@@ -172,7 +173,8 @@ static taper_status f32_conv_groups_prepare(const taper_call *call, taper_work *
 
 /* ---- run ---- */
 
-/* One output row. row: the tile of its pixel 0 and channel 0, but for what follows from those. */
+/* Computes one output row. row: the tile at its pixel 0 and channel 0; the fields that depend on
+ * pixel and channel are set here. */
 static void groups_pixels(const struct groups_state *state, const groups_tile *row) {
     const window_dim *w = &state->shape.dims[2];
     for (int64_t o = 0; o < w->out; o += GROUPS_PIXELS) {

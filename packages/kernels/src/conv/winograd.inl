@@ -5,8 +5,8 @@
  *     y = At [(G w Gt) * (Bt d B)] A
  *
  * summed over channels, with n * n products for tile * tile * 9. G w Gt is the weight as the plan
- * stores it. Each of its n * n matrices [C][O] meets the tiles of a block as rows of a matrix
- * product of its own.
+ * stores it. Each of its n * n matrices [C][O] is the second operand of one matrix product, whose
+ * rows are the tiles of a block.
  *
  * The matrices are those of Cook and Toom at the points 0, infinity and +-1, or +-5/8 and +-11/8:
  * all constants are exact, and pairs of points about 1 keep the rounding errors of F(4x4) at about
@@ -42,7 +42,7 @@ struct winograd_state {
 
 /* ---- prepare ---- */
 
-/* false if the tensors are not those of a float32 node with this tile. */
+/* Returns false if the tensors are not those of a float32 node with this tile. */
 static bool winograd_shape_of(struct winograd_state *s, const taper_call *call, int64_t tile) {
     const struct conv_attrs *attrs = call->attrs;
     if (call->n_inputs < 2 || attrs->groups != 1 ||
@@ -77,15 +77,16 @@ static void winograd_split(struct winograd_state *s) {
     const int64_t units = i64_max(1, i64_min(CONV_UNITS, cost / CONV_UNIT_COST));
     int64_t most = i64_min(columns, WINOGRAD_COLS);
     s->block = WINOGRAD_L2 / (points * (s->in + most));
-    /* Where each block reading the weight again would be the most that is read from L3, the tiles
-     * may go through it instead: they are written and read once. */
+    /* Where most reads from L3 would be of the weight, which each block reads again, the tiles may
+     * go through L3 instead: they are written and read once. */
     if (s->block < s->tiles && s->block < s->in * columns / (2 * (s->in + columns))) {
         most = i64_min(columns, WINOGRAD_L3_COLS);
         s->block = i64_max(
             s->block, i64_min(WINOGRAD_L3 / (points * (s->in + most)), WINOGRAD_MATRIX / s->in));
     }
     s->blocks = i64_ceil_div(s->tiles, i64_max(GEMM_MR, s->block));
-    /* Where the weight stays in cache, blocks of fewer tiles; else each block reads all of it. */
+    /* Where the weight stays in cache, blocks have fewer tiles. Elsewhere each block reads all of
+     * the weight again. */
     if (points * s->in * columns <= WINOGRAD_RESIDENT)
         s->blocks = i64_max(s->blocks, i64_min(units, s->tiles));
     s->block = i64_ceil_div(s->tiles, s->blocks);
@@ -138,7 +139,8 @@ static taper_status f32_conv_winograd_4x4_prepare(const taper_call *call, taper_
 
 /* tile is a constant wherever the following are inlined. */
 
-/* d = Bt d, of the elements a step apart. The points, 0, a, -a, b, -b, are those of the format. */
+/* Computes d = Bt d, for elements that are a step apart. The points, 0, a, -a, b, -b, are those of
+ * the format. */
 V_INLINE void winograd_in(vf *d, const int step, const int tile) {
     const vf d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
     if (tile == 2) {
@@ -161,7 +163,7 @@ V_INLINE void winograd_in(vf *d, const int step, const int tile) {
     d[5 * step] = v_fma(product, d1, v_fma(sum, d3, d5));
 }
 
-/* m = At m, of the elements a step apart: the first `tile` of them. */
+/* Computes the first `tile` elements of m = At m, for elements that are a step apart. */
 V_INLINE void winograd_out(vf *m, const int step, const int tile) {
     const vf even_a = v_add(m[step], m[2 * step]), odd_a = v_sub(m[step], m[2 * step]);
     if (tile == 2) {
@@ -266,7 +268,7 @@ static winograd_place winograd_place_of(const struct winograd_state *s, int64_t 
                             index % s->tile_cols * s->tile};
 }
 
-/* Tiles [first, last) of x, to where the products read them. */
+/* Transforms tiles [first, last) of x into the operands of the products. */
 V_INLINE void winograd_gather(const taper_call *call, int64_t first, int64_t last, char *scratch,
                               const int tile) {
     const struct winograd_state *s = call->state;
@@ -288,7 +290,7 @@ V_INLINE void winograd_gather(const taper_call *call, int64_t first, int64_t las
     }
 }
 
-/* The products of `tiles` tiles with the columns [col, col + cols). */
+/* Computes the products of `tiles` tiles with the columns [col, col + cols). */
 static void winograd_products(const taper_call *call, int64_t tiles, int64_t col, int64_t cols,
                               char *scratch) {
     const struct winograd_state *s = call->state;
@@ -316,7 +318,8 @@ static void winograd_products(const taper_call *call, int64_t tiles, int64_t col
     }
 }
 
-/* The columns [col, col + cols) of the output's pixels in tiles [first, last) of one tile row. */
+/* Writes the columns [col, col + cols) of the output's pixels in tiles [first, last) of one tile
+ * row. */
 V_INLINE void winograd_scatter(const taper_call *call, int64_t first, int64_t last, int64_t col,
                                int64_t cols, float *from, char *scratch, const int tile) {
     const struct winograd_state *s = call->state;
@@ -329,7 +332,7 @@ V_INLINE void winograd_scatter(const taper_call *call, int64_t first, int64_t la
         for (int i = 0; i < tile; i++)
             for (int j = 0; j < tile; j++) {
                 const int64_t x = t * tile + j;
-                /* What lies beyond the output goes where the tile's products were. */
+                /* Elements beyond the output are written over the tile's products. */
                 to[i * tile + j] =
                     i < rows && begin.col + x < width ? corner + (i * width + x) * s->out : from;
             }

@@ -1,8 +1,8 @@
 /*
- * Data movement. Every op here copies a strided view of its input to a contiguous output, and CAT
- * one view per input to a slice of the output. prepare() says which views, copy_plan.inl makes a
- * loop of each, copy_block.inl has the inner loops. Elements are bytes: any dtype of size 1, 2, 4
- * or 8.
+ * Data movement. Every op here copies a strided view of its input to a contiguous output; CAT
+ * copies one view per input to a slice of the output. prepare() finds the views, copy_plan.inl
+ * makes a loop of each, copy_block.inl has the inner loops. Elements are copied as bytes: any dtype
+ * of size 1, 2, 4 or 8 works.
  */
 #include <assert.h>
 #include <string.h>
@@ -24,7 +24,7 @@ TAPER_DEFINE_ATTRS(cat)
 
 static bool valid_axis(int64_t axis, int32_t rank) { return axis >= 0 && axis < rank; }
 
-/* All of x; the destination's strides come later. */
+/* Makes the view of all of x; the destination's strides are set later. */
 static taper_status view_of(struct copy_view *v, const taper_call *call) {
     if (call->n_inputs < 1)
         return TAPER_UNSUPPORTED;
@@ -81,7 +81,7 @@ static taper_status any_transpose_prepare(const taper_call *call, taper_work *wo
 static taper_status any_permute_prepare(const taper_call *call, taper_work *work) {
     const struct axes_attrs *attrs = call->attrs;
     struct copy_view v;
-    uint32_t seen = 0; /* bit per axis: the same one twice would leave the input */
+    uint32_t seen = 0; /* one bit per axis: a repeated axis would read beyond the input */
     if (view_of(&v, call) != TAPER_OK || attrs->axes.count != v.rank)
         return TAPER_UNSUPPORTED;
     for (int32_t d = 0; d < v.rank; d++) {
@@ -103,7 +103,7 @@ static taper_status any_slice_prepare(const taper_call *call, taper_work *work) 
     int64_t *size = &v.sizes[attrs->axis], *stride = &v.src[attrs->axis];
     if (attrs->start < 0 || attrs->stop < attrs->start || attrs->stop > *size || attrs->step < 1)
         return TAPER_UNSUPPORTED;
-    /* Not rounded up through a sum, which a huge step would overflow. */
+    /* The quotient is not rounded up through a sum, which would overflow with a huge step. */
     *size = attrs->stop > attrs->start ? (attrs->stop - attrs->start - 1) / attrs->step + 1 : 0;
     v.src_offset = attrs->start * *stride;
     *stride *= *size > 1 ? attrs->step : 1;
@@ -150,7 +150,7 @@ static taper_status any_copy_prepare(const taper_call *call, taper_work *work) {
     return view_of(&v, call) == TAPER_OK ? view_prepare(&v, call, work) : TAPER_UNSUPPORTED;
 }
 
-/* Row-major order is what RESHAPE keeps, so the target shape does not matter. */
+/* RESHAPE keeps row-major order, so the target shape does not matter. */
 static taper_status any_reshape_prepare(const taper_call *call, taper_work *work) {
     return any_copy_prepare(call, work);
 }

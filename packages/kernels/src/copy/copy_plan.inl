@@ -1,11 +1,11 @@
 /*
- * From a strided view to a loop over blocks. Dimensions are merged; the last becomes the columns of
- * the blocks and another their rows; the rest, and the blocks in the two directions, make an
- * odometer.
+ * Turns a strided view into a loop over blocks. Dimensions are merged; the last becomes the columns
+ * of the blocks and another becomes their rows. The other dimensions, and the blocks in the two
+ * directions, are the counters of an odometer.
  */
 
-/* What is copied: element (i0, i1, ...) at src_offset + sum(i[d] * src[d]) to the same with dst.
- * Strides and offsets in bytes. */
+/* A copy of element (i0, i1, ...) from src_offset + sum(i[d] * src[d]) to the offset that dst gives
+ * in the same way. Strides and offsets in bytes. */
 struct copy_view {
     int64_t size; /* of an element */
     int64_t src_offset, dst_offset;
@@ -13,7 +13,7 @@ struct copy_view {
     int64_t sizes[TAPER_MAX_RANK], src[TAPER_MAX_RANK], dst[TAPER_MAX_RANK];
 };
 
-/* One view's loop. Its blocks are numbered in the order of the odometer. */
+/* The loop of one view. Its blocks are numbered in the order of the odometer. */
 struct copy_part {
     copy_block *block;
     struct copy_steps steps;
@@ -22,20 +22,21 @@ struct copy_part {
     int64_t block_rows, block_cols; /* of one block; the last in its direction may be smaller */
     int64_t block_bytes;
     int64_t blocks;
-    int64_t first_byte; /* where this part begins when all of a node's are laid end to end */
+    int64_t first_byte; /* where this part begins among all parts of the node, end to end */
     int32_t rank;       /* of the odometer */
     int64_t sizes[TAPER_MAX_RANK], src[TAPER_MAX_RANK], dst[TAPER_MAX_RANK];
 };
 
-/* A task's bytes: it should take some microseconds, as handing one over takes about one. */
+/* Bytes of a task: it should take some microseconds, because handing it to a thread takes about
+ * one. */
 /* Bytes. */
 enum {
     COPY_VECTOR = 16,   /* a row or column of a square that vectors transpose */
     COPY_ROWS = 4 * 64, /* of rows that are transposed together: four cache lines */
 };
 
-/* Drops dimensions of size 1, merges neighbours that both sides step through as one, and takes a
- * contiguous run of 2, 4 or 8 bytes for one element. Leaves one dimension at least. */
+/* Drops dimensions of size 1, merges adjacent dimensions that have one common stride on both sides,
+ * and treats a contiguous run of 2, 4 or 8 bytes as one element. At least one dimension stays. */
 static void view_simplify(struct copy_view *v) {
     int32_t n = 0;
     for (int32_t d = 0; d < v->rank; d++) {
@@ -64,7 +65,8 @@ static void view_simplify(struct copy_view *v) {
     v->rank = n;
 }
 
-/* The longest dimension but the last whose elements lie side by side in the source; -1 if none. */
+/* Returns the longest dimension, except the last, whose elements are adjacent in the source; -1 if
+ * there is none. */
 static int32_t view_unit_dim(const struct copy_view *v) {
     int32_t unit = -1;
     for (int32_t d = 0; d < v->rank - 1; d++)
@@ -88,7 +90,7 @@ static void part_add_dim(struct copy_part *p, int64_t size, int64_t src, int64_t
     p->rank++;
 }
 
-/* The loop over v, which holds at least one element; first_byte is left to the caller. */
+/* Returns the loop over v, which has at least one element; the caller sets first_byte. */
 static void part_plan(struct copy_part *p, struct copy_view *v) {
     view_simplify(v);
     const int64_t tile = COPY_VECTOR / v->size; /* fewer rows or columns fill no square */
@@ -123,7 +125,7 @@ static void part_plan(struct copy_part *p, struct copy_view *v) {
     for (int32_t d = 0; d < v->rank; d++)
         if (d != row && d != col)
             part_add_dim(p, v->sizes[d], v->src[d], v->dst[d]);
-    /* The last two: part_run reads their indices to know which blocks are at an edge. */
+    /* The last two counters: part_run reads them to know which blocks are at an edge. */
     part_add_dim(p, i64_ceil_div(p->rows, p->block_rows), p->block_rows * p->steps.src_row,
                  p->block_rows * p->steps.dst_row);
     part_add_dim(p, i64_ceil_div(p->cols, p->block_cols), p->block_cols * p->steps.src_col,
@@ -134,13 +136,13 @@ static int64_t part_end(const struct copy_part *p) {
     return p->first_byte + p->blocks * p->block_bytes;
 }
 
-/* The first block that starts at or after this byte of the node. */
+/* Returns the first block that starts at or after this byte of the node. */
 static int64_t part_block_at(const struct copy_part *p, int64_t byte) {
     const int64_t within = i64_max(0, byte - p->first_byte);
     return i64_min(p->blocks, i64_ceil_div(within, p->block_bytes));
 }
 
-/* Tasks [begin, end) of the node, as far as they are p's: the blocks that start in their bytes. */
+/* Runs the part of tasks [begin, end) that belongs to p: the blocks that start in their bytes. */
 static void part_run(const struct copy_part *p, uint8_t *dst, const uint8_t *src, int64_t begin,
                      int64_t end) {
     const int64_t first = part_block_at(p, begin * TASK_BYTES);

@@ -15,7 +15,7 @@ V_INLINE void SIZED(strided_row)(uint8_t *restrict dst, int64_t dst_col,
         memcpy(dst + c * dst_col, src + c * src_col, BITS / 8);
 }
 
-/* A few rows that become neighbours: the pixels of as many planes. */
+/* Copies a few rows whose elements become adjacent, such as the pixels of several planes. */
 V_INLINE void SIZED(interleave)(uint8_t *restrict dst, const uint8_t *restrict src, int64_t src_row,
                                 int64_t cols, const int rows) {
     enum { SIZE = BITS / 8 };
@@ -42,7 +42,8 @@ static void SIZED(block_strided)(uint8_t *dst, const uint8_t *src, const struct 
             SIZED(strided_row)(dst, SIZE, src, 0, cols);
         else if (steps->src_col == -SIZE) /* flipped */
             SIZED(strided_row)(dst, SIZE, src, -SIZE, cols);
-        else if (steps->src_col == 2 * SIZE) /* every other one, as rotary embeddings take them */
+        else if (steps->src_col ==
+                 2 * SIZE) /* every other element, as rotary embeddings read them */
             SIZED(strided_row)(dst, SIZE, src, 2 * SIZE, cols);
         else
             SIZED(strided_row)(dst, SIZE, src, steps->src_col, cols);
@@ -80,7 +81,8 @@ V_INLINE void SIZED(transpose_tile)(uint8_t *dst, int64_t dst_row, const uint8_t
             memcpy(dst + i * dst_row, &a[i], 16);
 }
 
-/* Constant `rows` of all columns. A tile at the edge is shifted back over the one before it. */
+/* Copies a constant number of rows of all columns. A tile at the edge is shifted back over the one
+ * before it. */
 V_INLINE void SIZED(transpose_strip)(uint8_t *dst, const uint8_t *src,
                                      const struct copy_steps *steps, int64_t cols,
                                      const int64_t rows, const bool wide) {
@@ -95,8 +97,8 @@ V_INLINE void SIZED(transpose_strip)(uint8_t *dst, const uint8_t *src,
     }
 }
 
-/* Strips of the source one cache line wide are read once, line by line, while as many rows of the
- * destination grow. */
+/* Reads strips of the source that are one cache line wide once, line by line, and appends to as
+ * many rows of the destination. */
 V_INLINE void SIZED(transpose)(uint8_t *dst, const uint8_t *src, const struct copy_steps *steps,
                                int64_t rows, int64_t cols, const bool wide) {
     enum { SIZE = BITS / 8, N = 128 / BITS, LINE = 64 / SIZE };
@@ -109,7 +111,7 @@ V_INLINE void SIZED(transpose)(uint8_t *dst, const uint8_t *src, const struct co
     }
 }
 
-/* Rows lie side by side in the source. */
+/* Rows are adjacent in the source. */
 static void SIZED(block_transpose)(uint8_t *dst, const uint8_t *src, const struct copy_steps *steps,
                                    int64_t rows, int64_t cols) {
     enum { SIZE = BITS / 8, N = 128 / BITS };

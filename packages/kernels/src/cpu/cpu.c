@@ -4,8 +4,8 @@
 
 #include "taper/kernels.h"
 
-/* What a feature asks of the registers: every bit set in one has to be set in the other. A CPU can
- * have registers that the OS does not save: using them then corrupts other processes' state or
+/* The register bits that a feature needs: each of them must be set in the CPU's registers. A CPU
+ * can have registers that the OS does not save: using them then corrupts other processes' state or
  * traps, so XCR0 decides beside CPUID. */
 typedef struct feature {
     const char *name;
@@ -108,8 +108,8 @@ bool taper_cpu_covers(uint64_t found, const char *names) {
 }
 
 bool taper_cpu_has(const char *names) {
-    /* CPUID is a trap into the hypervisor on a virtual machine: it is read once. Whoever comes
-     * first writes what all others would; every CPU has the baseline, so that 0 is "not read". */
+    /* On a virtual machine CPUID traps into the hypervisor, so it is read once. All threads write
+     * the same value; every CPU has the baseline, so that 0 means "not read". */
     static uint64_t found;
     uint64_t known = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (known == 0) {

@@ -1,4 +1,4 @@
-/* What the CPU and the OS allow: features by name, and the ISA levels among them. */
+/* Features that the CPU and the OS support, by name; the ISA levels are among them. */
 #ifndef TAPER_CPU_H
 #define TAPER_CPU_H
 
@@ -6,7 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The registers detection reads: a test hands in a table instead of a CPU. All zero off x86. */
+/* The registers from which features are detected; a test passes a table instead of a CPU's. All are
+ * zero on CPUs other than x86. */
 typedef struct taper_cpuid {
     uint32_t leaf1_ecx;
     uint32_t leaf7_ebx;
@@ -16,14 +17,16 @@ typedef struct taper_cpuid {
 
 taper_cpuid taper_cpuid_read(void);
 
-/* Which features of the table a CPU with these registers has: a bit each, in the table's order. */
+/* Returns the features of a CPU with these registers: one bit for each row of the table, in order.
+ */
 uint64_t taper_cpu_features(const taper_cpuid *id);
 
-/* Are all of these features, names with a space between two, among those bits? No unknown one is.
+/* Returns whether all of these features (names separated by spaces) are among those bits. An
+ * unknown name never is.
  */
 bool taper_cpu_covers(uint64_t features, const char *names);
 
-/* Does this CPU have all of these features? Its registers are read once for the process. */
+/* Returns whether this CPU has all of these features. Its registers are read once per process. */
 bool taper_cpu_has(const char *names);
 
 #endif /* TAPER_CPU_H */

@@ -49,7 +49,7 @@ static const taper_level *level_named(const char *name) {
 }
 
 static const taper_level *default_level(void) {
-    /* Written once with the same value by whoever comes first. */
+    /* Every thread writes the same value. */
     static const taper_level *chosen;
     const taper_level *level = __atomic_load_n(&chosen, __ATOMIC_ACQUIRE);
     if (!level) {
@@ -99,8 +99,8 @@ bool taper_kernel_next(const taper_level *level, const char *op, size_t *positio
 /* More elements than a process can address. */
 #define MAX_ELEMENTS (INT64_C(1) << 48)
 
-/* Whether products of some of the dims fit in 64 bits with room to spare, those of an empty tensor
- * too: prepare() multiplies them. */
+/* Returns whether products of any of the dims fit in 64 bits with room to spare, also for an empty
+ * tensor: prepare() multiplies them. */
 static bool has_countable_dims(const taper_tensor *t) {
     int64_t count = 1;
     for (int32_t d = 0; d < t->rank; d++)

@@ -1,10 +1,10 @@
 /*
- * FFT, RFFT, IRFFT: Fourier transforms along one axis, in float32. The call's table is that of the
- * length (taper_runtime/ops/fft.py makes it): roots of unity, the factors of four steps, and
- * for lengths with large prime factors the chirp and its spectrum.
+ * FFT, RFFT, IRFFT: Fourier transforms along one axis, in float32. The call's table depends on the
+ * length (taper_runtime/ops/fft.py makes it): it has roots of unity, the factors of the four-step
+ * transform, and for lengths with large prime factors the chirp and its spectrum.
  *
- * Transforms are computed many at once, one in each lane (lanes.inl), or one after the other with
- * vectors inside (line.inl), whichever leaves fewer lanes idle: prepare() chooses by the shape.
+ * Many transforms are computed at once, one in each lane (lanes.inl), or one after the other with
+ * vectors inside (line.inl). prepare() chooses by the shape which way leaves fewer lanes idle.
  */
 #include <math.h>
 #include <string.h>
@@ -46,7 +46,7 @@ struct fft_state {
     int64_t buffer; /* floats of each of two */
 };
 
-/* Largest divisor up to the square root, from 4 on; 1 if there is none. */
+/* Returns the largest divisor from 4 up to the square root; 1 if there is none. */
 static int64_t fft_split(int64_t n) {
     int64_t root = 1;
     while ((root + 1) * (root + 1) <= n)
@@ -57,7 +57,8 @@ static int64_t fft_split(int64_t n) {
     return 1;
 }
 
-/* The square root of the numbers of a convolution: a multiple of 4 with factors 2, 3, 5, 7. */
+/* Returns the square root of the length of a convolution: a multiple of 4 with factors 2, 3, 5, 7.
+ */
 static int64_t fft_padded_root(int64_t length) {
     for (int64_t root = 4;; root += 4) {
         int64_t rest = root;
@@ -71,7 +72,7 @@ static int64_t fft_padded_root(int64_t length) {
     }
 }
 
-/* How to transform `length` numbers with the roots of n; *rows: of the table. */
+/* Returns how to transform `length` numbers with the roots of n; *rows: rows of the table. */
 static fft_length fft_plan(int64_t n, int64_t length, int64_t *rows) {
     fft_length t = {.n = length, .first = 1, .step = n / length};
     *rows = n;
@@ -89,7 +90,8 @@ static fft_length fft_plan(int64_t n, int64_t length, int64_t *rows) {
     return t;
 }
 
-/* Lanes at work in what is transformed at once, of which one in `idle` is: lines against lanes. */
+/* Returns whether transforms one after the other (lines) take less time than one in each lane, by
+ * the vectors that either way computes. */
 static bool fft_takes_lines(const fft_length *t, int64_t rows) {
     const fft_length padded = fft_padded_length(t), *l = t->padded ? &padded : t;
     if (l->first == 1)
@@ -98,7 +100,7 @@ static bool fft_takes_lines(const fft_length *t, int64_t rows) {
     const double of_line = (double)(V_LEN * (n1 * fft_vectors(n2) + n2 * fft_vectors(n1))) / 2;
     const double of_lanes = (double)(l->n * V_LEN) / (double)i64_min(rows, V_LEN);
     const bool large = 4 * V_LEN * l->n > FFT_LANES_FLOATS;
-    /* The matrix is turned, and moved once more. */
+    /* The matrix is transposed, and copied once more. */
     return 1.5 * of_line < of_lanes * (large ? 2 : 1);
 }
 
@@ -111,7 +113,7 @@ static bool fft_find_scale(const char *norm, int64_t n, float *scale) {
     return divisor > 0;
 }
 
-/* x, y: shapes without the parts' axis, which are 2 where there are `parts`. */
+/* x, y: shapes without the axis of real and imaginary parts, which exists where `parts` is set. */
 static taper_status fft_prepare(const taper_call *call, int64_t axis, enum fft_kind kind,
                                 int64_t size, const char *norm, bool inverse, taper_work *work) {
     const taper_tensor *x = &call->inputs[0], *y = call->output;
@@ -197,7 +199,7 @@ static void fft_run_tile(const struct fft_state *s, float *y, const float *x, co
             fft_store(a + 2 * V_LEN * (h - k), (fft_vec){v.re, v_neg(v.im)});
         }
         fft_swap_lanes(a, h);
-        /* The real parts, which are the imaginary ones of what is the other way round. */
+        /* The real parts, which are the imaginary parts where the two are swapped. */
         float *z = fft_lanes(t, table, a, b);
         fft_store_floats(&out, y, z + V_LEN, h, 2 * V_LEN, 0, s->scale);
     }
@@ -238,7 +240,8 @@ static void fft_run_line(const struct fft_state *s, float *y, const float *x, co
     }
 }
 
-/* Where the transforms of a tile lie in x or y: of `floats` floats each, `real` or numbers. */
+/* Returns where the transforms of a tile are in x or y; each has `floats` floats, which are real or
+ * complex numbers. */
 static fft_tile fft_tile_of(const struct fft_state *s, int64_t count, int64_t floats) {
     if (s->inner == 1)
         return (fft_tile){.count = count, .lane = floats, .step = 1};

@@ -1,9 +1,9 @@
 /*
- * Between memory and the buffers of passes.inl: numbers lie with real and imaginary part side by
- * side. Where a transform is to be the inverse one, the parts change places on the way in and out.
+ * Copies between memory and the buffers of passes.inl. In memory the real and imaginary parts of a
+ * number are adjacent. For an inverse transform the two parts are swapped on the way in and out.
  */
 
-/* Lane numbers for taking pairs apart and putting them together. */
+/* Lane numbers that split vectors of pairs, and join them. */
 typedef struct fft_shuffle {
     vi even, odd, low, high; /* 2 i, 2 i + 1 modulo V_LEN; i / 2, i / 2 + V_LEN / 2 */
     vm first_half, evens;
@@ -28,7 +28,7 @@ static fft_shuffle fft_shuffles(void) {
                          v_lt(v_load(parity), v_zero())};
 }
 
-/* The first n numbers, at most V_LEN, from x on; zeros beyond. */
+/* Loads the first n numbers, at most V_LEN, from x on; other lanes are zero. */
 V_INLINE fft_vec fft_take(const fft_shuffle *f, const float *x, int64_t n) {
     vf a, b;
     if (n >= V_LEN) {
@@ -67,7 +67,7 @@ typedef struct fft_tile {
     int64_t step;  /* in floats, or in numbers */
 } fft_tile;
 
-/* `rows` floats of each lane, one below the other: row i of buf is i ^ swap. */
+/* Loads `rows` floats of each lane, one per row: row i goes to row i ^ swap of buf. */
 static void fft_load_floats(const fft_tile *t, float *buf, const float *x, int64_t rows,
                             int64_t pitch, int64_t swap) {
     if (t->lane == 0) {
@@ -113,7 +113,7 @@ static void fft_store_floats(const fft_tile *t, float *y, const float *buf, int6
     }
 }
 
-/* n complex numbers of each lane. */
+/* Stores n complex numbers of each lane. */
 static void fft_load_numbers(const fft_tile *t, float *buf, const float *x, int64_t n, bool swap) {
     if (t->lane != 0) {
         fft_load_floats(t, buf, x, 2 * n, V_LEN, swap);
@@ -152,7 +152,8 @@ static void fft_swap_lanes(float *x, int64_t n) {
         fft_store(x + 2 * V_LEN * i, fft_swapped(fft_load(x + 2 * V_LEN * i), true));
 }
 
-/* How a length is transformed, and where in the table what it takes lies (in numbers). */
+/* How a length is transformed, and where its numbers are in the table (offsets in complex numbers).
+ */
 typedef struct fft_length {
     int64_t n;
     int64_t first;           /* of two factors, for four steps; 1: there are none */
@@ -189,8 +190,8 @@ static float *fft_lanes(const fft_length *t, const float *table, float *a, float
     return z;
 }
 
-/* The transform of 2 h real numbers from that of the h pairs of them: even and odd ones are told
- * apart by their symmetry. y has h + 1 numbers. roots: of 2 h. */
+/* Computes the transform of 2 h real numbers from the transform of their h pairs: the transforms of
+ * even and odd numbers differ in their symmetry. y has h + 1 numbers. roots: those of 2 h. */
 static void fft_unfold_lanes(float *y, const float *z, int64_t h, fft_roots roots) {
     const vf half = v_set1(0.5f);
     for (int64_t k = 0; k <= h; k++) {
@@ -206,7 +207,8 @@ static void fft_unfold_lanes(float *y, const float *z, int64_t h, fft_roots root
     }
 }
 
-/* The inverse of it, times two: h numbers from h + 1. Imaginary parts of the ends are not read. */
+/* Computes the inverse of this, times two: h numbers from h + 1. The imaginary parts of the first
+ * and last number are not read. */
 static void fft_fold_lanes(float *z, const float *y, int64_t h, fft_roots roots) {
     for (int64_t k = 0; k < h; k++) {
         fft_vec a = fft_load(y + 2 * V_LEN * k), b = fft_load(y + 2 * V_LEN * (h - k));

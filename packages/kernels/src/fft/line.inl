@@ -1,12 +1,12 @@
 /*
- * One long transform, vectors inside: n = n1 n2 numbers are n1 rows of n2 columns. The columns are
- * transformed, each number gets a factor, the matrix is transposed, and its columns, which were
- * rows, are transformed.
+ * One long transform with vectors inside (the four-step method): n = n1 n2 numbers are n1 rows of
+ * n2 columns. The columns are transformed, each number is multiplied by a factor, the matrix is
+ * transposed, and its columns, which were rows, are transformed.
  */
 
 static int64_t fft_vectors(int64_t n) { return i64_ceil_div(n, V_LEN); }
 
-/* Floats of one of the two buffers that fft_line takes. */
+/* Returns the floats of each of the two buffers that fft_line needs. */
 static int64_t fft_line_floats(const fft_length *t) {
     const int64_t n1 = t->first, n2 = t->n / t->first;
     return 2 * V_LEN * i64_max(n1 * fft_vectors(n2), n2 * fft_vectors(n1));
@@ -39,9 +39,9 @@ static void fft_turn_matrix(float *y, const float *x, int64_t n1, int64_t n2,
         }
 }
 
-/* Transforms the numbers at x into those at y, times a scale. With `swap` both have their parts
- * the other way round: the inverse. From `given` on, up to n, numbers are zero. x and y may be one.
- * a, b: buffers of fft_line_floats. */
+/* Transforms the numbers at x into those at y, times a scale. With `swap` the real and imaginary
+ * parts of both are swapped: that gives the inverse. Numbers from `given` up to n are zero. x and y
+ * may be the same. a, b: buffers of fft_line_floats. */
 static void fft_line(const fft_length *t, const float *table, float *y, const float *x,
                      int64_t given, bool swap, float scale, float *a, float *b) {
     const int64_t n1 = t->first, n2 = t->n / t->first;
@@ -70,7 +70,8 @@ static void fft_line(const fft_length *t, const float *table, float *y, const fl
         }
 }
 
-/* y[i] = x[i] times number i, with the parts of x, of y the other way round where asked. */
+/* Computes y[i] = x[i] times number i of the table; the parts of x and of y are swapped where the
+ * caller asks for it. */
 static void fft_scale_line(float *y, const float *x, const float *numbers, int64_t n, bool swap_in,
                            bool swap_out, float scale) {
     const fft_shuffle f = fft_shuffles();
@@ -88,7 +89,7 @@ static void fft_scale_line(float *y, const float *x, const float *numbers, int64
     }
 }
 
-/* fft_line for any length; line: room for t->padded numbers. */
+/* fft_line for any length; line: memory for t->padded numbers. */
 static void fft_any_line(const fft_length *t, const float *table, float *y, const float *x,
                          bool swap, float scale, float *line, float *a, float *b) {
     if (t->padded == 0) {
@@ -104,7 +105,7 @@ static void fft_any_line(const fft_length *t, const float *table, float *y, cons
     fft_scale_line(y, line, chirp, t->n, false, swap, scale);
 }
 
-/* As fft_unfold_lanes and fft_fold_lanes. */
+/* These do what fft_unfold_lanes and fft_fold_lanes do. */
 static void fft_unfold_line(float *y, const float *z, int64_t h, const float *roots, float scale) {
     const float half = 0.5f * scale;
     for (int64_t k = 0; k <= h; k++) {

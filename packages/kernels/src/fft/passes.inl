@@ -1,7 +1,7 @@
 /*
  * Passes of a transform of many columns at once. A buffer is [n][cols][2][V_LEN]: for each number
  * of the transform and each vector of columns, the real parts of the columns and their imaginary
- * parts. So no pass moves anything within a vector, and all radices are alike.
+ * parts. So no pass moves anything within a vector, and passes of all radices have the same form.
  *
  * A pass of radix r takes [r][m][s] numbers to [m][r][s] (Stockham's form, decimation in
  * frequency): after all passes, the numbers are in order. s is then the product of the radices
@@ -14,7 +14,8 @@ typedef struct fft_vec {
     vf re, im;
 } fft_vec;
 
-/* Roots of unity, exp(-2 pi i k / n) for the length n of a transform, every `step` numbers. */
+/* Roots of unity, exp(-2 pi i k / n) for the length n of a transform: every `step`-th number of the
+ * table. */
 typedef struct fft_roots {
     const float *data;
     int64_t step;
@@ -34,7 +35,7 @@ V_INLINE fft_vec fft_sub(fft_vec a, fft_vec b) {
 /* -i a */
 V_INLINE fft_vec fft_turn(fft_vec a) { return (fft_vec){a.im, v_neg(a.re)}; }
 
-/* A factor of all columns, and its imaginary part with the sign turned. */
+/* One factor for all columns, and its negated imaginary part. */
 typedef struct fft_factor {
     vf re, im, minus;
 } fft_factor;
@@ -129,7 +130,7 @@ static void fft_pass_any(int64_t r, float *y, const float *x, int64_t m, int64_t
     fft_pass_odd(r, y, x, m, s, roots);
 }
 
-/* Smallest radix of a pass for n > 1; 0: there is none. */
+/* Returns the smallest radix of a pass for n > 1; 0: there is none. */
 static int64_t fft_radix(int64_t n) {
     if (n % 4 == 0)
         return 4;
@@ -149,8 +150,8 @@ static bool fft_is_smooth(int64_t n) {
     return true;
 }
 
-/* Transforms `n` numbers in each of `cols` vectors of columns, in buffers a, which holds them, and
- * b. Returns that of the two with the result. */
+/* Transforms `n` numbers in each of `cols` vectors of columns. Buffer a holds them, and b is as
+ * large; returns the one of the two that has the result. */
 static float *fft_passes(int64_t n, int64_t cols, fft_roots roots, float *a, float *b) {
     int64_t s = cols;
     for (int64_t left = n; left > 1;) {

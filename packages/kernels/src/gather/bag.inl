@@ -1,19 +1,20 @@
 /*
- * EMBEDDING_BAG: rows of a table [size][cols] that indices name, combined bag by bag; offsets say
- * where in the indices each bag begins. One row is added after the other, so that a sum's bits do
- * not depend on how many are read together.
+ * EMBEDDING_BAG: combines the rows of a table [size][cols] that indices select, bag by bag; offsets
+ * say where in the indices each bag begins. Rows are added one after the other, so that a sum's
+ * bits do not depend on how many rows are read together.
  */
 
 enum { BAG_ROWS = 4 }; /* for one load and store of the row that they are combined in */
 
 struct bag_state {
     struct positions positions, ends; /* in the table, and in the indices or at their end */
-    /* One bag: rows at indices [begin, end) to y. False where an index is outside. */
+    /* Combines the rows of one bag, at indices [begin, end), in y. Returns false where an index is
+     * outside. */
     bool (*combine)(const struct bag_state *s, const taper_call *call, void *y, int64_t begin,
                     int64_t end);
     int64_t size, cols; /* of an element, of a row */
     int64_t bags, bags_per_task;
-    int64_t padding; /* rows that take no part; negative: none */
+    int64_t padding; /* index whose rows are skipped; negative: none */
     bool is_mean, is_max;
 };
 
@@ -96,7 +97,7 @@ static taper_status any_embedding_bag_prepare(const taper_call *call, taper_work
     s->cols = table->shape[1];
     s->bags = tensor_numel(offsets);
     s->padding = attrs->padding;
-    const int64_t rows = 1 + count / i64_max(1, s->bags); /* a bag's, on average */
+    const int64_t rows = 1 + count / i64_max(1, s->bags); /* of a bag, on average */
     s->bags_per_task = i64_max(1, TASK_BYTES / i64_max(1, i64_times(rows, s->cols * s->size)));
     if (!tensor_is(call->output, dtype, s->bags * s->cols))
         return TAPER_UNSUPPORTED;

@@ -1,8 +1,8 @@
 /*
- * Reads at positions an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER
- * single elements, EMBEDDING_BAG adds rows up. Elements are bytes, but of the last: any dtype of
- * size 1, 2, 4 or 8. An index outside the dimension ends the task with TAPER_BAD_INDEX before
- * anything is read through it.
+ * Reads at positions that an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER
+ * copies single elements, EMBEDDING_BAG adds rows. All but EMBEDDING_BAG copy elements as bytes:
+ * any dtype of size 1, 2, 4 or 8 works. An index outside of the dimension ends the task with
+ * TAPER_BAD_INDEX before anything is read through it.
  */
 #include <math.h>
 #include <string.h>
@@ -18,7 +18,8 @@
 TAPER_DEFINE_ATTRS(gather)
 TAPER_DEFINE_ATTRS(bag)
 
-/* A task's bytes of output: some microseconds, where handing over a task takes one. */
+/* Bytes of output of a task: it takes some microseconds, and handing it to a thread takes about
+ * one. */
 enum { EMBEDDING_PANEL = 16 }; /* columns in a panel of a packed table, as of a packed matrix */
 
 /* ---- EMBEDDING, INDEX_SELECT ---- */
@@ -115,7 +116,7 @@ static taper_status select_run(const taper_call *call, int64_t begin, int64_t en
     return TAPER_OK;
 }
 
-/* The weight plain, or in panels of 16 rows: [ceil(rows/16)][k][16]. */
+/* The weight is plain, or in panels of 16 rows: [ceil(rows/16)][k][16]. */
 struct embedding_state {
     struct select_state rows;
     int64_t size; /* of an element */
@@ -183,8 +184,9 @@ static taper_status any_index_select_prepare(const taper_call *call, taper_work 
 
 /* ---- GATHER ---- */
 
-/* Output and index have the same shape: columns, their last dimension, and an odometer of the
- * others. x strides are in bytes, and 0 along the axis, where the position counts instead. */
+/* Output and index have the same shape: their last dimension is the columns, and the others are the
+ * counters of an odometer. The strides of x are in bytes, and 0 along the axis, where the position
+ * takes their place. */
 struct gather_state {
     struct positions positions;
     int64_t size; /* of an element */
@@ -203,7 +205,7 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
     const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1];
     const int64_t axis = attrs->axis;
     s->size = (int64_t)taper_dtype_size(x->dtype);
-    /* torch takes a scalar for a tensor of one dimension and one element. */
+    /* As in torch, a scalar counts as a tensor of one dimension and one element. */
     if (s->size == 0 || index->rank != x->rank || axis < 0 || axis >= i64_max(1, x->rank) ||
         !tensor_is_contiguous(index) ||
         !positions_prepare(&s->positions, index, x->rank ? x->shape[axis] : 1, attrs->wrap) ||
@@ -232,7 +234,7 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
     return TAPER_OK;
 }
 
-/* Elements [begin, end) of the output; size is constant where this is inlined. */
+/* Copies elements [begin, end) of the output; size is constant where this is inlined. */
 V_INLINE taper_status gather_elements(const struct gather_state *s, uint8_t *y, const uint8_t *x,
                                       const void *index, int64_t begin, int64_t end,
                                       const int64_t size) {

@@ -1,8 +1,8 @@
 /*
- * C[m][n] = alpha * A[m][k] * B[k][n] by dot products, where rows of A and columns of B lie
- * contiguous along k: for few rows it is cheaper than packing such a B, which is read once, in
- * order. Each element is one vector of partial sums, added up in a fixed order: its bits do not
- * depend on m, n or on the tiles around it.
+ * C[m][n] = alpha * A[m][k] * B[k][n] by dot products, where rows of A and columns of B are
+ * contiguous along k. For few rows this costs less than packing B, which is read once, in order.
+ * Each element is one vector of partial sums, added up in a fixed order: its bits do not depend on
+ * m, n or on the tiles around it.
  */
 #include "gemm/engine.h"
 
@@ -67,10 +67,10 @@ static const struct {
 #define DOT_TILE_PAIR(rows, cols) [rows] = {dot_tile_##rows##x1, dot_tile_##rows##x##cols},
     DOT_TILES(DOT_TILE_PAIR, 4)};
 
-/* Computes the block's m rows and n columns; m, n, k >= 0. */
+/* Computes the m rows and n columns of the block; m, n, k >= 0. */
 static void dot_block_run(const dot_block *block, int64_t m, int64_t n) {
     const int64_t tiles = i64_ceil_div(m, DOT_MR);
-    dot_block d = *block; /* not for each column: a tile would wait for what vectors have copied */
+    dot_block d = *block; /* one copy for all columns: a tile's loads would wait for it */
     for (int64_t j = 0, cols; j < n; j += cols) {
         cols = n - j >= DOT_NR ? DOT_NR : 1;
         d.a = block->a;

@@ -1,12 +1,14 @@
 /*
- * What the panels of B hold: a row for each kind of elements but float32.
+ * Elements that the panels of B may hold: one row for each kind except float32.
  *
  * X(name, dtype, format, floats, load): the dtype and the format of the stored tensor (PANELS_1
- * stands for both panels), how many floats take the room of a line of 16 elements, and what widens
- * vector v of a line to floats. Loads, tiles, and which tensors MATMUL takes follow from the rows.
+ * stands for both panels), how many floats have the size of a line of 16 elements, and the
+ * expression that widens vector v of a line to floats. Loads, tiles and the tensors that MATMUL
+ * takes follow from these rows.
  *
  * Elements in a format of blocks are levels: each block of some lines begins with a factor and an
- * offset for each column, level * factor + offset being what B holds. Else widening is exact.
+ * offset for each column, and B holds level * factor + offset. For the other kinds widening is
+ * exact.
  */
 #ifndef TAPER_GEMM_ELEMENT_H
 #define TAPER_GEMM_ELEMENT_H
@@ -24,14 +26,14 @@
 #define GEMM_NAME(of, ...) GEMM_##of,
 typedef enum gemm_element { GEMM_F32, GEMM_NARROW(GEMM_NAME) GEMM_ELEMENTS } gemm_element;
 
-/* Floats in a line of a panel of such elements: what strides count. */
+/* Returns the floats in a line of a panel of such elements; strides are in these. */
 V_INLINE int gemm_line(const gemm_element of) {
 #define GEMM_FLOATS(name, dtype, format, floats, load) [GEMM_##name] = (floats),
     static const int lines[] = {[GEMM_F32] = GEMM_NR, GEMM_NARROW(GEMM_FLOATS)};
     return lines[of];
 }
 
-/* Whether such elements are levels; and how many floats the factors and offsets of a block are. */
+/* Whether such elements are levels, and how many floats the factors and offsets of a block take. */
 V_INLINE bool gemm_has_levels(const gemm_element of) {
 #define GEMM_LEVELS(name, dtype, format, floats, load)                                             \
     [GEMM_##name] = TAPER_##format != TAPER_PANELS_1,
@@ -40,12 +42,13 @@ V_INLINE bool gemm_has_levels(const gemm_element of) {
 }
 enum { GEMM_HEAD = 2 * GEMM_NR };
 
-/* Floats from the start of a panel to its line k; blocks of `block` lines begin where k does. */
+/* Returns the floats from the start of a panel to its line k; blocks have `block` lines, the first
+ * of which is line 0. */
 V_INLINE int64_t gemm_line_offset(int64_t k, int64_t k_stride, int64_t block) {
     return k * k_stride + (block ? k / block * GEMM_HEAD : 0);
 }
 
-/* Vector v of a line. */
+/* Loads vector v of a line. */
 V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
 #define GEMM_LOAD(name, dtype, format, floats, load)                                               \
     case GEMM_##name:                                                                              \
@@ -57,7 +60,7 @@ V_INLINE vf gemm_load(const float *line, const int v, const gemm_element of) {
     }
 }
 
-/* The elements of a stored tensor; GEMM_ELEMENTS where it has others. */
+/* Returns the kind of a stored tensor's elements; GEMM_ELEMENTS where it is none of these. */
 static gemm_element gemm_element_of(const taper_tensor *b) {
     const bool plain = b->format == TAPER_PLAIN;
     const int32_t format = b->format == TAPER_PANELS_0 ? TAPER_PANELS_1 : b->format;
@@ -70,7 +73,7 @@ static gemm_element gemm_element_of(const taper_tensor *b) {
     return GEMM_ELEMENTS;
 }
 
-/* What a row of the kernel table says of B. */
+/* The types of B in a row of the kernel table. */
 #define GEMM_DTYPE(name, dtype, format, floats, load) | (1u << TAPER_##dtype)
 #define GEMM_FORMAT(name, dtype, format, floats, load) | S_##format
 #define GEMM_B                                                                                     \

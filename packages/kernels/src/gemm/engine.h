@@ -1,10 +1,10 @@
 /*
  * The engine of matrix products, float32: blocks C[m][n] (+)= alpha * A[m][k] * B[k][n].
  *
- * B comes in panels of 16 columns, [ceil(n/16)][k][16], zero beyond n: one cache line per k, the
- * same bytes on every level. A block is computed in tiles of some rows and some panels, in
- * registers. A tile adds the products of one element in order of k, whatever the tile: an element's
- * bits do not depend on m, n or on the tiles around it.
+ * B is in panels of 16 columns, [ceil(n/16)][k][16], zero beyond n: one cache line per k, and the
+ * same bytes on every level. A block is computed in tiles of some rows and some panels, whose sums
+ * are in registers. Every tile adds the products of an element in the order of k, so that an
+ * element's bits do not depend on m, n or the tiles around it.
  *
  * It is compiled once per level, in gemm.c; convolutions, attention and recurrent layers call it
  * through a table. gemm_f32.inl has the tiles and dot_f32.inl the dot products.
@@ -18,27 +18,30 @@
 #include "simd/simd.h"
 
 enum {
-    GEMM_NR = 16,              /* columns in a panel, as files have them */
+    GEMM_NR = 16,              /* columns in a panel; the file format fixes this */
     GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
 };
 
-/* What a product costs beside its multiply-adds, in those, where work is cut into tasks. */
+/* Costs of a product apart from its multiply-adds, in multiply-adds; work is split into tasks by
+ * them. */
 enum {
     GEMM_SUM_COST = 8,      /* an element of C: storing it, and starting the next sum */
-    GEMM_EPILOGUE_COST = 6, /* what microops.inc counts as one addition of an element */
-    GEMM_LINE_COST = 16, /* an element of B: bringing it from L3, as many as a row takes from L1 */
+    GEMM_EPILOGUE_COST = 6, /* what microops.inc counts as one addition */
+    GEMM_LINE_COST = 16,    /* an element of B: loading it from L3 */
 };
 
 /*
- * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels where there is enough of both. Few rows
- * take GEMM_WIDE_PANELS, for enough independent sums to cover the latency of an FMA; what is left
- * at the right edge takes fewer. GEMM_MOST_ROWS has the rows of each number of panels that fill the
- * registers with sums, a line of B and an element of A; every smaller number has a tile too.
+ * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels where there is enough of both. For few
+ * rows a tile has GEMM_WIDE_PANELS, which gives enough independent sums to cover the latency of an
+ * FMA; tiles at the right edge have fewer. GEMM_MOST_ROWS has, for each number of panels, the
+ * number of rows that fills the registers with sums, a line of B and an element of A; there is a
+ * tile for every smaller number too.
  *
- * Of the shapes that fill the registers the best issue fewest instructions for an FMA, not fewest
- * bytes: where two threads share a core, each has half of its decoder but seldom waits for L2. Per
- * k, 9 x 3 vectors take 27 FMAs and 12 loads, 14 x 2 take 28 and 16. In tiles of one vector an
- * element of A has one use: the FMA reads it, and 14 x 1 take 14 and 1.
+ * Of the shapes that fill the registers, the best has the fewest instructions per FMA, not the
+ * fewest bytes: where two threads share a core, each has half of its decoder but seldom waits for
+ * L2. Per k, a tile of 9 x 3 vectors takes 27 FMAs and 12 loads, one of 14 x 2 takes 28 and 16. In
+ * tiles of one vector an element of A has one use, so the FMA itself loads it: a tile of 14 x 1
+ * takes 14 FMAs and 1 load.
  */
 #define GEMM_ROWS_1(X, ...) X(1, __VA_ARGS__)
 #define GEMM_ROWS_2(X, ...) GEMM_ROWS_1(X, __VA_ARGS__) X(2, __VA_ARGS__)
@@ -77,20 +80,20 @@ enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEM
 
 typedef enum gemm_b_form {
     GEMM_B_PANELS, /* packed: [panels][k][16] */
-    GEMM_B_ROWS,   /* rows contiguous: read in place, but for a last panel that is not full */
-    GEMM_B_ANY     /* the panels of a tile are packed when their turn comes */
+    GEMM_B_ROWS,   /* rows contiguous: read in place, except a last panel that is not full */
+    GEMM_B_ANY     /* the panels of a tile are packed just before the tile */
 } gemm_b_form;
 
-/* From the end of one run of k to the start of the next. */
+/* The distance from the end of one run of k to the start of the next. */
 typedef struct gemm_jump {
     int64_t a; /* in elements */
     int64_t b; /* in lines of k */
 } gemm_jump;
 
 /*
- * Operands of a block, and of a tile in it. Left zero, the last fields say that A and C are plain
- * matrices. A convolution's are not: k comes in runs, each contiguous in A, and rows are those of
- * images, each evenly spaced.
+ * Operands of a block, and of a tile in it. If the last fields are zero, A and C are plain
+ * matrices. In a convolution they are not: k is split into runs, each contiguous in A, and the rows
+ * belong to image rows, each with evenly spaced rows of A.
  */
 typedef struct gemm_block {
     const float *a; /* A[i][k] at a[i * a_row_stride + k * a_k_stride] */
@@ -108,10 +111,11 @@ typedef struct gemm_block {
     gemm_b_form b_form;
     bool accumulate;       /* C += rather than C = */
     tile_fused fused;      /* of C's first element */
-    int64_t jumps;         /* runs but one; GEMM_B_PANELS only */
+    int64_t jumps;         /* further runs; GEMM_B_PANELS only */
     const gemm_jump *jump; /* [jumps]; NULL where runs are blocks of levels (element.h) */
-    const float *b_next;   /* the panels that are read after these; NULL: those that follow them */
-    int64_t more_image_rows; /* image rows but one, of m rows of A each */
+    const float
+        *b_next; /* the panels that are read after these; NULL: the ones behind them in memory */
+    int64_t more_image_rows; /* further image rows, of m rows of A each */
     int64_t a_image_row_stride;
     int64_t c_image_row_stride;
 } gemm_block;

@@ -1,13 +1,13 @@
 /*
- * The tiles of the engine (engine.h), and the blocks they make up.
+ * The tiles of the engine (engine.h), and the blocks that consist of them.
  */
 
 #include <string.h>
 
 #include "gemm/element.h"
 
-/* C has all the tile's columns. The k lines from `prefetch` on, a step apart, are brought to L2
- * meanwhile. */
+/* C has all of the tile's columns. Meanwhile the k lines from `prefetch` on, a step apart, are
+ * prefetched to L2. */
 typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t prefetch_step);
 
 enum {
@@ -20,7 +20,8 @@ enum {
     GEMM_POINTERS = (GEMM_MAX_MR + GEMM_REACH - 1) / GEMM_REACH,
 };
 
-/* Compilers that know what an address is made of keep parts of it in registers they then lack. */
+/* Hides how an address is computed: a compiler that knows it keeps its parts in registers, which
+ * the sums need. */
 #define GEMM_UNKNOWN(x) __asm__("" : "+r"(x))
 
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
@@ -40,7 +41,7 @@ V_INLINE void gemm_read_head(gemm_head *head, const float *b, int64_t panel_stri
     }
 }
 
-/* What vector v of a line holds, which is vector `at` of the tile's. */
+/* Returns the values of vector v of a line, which is vector `at` of the tile. */
 V_INLINE vf gemm_value(const float *line, const int v, const gemm_head *head, const int at,
                        const gemm_element of) {
     const vf loaded = gemm_load(line, v, of);
@@ -74,7 +75,7 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
     }
 }
 
-/* Brings what a tile reads of its narrow panels some iterations later. */
+/* Prefetches the part of its narrow panels that a tile reads some iterations later. */
 V_INLINE void gemm_fetch_ahead(const float *b, int64_t panel_stride, const int panels,
                                const gemm_element of) {
 #pragma GCC unroll 16
@@ -90,7 +91,7 @@ V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
         a[i / GEMM_REACH] += elements;
 }
 
-/* Every sum of a tile, anew. */
+/* Repeats the statements for every sum of a tile. */
 #define gemm_each(expr)                                                                            \
     do {                                                                                           \
         _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                    \
@@ -112,7 +113,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
     const bool dense = g->a_k_stride == 1 && g->b_k_stride == gemm_line(of);
-    /* A wide tile has nothing to fetch, a narrow one what it reads itself. */
+    /* A wide tile prefetches nothing, a narrow one prefetches what it reads itself. */
     const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
     gemm_head head;
     for (int64_t run = 0;; run++) {
@@ -194,7 +195,7 @@ GEMM_TILES_4(GEMM_DEFINE_TILE)
 static const gemm_tile_fn gemm_tiles_3[] = {GEMM_TILES_3(GEMM_TILE_ROW)};
 static const gemm_tile_fn gemm_tiles_4[] = {GEMM_TILES_4(GEMM_TILE_ROW)};
 #endif
-/* By panels, then by rows. */
+/* Indexed by panels, then by rows. */
 static const gemm_tile_fn *const gemm_tiles[] = {NULL, gemm_tiles_1, gemm_tiles_2,
 #ifdef GEMM_TILES_3
                                                  gemm_tiles_3, gemm_tiles_4
@@ -248,8 +249,8 @@ static void gemm_copy(float *to, int64_t to_stride, const float *from, int64_t r
     }
 }
 
-/* Rows of two panels: a row of B gives two cache lines at once, the neighbours that are fetched
- * together anyway. */
+/* Packs the rows of two panels: a row of B gives two adjacent cache lines at once, which the CPU
+ * fetches together. */
 static void gemm_pack_two_panels(float *packed, const float *b, int64_t k_stride, int64_t k) {
     for (int64_t kk = 0; kk < k; kk++, packed += GEMM_NR, b += k_stride)
         for (int v = 0; v < GEMM_NR; v += V_LEN) {
@@ -275,8 +276,8 @@ static void gemm_pack_b(float *packed, const float *b, int64_t k_stride, int64_t
 
 /* ---- blocks ---- */
 
-/* A tile of which C has only the first cols columns, or that is not done when summed up: computed
- * beside C. */
+/* Computes a tile outside of C and copies it: C has only its first cols columns, or there is more
+ * to do after the sums. */
 static void gemm_tile_beside(gemm_tile_fn tile, gemm_block *g, const float *prefetch,
                              int64_t prefetch_step, int64_t rows, int64_t panels, int64_t cols) {
     float beside[GEMM_MAX_MR * GEMM_WIDE_PANELS * GEMM_NR];
@@ -292,7 +293,7 @@ static void gemm_tile_beside(gemm_tile_fn tile, gemm_block *g, const float *pref
     }
     g->c = beside;
     g->ldc = width;
-    if (!whole) { /* what the tile would read lies beyond the last column */
+    if (!whole) { /* the tile would read beyond the last column */
         g->fused.bias = g->fused.residual = NULL;
         g->fused.bounded = false;
     }
@@ -306,10 +307,10 @@ static void gemm_tile_beside(gemm_tile_fn tile, gemm_block *g, const float *pref
 }
 
 /*
- * The panels that come next are in L3 or memory: the tiles of these fetch them, each its share of
- * the way so that the bus is asked for an even flow. Tile t of `tiles` fetches from *line on, *step
- * floats further at each k; both stay as they are where it has nothing to fetch. share: the floats
- * of a line of k that are a tile's.
+ * Spreads the prefetches of the next panels, which are in L3 or memory, evenly over the tiles of
+ * the present ones. Tile t of `tiles` fetches from *line on, *step floats further at each k; both
+ * keep their values where it has nothing to fetch. share: the floats of a line of k that one tile
+ * fetches.
  */
 static void gemm_next_lines(const gemm_block *block, const float *next, int64_t panels, int64_t t,
                             int64_t tiles, int64_t share, const float **line, int64_t *step) {
@@ -319,7 +320,8 @@ static void gemm_next_lines(const gemm_block *block, const float *next, int64_t 
         *line = next + t * share * k;
         return;
     }
-    /* Else a panel's lines are a step apart, if they are lines: the last tiles take one panel each.
+    /* Otherwise the lines of a panel are a step apart, if they are cache lines: the last tiles
+     * fetch one panel each.
      */
     const int64_t panel = panels - (tiles - t);
     if (panel < 0)
@@ -333,18 +335,18 @@ static void gemm_next_lines(const gemm_block *block, const float *next, int64_t 
     *line = next + panel * block->b_panel_stride;
 }
 
-/* To the tile whose C begins `elements` further on, in the same columns. */
+/* Moves to the tile whose C begins `elements` further on, in the same columns. */
 V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
     g->a += a;
     g->c += elements;
     g->fused = fused_at(g->fused, 0, elements);
 }
 
-/* Panels of the next tiles of m rows, of those that are left. */
+/* Returns how many of the remaining panels the next tiles of m rows take. */
 static int64_t gemm_next_panels(int64_t m, int64_t left) {
     if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
         return GEMM_WIDE_PANELS;
-    /* Rather two and two at the end than three and one. */
+    /* At the end, two and two are better than three and one. */
     if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
         return GEMM_PANELS - 1;
     return i64_min(left, GEMM_PANELS);
@@ -359,7 +361,7 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         panels = gemm_next_panels(m, left);
         const gemm_tile_fn *tile = gemm_tiles[panels];
-        /* Tiles of equal height: 10 rows are 5 and 5, not 9 and 1. */
+        /* Tiles have about equal heights: 10 rows are split into 5 and 5, not 9 and 1. */
         const int64_t image_row_tiles = i64_ceil_div(m, gemm_most_rows[panels]);
         const int64_t least_rows = m / image_row_tiles,
                       low_tiles = image_row_tiles - m % image_row_tiles;

@@ -1,14 +1,15 @@
 /*
- * Blocks of a float32 product whose B is narrower (element.h), in panels as gemm_f32.inl has them.
- * The sums are the same: so are the bits of C, as if B had been float32.
+ * Blocks of a float32 product whose B is narrower (element.h), in the same panels as in
+ * gemm_f32.inl. The sums are the same, so C has the same bits as if B were float32.
  *
- * Where few tiles of rows read B they widen it in registers: a row costs fewer bytes. For more rows
- * the panels of a tile are widened into scratch when their turn comes.
+ * Where few tiles of rows read B, they widen it in registers, which reads fewer bytes. For more
+ * rows the panels of a tile are widened into scratch just before the tile.
  */
 
-enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to which widening once more costs less */
+enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to this many rows, widening again costs less */
 
-/* X(rows, panels, of) for all that gemm_narrow_panels gives at most GEMM_WIDE_MR rows. */
+/* X(rows, panels, of) for all tiles that gemm_narrow_panels chooses, with at most GEMM_WIDE_MR
+ * rows. */
 #if V_LEN == 16
 #define GEMM_FEW_ROWS(X, of)                                                                       \
     GEMM_ROWS_6(X, 1, of) GEMM_ROWS_6(X, 2, of) GEMM_ROWS_1(X, 3, of) GEMM_ROWS_6(X, 4, of)
@@ -31,7 +32,7 @@ GEMM_NARROW(GEMM_NARROW_TILES)
 static const gemm_tile_fn gemm_narrow_tiles[][GEMM_WIDE_PANELS + 1][GEMM_WIDE_MR + 1] = {
     GEMM_NARROW(GEMM_NARROW_PLACES)};
 
-/* Whether m rows need a block's `packed`, for panels of floats. */
+/* Returns whether m rows need a block's `packed`, for panels of floats. */
 static bool gemm_widens(int64_t m, gemm_element of) {
     return of != GEMM_F32 && m > GEMM_NARROW_ROWS;
 }
@@ -50,7 +51,7 @@ V_INLINE void gemm_widen_lines(float *to, const float *from, int64_t k, int64_t 
     }
 }
 
-/* Panels: block->b -> block->packed [panels][k][16], k being that of all runs. */
+/* Widens panels: block->b -> block->packed [panels][k][16], where k is the sum over all runs. */
 static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of) {
     const int64_t runs = block->jumps + 1;
     for (int64_t p = 0; p < panels; p++) {
@@ -63,15 +64,15 @@ static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of)
     }
 }
 
-/* Panels of the next tiles of so many rows, of those that are left. Tiles are code: at the edge,
- * more rows take two panels and one, not three. */
+/* Returns how many of the remaining panels the next tiles of this many rows take. Every tile adds
+ * code: at the edge, more rows take two panels and one, not three. */
 static int64_t gemm_narrow_panels(int64_t rows, int64_t left) {
     if (left >= GEMM_WIDE_PANELS)
         return GEMM_WIDE_PANELS;
     return i64_min(left, rows == 1 ? 3 : 2);
 }
 
-/* As gemm_block_run, for a plain matrix A. */
+/* Does what gemm_block_run does, for a plain matrix A. */
 static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n, gemm_element of) {
     if (m <= 0)
         return;

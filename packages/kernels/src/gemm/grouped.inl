@@ -1,4 +1,5 @@
-/* The GROUPED_MATMUL kernel: runs of rows, each by a matrix of its own; the data says which. */
+/* The GROUPED_MATMUL kernel: multiplies each run of rows by its own matrix; an input holds the ends
+ * of the runs. */
 
 struct grouped_state {
     struct matmul_state product; /* of all rows by one matrix; its units are column chunks */
@@ -31,10 +32,10 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
                         .b_k_stride = b->strides[1],
                         .b_col_stride = b->strides[2]};
     if (s->m * s->n == 0) {
-        *work = (taper_work){.tasks = 1}; /* the ends are checked all the same */
+        *work = (taper_work){.tasks = 1}; /* the ends are checked in any case */
         return TAPER_OK;
     }
-    /* B is read in the way that suits the rows an average group has. */
+    /* The number of rows of an average group decides how B is read. */
     const int64_t rows = s->m;
     s->m = i64_max(1, rows / i64_max(1, state->groups));
     matmul_choose(&state->product, matmul_best(&state->product.shape));
@@ -47,7 +48,7 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
         (size_t)matmul_round_up(matmul_a_floats(&state->product) * floats, line);
     work->scratch_bytes = state->product.b_scratch +
                           (size_t)matmul_round_up(matmul_b_floats(&state->product) * floats, line);
-    /* A group's rows are known in the run: the tasks are columns, of every group. */
+    /* The rows of a group are known only in the run, so a task is some columns of every group. */
     work->tasks = state->product.col_chunks;
     return TAPER_OK;
 }

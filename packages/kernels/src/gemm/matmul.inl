@@ -3,8 +3,8 @@
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
 enum {
-    /* Longer sums are added up in pieces through C: the rows of A and the panels of B that meet in
-     * a tile stay in L2. */
+    /* Longer sums are added up in pieces through C, so that the rows of A and the panels of B of a
+     * tile stay in L2. */
     MATMUL_KC = 2048,
     /* Where B is read in place, 64 of its rows side by side, in runs of a whole part's columns; but
      * a sum of up to 128 is short enough to keep in registers. */
@@ -25,15 +25,14 @@ enum {
     MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
 };
 
-/* How B is read. A sum is added up in one order by dot products, and in pieces of other lengths
- * where B is read in place: the bits depend on the variant, so that they do not depend on it only
- * where one alone serves. */
+/* How B is read. Dot products add a sum in another order, and reading B in place adds pieces of
+ * other lengths, so the bits depend on the variant. "panels" is the only one for a packed B. */
 enum { MATMUL_DOT = 1, MATMUL_IN_PLACE, MATMUL_PACKING, MATMUL_PANELS };
 static const taper_variant matmul_variants[] = {
-    {"dot", true, DOT_MR, DOT_NR},                      /* where its columns are contiguous */
+    {"dot", true, DOT_MR, DOT_NR},                      /* where B's columns are contiguous */
     {"in_place", true, GEMM_MR, GEMM_PANELS * GEMM_NR}, /* where its rows are */
     {"packing", true, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* into panels, when their turn comes */
-    {"panels", false, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* in which it is stored */
+    {"panels", false, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* in which B is stored */
     {0},
 };
 
@@ -54,7 +53,7 @@ struct matmul_state {
     size_t b_scratch, epilogue_scratch;
 };
 
-/* A rectangle of one product's C, computed in one go. */
+/* A rectangle of one product's C, computed by one call of the engine. */
 typedef struct matmul_part {
     int64_t batch;
     int64_t row, rows;
@@ -68,7 +67,7 @@ static int64_t matmul_step(const matmul_shape *s) {
     return GEMM_NR * (s->m <= GEMM_WIDE_MR ? GEMM_WIDE_PANELS : GEMM_PANELS);
 }
 
-/* The variant for a node of whom nobody says which. */
+/* Returns the variant for a node where the call asks for none. */
 static int32_t matmul_best(const matmul_shape *s) {
     if (s->packed)
         return MATMUL_PANELS;
@@ -77,7 +76,7 @@ static int32_t matmul_best(const matmul_shape *s) {
     if (s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= MATMUL_DOT_ROWS &&
         (s->m <= MATMUL_DOT_FEW || s->m * MATMUL_DOT_LENGTH <= s->k))
         return MATMUL_DOT;
-    /* Packing pays when several tiles of rows use it. */
+    /* Packing pays off where several tiles of rows use the result. */
     return s->b_col_stride == 1 && s->m <= MATMUL_IN_PLACE_TILES * GEMM_MAX_MR ? MATMUL_IN_PLACE
                                                                                : MATMUL_PACKING;
 }
@@ -116,7 +115,7 @@ static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, t
 
 static void matmul_split(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    /* Many rows are split too; where B is packed on the way, that is done again for each chunk. */
+    /* Many rows are split too; where B is packed in the run, each chunk packs it again. */
     state->row_chunks = s->m > state->max_rows ? i64_ceil_div(s->m, state->max_rows / 2) : 1;
     state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
@@ -138,7 +137,7 @@ static void matmul_split(struct matmul_state *state) {
     state->units_per_task = i64_max(1, MATMUL_TASK_COST / (i64_min(cols, s->n) * col_cost));
 }
 
-/* A strided along k is copied where all of its columns are read again and again. */
+/* An A that is strided along k is copied where its columns are read many times. */
 static bool matmul_copies_a(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     return s->a_k_stride != 1 && s->m > 1 && state->b_form != GEMM_B_ROWS;
@@ -161,14 +160,14 @@ static int64_t matmul_b_floats(const struct matmul_state *state) {
     return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
 }
 
-/* What the variant does beyond m * n * k multiply-adds; see taper_work. */
+/* Work of the variant beyond m * n * k multiply-adds; see taper_work. */
 static void matmul_weigh(const struct matmul_state *state, taper_work *work) {
     const matmul_shape *s = &state->shape;
     const int64_t batches = state->units / (state->col_chunks * state->row_chunks);
     const int64_t outputs = i64_times(batches, i64_times(s->m, s->n)), moved = 2 * sizeof(float);
     int64_t flops, floats = 0; /* of one product's: flops for each output, floats */
     if (state->dot) {
-        /* Two loads for each multiply-add of a tile, or nearly, take half as long again. */
+        /* A tile with nearly two loads for each multiply-add takes one and a half times as long. */
         flops = 2 * (matmul_round_up(s->k, V_LEN) - s->k + V_LEN) + s->k;
         if (s->a_k_stride != 1)
             floats = i64_times(s->m, i64_times(s->k, state->col_chunks));
@@ -198,7 +197,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
         return TAPER_UNSUPPORTED;
     matmul_choose(state, variant);
     state->fused = program_fuses_nothing;
-    /* Tiles alone fuse, and only where C lies as the output does. */
+    /* Only tiles fuse an epilogue, and only where C has the layout of the output. */
     const bool tiles = !state->dot && !state->shape.swapped;
     const taper_status status = PROGRAM.prepare(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
@@ -239,7 +238,8 @@ static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, i
         PROGRAM.run(p, extras, row, row + rows, col, col + cols, c + row * n + col, n, scratch);
         return;
     }
-    /* The program's rows are not ours: a run of our columns is a run of elements to it. */
+    /* The program's rows are not the rows of this product: a run of columns here is a run of
+     * elements there. */
     for (int64_t r = row; r < row + rows; r++) {
         for (int64_t e = r * n + col, end = e + cols; e < end;) {
             const int64_t first = e / p->cols, c0 = e - first * p->cols;

@@ -18,11 +18,11 @@ typedef struct matmul_shape {
     bool packed;            /* B is [ceil(n/16)][k][16], or such panels in blocks */
     gemm_element b_element; /* GEMM_F32 but for a packed B */
     int64_t b_block;        /* k of a block where elements are levels, else 0 */
-    bool swapped;           /* A is the node's second operand, transposed, and B its first */
+    bool swapped;           /* A is the node's second operand, transposed, and B is its first */
 } matmul_shape;
 
-/* Stride of batch dim d of `dims` in an operand with `own` batch dims, aligned at the right; false
- * if it does not broadcast to size. */
+/* Writes an operand's stride along batch dim d of `dims`; the operand has `own` batch dims, aligned
+ * at the right. Returns false if it does not broadcast to size. */
 static bool matmul_batch_stride(const taper_tensor *t, int32_t own, int32_t d, int32_t dims,
                                 int64_t size, int64_t *stride) {
     const int32_t i = d - (dims - own);
@@ -45,7 +45,8 @@ static bool matmul_batch(matmul_shape *s, const taper_tensor *a, int32_t a_dims,
     return true;
 }
 
-/* Batch dims that share B and continue the rows of A are rows: [b, m, k] x [k, n] is one product.
+/* Turns batch dims that share B and continue the rows of A into rows: [b, m, k] x [k, n] is one
+ * product.
  */
 static void matmul_flatten(matmul_shape *s) {
     for (; s->batch_dims > 0; s->batch_dims--) {
@@ -58,7 +59,7 @@ static void matmul_flatten(matmul_shape *s) {
     }
 }
 
-/* One column: C is also [1][m], the product of B as a row by A transposed. */
+/* A single column: C is also [1][m], the product of B as a row with the transpose of A. */
 static void matmul_swap(matmul_shape *s) {
     const matmul_shape from = *s;
     s->m = 1;

@@ -16,8 +16,8 @@
 typedef struct taper_family {
     const taper_kernel *kernels;
     size_t count;
-    /* Further rows, so many that they are made one by one: a pointer in a table costs a
-     * relocation. NULL: none. */
+    /* Returns further rows, each made when asked for: there are many, and a pointer in a table
+     * costs a relocation. NULL: none. */
     void (*make)(size_t i, taper_kernel *kernel);
     size_t n_made;
 } taper_family;
@@ -48,7 +48,8 @@ typedef struct taper_family {
     };                                                                                             \
     static const taper_attr id##_attr_list[] = {TAPER_ATTRS_##id(TAPER_DESCRIBE, id)};
 
-/* Which tensors a row takes: TENSOR(dtypes), which are plain, and STORED(dtypes, formats). */
+/* The tensors that a row takes: TENSOR(dtypes) for plain ones, STORED(dtypes, formats) for others.
+ */
 #define D_F32 (1u << TAPER_FLOAT32)
 #define D_F64 (1u << TAPER_FLOAT64)
 #define D_F16 (1u << TAPER_FLOAT16)
@@ -71,10 +72,10 @@ enum { TAPER_FORMATS(TAPER_FORMAT_BIT) };
     .n_operands = sizeof((taper_operand[]){__VA_ARGS__}) / sizeof(taper_operand)
 
 /*
- * One row of a table: name, op, attr list id, state struct, the output's types, those of the first
- * inputs (the last of which stands for all further ones), and <name>_prepare, <name>_run.
- * TAPER_KERNEL0 is for kernels without attrs. TAPER_KERNEL_WITH says more, in parentheses before
- * the rest:
+ * One row of a table: name, op, attr list id, state struct, types of the output, types of the first
+ * inputs (the last stands for all further ones), and <name>_prepare, <name>_run. TAPER_KERNEL0 is
+ * for kernels without attrs. TAPER_KERNEL_WITH takes further fields, in parentheses before the
+ * rest:
  *     TAPER_KERNEL_WITH((NEEDS("avx512_vnni"), VARIANTS(list)), i8_matmul, "MATMUL", matmul, ...)
  */
 #define TAPER_ATTRS_ROW(id)                                                                        \

@@ -1,5 +1,5 @@
-/* The loops of taper/machine.h. What they compute goes to the caller's memory, so that no compiler
- * may leave them out, and nothing else in them takes time. */
+/* The loops of taper/machine.h. They write their results to the caller's memory, so that no
+ * compiler can remove them, and nothing else in them takes time. */
 #include "isa/isa.h"
 #include "machine/probes.h"
 #include "simd/simd.h"
@@ -10,7 +10,8 @@ enum {
     LOADS = 8,   /* vectors a turn */
 };
 
-/* The same address, but no compiler knows: what it does there is not what it did before. */
+/* Returns the same address in a way that hides it from the compiler, which then cannot merge the
+ * accesses of two passes. */
 static inline void *another(const void *p) {
     __asm__ volatile("" : "+r"(p));
     return (void *)p;
@@ -79,7 +80,8 @@ static double probe_copy(void *memory, size_t bytes, int64_t passes) {
         float *to = (float *)another(memory) + turns * turn;
         for (int64_t at = 0; at < turns * turn; at += turn)
 #pragma GCC unroll 8
-            for (int i = 0; i < LOADS; i++) /* in a register: else this becomes a memcpy */
+            for (int i = 0; i < LOADS;
+                 i++) /* through a register: otherwise this becomes a memcpy */
                 v_store(to + at + i * V_LEN, v_in_register(v_load(from + at + i * V_LEN)));
     }
     return 2.0 * sizeof(float) * (double)(turns * turn) * (double)passes;

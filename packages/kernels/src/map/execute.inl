@@ -1,10 +1,10 @@
 /*
- * Running a tile program over rows r0..r1 and columns c0..c1 of the output. Included by map.c.
+ * Runs a tile program over rows r0..r1 and columns c0..c1 of the output. Included by map.c.
  *
- * Row mode: tiles are pieces of one row. Operands are read in place: along the row, or one element
- * of it; other strides are gathered. Flat mode, for contiguous blocks of short rows: tiles are
- * several whole rows, read in place only where the operand is laid out like the output or is one
- * element.
+ * Row mode: tiles are pieces of one row. Operands are read in place where they are contiguous along
+ * the row or have one element there; operands with other strides are gathered. Flat mode, for
+ * contiguous blocks of short rows: tiles are several whole rows, read in place only where the
+ * operand is laid out like the output or is one element.
  */
 
 typedef struct program_frame {
@@ -12,14 +12,14 @@ typedef struct program_frame {
     char *out;
 } program_frame;
 
-/* The first element to all n. */
+/* Copies the first element to all n. */
 static void fill_tile(char *out, int64_t n, int64_t size) {
     for (int64_t done = 1; done < n; done *= 2)
         memcpy(out + done * size, out, (size_t)(i64_min(done, n - done) * size));
 }
 
-/* n elements: inputs and frame->out are those of this tile. False if an instruction refuses one,
- * whose place in the output is then not written. */
+/* Computes n elements: inputs and frame->out are those of this tile. Returns false if an
+ * instruction refuses an element, which is then not written. */
 static bool run_tile(const taper_program *p, const program_frame *frame, int64_t n, bool flat) {
     const int32_t last = p->count - 1;
     const uint64_t uniform = p->uniform[flat];
@@ -37,8 +37,8 @@ static bool run_tile(const taper_program *p, const program_frame *frame, int64_t
     return true;
 }
 
-/* to[r * pitch + c] = from[r * row_stride + c * col_stride]; along the smaller stride where neither
- * is 0 or 1, so that a cache line is read once. */
+/* to[r * pitch + c] = from[r * row_stride + c * col_stride]; it goes along the smaller stride where
+ * neither is 0 or 1, so that a cache line is read once. */
 #define TAPER_GATHER(name, T)                                                                      \
     static void name(void *to, int64_t pitch, const void *from, int64_t rows, int64_t row_stride,  \
                      int64_t cols, int64_t col_stride) {                                           \
@@ -74,7 +74,7 @@ static void gather(int32_t size, void *to, int64_t pitch, const void *from, int6
                  : gather64)(to, pitch, from, rows, row_stride, cols, col_stride);
 }
 
-/* Offset of the input's row r, in elements. */
+/* Returns the offset of the input's row r, in elements. */
 static int64_t row_offset(const taper_program *p, const program_input *in, int64_t r) {
     int64_t offset = 0;
     for (int32_t d = p->outer - 1; d > 0 && r > 0; d--) {
@@ -84,7 +84,7 @@ static int64_t row_offset(const taper_program *p, const program_input *in, int64
     return offset + r * in->strides[0];
 }
 
-/* Rows r..r+rows of the input, packed into its register: one strided copy per run of the innermost
+/* Packs rows r..r+rows of the input into its register: one strided copy per run of the innermost
  * outer dim. */
 static void gather_rows(const taper_program *p, const program_input *in, const char *data, char *to,
                         int64_t r, int64_t rows) {
@@ -115,7 +115,7 @@ static bool run_flat(const taper_program *p, program_frame *frame, const taper_t
             else if (is_one_element(in))
                 frame->slot[i] = (program_operand){data, 0};
             else {
-                if (r == r0 || !in->every_row) /* what is the same in every row stays */
+                if (r == r0 || !in->every_row) /* an input that is the same in every row stays */
                     gather_rows(p, in, data, scratch + in->gather, r, rows);
                 frame->slot[i] = (program_operand){scratch + in->gather, 1};
             }
@@ -126,14 +126,14 @@ static bool run_flat(const taper_program *p, program_frame *frame, const taper_t
     return true;
 }
 
-/* Columns of a tile: with no register to fill there is nothing to keep in L1. */
+/* Returns the columns of a tile. Without tile registers nothing has to stay in L1. */
 static int64_t tile_cols(const taper_program *p, int64_t cols) {
     return p->scratch_bytes ? i64_min(cols, PROGRAM_TILE) : cols;
 }
 
-/* How many of the rows from r on, at most `rows`, run_rows takes at once: evenly spaced in every
- * operand, and no more than registers hold of a gathered one. Rows of several tiles go one by one,
- * so that memory is walked in order. */
+/* Returns how many of the rows from r on, at most `rows`, run_rows computes at once: they are
+ * evenly spaced in every operand, and no more than the register of a gathered operand holds. Rows
+ * of several tiles are computed one by one, so that memory is accessed in order. */
 static int64_t rows_at_once(const taper_program *p, int64_t r, int64_t rows, int64_t cols) {
     if (p->outer == 0 || (p->gather_rows == 0 && tile_cols(p, cols) < cols))
         return 1;

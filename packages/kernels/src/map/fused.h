@@ -1,6 +1,6 @@
 /*
- * The fused bias and activation: what a kernel does to its sums before it stores them, as
- * map/program.h takes it from the beginning of an epilogue.
+ * The fused bias and activation: operations that a kernel applies to its sums before it stores
+ * them. map/program.h moves them here from the beginning of an epilogue.
  *
  *     x = then(min(high, max(low, x + bias + residual)))
  */
@@ -17,22 +17,24 @@ typedef struct program_operand {
     int64_t step;
 } program_operand;
 
-/* out[i] = op(in[0][i], ...) for i < n. Not every operand has step 0 unless n is 1. `out` may be an
- * operand of the same element size, and otherwise overlaps none; so an operand of step 0 is read
- * before `out` is written. Returns false at the first i whose operands the micro-op refuses, before
- * out[i] is written; only a micro-op for which microop_refuses (map/microops.h) is true does so. */
+/* Computes out[i] = op(in[0][i], ...) for i < n. At least one operand has step 1 unless n is 1.
+ * `out` may be an operand of the same element size, and otherwise overlaps none; so an operand of
+ * step 0 is read before `out` is written. Returns false at the first i whose operands the micro-op
+ * refuses, before out[i] is written; only micro-ops for which microop_refuses (map/microops.h) is
+ * true do so. */
 typedef bool (*program_microop)(void *out, const program_operand *in, int64_t n);
 
 typedef struct tile_fused {
-    const float *bias;     /* of the first column, or NULL */
-    const float *residual; /* of the first element, laid out as the output, or NULL */
+    const float *bias;     /* at the first column, or NULL */
+    const float *residual; /* at the first element, with the output's layout, or NULL */
     int64_t stride;        /* from row to row of the residual */
     bool bounded;
     float low, high;      /* infinite where there is no bound */
     program_microop then; /* of one float32 operand, or NULL */
 } tile_fused;
 
-/* What is fused into the tile that begins `cols` columns and `elements` elements further on. */
+/* Returns the fused operations for the tile that begins `cols` columns and `elements` elements
+ * further on. */
 V_INLINE tile_fused fused_at(tile_fused h, int64_t cols, int64_t elements) {
     if (h.bias)
         h.bias += cols;
@@ -58,7 +60,8 @@ static inline __attribute__((unused)) void fused_copy(float *to, int64_t to_stri
     }
 }
 
-/* n lanes of x, of column c and element e of the residual; whole: all of them. */
+/* Applies the fused operations to n lanes of x, at column c and element e of the residual; whole:
+ * to all lanes. */
 V_INLINE vf fused_lanes(const tile_fused *h, const float *x, int64_t c, int64_t e, int64_t n,
                         const bool whole) {
     vf y = whole ? v_load(x) : v_load_n(x, n);
@@ -69,7 +72,7 @@ V_INLINE vf fused_lanes(const tile_fused *h, const float *x, int64_t c, int64_t 
     return h->bounded ? fused_clamp(h, y) : y;
 }
 
-/* to[r][c] = x[r][c] with all that is fused but the micro-op. */
+/* Stores x[r][c] to to[r][c] after all fused operations except the micro-op. */
 static inline __attribute__((unused)) void fused_rows(const tile_fused *h, const float *x,
                                                       int64_t x_stride, float *to,
                                                       int64_t to_stride, int64_t rows,
@@ -85,9 +88,9 @@ static inline __attribute__((unused)) void fused_rows(const tile_fused *h, const
 }
 
 /*
- * What is left to do for a tile that is not stored from registers, because it is at an edge or has
- * a micro-op to come. whole: the micro-op alone. sums is [rows][pitch], of which `cols` columns
- * belong to the output, and scratch from now on.
+ * Finishes a tile that is not stored from registers, because it is at an edge or a micro-op
+ * remains. whole: only the micro-op remains. sums is [rows][pitch], of which `cols` columns belong
+ * to the output; it is then free as scratch.
  */
 static inline __attribute__((unused)) void fused_store(const tile_fused *h, bool whole, float *sums,
                                                        int64_t pitch, int64_t rows, int64_t cols,

@@ -22,7 +22,7 @@
 
 #include "map/microops_double.inl"
 
-/* What computes each of taper_microops at this level. */
+/* The function of each of taper_microops at this level. */
 #define TAPER_MICROOP(name, function, ...) function,
 #define TAPER_CAST(to, function, ...) function,
 static const program_microop microop_runs[MICROOP_COUNT] = {
@@ -46,7 +46,7 @@ TAPER_DEFINE_ATTRS(microop)
 TAPER_DEFINE_ATTRS(division)
 TAPER_DEFINE_ATTRS(cast)
 
-/* The least a task is, in additions of an element, which microops.inc counts costs in: 2 to 4 us.
+/* The smallest task, in additions of one element, the unit of costs in microops.inc: 2 to 4 us.
  */
 enum {
     MAP_TASK_COST = 1 << 15,
@@ -59,12 +59,12 @@ struct map_state {
     int64_t row_block, col_block, col_blocks;
 };
 
-/* Rows and columns of a block, and the task after it. */
+/* Rows and columns of a block, and the next task. */
 struct map_block {
     int64_t r0, r1, c0, c1, next;
 };
 
-/* The first of tasks [begin, end): all rows at once, or columns of one row. */
+/* Returns the first block of tasks [begin, end): all rows at once, or columns of one row. */
 static struct map_block map_block_at(const struct map_state *s, int64_t begin, int64_t end) {
     const taper_program *p = &s->program;
     const int64_t col = begin % s->col_blocks;
@@ -86,7 +86,7 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     if (status != TAPER_OK)
         return status;
     const int64_t elements = i64_max(PROGRAM_TILE, MAP_TASK_COST / p->cost);
-    /* Whole cache lines to a block, whatever the dtype. */
+    /* A block has whole cache lines, whatever the dtype. */
     s->col_block = i64_ceil_div(p->cols, i64_max(1, p->cols / elements));
     s->col_block = i64_max(1, i64_ceil_div(s->col_block, TAPER_ALIGNMENT)) * TAPER_ALIGNMENT;
     s->col_blocks = i64_max(1, i64_ceil_div(p->cols, s->col_block));
@@ -115,7 +115,7 @@ static taper_status any_map_prepare(const taper_call *call, taper_work *work) {
     return map_prepare(call, work, &attrs->code, &attrs->args, &attrs->scalars);
 }
 
-/* The program of one micro-op; its operand scalar_index, if not -1, is the scalar. */
+/* Makes the program of one micro-op; its operand scalar_index, if not -1, is the scalar. */
 static taper_status prepare_one(const taper_call *call, taper_work *work, const taper_microop *op,
                                 int64_t scalar_index, taper_scalar scalar) {
     int64_t args[PROGRAM_MAX_ARITY];
@@ -146,7 +146,7 @@ static taper_status microop_prepare(const taper_call *call, taper_work *work) {
 
 /* ---- divisions ---- */
 
-/* The op whose micro-op divides, in both forms; else NULL. */
+/* Returns the op if its micro-op is a division, in either form; else NULL. */
 static const char *division_op(const taper_microop *op) {
     static const char *const names[] = {"FLOOR_DIV", "TRUNC_DIV", "REMAINDER", "FMOD"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -170,7 +170,7 @@ static taper_status f32_mul_panels_prepare(const taper_call *call, taper_work *w
     return prepare_microop(call, work, find_microop("MUL"));
 }
 
-/* Beyond the last column stays 0, whatever the factor is. */
+/* Elements beyond the last column stay 0, whatever the factor is. */
 static taper_status f32_mul_panels_run(const taper_call *call, int64_t begin, int64_t end,
                                        void *scratch) {
     const struct map_state *s = call->state;
@@ -222,7 +222,7 @@ static void make_microop_kernel(size_t i, taper_kernel *kernel) {
         kernel->op = division ? division : op->name;
     kernel->output = TENSOR(1u << op->result);
     kernel->inputs[0] = TENSOR(0);
-    for (int k = 0; k < op->arity; k++) /* a scalar may stand for any of them */
+    for (int k = 0; k < op->arity; k++) /* any of them may be a scalar */
         kernel->inputs[0] |= 1u << op->operand[k];
     kernel->data = op;
 }

@@ -1,4 +1,4 @@
-/* What micro-ops are called, take and cost: the same at every level, so that there is one table. */
+/* Names, types and costs of micro-ops. They are the same at every level, so there is one table. */
 #ifndef TAPER_MAP_MICROOPS_H
 #define TAPER_MAP_MICROOPS_H
 
@@ -41,7 +41,7 @@ enum {
 
 extern const taper_microop taper_microops[MICROOP_COUNT];
 
-/* Whether there are operands that the micro-op gives no result of. */
+/* Returns whether the micro-op refuses some operands, that is, has no result for them. */
 static inline bool microop_refuses(const taper_microop *op) {
     return strstr(op->name, ":nonzero") != NULL;
 }

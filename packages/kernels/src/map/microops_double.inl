@@ -35,7 +35,7 @@ C_UNARY_CALL(f64_erfc, double, double, erfc(a))
 C_UNARY_CALL(f64_erfcx, double, double, d_erfcx(a))
 
 static inline double softplus64(double x) { return x > 20 ? x : log1p(exp(x)); }
-/* NaN is less than nothing and greater than nothing: it stays. */
+/* NaN stays NaN, because every comparison with it is false. */
 static inline double hardsigmoid64(double x) {
     const double low = x + 3 < 0 ? 0 : x + 3;
     return (low > 6 ? 6 : low) / 6;
@@ -86,9 +86,9 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
 
 /* ---- in a form that compilers vectorise ---- */
 
-/* Block by block, in vectors where every element `a` of the block is within. Elsewhere those that
- * are not go through libm, and the others give the same bits as in vectors: no element's bits
- * depend on its neighbours. */
+/* Goes block by block, in vectors where every element `a` of the block is in range. In other blocks
+ * the elements out of range go through libm, and the others give the same bits as in vectors: no
+ * element's bits depend on its neighbours. */
 #define C_WITHIN(name, within, expr, exact)                                                        \
     static bool name(void *out, const program_operand *in, int64_t n) {                            \
         enum { BLOCK = 64 };                                                                       \

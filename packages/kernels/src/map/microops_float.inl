@@ -1,9 +1,10 @@
 /*
- * float32 micro-ops: on the vector layer, and the rare ones element by element through libm. In
- * V_UNARY and V_BINARY `a` and `b` are vectors of the operands.
+ * float32 micro-ops: most use the vector layer, and rare ones go element by element through libm.
+ * In V_UNARY and V_BINARY `a` and `b` are vectors of the operands.
  */
 
-/* One loop over whole vectors, and the tail; A and B say what an operand is at element i. */
+/* One loop over whole vectors, and the tail; A and B are the expressions of an operand at element
+ * i. */
 #define V_LOOP(A, B, expr)                                                                         \
     {                                                                                              \
         int64_t i = 0;                                                                             \
@@ -49,7 +50,7 @@
         return true;                                                                               \
     }
 
-/* From 16-bit floats, V_LEN of which `load` widens. */
+/* Conversions from 16-bit floats; `load` widens V_LEN of them. */
 #define V_WIDEN(name, load)                                                                        \
     static bool name(void *out, const program_operand *in, int64_t n) {                            \
         float *r = out;                                                                            \
@@ -95,13 +96,13 @@ V_UNARY(f32_gelu, v_gelu(a))
 V_UNARY(f32_gelu_tanh, v_gelu_tanh(a))
 V_UNARY(f32_mish, v_mish(a))
 V_UNARY(f32_softplus, v_softplus(a))
-/* NaN is the second operand of max and min, which they return. */
+/* max and min return their second operand where one is NaN: here that is the NaN. */
 V_INLINE vf v_hardsigmoid(vf x) { /* min(max(x + 3, 0), 6) / 6 */
     const vf clamped = v_min(v_set1(6.0f), v_max(v_zero(), v_add(x, v_set1(3.0f))));
     return v_mul(clamped, v_set1(1.0f / 6.0f));
 }
 V_UNARY(f32_relu, v_max(v_zero(), a))
-/* As torch: 0 for NaN. */
+/* 0 for NaN, as in torch. */
 V_UNARY(f32_sign, v_select(v_lt(v_zero(), a), v_set1(1.0f),
                            v_select(v_lt(a, v_zero()), v_set1(-1.0f), v_zero())))
 V_UNARY(f32_hardsigmoid, v_hardsigmoid(a))
@@ -124,7 +125,8 @@ static float remainder_sign_of_divisor(float a, float b) {
     return r != 0.0f && (b < 0.0f) != (r < 0.0f) ? r + b : r;
 }
 
-/* As torch does it: from the remainder, so that it agrees with REMAINDER where a / b rounds up. */
+/* As torch does, this computes the quotient from the remainder, so that it agrees with REMAINDER
+ * where a / b rounds up. */
 static float floor_div(float a, float b) {
     if (b == 0.0f)
         return a / b;

@@ -4,14 +4,14 @@
  */
 
 /* The output may be an operand: element i is read before it is written, so iterations stay
- * independent. GCC would write out each of the few that are left after the last vector. */
+ * independent. GCC would unroll the few iterations after the last vector. */
 #if defined(__clang__)
 #define C_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define C_INDEPENDENT _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
 #endif
 
-/* One loop; A and B say what an operand is at element i. */
+/* One loop; A and B are the expressions of an operand at element i. */
 #define C_LOOP(R, T, A, B, expr)                                                                   \
     C_INDEPENDENT                                                                                  \
     for (int64_t i = 0; i < n; i++) {                                                              \
@@ -45,8 +45,8 @@
         return true;                                                                               \
     }
 
-/* The same for expressions that call a function with a loop or branches of its own, as the math
- * library's: no compiler vectorises those, and Clang warns where it is asked to. */
+/* The same for expressions that call a function with loops or branches, such as those of the math
+ * library: no compiler vectorises them, and Clang warns where it is asked to. */
 #define C_UNARY_CALL(name, R, T, expr)                                                             \
     static bool name(void *out, const program_operand *in, int64_t n) {                            \
         R *r = out;                                                                                \
@@ -107,7 +107,7 @@ C_WHERE(bool_where, uint8_t)
 
 /* ---- one body for both integer dtypes ---- */
 
-/* Arithmetic is done unsigned: it wraps, as the hardware's does. */
+/* Arithmetic is unsigned, so that it wraps, as the hardware's does. */
 #define U(x) ((uint64_t)(x))
 #define INT_UNARY(op, expr)                                                                        \
     C_UNARY(i64_##op, int64_t, int64_t, expr)                                                      \
@@ -150,8 +150,8 @@ static inline int64_t int_pow(int64_t a, int64_t b) {
     return (int64_t)result;
 }
 
-/* The same, and `name`_nonzero, which refuses to divide by 0: a test that a division needs in any
- * case, as it traps. */
+/* The same, and `name`_nonzero, which refuses to divide by 0. The test costs nothing more: a
+ * division that traps needs it in any case. */
 #define C_NONZERO_LOOP(T, A, expr)                                                                 \
     C_INDEPENDENT                                                                                  \
     for (int64_t i = 0; i < n; i++) {                                                              \
@@ -224,8 +224,9 @@ COMPARISON(logical_xor, (a != 0) ^ (b != 0))
 
 /* ---- conversions ---- */
 
-/* Float to integer truncates; NaN and what is out of range give the lowest integer, as x86 does, of
- * 32 bits where the integer has fewer, which are its last. Between integers the last bits stay. */
+/* Float to integer truncates. NaN and values out of range give the lowest integer, as on x86; an
+ * integer of fewer than 32 bits gets the last bits of the lowest one of 32. Integer to integer
+ * keeps the last bits. */
 #define CONVERT(name, R, T) C_UNARY(name, R, T, a)
 #define CONVERT_CHECKED(name, R, T, I, lowest)                                                     \
     C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (I)a : (I)lowest)
@@ -278,7 +279,7 @@ static inline uint32_t bits_of_float(float x) {
 }
 
 /* Adding a power of two 2^13 above the last place that float16 keeps rounds to that place; scaling
- * up and down again makes an infinity of what is too large. */
+ * up and down again turns a value that is too large into infinity. */
 static inline uint16_t half_from_float(float x) {
     const uint32_t bits = bits_of_float(x), twice = bits << 1;
     const uint32_t exponent = twice & 0xff000000;
@@ -289,7 +290,8 @@ static inline uint16_t half_from_float(float x) {
     return (uint16_t)((bits >> 16 & 0x8000) | (twice > 0xff000000 ? 0x7e00 : value));
 }
 
-/* To nearest even: half of the last place kept, less one unit where that place is even. */
+/* Rounds to nearest even: adds half of the last place kept, less one unit where that place is even.
+ */
 static inline uint16_t bfloat_from_float(float x) {
     const uint32_t bits = bits_of_float(x);
     const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;

@@ -1,7 +1,7 @@
 /*
- * Tile programs: a short list of elementwise micro-ops run tile by tile in L1. A MAP node is one;
- * the epilogue of a matmul is one. This is the whole interface; the code is compiled once per
- * level, in the map family, and other families of the same level reach it through one table:
+ * Tile programs: short lists of elementwise micro-ops that run tile by tile in L1. A MAP node is
+ * one, and so is the epilogue of a matmul. This is the whole interface; the code is compiled once
+ * per level, in the map family, and other families of the same level reach it through one table:
  *
  *     #include "map/program.h"
  *     #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
@@ -36,7 +36,7 @@
 #include "map/microops.h"
 
 enum {
-    PROGRAM_MAX_INPUTS = 16, /* these two as files may have them */
+    PROGRAM_MAX_INPUTS = 16, /* these two limit what files may have */
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,
@@ -66,23 +66,24 @@ typedef struct program_input {
     int64_t col_stride;
     int32_t size;   /* bytes per element */
     int32_t gather; /* offset in scratch of its own register, where it is gathered */
-    bool flat;      /* laid out as the output is, all rows one run */
+    bool flat;      /* has the output's layout, and all rows are one run */
     bool every_row; /* the same in every row */
 } program_input;
 
-/* Filled by prepare, read by run; plain data, no pointer into itself. */
+/* Filled by prepare and read by run; plain data without pointers into itself. */
 typedef struct taper_program {
     int64_t rows, cols;            /* R and C */
     int64_t sizes[TAPER_MAX_RANK]; /* [outer dims]: their product is R */
     int64_t cost;                  /* per element, in units of one float32 addition */
     size_t scratch_bytes;          /* aligned to TAPER_ALIGNMENT; each worker's own */
     size_t register_bytes;
-    /* Bit j: result j is one element per row (uniform[0]) or in all (uniform[1]), computed once. */
+    /* Bit j: result j is one element per row (uniform[0]) or one for all rows (uniform[1]),
+     * computed once. */
     uint64_t uniform[2];
     int32_t count; /* instructions; 0: nothing to do */
     int32_t n_inputs, n_scalars;
     int32_t gather_rows; /* rows of a register of a gathered operand; 0: none is */
-    int32_t outer;       /* dims the rows are made of */
+    int32_t outer;       /* dims that make up the rows */
     int32_t first;       /* value number of the first tensor: 1 in an epilogue, else 0 */
     int32_t output_size; /* bytes per element */
     program_input inputs[PROGRAM_MAX_INPUTS];
@@ -90,7 +91,7 @@ typedef struct taper_program {
     program_instruction code[PROGRAM_MAX_INSTRUCTIONS];
 } taper_program;
 
-/* What of an epilogue is fused into the store of a tile (map/fused.h). */
+/* The part of an epilogue that is fused into the store of a tile (map/fused.h). */
 typedef struct program_fused {
     int32_t bias, residual; /* tensors of shape [C] and of the output's; -1: none */
     float low, high;
@@ -100,7 +101,7 @@ typedef struct program_fused {
 static const program_fused program_fuses_nothing = {
     .bias = -1, .residual = -1, .low = -INFINITY, .high = INFINITY};
 
-/* What is fused at the element (r, c) of an output of `cols` columns. */
+/* Returns the fused operations at element (r, c) of an output of `cols` columns. */
 V_INLINE tile_fused program_fused_at(const program_fused *h, const taper_tensor *tensors,
                                      int64_t cols, int64_t r, int64_t c) {
     const tile_fused fused = {.bias = h->bias < 0 ? NULL : tensors[h->bias].data,
@@ -114,19 +115,19 @@ V_INLINE tile_fused program_fused_at(const program_fused *h, const taper_tensor 
 }
 
 typedef struct taper_program_table {
-    /* TAPER_UNSUPPORTED when a micro-op is unknown, typed wrongly, out of the limits above, one
-     * that may refuse its operands in an epilogue, or a tensor does not broadcast to the output.
-     * Without in_place the tensors are values 0.., and the dims of the [R][C] view are merged where
-     * every operand's strides allow: read rows and cols from p. An empty program is valid in place
-     * only, and does nothing. Where `fused` is not NULL it takes what it can from the beginning of
-     * an epilogue; the program is then the rest. */
+    /* Returns TAPER_UNSUPPORTED where a micro-op is unknown, has wrong types, is out of the limits
+     * above or may refuse its operands in an epilogue, or where a tensor does not broadcast to the
+     * output. Without in_place the tensors are values 0.., and dims of the [R][C] view are merged
+     * where every operand's strides allow: read rows and cols from p. An empty program is valid in
+     * place only, and does nothing. Where `fused` is not NULL, as much as possible moves there from
+     * the beginning of an epilogue; the program is then the rest. */
     taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
                             const taper_scalars *scalars, const taper_tensor *tensors,
                             int32_t n_tensors, const taper_tensor *output, bool in_place,
                             program_fused *fused);
-    /* `tensors` as given to prepare, now with data. Scratch may be NULL if scratch_bytes is 0.
-     * False if a micro-op refuses its operands, at an element that is then not written; an epilogue
-     * never does. */
+    /* `tensors`: those that prepare got, now with data. Scratch may be NULL if scratch_bytes is 0.
+     * Returns false if a micro-op refuses the operands of an element, which is then not written; an
+     * epilogue never does. */
     bool (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
                 int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch);
 } taper_program_table;

@@ -1,16 +1,17 @@
 /*
- * Preparing a tile program: strings and shapes become typed function pointers, slots and strides.
- * Included by map.c; OTHER FAMILIES INCLUDE "map/program.h", whose comment is the interface.
+ * Prepares a tile program: turns strings and shapes into typed function pointers, slots and
+ * strides. Included by map.c; other families include "map/program.h", whose comment describes the
+ * interface.
  */
 
 enum {
-    /* Rows shorter than this are run several to a tile where the block is contiguous: operands that
-     * are not laid out like the output are then copied to a tile register first. */
+    /* Where the block is contiguous and rows are shorter than this, a tile has several rows:
+     * operands that do not have the output's layout are then copied to a tile register first. */
     PROGRAM_FLAT_COLS = 256,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
     PROGRAM_GATHER_PITCH = PROGRAM_TILE +
-        16,                       /* off a power of two, so that rows share no cache set */
-    FUSES_MICROOPS = V_LEN == 16, /* where a tile is large enough for a call of its own */
+        16,                       /* not a power of two, so that rows share no cache set */
+    FUSES_MICROOPS = V_LEN == 16, /* where a tile is large enough to be worth a call */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
     ANY_DTYPE = -1
@@ -18,7 +19,8 @@ enum {
 
 /* ---- shapes ---- */
 
-/* The input's strides over the output's dims, 0 where it is broadcast; false if it does not. */
+/* Writes the input's strides over the output's dims, 0 where it is broadcast; returns false if it
+ * does not broadcast. */
 static bool broadcast_strides(const taper_tensor *t, const taper_tensor *output, int64_t *strides) {
     const int32_t missing = output->rank - t->rank;
     if (missing < 0)
@@ -84,7 +86,7 @@ static void prepare_input(const taper_program *p, program_input *in) {
 
 static bool is_one_element(const program_input *in) { return in->every_row && in->col_stride == 0; }
 
-/* Whether some block can be run with several rows to a tile. */
+/* Returns whether some block can run with several rows per tile. */
 static bool may_be_flat(const taper_program *p) {
     return p->rows > 1 && p->cols < PROGRAM_FLAT_COLS;
 }
@@ -98,12 +100,13 @@ static bool needs_gather(const taper_program *p, const program_input *in) {
     return is_strided(in) || (may_be_flat(p) && !in->flat && !is_one_element(in));
 }
 
-/* Elements from a row to the next, along the innermost of the dims rows are made of. */
+/* Returns the elements from one row to the next, along the innermost of the dims that make up the
+ * rows. */
 static int64_t row_stride(const taper_program *p, const program_input *in) {
     return p->outer ? in->strides[p->outer - 1] : 0;
 }
 
-/* Neighbours in memory are in different rows. */
+/* Returns whether adjacent elements in memory are in different rows. */
 static bool is_transposed(int64_t row_stride, int64_t col_stride) {
     return row_stride != 0 && llabs(row_stride) < llabs(col_stride);
 }
@@ -117,7 +120,7 @@ static const taper_microop *find_microop(const char *name) {
     return NULL;
 }
 
-/* Whether the micro-op takes these operands (ANY_DTYPE: a scalar) and gives this result. */
+/* Returns whether the micro-op takes these operands (ANY_DTYPE: a scalar) and gives this result. */
 static bool microop_fits(const taper_microop *op, const int *dtypes, int result) {
     if (result != ANY_DTYPE && op->result != result)
         return false;
@@ -127,7 +130,7 @@ static bool microop_fits(const taper_microop *op, const int *dtypes, int result)
     return true;
 }
 
-/* The first micro-op of op's name, op or after it, that fits. Rows of one name are adjacent. */
+/* Returns the first micro-op of op's name, from op on, that fits. Rows of one name are adjacent. */
 static const taper_microop *fitting_microop(const taper_microop *op, const int *dtypes,
                                             int result) {
     const taper_microop *end = taper_microops + MICROOP_COUNT;
@@ -137,7 +140,7 @@ static const taper_microop *fitting_microop(const taper_microop *op, const int *
     return NULL;
 }
 
-/* torch computes these powers by other means, exactly or nearly so. */
+/* torch computes these powers in other ways, exactly or nearly so. */
 static program_microop power_microop(double exponent) {
     static const struct {
         double exponent;
@@ -150,7 +153,7 @@ static program_microop power_microop(double exponent) {
     return NULL;
 }
 
-/* The slot of a scalar read as dtype; -1 when there is no room. */
+/* Returns the slot of a scalar read as dtype; -1 if there is no room. */
 static int scalar_slot(taper_program *p, taper_scalar scalar, int dtype) {
     program_scalar typed = {.i64 = 0};
     switch (dtype) {
@@ -238,9 +241,10 @@ static uint64_t uniform_results(const taper_program *p, bool flat) {
     return mask;
 }
 
-/* ---- what of an epilogue is fused ---- */
+/* ---- the fused part of an epilogue ---- */
 
-/* Whether instruction j is `run` of the value so far and something else, which is operand *other.
+/* Returns whether instruction j is `run` of the value so far and of operand *other, which this
+ * writes.
  */
 static bool continues(const taper_program *p, int32_t j, program_microop run, int *other) {
     const program_instruction *instruction = &p->code[j];
@@ -252,7 +256,8 @@ static bool continues(const taper_program *p, int32_t j, program_microop run, in
            (run == f32_add && instruction->operand[1] == so_far);
 }
 
-/* Whether a value that the first j instructions read or made, but for the last, is read later. */
+/* Returns whether a value that the first j instructions read or made, except the last one made, is
+ * read later. */
 static bool is_read_later(const taper_program *p, int32_t j, const program_fused *fused) {
     for (int32_t i = j; i < p->count; i++)
         for (int k = 0; k < p->code[i].arity; k++) {
@@ -264,7 +269,7 @@ static bool is_read_later(const taper_program *p, int32_t j, const program_fused
     return false;
 }
 
-/* Fuses instruction j, if it is what may come next. */
+/* Fuses instruction j if it can be the next fused operation. */
 static bool fuse_one(const taper_program *p, int32_t j, program_fused *h) {
     const bool bounded = h->low > -INFINITY || h->high < INFINITY;
     int other;
@@ -294,7 +299,7 @@ static bool fuse_one(const taper_program *p, int32_t j, program_fused *h) {
     return false;
 }
 
-/* Moves instructions from the beginning of p's code to what is fused. */
+/* Moves instructions from the beginning of p's code to `fused`. */
 static void take_fused(taper_program *p, int *dtypes, program_fused *fused) {
     program_fused next = program_fuses_nothing;
     int32_t taken = 0;
@@ -321,7 +326,7 @@ static void take_fused(taper_program *p, int *dtypes, program_fused *fused) {
         }
     }
     p->count -= taken;
-    const int32_t read[] = {fused->bias, fused->residual}; /* by the program no more */
+    const int32_t read[] = {fused->bias, fused->residual}; /* no longer by the program */
     for (size_t i = 0; i < sizeof read / sizeof read[0]; i++)
         if (read[i] >= 0)
             p->inputs[read[i] + p->first] =
@@ -351,7 +356,7 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
         size = result_bytes(dtypes, j) > size ? result_bytes(dtypes, j) : size;
     p->register_bytes = size * PROGRAM_TILE;
     int32_t n_registers = 0;
-    uint64_t used = 0; /* bit r: register r holds a value still needed */
+    uint64_t used = 0; /* bit r: register r holds a value that is still needed */
     for (int32_t j = 0; j < p->count - 1; j++) {
         uint64_t taken = used;
         for (int32_t o = 0; o < j; o++)

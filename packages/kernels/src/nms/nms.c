@@ -1,7 +1,7 @@
 /*
- * NMS: which boxes [N, 4] are kept of those that overlap, where the better ones come first. A box
- * is (x1, y1, x2, y2); one is kept unless a kept one before it shares more with it than the
- * threshold, of what both cover.
+ * NMS (non-maximum suppression): selects boxes [N, 4], which are ordered best first. A box is (x1,
+ * y1, x2, y2). It is kept unless its intersection over union with a kept box before it is above the
+ * threshold.
  */
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,7 @@ TAPER_DEFINE_ATTRS(nms)
 
 struct nms_state {
     int64_t n;
-    float threshold; /* x > threshold just where (double)x is more than the attr */
+    float threshold; /* x > threshold exactly where (double)x is more than the attr */
 };
 
 static taper_status f32_nms_prepare(const taper_call *call, taper_work *work) {
@@ -34,7 +34,7 @@ static taper_status f32_nms_prepare(const taper_call *call, taper_work *work) {
     return TAPER_OK;
 }
 
-/* Of NaN and a number, b: as std::min and std::max choose. */
+/* Returns b where one is NaN, as std::min and std::max do. */
 static inline float low(float a, float b) { return b < a ? b : a; }
 static inline float high(float a, float b) { return a < b ? b : a; }
 

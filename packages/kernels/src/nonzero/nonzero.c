@@ -1,13 +1,14 @@
 /*
- * NONZERO: where the elements lie that are not 0, as row-major places. There is room for all
- * elements; the places behind the last found are the number of elements, which is no place.
+ * NONZERO: row-major positions of the elements that are not 0. The output has room for all
+ * elements; entries after the last position are the number of elements, which is not a position.
  */
 #include <string.h>
 
 #include "common/tensor.h"
 #include "isa/isa.h"
 
-/* Writes the places of n elements to y, in order; returns how many. */
+/* Writes the positions of the nonzero ones of n elements to y, in order; returns how many there
+ * are. */
 typedef int64_t find_nonzero(const void *x, int64_t n, int64_t *y);
 
 struct nonzero_state {
@@ -15,7 +16,7 @@ struct nonzero_state {
     int64_t n;
 };
 
-/* A place is written whether it counts or not: no branch depends on the values. */
+/* Every position is written, whether it counts or not, so that no branch depends on the values. */
 #define FIND(name, T, IS_NONZERO)                                                                  \
     static int64_t name(const void *x, int64_t n, int64_t *y) {                                    \
         const T *p = x;                                                                            \
@@ -34,7 +35,7 @@ FIND(find_64, uint64_t, a != 0)
 FIND(find_32, uint32_t, a != 0)
 FIND(find_16, uint16_t, a != 0)
 
-/* Bytes, of which eight zeros are passed at once: most masks are sparse. */
+/* For bytes: skips eight zeros at once, because most masks are sparse. */
 static int64_t find_8(const void *x, int64_t n, int64_t *y) {
     const uint8_t *p = x;
     int64_t found = 0, i = 0;

@@ -75,7 +75,7 @@ V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row r
                               float *y, const float *x, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++, x += n, y += n) {
         /* The sum rounded to a float is near the mean; x minus it is nearly exact whatever the
-         * mean's size, and what it is off by comes out as the mean of the differences. */
+         * mean's size. The mean of the differences then corrects it. */
         const float center = (float)(row_fold(ROW_SUM, x, n) / (double)n);
         const row_moments about = row_moments_about(center, x, n);
         const double offset = about.first / (double)n;

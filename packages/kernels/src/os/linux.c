@@ -9,7 +9,7 @@
 
 #include "os/os.h"
 
-/* The kernel's numbers; <linux/futex.h> is not there with every libc. */
+/* The kernel's numbers; not every libc has <linux/futex.h>. */
 enum { FUTEX_PRIVATE = 128, FUTEX_WAIT = 0 | FUTEX_PRIVATE, FUTEX_WAKE = 1 | FUTEX_PRIVATE };
 
 void taper_os_wait(_Atomic uint32_t *word, uint32_t seen) {
@@ -20,7 +20,7 @@ void taper_os_wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void taper_os_forget_waiters(void) {} /* the kernel has a child's none */
+void taper_os_forget_waiters(void) {} /* in the kernel, a child has no waiters */
 
 int32_t taper_os_cpu(void) { return sched_getcpu(); }
 
@@ -37,7 +37,7 @@ void taper_os_leave(const int32_t *cpus, int32_t count, int32_t like) {
         (void)sched_setaffinity(0, sizeof all, &all);
 }
 
-/* The affinity mask, and the cgroup's quota rounded up. */
+/* Counts the CPUs of the affinity mask, at most the cgroup's quota rounded up. */
 int32_t taper_os_cpu_count(void) {
     cpu_set_t set;
     int32_t cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -53,7 +53,7 @@ int32_t taper_os_cpu_count(void) {
     return cpus > 0 ? cpus : 1;
 }
 
-/* One word of a file of the first CPU's i-th cache. */
+/* Reads one word of a file about cache i of the first CPU. */
 static bool read_word(int i, const char *file, char word[32]) {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", i, file);

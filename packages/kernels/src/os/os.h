@@ -1,4 +1,4 @@
-/* What differs between operating systems: threads and where they run, waiting, time, sizes. */
+/* Functions that differ between operating systems: threads and their CPUs, waiting, time, sizes. */
 #ifndef TAPER_OS_H
 #define TAPER_OS_H
 
@@ -7,55 +7,58 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Starts body(index) in a thread of its own, which nobody joins and which takes none of the host's
- * signals. The body is the same in every call. False where no thread can be had. */
+/* Starts body(index) in a new detached thread that receives none of the host's signals. The body is
+ * the same in every call. Returns false where no thread can be created. */
 bool taper_os_start_thread(void (*body)(int32_t index), int32_t index);
 
-/* Has `child` called in each child of a fork, which has but the thread that forked. */
+/* Registers `child` to be called in each child of a fork, which has only the thread that forked. */
 void taper_os_at_fork(void (*child)(void));
 
-/* Lets another thread have the CPU. */
+/* Yields the CPU to another thread. */
 void taper_os_yield(void);
 
-/* Sleeps until a wake; returns at once where *word is not `seen`, and may return without cause. */
+/* Sleeps until woken; returns at once where *word is not `seen`, and may return without a wake. */
 void taper_os_wait(_Atomic uint32_t *word, uint32_t seen);
 
-/* Wakes all who wait on the word. */
+/* Wakes all threads that wait on the word. */
 void taper_os_wake_all(_Atomic uint32_t *word);
 
-/* In the child of a fork: whoever waited is gone. */
+/* For the child of a fork: forgets the waiting threads, which it does not have. */
 void taper_os_forget_waiters(void);
 
-/* The CPU this thread runs on; -1 where the system does not say. */
+/* Returns the CPU that this thread runs on; -1 where the system does not tell. */
 int32_t taper_os_cpu(void);
 
-/* This thread, as taper_os_leave takes it. */
+/* Returns this thread, for taper_os_leave. */
 int32_t taper_os_thread(void);
 
-/* Moves this thread off `count` CPUs, to another that the thread `like` may use, and then lets it
- * run wherever that one may. Does nothing where there is no other, or no such call. */
+/* Moves this thread off `count` CPUs to another CPU that the thread `like` may use, and then lets
+ * it run wherever that thread may. Does nothing where there is no other CPU, or where the system
+ * has no such call. */
 void taper_os_leave(const int32_t *cpus, int32_t count, int32_t like);
 
-/* CPUs this process may use; at least 1. */
+/* Returns how many CPUs this process may use; at least 1. */
 int32_t taper_os_cpu_count(void);
 
-/* Nanoseconds of a clock that never goes back. */
+/* Returns the nanoseconds of a monotonic clock. */
 int64_t taper_os_now(void);
 
-/* Nanoseconds of a clock that goes on every few milliseconds and costs next to nothing to read. */
+/* Returns the nanoseconds of a monotonic clock that advances every few milliseconds and is cheap to
+ * read. */
 int64_t taper_os_coarse_now(void);
 
-/* Bytes of a data cache of level 1 to 3 as the first CPU has it; 0 where the system does not say.
+/* Returns the bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not
+ * tell.
  */
 int64_t taper_os_cache_bytes(int32_t level);
 
-/* Bytes of main memory; 0 where the system does not say. */
+/* Returns the bytes of main memory; 0 where the system does not tell. */
 int64_t taper_os_memory_bytes(void);
 
-/* Zeroed memory straight from the system, in whole pages; NULL where there is none. */
+/* Allocates zeroed memory from the system, in whole pages; returns NULL where it fails. */
 void *taper_os_map(size_t bytes);
 
-/* Gives it back to the system, at once. */
+/* Gives such memory back to the system at once. */
 void taper_os_unmap(void *memory, size_t bytes);
 
 #endif /* TAPER_OS_H */

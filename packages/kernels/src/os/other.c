@@ -9,7 +9,7 @@
 
 #include "os/os.h"
 
-/* Of whoever waits, on whichever word: there are few, and they wake seldom. */
+/* One condition for all waiters on any word: they are few, and wake seldom. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 
@@ -20,7 +20,8 @@ void taper_os_wait(_Atomic uint32_t *word, uint32_t seen) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Under the mutex: a waiter that read the word before it changed sleeps by now, and hears this. */
+/* Under the mutex: a waiter that read the word before it changed is asleep by now, so this wakes
+ * it. */
 void taper_os_wake_all(_Atomic uint32_t *word) {
     (void)word;
     pthread_mutex_lock(&mutex);

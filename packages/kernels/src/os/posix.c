@@ -1,4 +1,4 @@
-/* What Linux, macOS and other POSIX systems have in common. */
+/* Functions that Linux, macOS and other POSIX systems share. */
 /* pthread_atfork, the coarse clock; on macOS nothing is hidden unless POSIX is asked for */
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Windows 8 and later, threads of its own. CPUs are those of the process' processor group. */
+/* Windows 8 and later, with native threads. CPUs are those of the process' processor group. */
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
@@ -36,14 +36,14 @@ int32_t taper_os_cpu(void) { return (int32_t)GetCurrentProcessorNumber(); }
 
 int32_t taper_os_thread(void) { return 0; }
 
-/* CPUs the process may use, as a mask; 0 where it has several processor groups. */
+/* Returns the CPUs that the process may use, as a mask; 0 where it has several processor groups. */
 static DWORD_PTR process_cpus(void) {
     DWORD_PTR process, system;
     return GetProcessAffinityMask(GetCurrentProcess(), &process, &system) ? process : 0;
 }
 
 void taper_os_leave(const int32_t *cpus, int32_t count, int32_t like) {
-    (void)like; /* one thread does not tell another's mask */
+    (void)like; /* Windows does not tell the mask of another thread */
     const DWORD_PTR all = process_cpus();
     DWORD_PTR others = all;
     for (int32_t i = 0; i < count; i++)

@@ -1,9 +1,9 @@
 /*
  * MAX_POOL and AVG_POOL, sliding and adaptive, channels last, in float32; MAX_POOL also in float64
- * and integers, as plain loops. Vectors run over channels, several side by side while the taps of a
- * window go by; taps outside of x are left out. Sums are kept by row of a window, then added up.
- * Large windows of many channels that do not overlap are read in the order of memory instead, all
- * channels of a tap at once, the results so far in scratch.
+ * and integers, as plain loops. Vectors run over channels, several at a time for all taps of a
+ * window; taps outside of x are skipped. Each row of a window has a sum, and then the sums of the
+ * rows are added. Large windows of many channels that do not overlap are read in memory order
+ * instead: all channels of a tap at once, with the results so far in scratch.
  */
 #include <math.h>
 
@@ -20,17 +20,18 @@ TAPER_DEFINE_ATTRS(adaptive_pool)
 enum {
     POOL_VECTORS =
         4, /* of channels side by side: independent chains that cover an addition's latency */
-    /* Taps from which on, and channels beyond which, a window is read in the order of memory: each
-     * tap is then two pages or more from the next row's, and the CPU fetches nothing ahead. */
+    /* A window with at least this many taps and more than this many channels is read in memory
+     * order: each tap is then two pages or more from that of the next row, and the CPU does not
+     * prefetch it. */
     POOL_MANY_TAPS = 32,
     POOL_FEW_CHANNELS = 128,
-    POOL_LANES = 16,         /* channels that a tap costs a unit of a task for */
+    POOL_LANES = 16,         /* channels for which a tap costs one unit of a task */
     POOL_MAX_COST = 1000000, /* of a pixel: far above a task's, and no overflow */
 };
 
 struct pool_window;
 
-/* The results of a window, for all channels. */
+/* Computes the results of a window, for all channels. */
 typedef void pool_plain(const struct pool_window *w, void *y, int64_t channels);
 
 struct pool_state {
@@ -39,12 +40,12 @@ struct pool_state {
     int64_t channels;
     int64_t counted[2 * WINDOW_DIMS]; /* of each padding; AVG_POOL */
     int64_t divisor;                  /* 0: count */
-    bool adaptive;                    /* windows share out x */
+    bool adaptive;                    /* windows partition x */
     bool streamed;                    /* windows are read in the order of memory */
     int64_t pixels, pixels_per_task;  /* of the output */
 };
 
-/* The part of a window that lies in x. */
+/* The part of a window that is in x. */
 typedef struct pool_window {
     const void *x; /* first tap, first channel */
     int64_t taps[WINDOW_DIMS];
@@ -54,7 +55,7 @@ typedef struct pool_window {
 
 /* ---- prepare ---- */
 
-/* taps: of a window, about; apart: windows share no element of x, as good as none. */
+/* taps: about how many a window has; apart: windows share no, or nearly no, elements of x. */
 static void pool_split(struct pool_state *state, const taper_tensor *y, double taps, bool apart,
                        taper_work *work) {
     const double cost = taps * (double)state->channels / POOL_LANES;
@@ -109,7 +110,7 @@ static taper_status f32_avg_pool_prepare(const taper_call *call, taper_work *wor
                         NULL);
 }
 
-/* Dims that x lacks come first, with one element, as in window_dims. */
+/* As in window_dims, the dims that x lacks come first, with one element. */
 static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
     const struct adaptive_pool_attrs *attrs = call->attrs;
     struct pool_state *state = call->state;
@@ -139,7 +140,7 @@ static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
     return TAPER_OK;
 }
 
-/* The largest of a window, NaN if there is one. */
+/* Computes the largest element of a window; NaN if there is one. */
 #define POOL_PLAIN(name, T, lowest)                                                                \
     static void name(const struct pool_window *w, void *out, int64_t channels) {                   \
         T *restrict y = out;                                                                       \
@@ -228,7 +229,7 @@ V_INLINE void pool_pixel(const bool max, const pool_window *w, float *y, int64_t
         pool_vectors(max, w, y, c, 1, false, channels - c);
 }
 
-/* to = to and `taps` vectors of x, `step` apart. */
+/* Combines `to` with `taps` vectors of x, `step` apart. */
 V_INLINE vf pool_fold(const bool max, vf to, const float *x, int64_t step, const int taps) {
     vf a = v_load(x);
 #pragma GCC unroll 8
@@ -237,7 +238,7 @@ V_INLINE vf pool_fold(const bool max, vf to, const float *x, int64_t step, const
     return max ? v_max_nan(a, to) : v_add(to, a);
 }
 
-/* All channels of `taps` neighbours to the row's results so far. */
+/* Combines all channels of `taps` adjacent taps with the row's results so far. */
 V_INLINE void pool_taps(const bool max, float *row, const float *x, int64_t step, const int taps,
                         int64_t channels) {
     int64_t c = 0;
@@ -250,7 +251,7 @@ V_INLINE void pool_taps(const bool max, float *row, const float *x, int64_t step
         }
 }
 
-/* A window in the order of memory. total, row: of all channels. */
+/* Computes a window in memory order. total, row: of all channels. */
 V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int64_t channels,
                             float *restrict total, float *restrict row) {
     const float none = max ? -INFINITY : 0.0f;
@@ -276,7 +277,8 @@ V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int6
         y[c] = max ? total[c] : total[c] / w->divisor;
 }
 
-/* How many positions of the window that begins at `at` are in x or counted. */
+/* Returns how many positions of the window that begins at `at` are in x or in the counted padding.
+ */
 static int64_t pool_count(const struct pool_state *state, int32_t d, int64_t at) {
     const window_dim *w = &state->dims[d];
     const int64_t begin = i64_max(at, -state->counted[2 * d]);
@@ -284,7 +286,7 @@ static int64_t pool_count(const struct pool_state *state, int32_t d, int64_t at)
     return i64_max(0, end - begin);
 }
 
-/* Window o of dim d: its first position in x, its taps there, and by how many it divides. */
+/* Finds window o of dim d: its first position in x, its taps there, and the divisor. */
 typedef struct pool_side {
     int64_t first, taps, count;
 } pool_side;
@@ -303,7 +305,7 @@ V_INLINE pool_side pool_side_at(const bool max, const struct pool_state *state, 
     return (pool_side){at + tap * w->dilation, taps, max ? 0 : pool_count(state, d, at)};
 }
 
-/* plain: in the dtype of the output, else in float32. */
+/* plain: computes in the dtype of the output, else in float32. */
 V_INLINE void pool_pixels(const bool max, const bool plain, const taper_call *call, int64_t begin,
                           int64_t end, float *scratch) {
     const struct pool_state *state = call->state;

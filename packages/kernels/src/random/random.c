@@ -1,14 +1,15 @@
 /*
- * RANDOM: numbers drawn from the state of a Mersenne Twister. RANDOM_NEXT: the state after it.
+ * RANDOM draws numbers from the state of a Mersenne Twister. RANDOM_NEXT computes the state after
+ * that.
  *
- * The state is [STATE_SIZE]: the twister's words, how many of them are used up, whether a normal is
- * left over from a pair, and its bits. Words are drawn one after the other, so that a node is one
- * task. RANDOM_NEXT twists as often as RANDOM does, which is a tenth of drawing, and makes numbers
- * of no words.
+ * The state is [STATE_SIZE]: the twister's words, how many of them are used, whether a normal is
+ * left over from a pair, and its bits. Words are drawn one after the other, so a node is one task.
+ * RANDOM_NEXT twists as often as RANDOM, which is a tenth of the work of drawing, but makes no
+ * numbers.
  *
  * M. Matsumoto and T. Nishimura, "Mersenne Twister: a 623-dimensionally equidistributed uniform
  * pseudorandom number generator", 1998. G. Box and M. Muller, "A note on the generation of random
- * normal deviates", 1958. docs/random-numbers.md says how numbers are made of words.
+ * normal deviates", 1958. docs/random-numbers.md describes how numbers are made from words.
  */
 #include <math.h>
 #include <string.h>
@@ -28,10 +29,10 @@ enum {
     HAS_NORMAL,
     NORMAL,
     STATE_SIZE,
-    TILE = 1024,           /* numbers that are made at a time, so that their words stay in L1 */
+    TILE = 1024,           /* numbers that are made at a time; their words stay in L1 */
     BLOCK = 16,            /* normals that are made together where there are so many */
-    LARGE_LIMIT = 1 << 28, /* from here on integers are made of two words */
-    /* From here on a permutation is not made of single words. */
+    LARGE_LIMIT = 1 << 28, /* from this limit on integers are made from two words */
+    /* From this size on a permutation is not made from single words. */
     MAX_PERMUTATION = (int)(UINT32_MAX / 20),
 };
 
@@ -56,16 +57,15 @@ typedef void random_fill(const struct random_state *s, struct generator *g, void
 struct random_state {
     random_fill *fill;
     int64_t count, limit;
-    int64_t words; /* for all numbers, where their number is known */
-    bool serial;   /* it is not: a normal may be left over from before */
-    int64_t
-        whole; /* numbers before a block that the last of them are short of: it lies over others */
+    int64_t words;  /* for all numbers, where the count of words is known */
+    bool serial;    /* the count is not known: a normal may be left over */
+    int64_t whole;  /* numbers in full blocks; a last block for the others overlaps them */
     int64_t passed; /* words between the two */
 };
 
 /* ---- words ---- */
 
-/* Words [first, last) from those `ahead` of them. */
+/* Computes words [first, last) from those `ahead` of them. */
 TENSOR_INLINE void twist_words(uint32_t *key, int64_t first, int64_t last, const int64_t ahead) {
     for (int64_t i = first; i < last; i++) {
         const uint32_t pair = (key[i] & 0x80000000u) | (key[i + 1] & 0x7fffffffu);
@@ -88,7 +88,7 @@ static void skip_words(struct generator *g, int64_t n) {
     g->used += n;
 }
 
-/* The next n words, n <= 2 TILE. */
+/* Returns the next n words, n <= 2 TILE. */
 static const uint32_t *draw_words(struct generator *g, int64_t n) {
     for (int64_t drawn = 0; drawn < n;) {
         if (g->used == WORDS)
@@ -109,7 +109,7 @@ static const uint32_t *draw_words(struct generator *g, int64_t n) {
     return g->words;
 }
 
-/* False if data is no state. */
+/* Returns false if data is not a state. */
 static bool generator_load(struct generator *g, const int64_t *data) {
     g->used = data[USED];
     g->has_normal = data[HAS_NORMAL] != 0;
@@ -144,7 +144,8 @@ static void f32_uniform(const struct random_state *s, struct generator *g, void 
         y[i] = f32_number(words[i]);
 }
 
-/* The lower 53 bits of two words, the upper one first: in two parts, exact as their sum is. */
+/* Converts the lower 53 bits of two words, the upper one first: in two parts, whose sum is exact.
+ */
 static void f64_uniform(const struct random_state *s, struct generator *g, void *data,
                         int64_t first, int64_t last) {
     const uint32_t *restrict words = draw_words(g, 2 * (last - first));
@@ -159,8 +160,8 @@ static void f64_uniform(const struct random_state *s, struct generator *g, void 
 
 /* ---- normal ---- */
 
-/* Blocks of 8 radii and 8 angles, which become cosines and sines: apart, as
- * vectors may be longer. */
+/* Turns blocks of 8 radii and 8 angles into cosines and sines. Radii and angles are stored
+ * separately, because vectors may be longer than a block. */
 static void f32_normal(const struct random_state *s, struct generator *g, void *data, int64_t first,
                        int64_t last) {
     enum { HALF = BLOCK / 2 };
@@ -173,7 +174,7 @@ static void f32_normal(const struct random_state *s, struct generator *g, void *
             radii[b * HALF + i] = 1.0f - f32_number(words[i]);
             angles[b * HALF + i] = (float)TWO_PI * f32_number(words[HALF + i]);
         }
-    for (int64_t i = 0; i < blocks * HALF; i += V_LEN) { /* what lies behind them is not read */
+    for (int64_t i = 0; i < blocks * HALF; i += V_LEN) { /* nothing behind them is read */
         const vf log = v_log_bounded(v_load(radii + i)), angle = v_load(angles + i);
         const vf radius = v_sqrt(v_mul(v_set1(-2.0f), log));
         v_store(radii + i, v_mul(radius, v_sin_bounded(angle, 1)));
@@ -196,7 +197,8 @@ static void f64_normal(const struct random_state *s, struct generator *g, void *
         }
 }
 
-/* One after the other, in pairs: the second of a pair may be left for the next call. */
+/* Makes normals one after the other, in pairs: the second of a pair may be left for the next call.
+ */
 static double serial_normal(struct generator *g) {
     g->has_normal = !g->has_normal;
     if (!g->has_normal)
@@ -222,7 +224,7 @@ static void f64_serial_normal(const struct random_state *s, struct generator *g,
         ((double *)data)[i] = serial_normal(g);
 }
 
-/* n normals: of the pairs only the last one is made, if one of it is left. */
+/* Passes over n normals: only the last pair is made, if one of its normals is left over. */
 static void skip_serial_normals(struct generator *g, int64_t n) {
     if (n > 0 && g->has_normal) {
         g->has_normal = false;
@@ -235,8 +237,8 @@ static void skip_serial_normals(struct generator *g, int64_t n) {
 
 /* ---- integers ---- */
 
-/* Below the limit, which is less than LARGE_LIMIT: the quotient of two such numbers never rounds up
- * to an integer in float64, which has vectors. */
+/* Makes integers below the limit, which is less than LARGE_LIMIT: then a quotient in float64, which
+ * vectors can compute, never rounds up to an integer. */
 static void i64_below(const struct random_state *s, struct generator *g, void *data, int64_t first,
                       int64_t last) {
     const uint32_t *restrict words = draw_words(g, last - first);
@@ -248,7 +250,8 @@ static void i64_below(const struct random_state *s, struct generator *g, void *d
     }
 }
 
-/* Of two words, the upper one first: below the limit, or any if it is 0. */
+/* Makes integers from two words, the upper one first: below the limit, or any integer if it is 0.
+ */
 static void i64_wide(const struct random_state *s, struct generator *g, void *data, int64_t first,
                      int64_t last) {
     const uint32_t *words = draw_words(g, 2 * (last - first));
@@ -259,7 +262,7 @@ static void i64_wide(const struct random_state *s, struct generator *g, void *da
     }
 }
 
-/* Each element changes places with one that is not before it; the last with none. */
+/* Swaps each element except the last with one that is not before it. */
 static void i64_permutation(const struct random_state *s, struct generator *g, void *data,
                             int64_t first, int64_t last) {
     int64_t *y = data;
@@ -281,8 +284,9 @@ static const struct random_law {
     int32_t dtype;
     random_fill *fill;
     int64_t words;    /* of a number; 0: two for each number of a pair */
-    random_fill *few; /* of fewer than BLOCK; NULL: as others, and in no blocks */
-    bool redrawn; /* where the last block lies over others, their words are drawn all the same */
+    random_fill *few; /* for fewer than BLOCK; NULL: the same function, without blocks */
+    bool redrawn; /* the words of an incomplete last block are drawn and not used; then a full block
+                     is drawn, which overlaps others */
 } random_laws[] = {
     {"uniform", TAPER_FLOAT32, f32_uniform, 1, NULL, false},
     {"uniform", TAPER_FLOAT64, f64_uniform, 2, NULL, false},

@@ -1,14 +1,15 @@
 /*
  * LSTM, GRU and RNN over a whole sequence: one run of the kernel takes all steps.
  *
- * What the input adds to the gates, gates[T][B][G * H], is known. A step adds h * w_hh^T, by the
- * tiles of the matrix product, and takes the sums through the cell's functions at once, some
- * columns of all gates at a time. h is read where the step before has left it: in its row of the
- * output. The LSTM's c is kept in its second output, over and over.
+ * The contribution of the input to the gates, gates[T][B][G * H], is an input of the kernel. A step
+ * adds h * w_hh^T, with the tiles of the matrix product, and immediately applies the cell's
+ * functions to the sums, some columns of all gates at a time. h is read where the step before has
+ * written it: in its row of the output. The LSTM's c is kept in its second output, which every step
+ * overwrites.
  *
- * A step is a phase of the work, its tasks are columns and rows: no task computes what another one
- * of its step reads. Projected, h needs a second product over all columns; then a task is some rows
- * of the batch, all steps of theirs.
+ * A step is a phase of the work, and its tasks are blocks of columns and rows: no task writes what
+ * another task of its step reads. A projected h needs a second product over all columns; then a
+ * task is all steps of some rows of the batch.
  */
 #include <string.h>
 
@@ -24,11 +25,11 @@ TAPER_DEFINE_ATTRS(rnn)
 typedef enum recurrent_cell { CELL_LSTM, CELL_GRU, CELL_TANH, CELL_RELU } recurrent_cell;
 
 enum {
-    /* Of the batch, computed together at most: three tiles, whose sums of all gates stay in L1
-     * until the cell's functions have them. */
+    /* Rows of the batch that are computed together, at most: three tiles, whose sums of all gates
+     * stay in L1 until the cell's functions read them. */
     RECURRENT_ROWS = 3 * GEMM_MAX_MR,
-    /* A task's least, in multiply-adds: a microsecond, an eighth of MATMUL's. Steps follow each
-     * other, so that a step's tasks are all there is to share. */
+    /* The smallest task, in multiply-adds: a microsecond, an eighth of MATMUL's. Steps run one
+     * after the other, so that threads can share only the tasks of one step. */
     RECURRENT_TASK_COST = 1 << 16,
 };
 
@@ -73,9 +74,9 @@ static bool recurrent_shape(recurrent_state *s, const taper_call *call, const in
 static void recurrent_split(recurrent_state *s, taper_work *work) {
     s->row_chunks = i64_ceil_div(s->batch, RECURRENT_ROWS);
     s->row_chunk = i64_ceil_div(s->batch, s->row_chunks);
-    /* As many blocks as whole tiles have panels, for sums and cells enough. Many rows have those in
-     * two panels, and cells in two blocks at most: no more, so that threads get equal shares of a
-     * step. */
+    /* A task has as many blocks as full tiles have panels, which gives enough independent sums and
+     * cells. With many rows two panels are enough, and two blocks at most: no more, so that threads
+     * get equal shares of a step. */
     const bool few = s->row_chunk <= GEMM_WIDE_MR;
     const int64_t panels = few ? GEMM_WIDE_PANELS : i64_min(GEMM_PANELS, 2),
                   cells = few ? 4 : GEMM_MAX_MR;
@@ -128,8 +129,8 @@ static taper_status f32_lstm_prepare(const taper_call *call, taper_work *work) {
         return TAPER_UNSUPPORTED;
     if (work->tasks == 0 && tensor_numel(&call->output[1]) != 0) {
         if (s->steps != 0)
-            return TAPER_UNSUPPORTED; /* h of no columns: c is all there is to compute */
-        work->tasks = 1;              /* c as it was */
+            return TAPER_UNSUPPORTED; /* h has no columns: only c would be computed */
+        work->tasks = 1;              /* c does not change */
     }
     return TAPER_OK;
 }
@@ -164,13 +165,13 @@ static taper_status f32_rnn_prepare(const taper_call *call, taper_work *work) {
 
 /* ---- run ---- */
 
-/* Rows of a matrix. */
+/* Some rows of a matrix. */
 typedef struct recurrent_rows {
     float *data;
     int64_t stride;
 } recurrent_rows;
 
-/* Where some rows of the batch are at one step. */
+/* The data of some rows of the batch at one step. */
 typedef struct recurrent_step {
     const float *gates;          /* [rows][G * H] */
     recurrent_rows h, c;         /* before the step; c: LSTM */
@@ -208,13 +209,14 @@ V_INLINE void recurrent_store(float *p, vf a, int64_t lanes) {
         v_store(p, a);
 }
 
-/* What the input and h add to a gate. */
+/* Returns what the input and h add to a gate. */
 V_INLINE vf recurrent_gate(const float *given, const float *sum, int64_t lanes) {
     return v_add(recurrent_load(given, lanes), v_load(sum));
 }
 
-/* Half of the cell, columns [j, j + lanes) of one row; sum: h * w_hh^T, gates GEMM_NR apart. The
- * LSTM's first half ends with c, the GRU's with the argument of tanh, in place of its sum. */
+/* Computes one half of the cell, columns [j, j + lanes) of one row; sum: h * w_hh^T, with gates
+ * GEMM_NR apart. The LSTM's first half ends with c, the GRU's with the argument of tanh; both
+ * replace their sum. */
 V_INLINE void recurrent_cell_row(const recurrent_cell cell, const int half,
                                  const recurrent_step *at, int64_t row, int64_t j, int64_t hidden,
                                  int64_t lanes, float *sum, const float *b_hn) {
@@ -257,8 +259,8 @@ V_INLINE void recurrent_cell_row(const recurrent_cell cell, const int half,
     }
 }
 
-/* What the cells of some blocks read beside the sums comes to L2 while those are added up: w_hh,
- * which passes through L1 meanwhile, would drive it out from there. */
+/* While the sums are computed, this prefetches to L2 what the cells of some blocks read beside the
+ * sums. w_hh passes through L1 meanwhile and would evict it there. */
 V_INLINE void recurrent_fetch(const recurrent_step *at, int64_t column, int64_t blocks,
                               int64_t hidden, const int gates, const bool lstm) {
     for (int64_t row = 0; row < at->rows; row++)
@@ -270,7 +272,8 @@ V_INLINE void recurrent_fetch(const recurrent_step *at, int64_t column, int64_t 
         }
 }
 
-/* One step of some rows in some blocks of columns. sums: [rows][blocks][gates][GEMM_NR]. */
+/* Computes one step of some rows in some blocks of columns. sums: [rows][blocks][gates][GEMM_NR].
+ */
 V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state *s,
                                const taper_call *call, const recurrent_step *at, int64_t chunk,
                                float *sums) {
@@ -283,8 +286,8 @@ V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state 
     const float *w = (const float *)call->inputs[lstm ? 3 : 2].data + first * block_width * s->out;
     gemm_f32_block(at->rows, ldc, s->out, at->h.data, at->h.stride, 1, w, 1.0f, sums, ldc, false);
     const float *b_hn = cell == CELL_GRU ? call->inputs[3].data : NULL;
-    /* Half by half: all of a cell is one chain of instructions, each of which waits for the one
-     * before. Halves of several rows are few enough that a CPU has them under way at once. */
+    /* The cell is computed in two halves: a whole cell is one chain of dependent instructions, but
+     * halves of several rows are short enough that a CPU overlaps them. */
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++)
         for (int64_t b = 0; b < blocks; b++) {
@@ -311,7 +314,7 @@ RECURRENT_BLOCKS(gru, CELL_GRU)
 RECURRENT_BLOCKS(tanh, CELL_TANH)
 RECURRENT_BLOCKS(relu, CELL_RELU)
 
-/* Tasks of one step and of those that follow it. */
+/* Runs tasks of one step, and of the steps after it. */
 static void recurrent_steps(recurrent_blocks_fn *blocks, const taper_call *call, int64_t begin,
                             int64_t end, float *sums) {
     const recurrent_state *s = call->state;
@@ -322,7 +325,7 @@ static void recurrent_steps(recurrent_blocks_fn *blocks, const taper_call *call,
                       last = i64_min(s->block_chunks * s->row_chunks,
                                      (task + tasks) * s->chunks_per_task);
         for (int64_t i = first; i < last; i++) {
-            /* There and back: what a step has read last is still in cache. */
+            /* The order alternates between steps: what a step has read last is still in cache. */
             const int64_t chunk = n % 2 == 0 ? i : first + last - 1 - i;
             const int64_t row = chunk % s->row_chunks * s->row_chunk;
             const recurrent_step at =
@@ -333,7 +336,7 @@ static void recurrent_steps(recurrent_blocks_fn *blocks, const taper_call *call,
     }
 }
 
-/* All steps of some rows, h projected: h = (o tanh(c)) w_hr^T. */
+/* Computes all steps of some rows with a projected h: h = (o tanh(c)) w_hr^T. */
 static void recurrent_projected(const taper_call *call, int64_t chunk, float *sums) {
     const recurrent_state *s = call->state;
     const int64_t row = chunk * s->row_chunk, rows = i64_min(s->row_chunk, s->batch - row);

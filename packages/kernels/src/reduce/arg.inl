@@ -1,4 +1,4 @@
-/* ARGMAX, ARGMIN: where the first extreme stands; NaN is more extreme than any number. */
+/* ARGMAX, ARGMIN: position of the first extreme; NaN is more extreme than any number. */
 
 static taper_status arg_prepare(const taper_call *call, taper_dtype dtype, taper_work *work) {
     const struct arg_attrs *attrs = call->attrs;
@@ -20,7 +20,7 @@ static taper_status arg_prepare(const taper_call *call, taper_dtype dtype, taper
     return TAPER_OK;
 }
 
-/* A vector pass for the extreme, and a second that ends where it is found. */
+/* One pass with vectors finds the extreme, and a second ends at its position. */
 V_INLINE int64_t f32_arg_row(const row_op op, const float *x, int64_t n) {
     const float extreme = row_fold_block(op, x, n);
     const bool nan = extreme != extreme;

@@ -17,7 +17,7 @@ typedef struct span {
         int64_t *i64;
     };
     double *lost; /* [width] by rounding f64, of float64 */
-    union {       /* [PART_LENGTH] what a block of rows comes to, before it is added to the rest */
+    union {       /* [PART_LENGTH] the result of a block of rows, before it is added to the rest */
         float *part;
         double *part64;
     };
@@ -27,20 +27,20 @@ enum {
     PART = AXIS_MAX_TILE,
     PART_LENGTH = PART + V_LEN,
     PART_BYTES = PART_LENGTH * (int)sizeof(float),
-    PART_ROWS = 64, /* terms of a float sum at most; their sums are added up in double */
+    PART_ROWS = 64, /* the most terms of a float sum; such sums are added up in double */
     NARROW = 64,    /* with fewer columns, four cache lines, several rows are folded as one */
     NARROW_PART = PART /
-        4, /* columns of those rows together: a quarter, so that parts stay in L1 */
+        4, /* columns of those rows together: a quarter of the limit, so that parts stay in L1 */
 };
 
-/* to[j] = to[j] and x[r][j], 0 <= r < rows, 0 <= j < width, as one. */
+/* Combines to[j] with x[r][j], 0 <= r < rows, 0 <= j < width. */
 typedef void f64_fold(double *restrict to, const double *restrict x, int64_t rows, int64_t stride,
                       int64_t width);
 
 struct reducer {
     taper_dtype in, out;
     bool mean;
-    bool empty; /* has a value for no elements */
+    bool empty; /* whether there is a result for no elements */
     accumulator identity;
     /* Folds in x: [width][n], or width columns of [n][inner]. */
     void (*rows)(const struct reduce_state *s, const span *a, const void *x);
@@ -67,7 +67,7 @@ V_INLINE void f32_rows(const row_op op, const struct reduce_state *s, const span
     }
 }
 
-/* part[j] = the fold of x[r][j] over the rows, 0 <= j < width. */
+/* Writes to part[j] the fold of x[r][j] over the rows, 0 <= j < width. */
 V_INLINE void f32_part(const row_op op, float *part, const float *x, int64_t rows, int64_t stride,
                        int64_t width) {
     const vf identity = v_set1(row_identity(op));
@@ -96,7 +96,7 @@ V_INLINE void f32_part(const row_op op, float *part, const float *x, int64_t row
     }
 }
 
-/* Rows without gaps between them are also fewer rows, each as wide as some of them together. */
+/* Rows without gaps between them can be treated as fewer and wider rows. */
 V_INLINE int64_t rows_together(const struct reduce_state *s, const span *a) {
     return s->spans.inner == a->width && a->width < NARROW ? NARROW_PART / a->width : 1;
 }
@@ -160,8 +160,8 @@ F64_FOLD(f64_product_of, ROW_PROD)
 F64_FOLD(f64_larger_of, ROW_MAX)
 F64_FOLD(f64_smaller_of, ROW_MIN)
 
-/* A part to an accumulator, of a sum with what rounding loses, so that no error grows with the
- * number of parts. */
+/* Adds a part to an accumulator. A sum also keeps what rounding loses, so that its error does not
+ * grow with the number of parts. */
 V_INLINE void f64_meet(const row_op op, double *acc, double *lost, double part) {
     const double before = *acc;
     *acc = row_join_double(op, before, part);
@@ -295,11 +295,12 @@ V_INLINE void int_finish(const taper_dtype dtype, const struct reduce_state *s, 
         else if (dtype == TAPER_INT32)
             ((int32_t *)out)[j] = (int32_t)a->i64[j];
         else
-            ((uint8_t *)out)[j] = a->i64[j] > 0; /* any of nothing is false, all of nothing true */
+            ((uint8_t *)out)[j] =
+                a->i64[j] > 0; /* any of no elements is false, all of no elements is true */
     }
 }
 
-/* ---- the walk every reduction shares ---- */
+/* ---- the loop that all reductions share ---- */
 
 static taper_status reduce_prepare(const taper_call *call, const struct reducer *reducer,
                                    taper_work *work) {

@@ -1,10 +1,9 @@
 /*
  * Reductions over any set of axes, argmax and argmin.
  *
- * Dimensions of one kind side by side, kept or reduced, are one dimension here, so kept and reduced
- * ones alternate. The innermost decides how memory is read: along the row when it is reduced,
- * across columns when it is kept. Partial results are summed in an order that depends on shapes
- * alone.
+ * Adjacent dimensions of one kind (kept or reduced) are merged, so kept and reduced dimensions
+ * alternate. The innermost decides how memory is read: along the row if it is reduced, across
+ * columns if it is kept. The order in which partial results are added depends on shapes alone.
  */
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* VAR: the mean first, then the squares of the distances from it, corrected for its rounding. */
+/* VAR: computes the mean, then the sum of squared differences from it, corrected for the mean's
+ * rounding. */
 
 V_INLINE void var_columns(const struct reduce_state *s, const span *first, const span *second,
                           const float *center, const float *x) {

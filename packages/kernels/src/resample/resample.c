@@ -1,7 +1,7 @@
 /*
- * RESAMPLE in float32: x is [outer][n][inner], and an output line of `inner` elements a weighted
- * sum of lines of x. Positions and weights are computed in float32, as torch does it, once for the
- * lines of several outer indices.
+ * RESAMPLE in float32: x is [outer][n][inner], and an output line of `inner` elements is a weighted
+ * sum of lines of x. Positions and weights are computed in float32, as in torch, once for the lines
+ * of several outer indices.
  */
 #include <math.h>
 #include <string.h>
@@ -15,11 +15,11 @@ TAPER_DEFINE_ATTRS(resample)
 
 enum {
     RESAMPLE_MAX_TAPS = 1 << 20, /* of an output element; a table of them fits scratch */
-    RESAMPLE_LANES = 8,          /* columns that a tap costs a unit of a task for */
+    RESAMPLE_LANES = 8,          /* columns for which a tap costs one unit of a task */
     RESAMPLE_LINE_COST = 8,      /* units for finding a line's taps */
 };
 
-/* How an output element depends on its position in x. */
+/* How the position of an output element in x is computed. */
 typedef enum resample_filter { NEAREST, LINEAR, CUBIC } resample_filter;
 
 struct resample_state {
@@ -33,7 +33,7 @@ struct resample_state {
     int64_t lines_per_task;
 };
 
-/* The elements of x that make one output element: index[i] of weight[i]. */
+/* The elements of x that make one output element: element index[i] has weight[i]. */
 typedef struct resample_taps {
     int64_t count;
     int64_t *index;
@@ -51,7 +51,7 @@ static const struct {
     {"linear", LINEAR, false, false},          {"cubic", CUBIC, false, false},
     {"linear-antialias", LINEAR, true, false}, {"cubic-antialias", CUBIC, true, false}};
 
-/* Elements on either side of a position that count. */
+/* Returns how many elements on either side of a position have a weight. */
 static float resample_reach(const struct resample_state *state) {
     return (state->filter == LINEAR ? 1.0f : 2.0f) * fmaxf(state->step, 1.0f);
 }
@@ -126,14 +126,16 @@ static float resample_cubic(float x, float a) {
     return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-/* x, in [low, high] once it is an integer. */
+/* Returns x as an integer in [low, high]. */
 static int64_t resample_clamp(float x, int64_t low, int64_t high) {
-    const float limit = (float)INT32_MAX; /* sizes are below: what is beyond is outside anyway */
+    const float limit =
+        (float)INT32_MAX; /* sizes are below, so positions beyond are outside in any case */
     const int64_t i = (int64_t)fminf(fmaxf(x, -limit), limit);
     return i64_max(low, i64_min(i, high));
 }
 
-/* The whole window of a filter stretched by the step where that shrinks. */
+/* Computes the whole window of a filter, which is stretched by the step where the output is
+ * smaller. */
 static void resample_window(const struct resample_state *state, float centre, resample_taps *taps) {
     const float stretch = fmaxf(state->step, 1.0f), reach = resample_reach(state);
     const int64_t first = resample_clamp(centre - reach + 0.5f, 0, state->n);
@@ -210,7 +212,8 @@ static taper_status f32_resample_run(const taper_call *call, int64_t begin, int6
     taps.weight = (float *)(taps.index + state->taps);
     const int64_t lines = state->outer * state->size;
     const int64_t last = i64_min(end * state->lines_per_task, lines);
-    /* Lines are numbered [element][outer]: the weights of an element serve all its lines. */
+    /* Lines are numbered [element][outer], so that the weights of an element serve all its lines.
+     */
     int64_t element = -1;
     for (int64_t line = begin * state->lines_per_task; line < last; line++) {
         const int64_t outer = line % state->outer;

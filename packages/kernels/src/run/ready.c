@@ -1,7 +1,7 @@
 /*
- * Steps as soon as those that they wait for have ended. A worker that has ended a step goes on with
- * the first of its users that waits for nothing else, and leaves the other such users to all; one
- * that finds no step helps another worker with the tasks of its step.
+ * Runs each step as soon as the steps that it waits for have ended. A worker that has ended a step
+ * continues with the first of its users that waits for nothing else, and puts the other such users
+ * into the common set. A worker that finds no step helps another worker with the tasks of its step.
  */
 #include <stddef.h>
 
@@ -10,19 +10,19 @@
 
 enum { WORD = 64, BEGUN = -1 };
 
-/* A set of steps that wait for nothing: the first of them is taken first. */
+/* A set of steps that wait for nothing; the lowest is taken first. */
 typedef struct ready_set {
-    _Alignas(CACHE_LINE) _Atomic int64_t count; /* at least as many as there are */
+    _Alignas(CACHE_LINE) _Atomic int64_t count; /* at least the number of steps in the set */
     _Atomic uint64_t *bits;
 } ready_set;
 
-/* Of the phase that a leader has opened: its number << 32 | workers that may join << 16 | workers
- * that have joined. */
+/* The phase that a leader has opened: its number << 32 | workers that may join << 16 | workers that
+ * have joined. */
 typedef uint64_t job_word;
 static const job_word HELPER = 1, HELPERS = 0xffff, SEAT = 0x10000, SEATS = 0xffff0000;
 
-/* What a leader has opened to others. They read `now` and `within` while they have joined, and the
- * leader writes while nobody has. */
+/* The phase that a leader shares with others. They read `now` and `within` while they have joined;
+ * the leader writes those while no worker has joined. */
 typedef struct job {
     _Alignas(CACHE_LINE) _Atomic job_word word;
     phase now;
@@ -30,7 +30,7 @@ typedef struct job {
     cursor cursors[]; /* [workers of the run at most] */
 } job;
 
-/* What taper_run_args.schedule holds. */
+/* Contents of taper_run_args.schedule. */
 typedef struct schedule {
     int64_t words;                             /* of a set */
     size_t job_bytes;                          /* from one to the next */
@@ -66,7 +66,7 @@ static void put(ready_set *set, int64_t i) {
     atomic_fetch_or_explicit(&set->bits[i / WORD], UINT64_C(1) << i % WORD, memory_order_release);
 }
 
-/* A step, or -1. */
+/* Returns a step, or -1. */
 static int64_t take(ready_set *set, int64_t words) {
     if (atomic_load_explicit(&set->count, memory_order_relaxed) == 0)
         return -1;
@@ -122,7 +122,7 @@ bool taper_has_begun(const taper_run_args *args, int64_t step) {
     return atomic_load_explicit(&s->waiting[step], memory_order_relaxed) == BEGUN;
 }
 
-/* Opens a phase to others, computes it, and closes it once no other is at it. */
+/* Opens a phase to others, computes it, and closes it after the last of them has left. */
 static void share_phase(const worker *me, job *j, const phase *now) {
     j->now = *now;
     j->within = me->within;
@@ -137,7 +137,7 @@ static void share_phase(const worker *me, job *j, const phase *now) {
     }
 }
 
-/* Joins a phase that is open; false where there is none. */
+/* Joins a phase that is open; returns false where there is none. */
 static bool help(const worker *me, job *j) {
     job_word word = atomic_load_explicit(&j->word, memory_order_relaxed);
     do {
@@ -174,8 +174,8 @@ void taper_lead(const worker *me, int64_t i) {
     taper_end_span(me, i, begin);
 }
 
-/* Runs step i, unless a step fails before it ends; returns the first of its users that waits for
- * nothing now and that this worker may run, or -1. */
+/* Runs step i, unless a step fails before it ends; returns the first of its users that now waits
+ * for nothing and that this worker may run, or -1. */
 static int64_t run_step(worker *me, schedule *s, int64_t i) {
     const taper_run_args *args = me->r->args;
     const taper_order *order = args->order;
@@ -186,7 +186,7 @@ static int64_t run_step(worker *me, schedule *s, int64_t i) {
         taper_run_control_alone(me, i);
     else
         taper_lead(me, i);
-    if (has_failed(me->r)) /* then some of the step's tasks may not have run */
+    if (has_failed(me->r)) /* some of the step's tasks may not have run */
         return -1;
     for (int32_t u = order->first_user[i]; u < order->first_user[i + 1]; u++) {
         const int32_t user = order->users[u];
@@ -217,7 +217,7 @@ static bool help_any(const worker *me, const schedule *s, int32_t leaders) {
     return false;
 }
 
-/* Whether others could do something while the caller is at a step. */
+/* Returns whether other workers could compute something during the caller's step. */
 static bool is_for_others(const schedule *s, const taper_step *step) {
     return step->workers > 1 || atomic_load_explicit(&s->anywhere.count, memory_order_relaxed) > 0;
 }
@@ -228,7 +228,7 @@ void taper_run_ready(void *r, int32_t index, int32_t workers) {
     const int32_t leaders = me.r->args->leaders < workers ? me.r->args->leaders : workers;
     int64_t next = -1, ended = 0;
     int32_t turn = 0, invited = 0;
-    bool alone = index == 0; /* so far: the caller, who has not invited others */
+    bool alone = index == 0; /* the caller, as long as it has not invited others */
     while (taper_goes_on(&me, me.within)) {
         if (next < 0)
             next = find_step(&me, s);

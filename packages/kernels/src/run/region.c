@@ -4,11 +4,12 @@
 #include "run/thread_pool.h"
 
 enum {
-    GRAINS = 256, /* at most, that a worker's share of a phase is handed out in */
+    GRAINS = 256, /* the most pieces in which a worker's share of a phase is handed out */
     POLL_NS = 25000000,
-    /* A step's tasks are computed in pieces, between which a worker looks whether to go on: a first
-     * one, then as many as take about PIECE_NS, judged by the last, and not many more than it had.
-     * So steps that end soon are two calls of their kernel. */
+    /* A step's tasks are computed in pieces; between two pieces a worker checks whether to
+     * continue. The first piece has FIRST_TASKS. The next has as many as take about PIECE_NS by the
+     * time of the piece before, but not many times more than that piece. So short steps are two
+     * calls of their kernel. */
     FIRST_TASKS = 2,
     PIECE_NS = 10000000,
     PIECE_GROWTH = 64
@@ -22,8 +23,8 @@ void taper_region_begin(region *r, const taper_run_args *args) {
     atomic_init(&r->status, TAPER_OK);
 }
 
-/* Of several failures the first step's counts, of one step the first failure; an end that was asked
- * for before all. */
+/* Of several failures, the one of the first step counts, and within one step the first. A stop that
+ * was asked for has priority over all. */
 static void fail(region *r, int64_t within, int64_t step, taper_status status) {
     for (int32_t turn = 0; atomic_flag_test_and_set_explicit(&r->failing, memory_order_acquire);)
         taper_pool_wait(&turn);
@@ -60,7 +61,8 @@ static void run_piece(const worker *me, const taper_step *step, int64_t i, int64
         fail(me->r, me->within, i, status);
 }
 
-/* Tasks that take PIECE_NS, if they go on as those of the last piece, which took `ns`. */
+/* Returns how many tasks take PIECE_NS, if they are as fast as those of the last piece, which took
+ * `ns`. */
 static int64_t next_piece(int64_t piece, int64_t ns) {
     const int64_t most = piece * PIECE_GROWTH;
     const int64_t fitting = piece * PIECE_NS / (ns > 0 ? ns : 1);
@@ -90,7 +92,8 @@ void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
     run_piece(me, step, i, begin, end, scratch);
 }
 
-/* Half of the grains that are left of a share in that phase; false when there are none. */
+/* Takes half of the grains that are left of a share in that phase; returns false if there are none.
+ */
 static bool take_grains(cursor *c, uint64_t number, int64_t grains, int64_t *begin, int64_t *end) {
     uint64_t at = atomic_load_explicit(&c->at, memory_order_relaxed);
     do {

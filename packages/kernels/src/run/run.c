@@ -1,4 +1,5 @@
-/* Steps one after the other: all workers go the same way and meet around what they share. */
+/* Runs steps one after the other: all workers go through the same steps, and synchronize around the
+ * phases that they share. */
 #include "taper/run.h"
 
 #include <string.h>
@@ -7,34 +8,34 @@
 #include "run/region.h"
 #include "run/thread_pool.h"
 
-/* A run whose workers go the same way. */
+/* A run whose workers all go through the same steps. */
 typedef struct march {
     region r;
-    _Atomic uint8_t decision[2]; /* of worker 0, which way control goes: the latest two */
-    _Atomic uint8_t over[2];     /* whether the run had failed as worker 0 came to meet: as well */
+    _Atomic uint8_t decision[2]; /* the latest two decisions of worker 0 about control flow */
+    _Atomic uint8_t over[2];     /* whether the run had failed at worker 0's latest two barriers */
     cursor cursors[TAPER_POOL_WORKERS];
 } march;
 
-/* What has happened since all workers last met. */
+/* What may have happened since the last barrier. */
 typedef enum since_meeting {
     NOTHING,
-    ALONE,  /* worker 0 may have computed */
-    SHARED, /* others may be at it still */
+    ALONE,  /* worker 0 may have computed something */
+    SHARED, /* others may still be computing */
 } since_meeting;
 
-/* One worker's way through the steps. All of them count and meet alike. */
+/* One worker's progress through the steps. All workers count the same phases and barriers. */
 typedef struct walk {
     worker me;
-    march *with;     /* the others; NULL: there are none, and kernels are led */
-    bool first;      /* of those that go this way */
-    int32_t workers; /* that do */
+    march *with;     /* the run; NULL: no other worker goes with this one, and it leads kernels */
+    bool first;      /* the first of those workers */
+    int32_t workers; /* how many go through these steps */
     since_meeting since;
-    bool over;                            /* the run has failed, as all know: no further meeting */
-    uint32_t phases, decisions, meetings; /* counted: shared ones */
+    bool over; /* the run has failed and all know it: no further barrier */
+    uint32_t phases, decisions, meetings; /* counts of shared ones */
 } walk;
 
-/* A run that has failed has one more meeting, at which all hear of it: on a busy machine each takes
- * as long as the system takes to give the last worker a CPU. */
+/* After a failure there is one more barrier, at which all workers learn of it. On a busy machine
+ * each barrier takes until the system gives the last worker a CPU. */
 static void meet(walk *on) {
     on->since = NOTHING;
     if (on->over || on->workers == 1)
@@ -46,18 +47,19 @@ static void meet(walk *on) {
     on->over = atomic_load_explicit(place, memory_order_relaxed);
 }
 
-/* Before the first worker goes on alone: what others compute is there. */
+/* Called before the first worker continues alone: waits for the results of the others. */
 static void go_alone(walk *on) {
     if (on->since == SHARED)
         meet(on);
     on->since = ALONE;
 }
 
-/* Whether the first worker goes on to do what it alone does. */
+/* Returns whether this worker is the first and is to compute step i, where the run still goes on.
+ */
 static bool goes_first(const walk *on, int64_t i) { return on->first && taper_goes_on(&on->me, i); }
 
-/* What the first worker decides, for all: nobody reads what it has decided by, which may be gone by
- * then. */
+/* Returns the first worker's decision to all workers. The others do not read its operands, which
+ * may have changed by then. */
 static bool decide(walk *on, bool decision) {
     if (on->workers == 1)
         return decision;
@@ -111,7 +113,8 @@ static void run_scan(walk *on, const taper_control *c, int64_t i) {
     }
 }
 
-/* Step i's blocks: by all workers alike, or, where no step inside is worth it, by the first. */
+/* Runs the blocks of step i: all workers go through them, or only the first where no step inside is
+ * worth sharing. */
 static void run_control(walk *on, int64_t i) {
     const taper_step *step = &on->me.r->args->steps[i];
     const int32_t workers = on->workers;
@@ -135,8 +138,9 @@ static void run_control(walk *on, int64_t i) {
     taper_end_span(&on->me, i, begin);
 }
 
-/* A kernel's step i. Small steps are the first worker's alone, and runs of them need no meeting:
- * only a phase that several compute waits for what came before, and is waited for. */
+/* Runs step i, which a kernel computes. The first worker computes small steps alone, and
+ * consecutive small steps need no barrier: barriers are only before and after a phase that several
+ * workers compute. */
 static void run_kernel(walk *on, int64_t i) {
     const taper_step *step = &on->me.r->args->steps[i];
     const int32_t n = step->workers < on->workers ? step->workers : on->workers;
@@ -194,7 +198,7 @@ static void run_steps(void *arg, int32_t index, int32_t workers) {
     run_block(&on, (taper_block){0, with->r.args->count});
 }
 
-/* As many as a step may keep busy. */
+/* Returns the most workers that a step may keep busy. */
 static int32_t workers_wanted(const taper_run_args *args) {
     int32_t workers = args->order ? args->leaders : 1;
     for (int64_t i = 0; i < args->count; i++)

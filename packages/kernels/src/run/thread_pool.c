@@ -6,8 +6,9 @@
 #include "os/os.h"
 
 enum {
-    /* Turns of a waiting loop before it gives its CPU away: a few hundred microseconds, longer than
-     * the gaps between the steps of a run, so that idle threads cost nothing worth mentioning. */
+    /* Iterations of a waiting loop before it yields its CPU: a few hundred microseconds, which is
+     * longer than the gaps between the steps of a run, so that idle threads cost next to nothing.
+     */
     SPINS = 4000,
     CACHE_LINE = 64,
     WORKERS = 0xff, /* bits of a run's word */
@@ -15,31 +16,31 @@ enum {
     NUMBER = 0x200 /* one more */
 };
 
-/* Of a run's guests. */
+/* States of a run to which workers are invited. */
 static const uint64_t OPEN = 0x80000000, GUESTS = 0x7fffffff;
 
-/* What waiters read lies apart from what others write. */
+/* Fields that waiting threads read are on other cache lines than fields that others write. */
 static struct {
-    atomic_flag owned; /* for the length of a run */
-    bool forks;        /* are watched */
-    int32_t threads;   /* that exist, the caller not counted */
+    atomic_flag owned; /* while a run has the pool */
+    bool forks;        /* whether forks are watched */
+    int32_t threads;   /* that exist, without the caller */
     taper_pool_fn fn;
     void *arg;
     /* The run's number, whether its workers are INVITED, and how many: one word, so that a thread
      * that wakes late never pairs the count of one run with the number of another. */
     _Alignas(CACHE_LINE) _Atomic uint32_t run;
-    /* Of the latest run of invited workers: its word << 32 | OPEN | how many are at it. */
+    /* The latest run with invited workers: its word << 32 | OPEN | how many work at it. */
     _Alignas(CACHE_LINE) _Atomic uint64_t guests;
-    /* That each worker was last seen on, the owner's first; and the owner's thread. */
+    /* The CPU on which each worker was last seen, the owner's first; and the owner's thread. */
     _Alignas(CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
     _Atomic int32_t caller;
-    _Alignas(CACHE_LINE) _Atomic int32_t callers; /* that run something now */
+    _Alignas(CACHE_LINE) _Atomic int32_t callers; /* that now run something */
     _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
     _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
     _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
 } pool = {.owned = ATOMIC_FLAG_INIT};
 
-/* Runs of this thread, one inside another. */
+/* Nested runs of this thread. */
 static _Thread_local int32_t depth;
 
 static inline void relax(void) {
@@ -55,7 +56,7 @@ void taper_pool_wait(int32_t *turn) {
         ++*turn;
         relax();
     } else {
-        taper_os_yield(); /* more threads than CPUs: let the others come */
+        taper_os_yield(); /* there are more threads than CPUs */
     }
 }
 
@@ -72,7 +73,7 @@ void taper_pool_barrier(int32_t workers) {
         taper_pool_wait(&turn);
 }
 
-/* The next run's word: spins for a run that follows closely, then sleeps. */
+/* Returns the next run's word: spins for a run that follows soon, then sleeps. */
 static uint32_t next_run(uint32_t seen) {
     uint32_t word;
     for (int32_t i = 0; i < SPINS; i++) {
@@ -80,7 +81,7 @@ static uint32_t next_run(uint32_t seen) {
             return word;
         relax();
     }
-    /* Sequentially consistent against the owner, who writes the word and then reads sleepers. */
+    /* Sequentially consistent, because the owner writes the word and then reads sleepers. */
     atomic_fetch_add(&pool.sleepers, 1);
     while ((word = atomic_load(&pool.run)) == seen)
         taper_os_wait(&pool.run, seen);
@@ -91,9 +92,8 @@ static uint32_t next_run(uint32_t seen) {
 /*
  * Moves a worker off the CPU of the owner, or of a worker before it. Linux wakes a thread beside
  * the one that wakes it if the other CPUs look busy just then, and leaves it there for
- * milliseconds: two threads on one CPU take longer than one, and a short run is over before they
- * part. From there on it is Linux's to place again: where the other CPUs are busy for long, it
- * knows better.
+ * milliseconds: two threads on one CPU take longer than one, and a short run is over before Linux
+ * separates them. After the move Linux may place the thread again: it knows which CPUs stay busy.
  */
 static void keep_apart(int32_t worker) {
     int32_t cpus[TAPER_POOL_WORKERS];
@@ -105,12 +105,12 @@ static void keep_apart(int32_t worker) {
         cpus[i] = atomic_load_explicit(&pool.cpu[i], memory_order_relaxed);
         shared |= cpus[i] == cpu;
     }
-    if (shared) /* a worker may go where its caller may */
+    if (shared) /* a worker may use the CPUs of its caller */
         taper_os_leave(cpus, worker, atomic_load_explicit(&pool.caller, memory_order_relaxed));
     atomic_store_explicit(&pool.cpu[worker], taper_os_cpu(), memory_order_relaxed);
 }
 
-/* Whether a worker comes in time to a run to which it is invited. */
+/* Returns whether a worker joins a run to which it is invited before the run closes. */
 static bool enter(uint32_t run) {
     uint64_t guests = atomic_load_explicit(&pool.guests, memory_order_relaxed);
     do {
@@ -138,7 +138,7 @@ static void work(int32_t worker) {
     }
 }
 
-/* The child of a fork has none of the threads, and perhaps a run that one of them would end. The
+/* The child of a fork has none of the threads, and may have a run that one of them would end. The
  * parent's last run would look new to the child's first thread. */
 static void forget(void) {
     pool.threads = 0;
@@ -151,7 +151,7 @@ static void forget(void) {
     atomic_flag_clear(&pool.owned);
 }
 
-/* Makes threads until the pool has `wanted`, or no more can be had. */
+/* Creates threads until the pool has `wanted`, or no more can be created. */
 static void grow(int32_t wanted) {
     if (!pool.forks)
         taper_os_at_fork(forget);
@@ -170,7 +170,7 @@ void taper_pool_leave(void) {
         atomic_fetch_sub_explicit(&pool.callers, 1, memory_order_relaxed);
 }
 
-/* At most `workers`, and no more than other callers leave CPUs for. */
+/* Returns at most `workers`, and no more than there are CPUs without a caller. */
 static int32_t fitting(int32_t workers) {
     const int32_t others = atomic_load_explicit(&pool.callers, memory_order_relaxed) - 1;
     if (workers <= 1 || others <= 0)
@@ -179,8 +179,8 @@ static int32_t fitting(int32_t workers) {
     return workers < left ? workers : left;
 }
 
-/* Begins a run for the caller, who then has the pool and is worker 0; returns how many workers
- * there are, or 0 where other callers have the pool or the CPUs. kind: 0 or INVITED. */
+/* Begins a run for the caller, which then owns the pool and is worker 0; returns how many workers
+ * there are, or 0 where other callers own the pool or use the CPUs. kind: 0 or INVITED. */
 static int32_t begin(taper_pool_fn fn, void *arg, int32_t workers, uint32_t kind) {
     workers = fitting(workers < TAPER_POOL_WORKERS ? workers : TAPER_POOL_WORKERS);
     if (workers <= 1 || atomic_flag_test_and_set_explicit(&pool.owned, memory_order_acquire))

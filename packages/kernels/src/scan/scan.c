@@ -1,6 +1,6 @@
 /*
- * Running sums, products and extremes along an axis. Floats are added and multiplied in double, as
- * the chain is as long as the axis; integers wrap.
+ * Cumulative sums, products and extremes along an axis. Floats are added and multiplied in double,
+ * because the chain is as long as the axis; integers wrap.
  */
 #include <math.h>
 #include <string.h>
@@ -72,7 +72,8 @@ SCAN_INTS(i16, int16_t)
 SCAN_INTS(i8, int8_t)
 SCAN_INTS(u8, uint8_t)
 
-/* Along a row four at a time, so that the chain through the total is one operation in four. */
+/* Goes along a row four elements at a time, so that only one operation in four depends on the
+ * total. */
 #define SCAN_FLOATS(name, T, identity, OP)                                                         \
     static void name(void *out, const void *in, int64_t n, int64_t inner, int64_t width,           \
                      void *state) {                                                                \
@@ -100,9 +101,9 @@ SCAN_FLOATS(f64_sum, double, 0.0, +)
 SCAN_FLOATS(f32_prod, float, 1.0, *)
 SCAN_FLOATS(f64_prod, double, 1.0, *)
 
-/* ---- where the extreme is ---- */
+/* ---- positions of the extreme ---- */
 
-/* The last of equals; from the first NaN on, the last NaN. */
+/* The position of the last of equal elements; from the first NaN on, that of the last NaN. */
 #define SCAN_ARG(name, T, RELATION)                                                                \
     static void name(void *out, const void *in, int64_t n, int64_t inner, int64_t width,           \
                      void *state) {                                                                \

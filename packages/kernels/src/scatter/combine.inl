@@ -1,11 +1,11 @@
 /*
- * How elements of src meet those of the output: two functions per dtype and reduction.
+ * Functions that combine elements of src with those of the output: two per dtype and reduction.
  */
 
-/* n elements of src, a step apart, meet those of y at places, in order. */
+/* Combines n elements of src, a step apart, with those of y at places, in order. */
 typedef void scatter_combine(void *y, const int64_t *places, const void *src, int64_t step,
                              int64_t n);
-/* A row meets a row. */
+/* Combines a row with a row. */
 typedef void scatter_row(void *y, const void *src, int64_t n);
 
 struct scatter_combiner {
@@ -13,7 +13,7 @@ struct scatter_combiner {
     scatter_row *row;
 };
 
-/* a: what is there, b: what comes. */
+/* a: the element of the output, b: the element of src. */
 #define SCATTER(name, T, expr)                                                                     \
     static void name##_places(void *data, const int64_t *places, const void *source, int64_t step, \
                               int64_t n) {                                                         \
@@ -67,7 +67,7 @@ SCATTER(write64, uint64_t, b)
     {SCATTER_OF(id##_sum), SCATTER_OF(id##_prod), SCATTER_OF(id##_amax), SCATTER_OF(id##_amin)}
 static const char *const scatter_reductions[] = {"sum", "prod", "amax", "amin"};
 enum { SCATTER_REDUCTIONS = sizeof scatter_reductions / sizeof scatter_reductions[0] };
-/* NULL: only written. */
+/* NULL: elements are only written. */
 static const struct scatter_combiner scatter_combines[TAPER_DTYPE_COUNT][SCATTER_REDUCTIONS] = {
     [TAPER_FLOAT32] = SCATTER_OPS(f32),
     [TAPER_FLOAT64] = SCATTER_OPS(f64),

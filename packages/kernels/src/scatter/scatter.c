@@ -1,14 +1,15 @@
 /*
- * SCATTER: a copy of x with elements of src written, or combined with what is there, where an index
- * tensor says. WRITE: the same of whole slices along the axis, with one index for each.
+ * SCATTER: copies x and writes elements of src, or combines them with those of x, at positions that
+ * an index tensor holds. WRITE does the same for whole slices along the axis, with one index for
+ * each.
  *
- * A line is all places along the axis for one set of positions in the other dims, but for the
- * innermost of those after the axis: a line is cols columns wide. What goes to one place is
- * combined in the order of src along the axis. Where there are few lines, each is cut into parts,
- * which are columns, or where these are few or have one index, ranges of places: every part then
- * reads the whole index and writes to its own range. So no split changes a bit. An index outside
- * ends a task with TAPER_BAD_INDEX before anything is written through it. Where the output is x
- * itself nothing is copied: what is not written stays.
+ * A line is all places along the axis, for one set of positions in the other dims except the
+ * innermost of those after the axis, which makes a line cols columns wide. Elements that go to one
+ * place are combined in the order of src along the axis. Where there are few lines, each is split
+ * into parts. A part is some columns; or, where columns are few or share one index, a range of
+ * places: then every part reads the whole index and writes to its own range. So no split changes a
+ * bit. An index outside of the axis ends a task with TAPER_BAD_INDEX before anything is written
+ * through it. Where the output is x itself nothing is copied.
  */
 #include <string.h>
 
@@ -22,21 +23,22 @@
 TAPER_DEFINE_ATTRS(scatter)
 TAPER_DEFINE_ATTRS(write)
 
-/* In elements. */
+/* Offsets and steps in elements. */
 struct scatter_steps {
     int64_t axis, col;
     int64_t loop[TAPER_MAX_RANK];
 };
 
 enum {
-    TILE = 512,       /* places that are looked up at a time: they stay in L1 */
-    PART_COLUMNS = 4, /* at least, of a part that is columns */
-    PLACE_PARTS = 2,  /* at most, that each read an index for every element: more would only read */
+    TILE = 512,       /* places that are computed at a time; they stay in L1 */
+    PART_COLUMNS = 4, /* least columns of a part */
+    PLACE_PARTS = 2,  /* most parts of a line that read one index per element: with more, reading
+                         would take the time */
 };
 
 struct scatter_tile {
     int64_t places[TILE];              /* of the output, from the first of the tile */
-    int64_t slots[TILE], values[TILE]; /* where elements of src move to that are kept */
+    int64_t slots[TILE], values[TILE]; /* places and values of the elements of src that are kept */
 };
 
 #include "scatter/combine.inl"
@@ -46,8 +48,8 @@ struct scatter_state {
     const struct scatter_combiner *combiner;
     int64_t size;             /* of an element, in bytes */
     int64_t count;            /* of the index along the axis */
-    int64_t cols, index_cols; /* of x and of the index, which may be narrower */
-    bool one_index;           /* for all columns */
+    int64_t cols, index_cols; /* of x, and of the index, which may be narrower */
+    bool one_index;           /* one index for all columns */
     bool by_columns;          /* parts are columns, not places */
     struct scatter_steps x_steps, index_steps, src_steps;
     int64_t y_step; /* along the axis */
@@ -62,8 +64,8 @@ struct scatter_dim {
     int64_t size, index_size, x, index, src, y; /* sizes, steps */
 };
 
-/* Appends dims [first, last), those that lie as one merged; of an empty output those of the index,
- * which is all that there is to check. */
+/* Appends dims [first, last) and merges those that can be one. For an empty output they are the
+ * dims of the index, which is still checked. */
 static int64_t scatter_dims(struct scatter_dim *dims, int64_t n, const taper_call *call,
                             int64_t first, int64_t last) {
     const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1], *src = &call->inputs[2];
@@ -185,7 +187,7 @@ static taper_status any_write_prepare(const taper_call *call, taper_work *work) 
     wide.attrs = &scatter;
     const taper_status status = any_scatter_prepare(&wide, work);
     if (status == TAPER_OK &&
-        tensor_numel(call->output) == 0) { /* places are checked all the same */
+        tensor_numel(call->output) == 0) { /* places are checked in any case */
         struct scatter_state *s = call->state;
         s->count = places->shape[0];
         s->cols = s->index_cols = s->n_loops = 0;
@@ -198,7 +200,7 @@ static taper_status any_write_prepare(const taper_call *call, taper_work *work) 
 
 /* ---- run ---- */
 
-/* rows x cols elements; size is constant where this is inlined. */
+/* Copies rows x cols elements; size is constant where this is inlined. */
 TENSOR_INLINE void scatter_copy(uint8_t *y, int64_t y_row, const uint8_t *x, int64_t x_row,
                                 int64_t x_col, int64_t rows, int64_t cols, const int64_t size) {
     for (int64_t r = 0; r < rows; r++)
@@ -206,12 +208,12 @@ TENSOR_INLINE void scatter_copy(uint8_t *y, int64_t y_row, const uint8_t *x, int
             memcpy(y + (r * y_row + c) * size, x + (r * x_row + c * x_col) * size, (size_t)size);
 }
 
-/* What a part of a line is: places [first, last) of columns [col, col_last). */
+/* A part of a line: places [first, last) of columns [col, col_last). */
 struct scatter_part {
     int64_t first, last, col, col_last;
 };
 
-/* A part of a line of x to the output. */
+/* Copies a part of a line of x to the output. */
 static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8_t *x,
                           const struct scatter_part *p) {
     const struct scatter_steps *steps = &s->x_steps;
@@ -233,7 +235,8 @@ static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8
         scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 8);
 }
 
-/* Places in the output of the elements with n indices, steps apart. False if one is outside. */
+/* Computes the places in the output of elements with n indices, a step apart. Returns false if an
+ * index is outside. */
 TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *restrict places,
                                      const void *restrict data, int64_t n, int64_t step,
                                      int64_t y_col, const bool is_int32) {
@@ -258,15 +261,16 @@ static bool scatter_locate(const struct scatter_state *s, int64_t *places, const
                      : scatter_locate_as(s, places, index, n, step, y_col, false);
 }
 
-/* One line's elements, at their first. */
+/* The elements of one line, each pointer at the first. */
 struct scatter_line {
     uint8_t *y;
     const uint8_t *index, *src;
     struct scatter_part part;
 };
 
-/* Leaves of n places those in [low, high), in order, and their elements in tile->values; returns
- * how many. Without a branch, as places are in no order: what is left out is written over. */
+/* Keeps those of n places that are in [low, high), in order, and their elements in tile->values;
+ * returns how many. There is no branch, because places are in no order: the next place overwrites
+ * one that is not kept. */
 static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *tile,
                             const uint8_t *src, int64_t step, int64_t n, int64_t low,
                             int64_t high) {
@@ -281,7 +285,8 @@ static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *
     return kept;
 }
 
-/* n elements, each with an index of its own: a run of the line along the axis or along columns. */
+/* Combines n elements, each with its own index: a run of the line along the axis or along columns.
+ */
 static taper_status scatter_run(const struct scatter_state *s, const struct scatter_line *l,
                                 const uint8_t *index, const uint8_t *src, int64_t n,
                                 struct scatter_tile *tile) {
@@ -309,7 +314,7 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
     return TAPER_OK;
 }
 
-/* A row for each index. */
+/* Combines one row for each index. */
 static taper_status scatter_rows(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     const int64_t step = s->src_steps.col;
@@ -335,7 +340,8 @@ static taper_status scatter_rows(const struct scatter_state *s, const struct sca
     return TAPER_OK;
 }
 
-/* A single column is one run along the axis, several are a run, or a row, for each place. */
+/* A single column is one run along the axis; several columns are one run, or one row, for each
+ * place. */
 static taper_status scatter_line(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     if (s->index_cols == 1)
@@ -391,7 +397,7 @@ static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64
             status = scatter_places(call, i, &part, tile);
         return status;
     }
-    while (begin < end && status == TAPER_OK) { /* the parts of one line at once */
+    while (begin < end && status == TAPER_OK) { /* each iteration takes the parts of one line */
         const int64_t line = begin / s->parts, from = begin % s->parts;
         const int64_t to = i64_min(s->parts, from + end - begin);
         *(s->by_columns ? &part.col : &part.first) = all * from / s->parts;

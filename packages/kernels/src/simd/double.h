@@ -1,6 +1,6 @@
 /*
- * Elementary functions of one float64, without branches, so that compilers vectorise the loops that
- * they stand in. Each is right in the range that it states; callers take others through libm.
+ * Elementary functions of one float64, without branches, so that compilers vectorise loops that
+ * call them. Each is valid in the range that it states; callers use libm for other arguments.
  */
 #ifndef TAPER_SIMD_DOUBLE_H
 #define TAPER_SIMD_DOUBLE_H
@@ -44,7 +44,7 @@ D_INLINE double d_exp_reduce(double x, double *shifted) {
     return d_fma(n, -0x1.ef35793c7673p-45, d_fma(n, -0x1.62e42fefa38p-1, x));
 }
 
-/* (e^r - 1 - r) / r^2 for |r| <= 0.3466 by Taylor's series: what is left out is below 2^-57. */
+/* (e^r - 1 - r) / r^2 for |r| <= 0.3466 by Taylor's series; the truncation error is below 2^-57. */
 D_INLINE double d_exp_tail(double r) {
     double p = 1.0 / 6227020800;
     p = d_fma(p, r, 1.0 / 479001600);
@@ -70,7 +70,7 @@ D_INLINE double d_exp(double x) {
 }
 
 /* tanh(x) for every x but NaN: (e^2|x| - 1) / (e^2|x| + 1), which is 1 from |x| = 19.1 on. Twice
- * e^2|x| - 1 = 2^n (e^r - 1) + (2^n - 1), small results exact to their last places. */
+ * e^2|x| - 1 = 2^n (e^r - 1) + (2^n - 1), which keeps small results exact to their last places. */
 D_INLINE double d_tanh(double x) {
     const double twice = 2 * fabs(x), limited = twice < 40 ? twice : 40;
     double shifted;
@@ -83,8 +83,8 @@ D_INLINE double d_tanh(double x) {
 /* ---- logarithms ---- */
 
 /* log(u + lost) for a normal positive u, |lost| less than half of u's last place. u = 2^e (1 + f)
- * with sqrt(1/2) <= 1 + f < sqrt(2); log(1 + f) = 2 artanh(s), s = f / (2 + f), by its series: what
- * is left out is below 2^-57 of it. */
+ * with sqrt(1/2) <= 1 + f < sqrt(2); log(1 + f) = 2 artanh(s), s = f / (2 + f), by its series; the
+ * relative truncation error is below 2^-57. */
 D_INLINE double d_log_sum(double u, double lost) {
     const uint64_t above = d_bits(u) - 0x3fe6a09e667f3bcd; /* sqrt(1/2) */
     const double e = (double)((int64_t)above >> 52);
@@ -120,8 +120,8 @@ D_INLINE double d_log1p(double x) {
 /* ---- sine and cosine ---- */
 
 /* sin(x + quadrants pi / 2) for 0 <= x <= D_TRIG_LIMIT. x = n pi / 2 + r; pi / 2 in parts of 33
- * bits, n times the first two exact. Taylor's series for |r| <= pi / 4: what is left out is below
- * 2^-58. */
+ * bits, n times the first two exact. Taylor's series for |r| <= pi / 4; the truncation error is
+ * below 2^-58. */
 #define D_TRIG_LIMIT 0x1p20
 D_INLINE double d_sin_of_quadrants(double x, double quadrants) {
     const double n = rint(x * 0x1.45f306dc9c883p-1);

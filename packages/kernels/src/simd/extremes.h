@@ -1,6 +1,7 @@
 /*
- * The larger or the smaller of two floats as one instruction where the CPU has one: compilers make
- * a branch of the question, which data of no order mispredicts. Where one is NaN, a.
+ * Returns the larger or the smaller of two floats, by one instruction where the CPU has one:
+ * compilers would use a branch, which is mispredicted for unordered data. Returns a where one is
+ * NaN.
  */
 #ifndef TAPER_SIMD_EXTREMES_H
 #define TAPER_SIMD_EXTREMES_H

@@ -12,7 +12,7 @@
 
 #include "simd/simd.h"
 
-/* f of every lane: for arguments too rare to have a vector path. */
+/* Computes f of every lane, for arguments that are too rare for a vector path. */
 static __attribute__((noinline, unused)) vf v_lanes(float (*f)(float), vf x) {
     float lanes[V_LEN];
     v_store(lanes, x);
@@ -21,16 +21,16 @@ static __attribute__((noinline, unused)) vf v_lanes(float (*f)(float), vf x) {
     return v_load(lanes);
 }
 
-/* fast where usual, else f of the lane. */
+/* Returns `fast` where `usual` is set, else f of the lane. */
 V_INLINE vf v_or_lanes(vm usual, vf fast, float (*f)(float), vf x) {
     return vm_any(vm_not(usual)) ? v_select(usual, fast, v_lanes(f, x)) : fast;
 }
 
 /* ---- exponentials ---- */
 
-/* x = n ln 2 + r for |x| <= 2^20, n integral, |r| <= 0.3466. Where all that is less than 1 is lost,
- * adding 1.5 2^23 rounds, cheaper than an instruction for it. ln 2 is in two parts, the first short
- * enough that n times it is exact without a fused multiply-add too. */
+/* x = n ln 2 + r for |x| <= 2^20, n integral, |r| <= 0.3466. Adding 1.5 2^23 drops the fraction,
+ * which rounds with less cost than the instruction for rounding. ln 2 is in two parts, the first
+ * short enough that n times it is exact without a fused multiply-add too. */
 V_INLINE vf v_exp_reduce(vf x, vf *n) {
     const vf whole = v_set1(0x1.8p+23f);
     *n = v_sub(v_fma(x, v_set1(0x1.715476p+0f), whole), whole);
@@ -58,7 +58,7 @@ V_INLINE vf v_exp_bounded(vf x) { return v_exp_scaled(x, 1.0f); }
 
 /* e^x, 1.2 ulp. Denormal results are right; 0 below -103.97, infinity above 88.72. */
 V_INLINE vf v_exp(vf x) {
-    /* Beyond these the result is 0 or infinity whatever x is; NaN passes through both. */
+    /* Beyond these limits the result is 0 or infinity whatever x is; NaN passes through both. */
     return v_exp_bounded(v_max(v_set1(-104.0f), v_min(v_set1(89.0f), x)));
 }
 
@@ -85,8 +85,8 @@ V_INLINE vf v_tanh(vf x) {
     return v_copysign(v_div(m, v_add(m, v_set1(1.0f))), x);
 }
 
-/* 1 / (1 + e^-x), 2.5 ulp, denormal results included. Numerator and denominator are 2^-64 times
- * theirs: e^-x never overflows, and from x = 30 on it does not count. */
+/* 1 / (1 + e^-x), 2.5 ulp, denormal results included. Numerator and denominator are scaled by
+ * 2^-64, so that e^-x never overflows; from x = 30 on it makes no difference. */
 V_INLINE vf v_sigmoid(vf x) {
     const vf one = v_set1(0x1p-64f);
     const vf t = v_min(v_set1(104.0f), v_max(v_set1(-30.0f), v_neg(x)));
@@ -159,7 +159,7 @@ V_INLINE vf v_log10(vf x) {
 /* log(1 + x) for -1 < x <= 2^126, 1.5 ulp; +0 for -0. */
 V_INLINE vf v_log1p_bounded(vf x) {
     const vf one = v_set1(1.0f), u = v_add(one, x);
-    const vf lost = v_sub(x, v_sub(u, one)); /* what rounding took from u */
+    const vf lost = v_sub(x, v_sub(u, one)); /* the rounding error of u */
     vi e;
     const vf f = v_log_reduce(u, &e);
     const vf scale = v_as_float(vi_shl(vi_sub(vi_set1(127), e), 23)); /* 2^-e */
@@ -214,7 +214,8 @@ V_INLINE vf v_erf(vf x) {
  * to cancellation, the error grows to a relative 2^-18 at -6, and results under 1e-8 are rough. */
 V_INLINE vf v_gelu(vf x) {
     /* The normal distribution's tail beyond t is e^(w(t) t - ln 2), 0 from 13.5 on; its complement
-     * is the other side. The odd and the even powers of w apart: half the latency. */
+     * is for the other side. The odd and the even powers of w are added separately, which halves
+     * the latency. */
     const vf t = v_min(v_set1(20.0f), v_abs(x)), s = v_mul(t, t);
     vf odd = v_fma(v_set1(-0x1.165558p-26f), s, v_set1(-0x1.bd23f4p-18f));
     vf even = v_fma(v_set1(0x1.0d353p-21f), s, v_set1(0x1.8f40b2p-15f));
@@ -230,7 +231,7 @@ V_INLINE vf v_gelu(vf x) {
 }
 
 /* x (1 + tanh(u)) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3); 8 ulp for x >= -2,
- * below it the rounding of u counts: |u| ulp more. */
+ * below it the rounding of u adds |u| ulp. */
 V_INLINE vf v_gelu_tanh(vf x) {
     const vf inner = v_fma(v_mul(v_mul(x, x), v_set1(0.044715f)), x, x);
     return v_mul(x, v_sigmoid(v_mul(v_set1(2 * 0x1.988454p-1f), inner)));

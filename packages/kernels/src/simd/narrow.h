@@ -18,7 +18,7 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 #define V_LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
-/* A permutation looks at 4 bits of an index: it masks and widens. */
+/* A permutation uses only 4 bits of an index, so it masks and widens at once. */
 V_INLINE vf v_load_u4(const void *p, const int v) {
     int64_t words;
     memcpy(&words, p, sizeof words);
@@ -103,8 +103,8 @@ V_INLINE vf v_load_f16(const uint16_t *p) {
 #if defined(V_LOAD_F16)
     return V_LOAD_F16(p);
 #else
-    /* Exponent and mantissa where a float32 has them, the exponent's bias put right by a product,
-     * which also makes a denormal normal. Infinities and NaN get the largest exponent. */
+    /* Exponent and mantissa move to their places in a float32. A product corrects the exponent's
+     * bias, and also makes a denormal normal. Infinities and NaN get the largest exponent. */
     const vi half = vi_load_u16(p), sign = vi_shl(vi_and(half, vi_set1(0x8000)), 16);
     const vi bits = vi_shl(vi_and(half, vi_set1(0x7fff)), 13);
     const vf scaled = v_mul(v_as_float(bits), v_set1(0x1p112f));

@@ -1,8 +1,8 @@
 /*
  * Folds of a contiguous run of floats into one number. A fold keeps ROW_CHAINS independent vectors
- * to cover the latency of an addition; float chains end after ROW_BLOCK elements and their results
- * meet in double, so a sum's error does not grow with the length of the run. The order of the
- * operations depends on n alone.
+ * to cover the latency of an addition; chains in float end after ROW_BLOCK elements and their
+ * results are added in double, so a sum's error does not grow with the length of the run. The order
+ * of the operations depends on n alone.
  */
 #ifndef TAPER_SIMD_ROWS_H
 #define TAPER_SIMD_ROWS_H
@@ -38,7 +38,7 @@ V_INLINE float row_identity(const row_op op) {
     }
 }
 
-/* acc with the elements x folded in. */
+/* Returns acc combined with the elements x. */
 V_INLINE vf row_step(const row_op op, vf acc, vf x) {
     switch (op) {
     case ROW_PROD:
@@ -56,12 +56,12 @@ V_INLINE vf row_step(const row_op op, vf acc, vf x) {
     }
 }
 
-/* Two partial results made one. */
+/* Combines two partial results. */
 V_INLINE vf row_join(const row_op op, vf a, vf b) {
     return op == ROW_SUM_SQUARES ? v_add(a, b) : row_step(op, a, b);
 }
 
-/* Extrema in a form that compilers vectorise. */
+/* Extremes in a form that compilers vectorise. */
 V_INLINE double row_join_double(const row_op op, double a, double b) {
     const double larger = b > a ? b : a, smaller = b < a ? b : a;
     switch (op) {
@@ -101,7 +101,7 @@ V_INLINE float row_lanes(const row_op op, vf a) {
     }
 }
 
-/* n <= ROW_BLOCK keeps sums short; the extrema take any n. */
+/* n <= ROW_BLOCK keeps sums short; the extremes take any n. */
 V_INLINE float row_fold_block(const row_op op, const float *x, int64_t n) {
     const vf identity = v_set1(row_identity(op));
     vf acc[ROW_CHAINS] = {identity, identity, identity, identity};
@@ -141,7 +141,7 @@ V_INLINE vd vd_select(vd_bits mask, vd a, vd b) {
     return (vd)((mask & (vd_bits)a) | (~mask & (vd_bits)b));
 }
 
-/* As row_join_double. */
+/* Does what row_join_double does. */
 V_INLINE vd row_step_double(const row_op op, vd a, vd b) {
     switch (op) {
     case ROW_PROD:
@@ -155,8 +155,8 @@ V_INLINE vd row_step_double(const row_op op, vd a, vd b) {
     }
 }
 
-/* total with n elements one by one. NaN is looked for beside the extrema: as a part of each it
- * would be most of the time to the next. */
+/* Combines total with n elements one by one. NaN is looked for separately from the extremes: within
+ * each comparison it would take most of the time. */
 V_INLINE double row_fold_few_double(const row_op op, double total, const double *x, int64_t n) {
     const bool extreme = op == ROW_MAX || op == ROW_MIN;
     bool nan = total != total;
@@ -191,8 +191,8 @@ V_INLINE double row_fold_block_double(const row_op op, const double *x, int64_t 
     return row_fold_few_double(op, total, x + i, n - i);
 }
 
-/* Sums of d and of d * d over d = x - center. With center near the mean the first corrects both the
- * mean and the sum of squares for center's rounding. */
+/* Computes the sums of d and of d * d over d = x - center. With center near the mean, the first sum
+ * corrects both the mean and the sum of squares for center's rounding. */
 typedef struct row_moments {
     double first;
     double second;

@@ -38,14 +38,14 @@
 #include "simd/simd_scalar.h"
 #endif
 
-/* What follows is the same on every level. */
+/* The functions below are the same on every level. */
 
 /* a * b + c with the product's sign flipped: c - a * b. */
 V_INLINE vf v_neg(vf a) { return v_xor_sign(a, v_set1(-0.0f)); }
 V_INLINE vf v_fnma(vf a, vf b, vf c) { return v_fma(v_neg(a), b, c); }
 V_INLINE vm v_isnan(vf a) { return v_unord(a, a); }
 
-/* max and min as torch has them: NaN if either operand is NaN. a where they are equal. */
+/* max and min as in torch: NaN if either operand is NaN, and a where the two are equal. */
 V_INLINE vf v_max_nan(vf a, vf b) { return v_select(v_isnan(b), b, v_max(b, a)); }
 V_INLINE vf v_min_nan(vf a, vf b) { return v_select(v_isnan(b), b, v_min(b, a)); }
 
@@ -67,7 +67,7 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
 }
 #endif
 
-/* x, from now on in a register: at each of few uses compilers would load it again. */
+/* Keeps x in a register: compilers would load it again at each of its few uses. */
 V_INLINE vf v_in_register(vf x) {
 #if !defined(TAPER_SCALAR) && defined(__SSE4_1__) && !defined(TAPER_EMULATED)
     __asm__("" : "+v"(x));
@@ -87,11 +87,11 @@ V_INLINE vf v_ldexp(vf a, vf n) {
     return v_mul(v_mul(a, low), high);
 }
 
-/* a - v_round(a), what it is for infinities aside. */
+/* Returns a - v_round(a); the result for infinities is not specified. */
 V_INLINE vf v_fraction(vf a) { return v_sub(a, v_round(a)); }
 
-/* a * 2^n for a in [0.5, 2) and a normal result; 0 where zero. No denormal arises on the way, which
- * would cost a hundred cycles: for results that are to vanish. */
+/* Returns a * 2^n for a in [0.5, 2) and a normal result, and 0 in lanes where `zero` is set. There
+ * are no denormals on the way, each of which would cost a hundred cycles. */
 V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) {
     return v_select(zero, v_zero(), v_as_float(vi_add(v_as_int(a), vi_shl(v_to_int(n), 23))));
 }

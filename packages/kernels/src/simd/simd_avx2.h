@@ -23,7 +23,8 @@ V_INLINE vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 V_INLINE vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 V_INLINE vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-/* The same, in sum's own register: compilers use the other forms of FMA too, and then move. */
+/* The same, in the register of sum: compilers also use the other forms of FMA, and then need a
+ * move. */
 V_INLINE vf v_accumulate(vf a, vf b, vf sum) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;

@@ -22,12 +22,13 @@ V_INLINE vf v_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 V_INLINE vf v_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 V_INLINE vf v_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 #ifndef TAPER_EMULATED
-/* The same, in sum's own register: compilers use the other forms of FMA too, and then move. */
+/* The same, in the register of sum: compilers also use the other forms of FMA, and then need a
+ * move. */
 V_INLINE vf v_accumulate(vf a, vf b, vf sum) {
     __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
-/* The FMA itself reads *a and spreads it: one instruction where it has one use. */
+/* The FMA itself loads *a and broadcasts it: one instruction where the value has one use. */
 #define V_ACCUMULATE_SPREAD
 V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));

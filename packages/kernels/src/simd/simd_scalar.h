@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__) /* forced, inlining makes an instrumented build take minutes */
+#if defined(__SANITIZE_ADDRESS__) /* forced inlining makes an instrumented build take minutes */
 #undef V_INLINE
 #define V_INLINE static inline __attribute__((unused))
 #endif
@@ -104,7 +104,7 @@ V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     memcpy(&r, p, sizeof r);
     return r;
 }
-/* Elements of `bytes` bytes from a and b in turn, starting `from` bytes into each. */
+/* Interleaves elements of `bytes` bytes from a and b, starting `from` bytes into each. */
 V_INLINE vi vi_zip(vi a, vi b, size_t bytes, size_t from) {
     vi r;
     for (size_t i = 0; i < 8; i += bytes) {

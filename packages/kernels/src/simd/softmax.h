@@ -1,4 +1,4 @@
-/* What SOFTMAX and ATTENTION share: exponentials of a row, and their sum. */
+/* Functions that SOFTMAX and ATTENTION share: exponentials of a row, and their sum. */
 #ifndef TAPER_SIMD_SOFTMAX_H
 #define TAPER_SIMD_SOFTMAX_H
 
@@ -20,7 +20,8 @@ V_INLINE vf v_exp_nonpositive(vf x) {
     return v_ldexp_unless(v_lt(x, v_set1(-87.0f)), p, v_sub(t, r));
 }
 
-/* The sum of e^(x - max) over n elements; with keep, y, which may be x, gets the addends. */
+/* Returns the sum of e^(x - max) over n elements; with keep, writes the addends to y, which may be
+ * x. */
 V_INLINE double softmax_exp_row(const bool keep, float *y, const float *x, float max, int64_t n) {
     enum { CHAINS = 2 };
     const vf m = v_set1(max);

@@ -1,7 +1,8 @@
 /*
  * SOFTMAX along any axis, and its logarithm. Three passes over data that stays in cache: the
- * maximum, the exponentials and their sum, the scaling. A NaN, +inf or all -inf along the axis
- * makes all of it NaN, as the arithmetic has it: x - max is NaN. May run in place.
+ * maximum, the exponentials and their sum, the scaling. Where the elements along the axis contain
+ * NaN or +inf, or all are -inf, all results there are NaN, because x - max is NaN. May run in
+ * place.
  */
 #include <math.h>
 #include <string.h>
@@ -24,7 +25,7 @@ enum {
 typedef struct softmax_columns {
     double total[COLUMNS];
     float max[COLUMNS];
-    float sum[COLUMNS]; /* of a block of rows; in the end, the factor or the logarithm */
+    float sum[COLUMNS]; /* of a block of rows; at the end, the factor or the logarithm */
 } softmax_columns;
 
 static taper_status f32_softmax_prepare(const taper_call *call, taper_work *work) {
@@ -110,7 +111,7 @@ V_INLINE void softmax_across(const bool log_, softmax_columns *c, float *y, cons
         }
 }
 
-/* In each of the first `lanes` the largest of those that are `inner` apart. */
+/* Returns in each of the first `lanes` lanes the largest of the lanes that are `inner` apart. */
 V_INLINE vf softmax_max(vf a, int64_t inner, int64_t lanes) {
     float lane[V_LEN];
     v_store(lane, a);
@@ -138,7 +139,7 @@ V_INLINE void softmax_narrow(const bool log_, float *y, const float *x, int64_t 
         vf sum = v_zero();
         for (int64_t i = begin; i < i64_min(begin + block, all); i += lanes) {
             const int64_t live = i64_min(lanes, all - i);
-            /* What is filled in adds 0, or NaN as the column's own elements do. */
+            /* The fill adds 0, or NaN as the column's own elements do. */
             const vf e = v_exp_nonpositive(v_sub(load_filled(x + i, live, least), max));
             sum = v_add(sum, e);
             if (!log_)

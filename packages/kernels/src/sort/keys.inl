@@ -1,15 +1,15 @@
 /*
- * Elements as unsigned integers of the same order: of 32 bits where those suffice, else of 64. All
- * NaN are one key, above every number; -0 and 0 are one key.
+ * Elements as unsigned integers in the same order: of 32 bits where those suffice, else of 64. All
+ * NaN have one key, above that of every number; -0 and 0 have one key.
  */
 
-/* n keys of elements `step` apart; flip: all ones to reverse the order. */
+/* Makes n keys of elements `step` apart; flip: all ones to reverse the order. */
 typedef void sort_keys32(uint32_t *keys, const void *x, int64_t step, int64_t n, uint32_t flip);
 typedef void sort_keys64(uint64_t *keys, const void *x, int64_t step, int64_t n, uint64_t flip);
 
 static inline uint32_t sort_key_f32(float x) {
     uint32_t bits;
-    const float zero = x + 0.0f; /* of -0 too */
+    const float zero = x + 0.0f; /* turns -0 into 0 */
     memcpy(&bits, &zero, sizeof bits);
     bits ^= bits >> 31 ? UINT32_MAX : UINT32_C(1) << 31;
     return x != x ? UINT32_MAX : bits;

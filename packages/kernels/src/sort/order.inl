@@ -1,26 +1,27 @@
 /*
- * The first `count` places of one line in the order of its keys, equals in the order of their
- * places. Included once per width of the keys, with
+ * Finds the first `count` places of one line in the order of its keys; equal keys are in the order
+ * of their places. Included once per width of the keys, with
  *
  *     NAME(x)             x with the width
  *     KEY, ENTRY          a key; a key and its place
  *     ENTRY_OF(key, i), ENTRY_KEY(e), ENTRY_PLACE(e)
  *
- * Very few are kept in order, each entry inserted on arrival. Others gather in a buffer. Where all
- * are wanted it holds them all and is sorted once; else it is sorted whenever it is full and cut to
- * the first `count`, and from then on only keys below the last of those enter: an equal one comes
- * later and so stands behind it.
+ * Where `count` is very small, the entries are kept in order and each new one is inserted.
+ * Otherwise they are collected in a buffer. If all entries are wanted, it holds them all and is
+ * sorted once. Else it is sorted whenever it is full, and cut to the first `count`; from then on
+ * only keys below the last of those are added, because an equal key has a later place.
  */
 
-/* Into a[0..n], behind equals. */
+/* Inserts into a[0..n], behind equal entries. */
 static inline void NAME(sort_insert)(ENTRY *a, int64_t n, ENTRY e) {
     for (; n > 0 && ENTRY_KEY(e) < ENTRY_KEY(a[n - 1]); n--)
         a[n] = a[n - 1];
     a[n] = e;
 }
 
-/* Stable; spare is as large as a. Digit by digit from the lowest, but for digits that all share.
- * Returns where the sorted entries are: in a or in spare. */
+/* Sorts, and keeps equal entries in order; spare is as large as a. Goes digit by digit from the
+ * lowest, and skips digits that all entries share. Returns the buffer with the sorted entries: a or
+ * spare. */
 static ENTRY *NAME(sort_entries)(ENTRY *a, ENTRY *spare, int64_t n, uint32_t *counts) {
     enum { KEY_BITS = 8 * sizeof(KEY) };
     if (n <= SORT_FEW) {
@@ -80,7 +81,7 @@ static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_
             if (limited && keys[i] >= limit)
                 continue;
             if (s->count <= SORT_KEPT) {
-                n -= n == s->count; /* the last makes room */
+                n -= n == s->count; /* the last entry is dropped */
                 NAME(sort_insert)(a, n++, ENTRY_OF(keys[i], begin + i));
                 limited = n == s->count;
                 limit = ENTRY_KEY(a[n - 1]);

@@ -1,4 +1,5 @@
-/* SEARCHSORTED: how many elements of a sorted row come before a value. NaN comes after numbers. */
+/* SEARCHSORTED: counts the elements of a sorted row that come before a value. NaN comes after
+ * numbers. */
 
 typedef int64_t search_row(const void *row, int64_t n, const void *values, int64_t i, bool right);
 

@@ -1,4 +1,4 @@
-/* ARGSORT, whole or its first places only, and SEARCHSORTED. */
+/* ARGSORT, of all or only the first places, and SEARCHSORTED. */
 #include <string.h>
 
 #include "common/tensor.h"
@@ -11,18 +11,18 @@ TAPER_DEFINE_ATTRS(searchsorted)
 #include "sort/keys.inl"
 
 enum {
-    SORT_FEW = 40,    /* entries that insertion sorts: a pass over digits clears its counts first */
+    SORT_FEW = 40, /* most entries for insertion sort: a pass over digits first clears its counts */
     SORT_PASSES = 4,  /* over a line of 32-bit keys: one that makes keys, three by wide digits */
-    SORT_KEPT = 16,   /* entries wanted that are kept in order from the first on */
-    SORT_MANY = 4096, /* entries from which on digits are wide: twice as many as a digit's counts */
+    SORT_KEPT = 16,   /* most wanted entries that are kept in order from the start */
+    SORT_MANY = 4096, /* least entries for wide digits: twice as many as a wide digit has counts */
     SORT_DIGIT = 11, /* bits of a wide digit: three make 32, and the counts of each, 8 KB, fit L1 */
     SORT_BLOCK = 512, /* keys made at once, in L1 */
-    SORT_LEAST = 128, /* entries a buffer has room for, if there are so many */
-    /* Of counts, for 6 wide digits: as many as 64 bits have. */
+    SORT_LEAST = 128, /* least room of a buffer, in entries */
+    /* Size of the counts, for 6 wide digits: 64 bits have this many. */
     SORT_COUNTS_BYTES = 6 * (1 << SORT_DIGIT) * sizeof(uint32_t)
 };
 
-/* x is [outer][n][inner] but for its strides: a line is n elements `step` apart. */
+/* x is [outer][n][inner], with any strides: a line is n elements `step` apart. */
 struct argsort_state {
     sort_keys32 *keys32; /* one of the two is NULL */
     sort_keys64 *keys64;
@@ -30,7 +30,7 @@ struct argsort_state {
     int64_t n, step, count, inner;
     int64_t capacity; /* entries of the buffer */
     bool descending;
-    /* The dims lines are made of, and their strides in x. */
+    /* The dims over which lines are counted, and their strides in x. */
     int64_t rank, sizes[TAPER_MAX_RANK], strides[TAPER_MAX_RANK];
     int64_t lines, lines_per_task;
 };
@@ -82,7 +82,7 @@ static taper_status any_argsort_prepare(const taper_call *call, taper_work *work
     if ((!s->keys32 && !s->keys64) || s->count > s->n ||
         !tensor_is(call->output, TAPER_INT64, s->lines * s->count))
         return TAPER_UNSUPPORTED;
-    /* Twice what is wanted: half of it comes in between two sorts. */
+    /* Twice as many as are wanted: half of the buffer fills between two sorts. */
     s->capacity = s->count > s->n / 4 ? s->n : i64_min(s->n, i64_max(SORT_LEAST, 2 * s->count));
     s->lines_per_task = rows_per_task(SORT_PASSES * s->n);
     if (s->count == 0 || s->lines == 0) {
