@@ -6,18 +6,18 @@ from taper_runtime.native._kernels cimport Buffer
 
 
 cdef class Slot:
-    cdef void *owner     # whose it was last: only compared, so that it may be gone
+    cdef void *owner     # its last owner: only compared, so it may no longer exist
     cdef Buffer arena
     cdef size_t need     # bytes of the arena that the last run needed
-    cdef size_t most     # that any run has needed since the last sweep
-    cdef size_t counted  # bytes of the arena that the pool's sum has
-    cdef list results    # per output a list of arrays of bytes: what the last large ones lay in
+    cdef size_t most     # the most bytes that a run has needed since the last sweep
+    cdef size_t counted  # bytes of the arena that are in the pool's sum
+    cdef list results    # per output a list of byte arrays: the memory of the last large results
     cdef size_t result_bytes
     cdef bint rested     # not used since the last sweep
 
 
 cdef class Waiter:
-    cdef object lock    # released when its turn has come
+    cdef object lock    # released when the run's turn has come
     cdef object owner
     cdef Slot slot      # None before
     cdef int64_t since  # by now()
@@ -29,7 +29,7 @@ cdef class Job(Waiter):
     cdef FramePool pool
     cdef Stop stop
     cdef object error   # what the run has raised
-    cdef bint done      # on another thread
+    cdef bint done      # another thread has run it
 
     cdef int compute(self) except -1
     cdef Waiter finish(self)
@@ -40,17 +40,17 @@ cdef class FramePool:
     cdef object __weakref__
     cdef readonly int max_frames
     cdef readonly int min_frames
-    cdef readonly int at_once   # runs that compute, where others may compute them
-    cdef readonly double cleanup_interval_s  # 0: never
-    cdef list idle          # Slot, the one used last at the end
-    cdef list waiting       # Waiter, the one who came first at the begin
+    cdef readonly int at_once   # most jobs that run at the same time
+    cdef readonly double cleanup_interval_s  # 0: no cleanup
+    cdef list idle          # Slot; the last one is the one used last
+    cdef list waiting       # Waiter; the first one has waited the longest
     cdef readonly int in_use
     cdef readonly int peak
     cdef readonly int64_t created
     cdef readonly int64_t waits
     cdef readonly int64_t arena_bytes
     cdef int64_t waited_ns
-    cdef bint sweeping      # there is a thread that does
+    cdef bint sweeping      # whether a thread sweeps
     cdef readonly bint closed
 
     cdef Slot take(self, object owner, Stop stop)

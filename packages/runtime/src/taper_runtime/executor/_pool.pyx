@@ -1,10 +1,10 @@
 # cython: language_level=3, auto_pickle=False
-"""Let runs begin, and lend each a slot: at most so many at once, first come first served.
+"""Let a limited number of runs begin, first come first served, and lend each a slot.
 
-- :class:`FramePool`: slots for at most so many runs at once; others wait their turn.
+- :class:`FramePool`: a limited number of slots; further runs wait for their turn.
 - ``Job``: a run that another thread computes where there are more callers than CPUs.
 - :class:`Lease`: a slot for the length of a ``with`` statement.
-- :class:`Turn`: for what one run at a time may have.
+- :class:`Turn`: a lock for things that one run at a time may use.
 """
 cimport cython
 from libc.stdint cimport int64_t
@@ -18,8 +18,7 @@ from taper_runtime.base.errors import TaperError
 from taper_runtime.base.forks import watch
 from taper_runtime.native._kernels import cpu_count
 
-# Arenas below this are never given back for being larger than what runs need, nor is the memory of
-# results.
+# Smaller arenas are never freed for being larger than runs need, nor is smaller memory of results.
 cdef size_t SMALL_BYTES = 1 << 20
 
 
@@ -38,26 +37,26 @@ cdef class Waiter:
 cdef class Job(Waiter):
     """A run that waits for a slot and for a thread that computes it.
 
-    Where more runs are called for than there are CPUs, as many threads compute them one after the
-    other while the callers sleep. A CPU then goes from run to run without a change of threads,
-    over the same few arenas, and no run loses a CPU and its caches half way.
+    Where there are more callers than CPUs, one thread per CPU computes runs one after the other
+    while the callers sleep. A CPU then goes from run to run without a change of threads, with the
+    same few arenas, and no run loses a CPU and its caches half way.
 
-    A subclass says how it is computed.
+    A subclass defines how the run is computed.
     """
 
     cdef int compute(self) except -1:
-        """Run, with the slot that it has."""
+        """Run the job with its slot."""
         raise NotImplementedError
 
     cdef int go(self) except -1:
         try:
             start_new_thread(self.serve, ())
-        except (RuntimeError, MemoryError):  # no thread to be had: the caller computes it
+        except (RuntimeError, MemoryError):  # no thread can be started: the caller computes it
             self.lock.release()
         return 0
 
     def serve(self):
-        """Run, and then with the same slot the jobs that come next."""
+        """Run this job, and then the next jobs with the same slot."""
         cdef Waiter following = self
         if self.slot is None:
             raise TypeError("expected a job that a pool has given a slot")
@@ -67,7 +66,7 @@ cdef class Job(Waiter):
             following.go()
 
     cdef Waiter finish(self):
-        """Run, and let the caller go on; returns who has the slot next, if anyone."""
+        """Run the job, and let its caller go on; return the next owner of the slot, or None."""
         try:
             self.compute()
         except BaseException as error:
@@ -79,9 +78,9 @@ cdef class Job(Waiter):
             self.lock.release()
 
     cdef int wait(self) except -1:
-        """Wait until it is done, or has a slot and no thread but this one.
+        """Wait until the job is done, or has a slot and only this thread to run on.
 
-        A wait that is interrupted ends the run first, as that has arrays of the caller's.
+        An interrupted wait first ends the run, because the run uses arrays of the caller.
         """
         try:
             self.stop.acquire(self.lock)
@@ -106,32 +105,31 @@ cdef int _acquire_in_any_case(lock) except -1:
 
 
 cdef class FramePool:
-    """Slots for at most ``max_frames`` runs at once; a run that finds none waits, first come first
-    served.
+    """Slots for at most ``max_frames`` runs at once; further runs wait, first come first served.
 
-    Jobs are those runs that any thread may compute, as nothing in them waits or calls Python. At
-    most as many of them go on at once as there are CPUs.
+    Jobs are runs that any thread may compute, because nothing in them waits or calls Python. At
+    most one job per CPU runs at a time.
 
-    After a burst a thread sweeps: twice, an interval apart, it looks which slots rest, and those
-    that have rested all the time in between are freed, but for ``min_frames``. It goes when nothing
-    is left to sweep.
+    After a burst a thread sweeps: at the end of each interval it frees the slots that no run has
+    used during the interval, except ``min_frames`` of them. It ends when nothing is left to
+    sweep.
 
     Parameters
     ----------
     max_frames, min_frames : int
     cleanup_interval_s : float
-        0: nothing is ever freed.
+        Seconds between two sweeps; 0: nothing is ever freed.
 
     Attributes
     ----------
     in_use, peak : int
-        Slots with a run, and the most there were at once.
+        Slots that runs use now, and the most that were in use at once.
     created : int
         Slots made so far.
     waits : int
         Runs that had to wait.
     arena_bytes : int
-        Of all slots' arenas.
+        Bytes of all slots' arenas.
     """
 
     def __cinit__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
@@ -152,9 +150,9 @@ cdef class FramePool:
         return len(self.idle)
 
     cdef Slot take(self, object owner, Stop stop):
-        """A slot for one run, best one that ``owner`` has used.
+        """Return a slot for one run, preferably one that ``owner`` has used.
 
-        A slot that is new has no owner: it is a Slot, and the owner's own kind may stand for it.
+        A new slot has no owner: it is a Slot, which the owner may replace by its own subclass.
         """
         cdef Slot slot
         if stop is not None:
@@ -167,7 +165,7 @@ cdef class FramePool:
         return slot
 
     cdef Slot _first(self, object owner):
-        """An idle slot, or a new one, from now on in use; None where there are too many."""
+        """Mark an idle slot, or a new one, as used and return it; None if all are in use."""
         cdef Slot slot = None
         cdef Py_ssize_t i
         for i in range(len(self.idle) - 1, -1, -1):
@@ -191,7 +189,7 @@ cdef class FramePool:
         cdef Waiter waiter = Waiter.__new__(Waiter)
         waiter.owner, waiter.lock, waiter.since = owner, allocate_lock(), now()
         waiter.lock.acquire()
-        with cython.critical_section(self):  # or one may have become idle in the meantime
+        with cython.critical_section(self):  # a slot may have become idle in the meantime
             waiter.slot = self._first(owner)
             if waiter.slot is not None:
                 return waiter.slot
@@ -204,7 +202,7 @@ cdef class FramePool:
                 stop.acquire(waiter.lock)
             return waiter.slot
         except BaseException:
-            if not self._drop(waiter):  # a slot has come just then
+            if not self._drop(waiter):  # the run has just got a slot
                 self.give_back(waiter.slot)
             raise
 
@@ -220,14 +218,14 @@ cdef class FramePool:
         return False
 
     cdef int give_back(self, Slot slot) except -1:
-        """Take a slot back, and give it to the one who has waited the longest."""
+        """Take a slot back, and give it to the run that has waited the longest."""
         cdef Waiter waiter = self._pass_on(slot)
         if waiter is not None:
             waiter.go()
         return 0
 
     cdef Waiter _pass_on(self, Slot slot):
-        """Take a slot back; returns the one who has it from now on and is to go on, if any."""
+        """Take a slot back; return the waiter that gets it and is to go on, or None."""
         cdef Waiter waiter = None
         cdef bint sweep = False
         slot.rested = False
@@ -238,7 +236,7 @@ cdef class FramePool:
                 slot.owner = <void *>waiter.owner
                 self.waited_ns += now() - waiter.since
             else:
-                self.in_use = max(0, self.in_use - 1)  # a fork during the run has made it 0
+                self.in_use = max(0, self.in_use - 1)  # a fork during the run has set it to 0
                 if self.closed:
                     self._forget(slot)
                 else:
@@ -250,7 +248,7 @@ cdef class FramePool:
 
             try:
                 start(self, FramePool.sweep, self.cleanup_interval_s, "taper_runtime frame cleanup")
-            except RuntimeError:  # no thread to be had now: the next run tries again
+            except RuntimeError:  # no thread can be started now: the next run tries again
                 self.sweeping = False
         return waiter
 
@@ -259,7 +257,7 @@ cdef class FramePool:
         return self.in_use >= self.at_once
 
     cdef int do(self, Job job) except -1:
-        """Have a job done: on this thread, or in its turn on another.
+        """Run a job on this thread, or in its turn on another one.
 
         Raises what the job raises.
         """
@@ -309,14 +307,14 @@ cdef class FramePool:
         return False
 
     def sweep(self):
-        """Free what has rested since the last sweep; returns whether there is more to come.
+        """Free what no run has used since the last sweep; return whether more may follow.
 
-        That is slots above ``min_frames``, arenas more than twice as large as what runs needed, and
+        Freed are slots above ``min_frames``, arenas more than twice as large as runs needed, and
         the memory of results.
         """
         cdef Slot slot
         cdef list kept = []
-        cdef list freed = []  # behind the critical section
+        cdef list freed = []  # freed after the critical section
         with cython.critical_section(self):
             count = len(self.idle) + self.in_use
             for slot in self.idle:
@@ -339,8 +337,7 @@ cdef class FramePool:
             return self.sweeping
 
     def close(self):
-        """Keep no slots from now on: those of runs under way, and of runs that wait, go when these
-        end."""
+        """Keep no slots from now on: those of present and waiting runs are freed at their end."""
         with cython.critical_section(self):
             self.closed = True
             for slot in self.idle:
@@ -348,7 +345,7 @@ cdef class FramePool:
             self.idle = []
 
     def after_fork(self):
-        """In the child of a fork: the parent's other runs and threads are gone."""
+        """Reset the pool in the child of a fork, which has none of the parent's other threads."""
         self.in_use, self.sweeping = 0, False
         self.waiting = []
 
@@ -373,10 +370,10 @@ class Lease:
 
 
 cdef class Turn:
-    """A lock for what runs take turns with, such as a state.
+    """A lock for things that runs use in turn, such as a state.
 
-    Where the process was forked while a thread of the parent had its turn, the child is told, as
-    what the lock guards stays halfway there.
+    Where the process was forked while a thread of the parent held the lock, the child gets an
+    error, because the guarded thing is half written there.
     """
 
     def __cinit__(self):
@@ -384,15 +381,15 @@ cdef class Turn:
         watch(self)
 
     def take(self, stop=None):
-        """Return what has the turn for the length of a ``with`` statement."""
+        """Return a context manager that holds the turn for a ``with`` statement."""
         return Taken((self,), stop)
 
     def mend(self):
-        """Note that what the lock guards is about to be written anew."""
+        """Record that the guarded thing is about to be written anew."""
         self.torn = False
 
     def after_fork(self):
-        """In the child of a fork: no other thread is there to end its turn."""
+        """Reset the lock in the child of a fork, which has no other thread to end its turn."""
         if self.lock.locked():
             self.lock, self.torn = allocate_lock(), True
 
@@ -400,7 +397,7 @@ cdef class Turn:
 cdef class Taken:
     """Turns in a ``with`` statement; in C, so that no signal comes between lock and statement.
 
-    Who needs several takes them in one order, which is the same for all.
+    A run that needs several locks takes them in one order, which is the same for all runs.
     """
 
     cdef tuple turns

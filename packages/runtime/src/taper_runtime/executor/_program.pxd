@@ -30,10 +30,10 @@ cdef class Operand:
     cdef object offset
     cdef Py_ssize_t offset_slot  # in the program's size table
     cdef object type
-    cdef object storage          # the type that stores it
+    cdef object storage          # type of its storage
     cdef tuple strides
     cdef tuple along
-    cdef list along_slots        # of the bytes; None where it goes along none
+    cdef list along_slots        # slots of the bytes; None where it goes along no scan
 
     cdef int bind(self, table) except -1
 
@@ -61,8 +61,8 @@ cdef class Control:
 cdef class Body:
     cdef Py_ssize_t first
     cdef Py_ssize_t count
-    cdef Py_ssize_t owner       # the step that it lies in
-    cdef Py_ssize_t first_root  # among the program's
+    cdef Py_ssize_t owner       # the step that contains it
+    cdef Py_ssize_t first_root  # number of its first root among the program's
     cdef list roots             # (birth, death, slot of the bytes)
 
 
@@ -70,12 +70,12 @@ cdef class Step:
     cdef object op
     cdef object label
     cdef dict attrs
-    cdef bint sized         # whether some attr is an expression
-    cdef object kernels     # Kernel, None for those of our library
+    cdef bint sized         # whether some attr is a size expression
+    cdef object kernels     # Kernel; None for those of this library
     cdef object server      # Server
-    cdef object choice      # Choice, None: the first kernel that serves the step
+    cdef object choice      # Choice; None: the first kernel that serves the step
     cdef list candidates    # empty where no kernel can serve it
-    cdef dict kernel_attrs  # the attrs as kernels take them, by Kernel; of a step that is not sized
+    cdef dict kernel_attrs  # KernelAttrs by Kernel, for a step that is not sized
     cdef list operands      # Operand or None: the inputs, then the outputs
     cdef Py_ssize_t n_inputs
     cdef Control control
@@ -83,7 +83,7 @@ cdef class Step:
     cdef Py_ssize_t threads_slot
     cdef Buffer slots       # int32 [n_operands][2][TAPER_MAX_RANK]: of shape and strides
     cdef Buffer tensors     # taper_tensor [n_operands]: rank, dtype and format
-    cdef list owners        # of what `tensors` point to
+    cdef list owners        # of the memory that `tensors` point to
 
     cdef int bind(self, table) except -1
     cdef int _describe_operands(self, table) except -1
@@ -115,15 +115,15 @@ cdef class StepOrder:
 
 
 cdef class Program:
-    cdef list steps            # Step, behind those of bodies what puts back
-    cdef Py_ssize_t n_run      # of them, the bodies'
-    cdef list saved_by         # per step that puts back, the one that saves
-    cdef set overwritten       # of inputs, by number: a run writes to their memory
+    cdef list steps            # Step: those of bodies, then those that restore
+    cdef Py_ssize_t n_run      # how many of them are of bodies
+    cdef list saved_by         # per step that restores, the step that saves
+    cdef set overwritten       # numbers of inputs to whose memory a run writes
     cdef list bodies           # Body
     cdef object table          # SizeTable
-    cdef SizeCode sizes        # what `table` is once it has all
+    cdef SizeCode sizes        # made from `table` when that is complete
     cdef object variables      # Variables
-    cdef object refuse         # told of the steps that nothing serves
+    cdef object refuse         # called with the steps that nothing serves
     cdef bint dynamic
     cdef tuple inputs
     cdef tuple outputs
@@ -134,18 +134,18 @@ cdef class Program:
     cdef Py_ssize_t n_external
     cdef Py_ssize_t n_constants
     cdef Py_ssize_t n_roots
-    # What pointers in an image lead into, counted: the external arrays, then these.
+    # Numbers of the bases of an image's pointers: the external arrays, then these.
     cdef Py_ssize_t arena_base
     cdef Py_ssize_t image_base
-    cdef Py_ssize_t raised_base    # what servers raised
+    cdef Py_ssize_t raised_base    # exceptions that servers raised
     cdef Py_ssize_t constants_base
     cdef Py_ssize_t n_bases
-    cdef Py_ssize_t n_pointers  # at most, of an image
-    cdef list control_of        # per step: which of the controls it is
-    cdef list first_copy        # per step: its own among all
+    cdef Py_ssize_t n_pointers  # the most pointers of an image
+    cdef list control_of        # per step: its number among the controls
+    cdef list first_copy        # per step: number of its first copy
     cdef list first_slice
     cdef list slice_counts
-    cdef Py_ssize_t tensors_at  # bytes into an image, the steps come first
+    cdef Py_ssize_t tensors_at  # bytes into an image, which begins with the steps
     cdef Py_ssize_t controls_at
     cdef Py_ssize_t copies_at
     cdef Py_ssize_t slices_at
@@ -159,7 +159,7 @@ cdef class Program:
 
 cdef struct Patch:
     int64_t at      # bytes into the image: a pointer
-    int64_t offset  # bytes into what it points into
+    int64_t offset  # bytes from its base
     Py_ssize_t base
 
 
@@ -171,7 +171,7 @@ cdef class ArrayView:
     cdef object storage     # numpy dtype
     cdef tuple shape
     cdef list strides       # bytes
-    cdef Py_ssize_t low     # bytes from the first element to the begin of the memory
+    cdef Py_ssize_t low     # bytes from the first element to the beginning of the memory
     cdef Py_ssize_t nbytes  # of the memory
 
     cdef object over(self, void *data)
@@ -203,16 +203,16 @@ cdef class Instance:
     cdef Buffer patch_ends    # int64 per base
     cdef Py_ssize_t n_patches
     cdef Buffer state         # of kernels
-    cdef list owners          # of what kernels read beside
+    cdef list owners          # of further memory that kernels read
     cdef list selections      # Selection per step; None for control
     cdef list server_calls    # ServerCall per step that Python computes, else None
-    cdef bint native          # kernels of ours compute every step
-    cdef Buffer slices_made   # int64 per step: how many of a scan's slices there are already
+    cdef bint native          # whether this library's kernels compute every step
+    cdef Buffer slices_made   # int64 per step: how many slices of a scan are made so far
     cdef Buffer root_offsets  # int64
     cdef list inputs          # External
     cdef list outputs
     cdef list body_bytes
-    cdef list body_offsets    # per body: where its roots and each step's own memory lie in it
+    cdef list body_offsets    # per body: offsets of its roots and of each step's own memory
     cdef int64_t arena_bytes
     cdef int64_t scratch_at   # bytes into a frame's memory: the scratch of workers 1..
     cdef size_t worker_scratch_bytes

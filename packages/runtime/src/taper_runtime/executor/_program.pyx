@@ -1,17 +1,18 @@
 # cython: language_level=3, auto_pickle=False
-"""Hold a plan's steps and where their operands lie: for all sizes, and for those of a run.
+"""Hold a plan's steps and the memory of their operands: for all sizes, and for those of a run.
 
-- ``SizeCode``: all sizes of a program evaluated at once.
-- :class:`Step`: a node, with its :class:`Operand` list and, of control flow, its :class:`Control`.
+- ``SizeCode``: evaluates all sizes of a program at once.
+- :class:`Step`: a node, with its list of :class:`Operand` and, for control flow, its
+  :class:`Control`.
 - :class:`Body`: steps that run one after the other: the run's own, or a block's.
 - :class:`Order`: which of the run's own steps may run at the same time.
-- :class:`Program`: all of them, and how an image is made of them: what C runs, for one set of
-  sizes, with its pointers to be patched.
-- :class:`Weights`: what constants are, in one version.
-- :func:`assign_offsets`: where live ranges lie, some of which may share bytes, and
-  :class:`Precedence`: which of them nobody needs any more when another is needed first.
+- :class:`Program`: all of these, from which an image is made: the structs that C runs for one set
+  of sizes, with pointers that each frame patches.
+- :class:`Weights`: the arrays of the constants, in one version.
+- :func:`assign_offsets`: the offsets of live ranges, some of which may share bytes, and
+  :class:`Precedence`: which of them are dead when another is first needed.
 - ``ServerCall``: a step that Python computes, called back from C.
-- ``Instance``: a program for one set of sizes: the size table evaluated, nodes prepared, memory
+- ``Instance``: a program for one set of sizes, with sizes evaluated, nodes prepared and memory
   laid out. A static plan has one.
 
 These are sections of one module because each further Cython module adds 12 kB to the wheel.
@@ -43,13 +44,13 @@ cdef extern from *:
     bint __builtin_add_overflow(int64_t a, int64_t b, int64_t *result) nogil
     bint __builtin_mul_overflow(int64_t a, int64_t b, int64_t *result) nogil
 
-# Bytes a tensor may have: what the format allows a static plan.
+# The most bytes of a tensor: as many as the format allows a static plan.
 cdef int64_t _MAX_TENSOR_BYTES = MAX_TENSOR_BYTES
 
-# Bytes the arena may have.
+# The most bytes of the arena.
 cdef int64_t _MAX_ARENA_BYTES = MAX_ARENA_BYTES
 
-# Steps, or live ranges of an arena, that a load prepares between two looks at whether it is to end.
+# Steps, or live ranges of an arena, that a load prepares between two checks whether it must end.
 cdef Py_ssize_t _BETWEEN_LOOKS = 64
 
 
@@ -65,13 +66,13 @@ cdef tuple _OPERATIONS = ("add", "mul", "floordiv", "min", "max")
 
 
 cdef Py_ssize_t _slot(table, size) except -1:
-    """The slot of a size in a SizeTable; most are there already."""
+    """Return the slot of a size in a SizeTable; most sizes already have one."""
     found = (<dict>table.slots).get(size)
     return table.slot(size) if found is None else found
 
 
 cdef class SizeCode:
-    """A SizeTable that is complete; ``tensor_bytes`` are slots of the bytes of tensors."""
+    """Code of a complete SizeTable; ``tensor_bytes`` are the slots of tensors' bytes."""
 
     def __cinit__(self, table, list tensor_bytes not None):
         cdef Py_ssize_t i
@@ -92,12 +93,12 @@ cdef class SizeCode:
             (<int32_t *>self.tensor_bytes.data)[i] = tensor_bytes[i]
 
     cdef Buffer evaluate(self, sizes):
-        """The value of every slot, int64, for these values of the size variables.
+        """Return the value of every slot, int64, for these values of the size variables.
 
         Raises
         ------
         InputError
-            If one does not fit 64 bits, or a tensor would be larger than a plan may have.
+            If a value does not fit in 64 bits, or a tensor would be larger than plans may have.
         """
         cdef Instruction *code = <Instruction *>self.instructions.data
         cdef Py_ssize_t i
@@ -132,35 +133,35 @@ cdef class SizeCode:
 
 # -- steps -----------------------------------------------------------------------------------------
 
-# Where an operand's memory comes from; see _program.pxd.
+# Kinds of an operand's memory; see _program.pxd.
 ARENA = _ARENA
 CONSTANT = _CONSTANT
 EXTERNAL = _EXTERNAL
 
 
-# What a step of control flow does.
+# Kinds of control flow.
 BRANCH = TAPER_IF
 LOOP = TAPER_WHILE
 SCAN = TAPER_SCAN
 
 
 cdef class Operand:
-    """A tensor that a step reads or writes, and where it lies, whatever the sizes are.
+    """A tensor that a step reads or writes, and where it is, for all sizes.
 
     Parameters
     ----------
     kind : int
         ARENA, CONSTANT or EXTERNAL.
     index : int
-        Of the root, the constant or the external array.
+        Number of the root, the constant or the external array.
     offset : size
-        Bytes from there to the first element.
+        Bytes from its start to the first element.
     type : TensorType
     strides : tuple of size
         Elements.
     along : tuple of (int, size), optional
-        The scans that it goes along, outermost first: the index of the scan's step, and how many
-        bytes further it lies in each iteration.
+        The scans along which it moves, outermost first: the index of the scan's step, and by how
+        many bytes it moves in each iteration.
     """
 
     def __cinit__(
@@ -191,19 +192,19 @@ cdef class Copy:
 
 
 cdef class Control:
-    """What a step of control flow does; see ``taper_control``.
+    """The control flow of a step; see ``taper_control``.
 
     Parameters
     ----------
     kind : int
         BRANCH, LOOP or SCAN.
     bodies : sequence of int
-        Which of the program's bodies: then and else, condition and body, or body.
+        Numbers of the program's bodies: then and else, condition and body, or body.
     predicate : Operand or None
     trips : size
         Iterations of a SCAN.
     enter, next : list of Copy
-        Before the first iteration, and after each one.
+        Copies before the first iteration, and after each one.
     """
 
     def __cinit__(self, kind, bodies, *, predicate=None, trips=0, enter=(), next=()):
@@ -221,12 +222,12 @@ cdef class Control:
 
 
 cdef class Body:
-    """Steps that run one after the other, and the roots of the arena that they alone need.
+    """Steps that run one after the other, and the roots of the arena that only they use.
 
     Parameters
     ----------
     first, count : int
-        Which of the program's steps.
+        Range of the program's steps.
     roots : sequence of LiveRange
         Birth and death as steps of the body, and bytes.
     """
@@ -236,28 +237,28 @@ cdef class Body:
 
 
 cdef class Step:
-    """An executed node, whatever the sizes are. Slots are those of the program's size table.
+    """An executed node, for all sizes. Slots are those of the program's size table.
 
     Parameters
     ----------
     op : OpDef
     attrs : dict
-        Complete.
+        Every attr of the op.
     inputs : list of Operand or None
         None: an optional input that is absent.
     outputs : list of Operand
     label : str
-        What to call the node in an error.
+        Name of the node in errors.
     threads : size, optional
         How many threads it keeps busy.
     kernels : sequence of Kernel, str or None
-        What may serve it, in order of preference; a str or None stands for the kernels of our
-        library of that ISA level.
+        Kernels that may serve it, in order of preference; a str or None stands for the kernels of
+        this library at that ISA level.
     server : Server, optional
-        What computes it where they do not.
+        Server that computes it where no kernel does.
     control : Control, optional
     choice : Choice, optional
-        Chooses among the kernels that serve it; without it the first of them is taken.
+        Choice among the kernels that serve it; without it the first is taken.
     """
 
     def __cinit__(
@@ -271,7 +272,7 @@ cdef class Step:
         self.sized = any([_is_sized(value) for value in attrs.values()])
 
     cdef int bind(self, table) except -1:
-        """Give all sizes a slot of the table, and find the kernels that may serve the step."""
+        """Give each size a slot of the table, and find the kernels that may serve the step."""
         cdef Operand operand
         self.threads_slot = _slot(table, self.threads)
         self.candidates, self.kernel_attrs = [], {}
@@ -324,7 +325,7 @@ cdef class Step:
 
 
 cdef bint _is_sized(value):
-    """Whether an attr's value is, or holds, a size expression."""
+    """Return whether an attr's value is, or contains, a size expression."""
     if type(value) is tuple:
         return any([type(item) is Size for item in value])
     return type(value) is Size
@@ -333,7 +334,7 @@ cdef bint _is_sized(value):
 # -- weights ---------------------------------------------------------------------------------------
 
 cdef void *_first_byte(array) except? NULL:
-    """Where an array's first element lies."""
+    """Return the address of an array's first element."""
     cdef Py_buffer view
     PyObject_GetBuffer(array, &view, PyBUF_STRIDES)
     cdef void *data = view.buf
@@ -342,7 +343,7 @@ cdef void *_first_byte(array) except? NULL:
 
 
 cdef class Weights:
-    """The constants of a program in one version; never changed, but replaced by another.
+    """One version of a program's constants; it never changes, but another may replace it.
 
     Parameters
     ----------
@@ -362,18 +363,18 @@ cdef class Weights:
 
 # -- offsets in an arena ---------------------------------------------------------------------------
 
-# Pairs of live ranges that are looked at to place those of an arena in one order: a second or less.
-# Models take thousands; a file in which thousands of tensors live at once asks for billions.
+# The most pairs of live ranges that placing them in one order compares: it takes a second or less.
+# Models need thousands; a file in which thousands of tensors live at once would need billions.
 cdef int64_t _MAX_PAIRS = 1 << 22
 
 
 cdef class Precedence:
-    """Which of some ranges come before which, where that is no total order.
+    """Partial order of ranges: which of them come before which.
 
     Parameters
     ----------
     before : sequence of int
-        Per range, bits: those that nobody needs any more when the range is needed first.
+        Per range, as bits: the ranges that are dead when it is first needed.
     """
 
     def __cinit__(self, before):
@@ -385,7 +386,7 @@ cdef class Precedence:
             memcpy(self.bits.data + i * self.row_bytes, <const char *>packed, self.row_bytes)
 
     cdef bint has(self, Py_ssize_t earlier, Py_ssize_t later) noexcept:
-        """Whether one range comes before another."""
+        """Return whether one range comes before another."""
         cdef const uint8_t *row = <const uint8_t *>self.bits.data + later * self.row_bytes
         return row[earlier >> 3] >> (earlier & 7) & 1
 
@@ -395,7 +396,7 @@ cdef struct Range:
     int64_t death
     int64_t size
     int64_t offset
-    int64_t live  # bytes that are needed when it is born; later, the most while it is needed
+    int64_t live  # bytes that are live at its birth; later, the most that are live while it is
     Py_ssize_t index
 
 
@@ -405,18 +406,19 @@ ctypedef int (*compare)(const void *, const void *) noexcept nogil
 def assign_offsets(ranges, Precedence precedence=None):
     """Return offsets of ranges that do not overlap where they are needed at the same time.
 
-    First fit in order of birth. Where that takes more than is live at any step, two orders are
-    tried as well, for none is best on every graph: largest first, and by the most that is live
-    while a range is needed, so that the fullest steps are packed first (greedy by breadth:
-    Pisarchyk and Lee, arXiv 2001.03288). The latter is not tried with a ``precedence``. The
-    smallest is kept. Beyond :data:`_MAX_PAIRS` the rest lies above all others.
+    The algorithm is first fit in order of birth. Where the result is larger than the bytes live at
+    any step, two more orders are tried, because none is best on every graph: largest first, and by
+    the most bytes that are live during a range, so that the fullest steps are packed first (greedy
+    by breadth: Pisarchyk and Lee, arXiv 2001.03288). The latter is not tried with a
+    ``precedence``. The smallest result is kept. Beyond :data:`_MAX_PAIRS` the remaining ranges are
+    placed above all others.
 
     Parameters
     ----------
     ranges : sequence of (birth, death, nbytes)
-        The first and the last step at which each is needed, and its bytes.
+        The first and the last step that need each range, and its bytes.
     precedence : Precedence, optional
-        Which ranges come before which. Without it: those that die before the other is born.
+        Which ranges come before which. Without it: ranges that die before the other's birth.
 
     Returns
     -------
@@ -431,7 +433,7 @@ def assign_offsets(ranges, Precedence precedence=None):
     cdef Buffer first = Buffer(len(ranges) * sizeof(int64_t))
     cdef Range *item = <Range *>memory.data
     cdef int64_t *offset = <int64_t *>first.data
-    cdef int64_t live = 0  # not known where ranges have a precedence
+    cdef int64_t live = 0  # unknown where ranges have a precedence
     cdef int64_t total
     for i, (birth, death, nbytes) in enumerate(ranges):
         offset[i] = 0
@@ -453,9 +455,9 @@ cdef int64_t _place(
     Range *ranges, Py_ssize_t count, compare order, Range **placed, Precedence precedence,
     int64_t *offset, int64_t total
 ) except -1:
-    """Place ranges in an order; returns the bytes in all, at most ``total``.
+    """Place ranges in an order; return the total bytes, or ``total`` if that is smaller.
 
-    Their offsets are kept, each where its range was given, if they take less than ``total``.
+    The offsets are kept, in the order in which the ranges were given, if the total is smaller.
     """
     cdef Py_ssize_t i
     cdef int64_t least
@@ -470,7 +472,7 @@ cdef int64_t _place(
 cdef int _find_peaks(Range *ranges, Py_ssize_t count) except -1:
     """Turn ``live`` of ranges in order of birth into the most that is live while each is needed.
 
-    What is live grows at births alone.
+    The live bytes grow only at births.
     """
     cdef Py_ssize_t i, k
     cdef int64_t pairs = 0
@@ -488,10 +490,10 @@ cdef int _find_peaks(Range *ranges, Py_ssize_t count) except -1:
 cdef int64_t _first_fit(
     Range *ranges, Py_ssize_t count, Range **placed, Precedence precedence, bint by_birth
 ) except -1:
-    """Place ranges in this order, each as low as it fits; returns the end of the highest.
+    """Place ranges in this order, each as low as it fits; return the end of the highest.
 
-    ``placed`` holds those that a later one may meet, by offset: where the order is by birth and
-    total, none that is dead; the bytes in it are then ``live`` of the newest.
+    ``placed`` holds the ranges that a later one may overlap in time, by offset. Where the order is
+    by birth and total, it holds no dead range, and its bytes are then ``live`` of the newest.
     """
     cdef int64_t total = 0
     cdef int64_t held = 0
@@ -537,14 +539,14 @@ cdef int64_t _first_fit(
 
 
 cdef inline bint _meet(Range *a, Range *b, Precedence precedence) noexcept:
-    """Whether both may be needed at the same time."""
+    """Return whether both may be needed at the same time."""
     if precedence is None:
         return a.birth <= b.death and b.birth <= a.death
     return not (precedence.has(a.index, b.index) or precedence.has(b.index, a.index))
 
 
 cdef int _by_birth(const void *a, const void *b) noexcept nogil:
-    """By birth, of one birth the largest first, else as given."""
+    """Compare by birth; for the same birth the largest is first, else the order given holds."""
     return _order(
         (<Range *>a).birth - (<Range *>b).birth,
         (<Range *>b).size - (<Range *>a).size,
@@ -553,7 +555,7 @@ cdef int _by_birth(const void *a, const void *b) noexcept nogil:
 
 
 cdef int _by_peak(const void *a, const void *b) noexcept nogil:
-    """Those of the fullest step first, of one step by birth, else as given."""
+    """Compare by the fullest step first, then by birth, else the order given holds."""
     return _order(
         (<Range *>b).live - (<Range *>a).live,
         (<Range *>a).birth - (<Range *>b).birth,
@@ -562,7 +564,7 @@ cdef int _by_peak(const void *a, const void *b) noexcept nogil:
 
 
 cdef int _by_size(const void *a, const void *b) noexcept nogil:
-    """Largest first, of one size by birth, else as given."""
+    """Compare by size, largest first, then by birth, else the order given holds."""
     return _order(
         (<Range *>b).size - (<Range *>a).size,
         (<Range *>a).birth - (<Range *>b).birth,
@@ -571,7 +573,7 @@ cdef int _by_size(const void *a, const void *b) noexcept nogil:
 
 
 cdef int _order(int64_t first, int64_t second, int64_t third) noexcept nogil:
-    """The sign of the first that is not 0."""
+    """Return the sign of the first number that is not 0."""
     cdef int64_t key = first if first else second if second else third
     return (key > 0) - (key < 0)
 
@@ -583,17 +585,17 @@ cdef int64_t aligned(int64_t size) noexcept:
 # -- the program -----------------------------------------------------------------------------------
 
 cdef class StepOrder:
-    """Which steps of the run's own body may run at the same time.
+    """Partial order of the run's own steps: it says which may run at the same time.
 
     Parameters
     ----------
     producers : sequence of sequence of int
-        Per step the steps that it waits for, which are before it.
+        Per step, the earlier steps that it waits for.
     before : sequence of int
-        For the memory of each root of the body, then for each step's own, as bits: the memory that
-        nobody needs any more when it is needed first.
+        For the memory of each root of the body, then of each step, as bits: the memory that is
+        dead when it is first needed.
     leaders : int
-        Steps that may run at the same time.
+        The most steps that run at the same time.
     """
 
     def __cinit__(self, producers, before, leaders):
@@ -621,27 +623,26 @@ cdef class StepOrder:
 
 
 cdef class Program:
-    """A plan's executed nodes and where their operands lie.
+    """A plan's executed nodes and the memory of their operands.
 
     Parameters
     ----------
     inputs, outputs : sequence of TensorSpec
-        The external arrays, which are the caller's: EXTERNAL operands count the inputs, then the
-        outputs.
+        The caller's arrays: the numbers of EXTERNAL operands count the inputs, then the outputs.
     n_constants : int
-        CONSTANT operands count the arrays of :class:`Weights`.
+        How many arrays :class:`Weights` have; CONSTANT operands are numbers of these.
     steps : list of Step
-        Of all bodies, one after the other.
+        The steps of all bodies, one body after the other.
     bodies : list of Body
-        The run's own, then those inside: each behind the one around it. ARENA operands count the
-        roots of all.
+        The run's own body, then the inner ones, each after the one that contains it. The numbers
+        of ARENA operands count the roots of all bodies.
     restores : list of (int, Step)
-        What puts back an input's memory where a run fails, and the step that saves it.
+        The step that saves an input's memory, and a step that restores it where a run fails.
     threads : int
-        Threads that one step may use, the caller's among them.
+        The most threads of one step, the caller's included.
     variables : Variables
     tensor_bytes : sequence of size
-        What no set of sizes may make larger than a plan's tensor: bytes of those that vary.
+        Bytes of the tensors whose sizes vary; they are checked for each set of sizes.
     refuse : callable
         Raises an error about steps, given by index, that nothing serves.
     order : StepOrder, optional
@@ -675,7 +676,7 @@ cdef class Program:
         return (<Operand>step.operands[step.n_inputs]).index
 
     cdef int _bind(self, tensor_bytes) except -1:
-        """Give all sizes a slot."""
+        """Give each size a slot."""
         cdef Step step
         cdef Body body
         for body in self.bodies:
@@ -697,7 +698,7 @@ cdef class Program:
         return 0
 
     cdef int _lay_out_images(self) except -1:
-        """Find out how many of everything an image has, and where."""
+        """Compute the counts and offsets of the parts of an image."""
         cdef Step step
         cdef Operand operand
         cdef Copy copy
@@ -737,9 +738,9 @@ cdef class Program:
         return 0
 
     cdef Py_ssize_t outermost(self, Py_ssize_t index) except -1:
-        """The step of the run's own body that step ``index`` is, or lies in."""
+        """Return the step of the run's own body that is, or contains, step ``index``."""
         cdef Body body
-        for body in reversed(self.bodies[1:]):  # each behind the one around it
+        for body in reversed(self.bodies[1:]):  # each comes after the one that contains it
             if body.first <= index < body.first + body.count:
                 index = body.owner
         return index
@@ -752,10 +753,10 @@ cdef class Raised:
 
 
 cdef class ArrayView:
-    """How an operand's elements lie around the first one, for one set of sizes."""
+    """Layout of an operand's elements around the first one, for one set of sizes."""
 
     cdef object over(self, void *data):
-        """The array whose first element is at ``data``."""
+        """Return the array whose first element is at ``data``."""
         if self.nbytes == 0:
             return np.empty(self.shape, self.storage)
         memory = PyMemoryView_FromMemory(<char *>data + self.low, self.nbytes, PyBUF_WRITE)
@@ -780,7 +781,7 @@ cdef ArrayView _array(type_, tuple strides):
 
 
 cdef class ServerCall:
-    """A step that Python computes, numpy or what a user has given, for one set of sizes."""
+    """A step that Python computes (numpy, or code of a user), for one set of sizes."""
 
     cdef list operands(self, const taper_call *call):
         """Return the arrays to which a call's tensors point."""
@@ -801,7 +802,7 @@ cdef class ServerCall:
 cdef taper_status _run_server(
     const taper_call *call, int64_t begin, int64_t end, void *scratch
 ) noexcept with gil:
-    """The kernel of all of them: the call's state is theirs, its attrs are the frame's Raised."""
+    """Run a ServerCall as a kernel: it is the call's state, the frame's Raised its attrs."""
     try:
         (<ServerCall>call.state).compute(call)
     except BaseException as error:
@@ -817,7 +818,7 @@ _SERVER.run = _run_server
 
 
 cdef void _set_server_step(taper_step *step, ServerCall call) noexcept:
-    """Make Python compute a step; the call has to live as long."""
+    """Let Python compute a step; the ServerCall must live as long as the step."""
     step.call.kernel = &_SERVER
     step.call.state = <void *>call
     step.work.tasks = step.work.phases = 1
@@ -828,27 +829,27 @@ cdef void _set_server_step(taper_step *step, ServerCall call) noexcept:
 # -- the program for one set of sizes --------------------------------------------------------------
 
 cdef bint _is_unserved(Selection selection) noexcept:
-    """Whether nothing computes a step that is none of control flow."""
+    """Return whether nothing computes a step, which is not control flow."""
     return selection is not None and selection.chosen is None and selection.server is None
 
 
 cdef bint _is_ours(Selection selection) noexcept:
-    """Whether a kernel of our library computes a step, or it is one of control flow."""
+    """Return whether a kernel of this library computes a step, or it is control flow."""
     return selection is None or (
         selection.chosen is not None and selection.chosen.library is None
     )
 
 
 cdef class External:
-    """An array of the caller's, for one set of sizes."""
+    """An array of the caller, for one set of sizes."""
 
 
 cdef class Instance:
-    """The program for one set of sizes: nodes prepared, the arena laid out.
+    """A program for one set of sizes: its nodes are prepared and its arena is laid out.
 
-    ``image`` is what C runs, a step array and what its steps refer to. A frame copies it; of the
-    pointers in it, those into kernels' attrs and states are right for all frames, and ``patches``
-    lists the others.
+    ``image`` is the memory that C runs: an array of steps, and the structs to which they refer. A
+    frame copies it. Pointers to kernels' attrs and states are the same in all frames, and
+    ``patches`` lists the others.
     """
 
     def __cinit__(self, Program program not None, sizes):
@@ -861,7 +862,7 @@ cdef class Instance:
         self._point()
 
     cdef tuple shapes(self):
-        """The shapes of the inputs."""
+        """Return the shapes of the inputs."""
         return tuple([(<External>external).shape for external in self.inputs])
 
     cdef int64_t value(self, Py_ssize_t slot) noexcept:
@@ -876,13 +877,13 @@ cdef class Instance:
         return external
 
     def number(self, size):
-        """Return what a size expression of the program is here."""
+        """Return the value of a size expression for these sizes."""
         return self.value(_slot(self.program.table, size))
 
     # -- kernels -----------------------------------------------------------------------------------
 
     cdef int _prepare(self) except -1:
-        """Prepare every step; those without a kernel go to their servers."""
+        """Prepare every step; servers compute steps without a kernel."""
         cdef Program program = self.program
         cdef Step step
         cdef taper_step *native
@@ -898,7 +899,7 @@ cdef class Instance:
         native = <taper_step *>self.image.data
         tensor = <taper_tensor *>(self.image.data + program.tensors_at)
         state = self.state.data
-        # From the last on: a step of control flow needs to know what is inside.
+        # From last to first: a step of control flow needs properties of the steps inside.
         for i in range(len(program.steps)):
             if i % _BETWEEN_LOOKS == 0:
                 look()
@@ -921,7 +922,7 @@ cdef class Instance:
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state
     ) except -1:
-        """Have a kernel serve step ``i``, or its server, if it has one."""
+        """Let a kernel serve step ``i``, or its server, if it has one."""
         cdef Step step = self.program.steps[i]
         cdef Selection selection
         cdef dict attrs = step.attrs, made = step.kernel_attrs
@@ -942,7 +943,7 @@ cdef class Instance:
         return 0
 
     cdef object _chosen_node(self, Step step):
-        """The step as its choice is told of it; None where nobody chooses."""
+        """Return the step as its choice gets it; None where the step has no choice."""
         if step.choice is None:
             return None
         from taper_runtime.machine.choices import ChosenNode  # which few sessions need
@@ -982,7 +983,7 @@ cdef class Instance:
             row = 1
             for k in range(tensor.rank - 1, -1, -1):
                 tensor.shape[k] = values[slot[k]]
-                # The stride of a dim of size 1 says nothing: it gets that of row-major order.
+                # The stride of a dim of size 1 has no meaning: it gets the one of row-major order.
                 tensor.strides[k] = (
                     row if tensor.shape[k] == 1 else values[slot[TAPER_MAX_RANK + k]]
                 )
@@ -991,7 +992,7 @@ cdef class Instance:
             tensor += 1
 
     cdef ServerCall server_call(self, Step step):
-        """A step as its server computes it."""
+        """Return the ServerCall of a step."""
         cdef ServerCall call = ServerCall.__new__(ServerCall)
         cdef Operand operand
         call.attrs, call.n_inputs = self._attrs(step), step.n_inputs
@@ -1005,7 +1006,7 @@ cdef class Instance:
         return call
 
     cdef list _types(self, Step step):
-        """The types of the step's operands, None where one is absent."""
+        """Return the types of the step's operands, None where one is absent."""
         cdef Operand operand
         cdef list types = []
         for operand in step.operands:
@@ -1017,15 +1018,15 @@ cdef class Instance:
         return types
 
     cdef dict _attrs(self, Step step):
-        """The step's attrs, all sizes known."""
+        """Return the step's attrs, with all sizes evaluated."""
         return {name: substitute(value, self.number) for name, value in step.attrs.items()}
 
     # -- memory ------------------------------------------------------------------------------------
 
     cdef list ranges(self, Body body):
-        """First step, last step and bytes: of the body's roots, then of each step's own memory.
+        """Return (first step, last step, bytes) of the body's roots, then of each step's memory.
 
-        Where steps run at the same time, scratch is no step's: each worker has its own.
+        Where steps run at the same time, no step has scratch: each worker has its own.
         """
         cdef taper_step *native = <taper_step *>self.image.data
         cdef Py_ssize_t i
@@ -1033,7 +1034,7 @@ cdef class Instance:
         ranges = [(birth, death, self.value(slot)) for birth, death, slot in body.roots]
         for i in range(body.count):
             step = self.program.steps[body.first + i]
-            if step.control is not None:  # its bodies follow each other
+            if step.control is not None:  # its bodies run one after the other
                 own = max([self.body_bytes[index] for index in step.control.bodies])
             elif self.program.order is None:
                 own = <int64_t>native[body.first + i].work.scratch_bytes
@@ -1043,13 +1044,13 @@ cdef class Instance:
         return ranges
 
     cdef int _lay_out(self) except -1:
-        """Give the arena's roots and every step's scratch their places."""
+        """Assign offsets in the arena to its roots and to every step's scratch."""
         cdef Program program = self.program
         cdef Py_ssize_t count = len(program.bodies)
         cdef Py_ssize_t index
         cdef Precedence precedence = None
         self.body_bytes, self.body_offsets = [0] * count, [None] * count
-        for index in range(count - 1, -1, -1):  # those inside come after those around them
+        for index in range(count - 1, -1, -1):  # inner bodies come after the ones that contain them
             if index == 0 and program.order is not None:
                 precedence = program.order.precedence
             offsets, total = assign_offsets(self.ranges(program.bodies[index]), precedence)
@@ -1068,7 +1069,7 @@ cdef class Instance:
         return 0
 
     cdef int _share_scratch(self) except -1:
-        """Have all steps use one scratch on a worker, behind the arena."""
+        """Let all steps use one scratch per worker, behind the arena."""
         cdef taper_step *native = <taper_step *>self.image.data
         cdef Py_ssize_t i
         for i in range(len(self.program.steps)):
@@ -1077,7 +1078,7 @@ cdef class Instance:
         return 0
 
     cdef int _place(self, Py_ssize_t index, int64_t base) except -1:
-        """Place a body that begins at ``base`` in the arena, and what is inside."""
+        """Place a body that begins at ``base`` in the arena, and the bodies inside."""
         cdef Body body = self.program.bodies[index]
         cdef taper_step *native = <taper_step *>self.image.data
         cdef int64_t *offset = <int64_t *>self.root_offsets.data + body.first_root
@@ -1137,7 +1138,7 @@ cdef class Instance:
         return 0
 
     cdef int64_t _at(self, const void *place) noexcept:
-        """Where a place lies in the image. All pointers are first members or known by address."""
+        """Return a place's offset in the image. Pointers are first members or known by address."""
         return <char *>place - self.image.data
 
     cdef int _patch(self, int64_t at, Py_ssize_t base, int64_t offset) except -1:
@@ -1147,9 +1148,9 @@ cdef class Instance:
         return 0
 
     cdef int _set_pointer(self, int64_t at, Operand operand, Py_ssize_t depth) except -1:
-        """Have the pointer at ``at`` in the image lead to an operand.
+        """Let the pointer at ``at`` in the image point to an operand.
 
-        depth : of the scans that it goes along, the outermost that count
+        depth : how many of the scans along which it moves are counted, from the outermost on
         """
         cdef Program program = self.program
         cdef taper_slice *slice
@@ -1209,7 +1210,7 @@ cdef class Instance:
         return 0
 
     cdef int _lead(self, int64_t at, Operand operand) except -1:
-        """Have the pointer at ``at`` lead to the first element; in the first iteration of scans."""
+        """Let the pointer at ``at`` point to the first element, in the first iteration of scans."""
         cdef int64_t offset = self.value(operand.offset_slot)
         if operand.kind == _CONSTANT:
             return self._patch(at, self.program.constants_base + operand.index, offset)
@@ -1219,7 +1220,7 @@ cdef class Instance:
         return self._patch(at, operand.index, offset)
 
     cdef int _sort_patches(self) except -1:
-        """Sort them by base, which so few have that counting does it."""
+        """Sort the patches by base; there are few bases, so it counts."""
         cdef Py_ssize_t n_bases = self.program.n_bases
         cdef Buffer ends = Buffer(n_bases * sizeof(int64_t))
         cdef Buffer sorted_patches = Buffer(self.n_patches * sizeof(Patch))
@@ -1233,7 +1234,7 @@ cdef class Instance:
         for i in range(self.n_patches - 1, -1, -1):
             end[patch[i].base] -= 1
             (<Patch *>sorted_patches.data)[end[patch[i].base]] = patch[i]
-        for i in range(n_bases - 1):  # begins, by now, are the ends of those before
+        for i in range(n_bases - 1):  # the begins are by now the ends of the bases before
             end[i] = end[i + 1]
         end[n_bases - 1] = self.n_patches
         self.patches, self.patch_ends = sorted_patches, ends

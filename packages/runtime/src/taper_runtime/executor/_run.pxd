@@ -12,14 +12,14 @@ cdef class RunLog:
     cdef readonly int64_t timed
     cdef readonly int64_t errors
     cdef public bint closed  # no run begins
-    cdef Buffer window      # int64: what the latest runs took, in nanoseconds
+    cdef Buffer window      # int64: nanoseconds that the latest runs took
 
     cdef int _note(self, int64_t ns) except -1
 
 
 cdef class Frame(Slot):
-    cdef Instance instance  # whose image it has
-    cdef int64_t generation  # of the weights that the image leads to, -1: none
+    cdef Instance instance  # the instance whose image it has
+    cdef int64_t generation  # generation of the weights that the image points to; -1: none
     cdef Buffer image
     cdef Buffer bases       # void *: of each base of the program, during a run
     cdef Buffer schedule    # see taper_schedule_bytes; None without an order
@@ -41,7 +41,7 @@ cdef class Runner:
     cdef readonly Program program
     cdef Weights weights
     cdef Instance last        # the instance used last; the only one of a static plan
-    cdef dict instances       # by the inputs' shapes, the one used last at the end
+    cdef dict instances       # by the inputs' shapes; the last one is the one used last
     cdef readonly FramePool pool
 
     cdef Instance _latest(self)

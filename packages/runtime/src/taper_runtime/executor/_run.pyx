@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False
-"""Run programs over the arrays of their callers.
+"""Run programs with the arrays of their callers.
 
 - :class:`Runner`: runs a program, with an instance for each set of sizes it meets.
-- ``Frame``: everything one concurrent run needs: an arena, with the scratch of workers 1 and on
-  behind it, and a copy of the instance's image with its own pointers. A pool has it between runs.
+- ``Frame``: everything that one run needs: an arena, the scratch of workers 1 and on behind it,
+  and a copy of the instance's image with its own pointers. A pool keeps it between runs.
 - :class:`RunLog`: how many runs there were, and how long the latest took.
 - :func:`in_order`: the arrays of a feed.
 """
@@ -32,38 +32,38 @@ from taper_runtime.base.errors import InputError, NodeInputError, StoppedError, 
 from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.formats import decode
 
-# Runs whose times are kept.
+# How many runs' times are kept.
 cdef int WINDOW = 1024
 
-# Results of this size and above lie in memory that a frame keeps.
+# Results of at least this many bytes are in memory that a frame keeps.
 cdef Py_ssize_t LARGE_RESULT_BYTES = 1 << 16
 
-# Results of each output whose memory a frame keeps: `y = session.run(...)` in a loop holds one
-# while the next is computed.
+# How many results per output a frame keeps memory for: `y = session.run(...)` in a loop holds one
+# result while the next is computed.
 cdef int RESULTS_KEPT = 2
 
-# Sets of sizes whose instances are kept.
+# How many sets of sizes have an instance that is kept.
 cdef int MAX_INSTANCES = 32
 
 cdef int64_t _NEVER = 0
 
 
 cdef class RunLog:
-    """Counts runs and remembers how long the latest took.
+    """Count of runs, and the times of the latest ones.
 
     Attributes
     ----------
     timed : int
         Runs that have begun and ended.
     errors : int
-        Runs that raised, those whose arguments were refused before among them.
+        Runs that raised an error, also those whose arguments were refused.
     """
 
     def __cinit__(self):
         self.window = Buffer(WINDOW * sizeof(int64_t))
 
     def run(self, function, *args):
-        """Return what a function returns, which is to run once, and note how long it took.
+        """Call a function that makes one run, record the time it took, and return its result.
 
         Raises
         ------
@@ -125,13 +125,13 @@ def in_order(names, feed):
 
 
 cdef class Frame(Slot):
-    """What one run at a time needs: an arena, and an instance's image with its own pointers.
+    """Memory for one run at a time: an arena, and an instance's image with its own pointers.
 
-    It serves any instance of any program, best the one it served last.
+    It serves any instance of any program, but costs least for the one it served last.
     """
 
     cdef int adopt(self, Instance instance) except -1:
-        """Make it ready for an instance; weights are to be bound next.
+        """Prepare the frame for an instance; the caller must then bind weights.
 
         Raises
         ------
@@ -166,16 +166,16 @@ cdef class Frame(Slot):
         return 0
 
     cdef int _add_schedule(self, Program program) except -1:
-        """Have what a run needs whose steps may run at the same time."""
+        """Allocate what a run needs whose steps may run at the same time."""
         cdef Py_ssize_t count = (<Body>program.bodies[0]).count
         if program.order is not None:
             self.schedule = Buffer(schedule_bytes(count, program.workers, program.order.leaders))
         return 0
 
     cdef object fresh(self, Py_ssize_t i, External external):
-        """An array for the output ``i``, in the memory of an earlier one that nobody holds.
+        """Return an array for output ``i``, in the memory of an earlier result without references.
 
-        The pages of large results would else come from the system, and go back, with each run.
+        Otherwise each run would get the pages of large results from the system and give them back.
         """
         if external.nbytes < LARGE_RESULT_BYTES:
             return np.empty(external.shape, external.storage)
@@ -193,7 +193,7 @@ cdef class Frame(Slot):
         return memory[: external.nbytes].view(external.storage).reshape(external.shape)
 
     cdef object add_memory(self, list kept, Py_ssize_t nbytes):
-        """Return new memory, which joins those of an output in place of the oldest."""
+        """Return new memory for an output, and keep it in place of the oldest."""
         if len(kept) == RESULTS_KEPT:
             self.result_bytes -= <size_t>kept[0].nbytes
             del kept[0]
@@ -203,7 +203,7 @@ cdef class Frame(Slot):
         return memory
 
     cdef int bind_weights(self, Weights weights) except -1:
-        """Have the image lead to a version of the constants, which the runner keeps alive."""
+        """Let the image point to a version of the constants, which the runner keeps alive."""
         cdef Program program = self.instance.program
         memcpy(
             self.bases.data + program.constants_base * sizeof(void *), weights.addresses.data,
@@ -276,9 +276,9 @@ cdef class Frame(Slot):
         cdef ServerCall call
         error, self.raised.error = self.raised.error, None
         if error is not None and status in (TAPER_CALL_FAILED, TAPER_STOPPED):
-            return error  # else another step's, which counts less
+            return error  # the exception of another step is less important
         if status == TAPER_STOPPED and stop is not None:
-            return stop.reason() or StoppedError("the run was ended")  # by a flag no longer set
+            return stop.reason() or StoppedError("the run was ended")  # a cleared flag
         reason = status_text(status)
         if status == TAPER_BAD_INDEX and step.op.check is not None:
             call = self.instance.server_call(step)
@@ -297,7 +297,7 @@ cdef class Frame(Slot):
 
 
 cdef void *_address(array) except NULL:
-    """Address of a fresh contiguous array. Never NULL: numpy allocates at least one byte."""
+    """Return the address of a new contiguous array; never NULL: numpy allocates at least one."""
     cdef Py_buffer view
     PyObject_GetBuffer(array, &view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
     cdef void *data = view.buf
@@ -306,13 +306,13 @@ cdef void *_address(array) except NULL:
 
 
 cdef bint _is_writable(array, void *data) except -1:
-    """Whether `data` is the array's own memory, and may be written."""
+    """Return whether `data` is the array's own memory, and may be written."""
     own = array.__array_interface__["data"][0] == <uintptr_t>data
     return own and array.flags.writeable
 
 
 cdef void *_input_address(External external, array, list held) except NULL:
-    """Address of an input's elements, which is checked against what it has to be."""
+    """Check an input against its spec, and return the address of its elements."""
     cdef Py_buffer view
     cdef void *data = NULL
     cdef bint good = False
@@ -327,7 +327,7 @@ cdef void *_input_address(External external, array, list held) except NULL:
         PyBuffer_Release(&view)
     if good:
         return data
-    array = check_input(external.spec, array)  # says what is wrong, or copies
+    array = check_input(external.spec, array)  # raises an error, or returns a copy
     held.append(array)
     return <void *><uintptr_t>array.__array_interface__["data"][0]
 
@@ -335,7 +335,7 @@ cdef void *_input_address(External external, array, list held) except NULL:
 cdef class RunJob(Job):
     """A run of a program that any thread may compute.
 
-    Parameters are as :meth:`Runner._compute` takes them.
+    The parameters are those of :meth:`Runner._compute`.
     """
 
     cdef Runner runner
@@ -351,10 +351,10 @@ cdef class RunJob(Job):
     ):
         self.owner, self.runner, self.instance = runner.program, runner, instance
         self.arrays, self.out, self.spans, self.outputs = arrays, out, spans, outputs
-        self.stop = Stop(None) if stop is None else stop  # for a caller who is interrupted
+        self.stop = Stop(None) if stop is None else stop  # for an interrupt of the caller
 
     cdef int compute(self) except -1:
-        """Run, with the slot that it has, which is a frame from then on."""
+        """Run the job with its slot, which then is a frame."""
         cdef Frame frame = _as_frame(self.slot)
         self.slot = frame
         self.runner._make_ready(frame, self.instance)
@@ -364,18 +364,19 @@ cdef class RunJob(Job):
 
 
 cdef class Runner:
-    """Runs a program; its methods may be called from many threads at once.
+    """Runner of a program; many threads may call its methods at once.
 
     Parameters
     ----------
     program : Program
     weights : Weights
     sizes : sequence of int
-        Values of the size variables: there is an instance for them from the start.
+        Values of the size variables for which an instance is made at once.
     pool : FramePool, optional
         It may serve other programs too.
     like : Runner, optional
-        Of the same program: its instances are this one's, whatever ``sizes`` says.
+        Runner of the same program, with which this one shares its instances; ``sizes`` is then
+        not used.
 
     Raises
     ------
@@ -403,19 +404,19 @@ cdef class Runner:
             return self.last
 
     def with_weights(self, Weights weights not None):
-        """Return what runs the same program over other constants, with its instances and frames.
+        """Return a runner of the program with other constants; both share instances and frames.
 
         Parameters
         ----------
         weights : Weights
-            Of another generation.
+            The weights of another generation.
         """
         return Runner(self.program, weights, (), self.pool, self)
 
     def kernels(self):
         """Return the name of each step's kernel in the instance used last, None for numpy's.
 
-        A step of control flow has the name of what it does.
+        For a step of control flow it is the name of the construct.
         """
         cdef Step step
         names = []
@@ -434,7 +435,7 @@ cdef class Runner:
 
     @property
     def weights_version(self):
-        """The generation of the weights that the next run reads."""
+        """Return the generation of the weights that the next run reads."""
         return self.weights.generation
 
     def selections(self):
@@ -447,26 +448,26 @@ cdef class Runner:
         Returns
         -------
         ranges : list of tuple of int
-            First step, last step and bytes: of each root, then of each step's own memory. That is
-            a kernel's scratch, or what the bodies of control flow need.
+            First step, last step and bytes of each root, then of each step's own memory. That is
+            a kernel's scratch, or the memory of the bodies of control flow.
         offsets : list of int
-            Where each lies.
+            The offset of each in the arena.
         nbytes : int
-            Bytes in all, the scratch of a run's first worker among them.
+            Bytes in all, with the scratch of a run's first worker.
         """
         cdef Instance instance = self._latest()
         ranges = instance.ranges(self.program.bodies[0])
         return ranges, instance.body_offsets[0], instance.scratch_at
 
     def run(self, inputs, out=None, sizes=None, stop=None):
-        """One inference.
+        """Run the program once.
 
         Parameters
         ----------
         inputs : sequence of numpy.ndarray
             In the order of the program's.
         out : sequence of numpy.ndarray or None, optional
-            Per output the array to write, None for a fresh one.
+            Per output the array to write, None for a new one.
         sizes : sequence of int, optional
             Values of the size variables, where the inputs' shapes do not give them.
         stop : Stop, optional
@@ -481,12 +482,12 @@ cdef class Runner:
         InputError
             If an array's type, dtype or shape is not the input's, or an index is out of range.
         StoppedError
-            If ``stop`` has ended it.
+            If ``stop`` has ended the run.
         """
         return self._run(inputs, out, sizes, stop, None)
 
     def profile(self, inputs, out=None, sizes=None, stop=None):
-        """One inference as :meth:`run`; returns (outputs, spans).
+        """Run the program once, as :meth:`run` does; return (outputs, spans).
 
         spans : per step, per worker: (begin, end, times) in nanoseconds of a monotonic clock, zeros
         where that worker had no part in the step; of a step inside a loop, all its times in one.
@@ -496,8 +497,8 @@ cdef class Runner:
         return outputs, spans
 
     cdef Instance _instance(self, arrays, sizes):
-        """The instance for ``sizes``, else for the shapes of ``arrays``; of those kept, it becomes
-        the latest."""
+        """Return the instance for ``sizes``, else for the shapes of ``arrays``, and mark it as used
+        last."""
         cdef Instance instance = None
         key = None
         try:
@@ -507,7 +508,7 @@ cdef class Runner:
             pass  # no arrays
         if instance is None:
             if sizes is None:
-                # which says what is wrong with the arrays
+                # it raises an error about the arrays
                 instance = Instance(self.program, self.program.variables.read(arrays))
                 key = instance.shapes()
             else:
@@ -521,7 +522,7 @@ cdef class Runner:
         return instance
 
     cdef Frame _take(self, Instance instance, Stop stop):
-        """A frame for a run; it is to be given back."""
+        """Return a frame for a run; the caller must give it back."""
         cdef Frame frame = _as_frame(self.pool.take(self.program, stop))
         try:
             self._make_ready(frame, instance)
@@ -563,7 +564,7 @@ cdef class Runner:
     cdef int _compute(
         self, Frame frame, arrays, out, Stop stop, list spans, list outputs
     ) except -1:
-        """Run with arrays of the caller's; ``outputs`` gets the outputs."""
+        """Run with the caller's arrays; append the outputs to ``outputs``."""
         cdef Program program = self.program
         cdef Instance instance = frame.instance
         cdef Py_ssize_t i
@@ -589,7 +590,7 @@ cdef class Runner:
         return self._record(frame, stop, spans)
 
     cdef int _record(self, Frame frame, Stop stop, list spans) except -1:
-        """Run with times, which join ``spans``: per step, per worker, begin and end."""
+        """Run, and append times to ``spans``: per step, per worker, begin and end."""
         cdef Py_ssize_t i
         cdef Py_ssize_t workers = self.program.workers
         cdef Py_ssize_t count = len(self.program.steps)
@@ -604,7 +605,7 @@ cdef class Runner:
 
 
 cdef Frame _as_frame(Slot slot):
-    """A slot as a frame; one that is new becomes one."""
+    """Return a slot as a frame; a new slot is replaced by one."""
     if type(slot) is Frame:
         return <Frame>slot
     cdef Frame frame = Frame.__new__(Frame)

@@ -1,4 +1,4 @@
-"""What ends runs; see _stop.pyx."""
+"""Flags and deadlines that end runs; see _stop.pyx."""
 from libc.stdint cimport int32_t, int64_t
 
 from taper_runtime.native.taper cimport c_bool
@@ -9,7 +9,7 @@ cdef class StopFlag:
 
 
 cdef class Stop:
-    cdef StopFlag flag      # None: nobody sets one
+    cdef StopFlag flag      # None: there is none
     cdef int64_t deadline   # by now(); 0: none
     cdef double timeout_s
 
@@ -19,7 +19,7 @@ cdef class Stop:
 
 cdef struct Poll:
     void *raised    # the frame's
-    bint elsewhere  # than on the main thread, which alone handles signals
+    bint elsewhere  # on a thread other than the main one, which alone handles signals
     const int64_t *deadline  # by now(); to 0: none
 
 

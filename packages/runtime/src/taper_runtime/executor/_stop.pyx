@@ -2,8 +2,8 @@
 """End a run before its time: by a flag, at a deadline, by a signal.
 
 - :class:`StopFlag`: any thread sets it, and the runs that have it end.
-- :class:`Stop`: what ends one run.
-- ``poll``: what a run asks now and then, as ``Poll`` says.
+- :class:`Stop`: the conditions that end one run.
+- ``poll``: a run calls it now and then, with a ``Poll``.
 """
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t
@@ -14,19 +14,19 @@ from taper_runtime.native.taper cimport *
 
 from taper_runtime.base.errors import RunTimeoutError, StoppedError
 
-# What a run looks at on a thread without the GIL while others write it.
+# A run reads these on a thread without the GIL while other threads write them.
 cdef extern from *:
     int __ATOMIC_RELAXED
     void store_flag "__atomic_store_n" (int32_t *, int32_t, int) noexcept
     void store_time "__atomic_store_n" (int64_t *, int64_t, int) noexcept
     int64_t load_time "__atomic_load_n" (const int64_t *, int) noexcept nogil
 
-# Seconds between two looks of a run that waits at whether it is to end.
+# Seconds between two checks of a waiting run whether it must end.
 cdef double GLANCE_S = 0.02
 
 
 cdef class StopFlag:
-    """Set by any thread, it ends the runs that have it."""
+    """Flag that ends the runs that have it; any thread may set it."""
 
     def __cinit__(self, bint on=False):
         self.value = on
@@ -44,7 +44,7 @@ cdef class StopFlag:
 
 
 cdef class Stop:
-    """What ends one run before its time.
+    """Conditions that end one run before its time.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ cdef c_bool poll(void *context) noexcept nogil:
 
 
 cdef c_bool _check_signals(Poll *poll) noexcept with gil:
-    """Have Python handle signals, KeyboardInterrupt above all; False where a handler raised."""
+    """Let Python handle signals, above all KeyboardInterrupt; return False if a handler raised."""
     import threading
 
     try:  # a handler may raise in any of these

@@ -10,32 +10,32 @@ cdef class Buffer:
     cdef char *data
     cdef readonly size_t size
     cdef void *block
-    cdef size_t mapped  # bytes of the block, where the system itself gave it; else 0
+    cdef size_t mapped  # bytes of the block, where it is mapped memory; else 0
 
 
 cdef class Level:
     cdef const taper_level *level
     cdef str name
-    cdef dict kernels  # by op, those that this CPU can run in order of preference: list of Kernel
+    cdef dict kernels  # by op: list of Kernel that this CPU can run, in order of preference
 
 
 cdef class Kernel:
     cdef taper_kernel kernel
-    cdef object library  # of a user, which has its code; None where it is ours
+    cdef object library  # of a user, with the kernel's code; None for this library
 
 
 cdef class KernelAttrs:
     cdef Buffer struct
-    cdef list owners  # of what it points to
+    cdef list owners  # of the memory that it points to
 
 
 cdef class Selection:
     cdef list candidates    # Kernel
     cdef Kernel chosen      # None where none serves the step
-    cdef KernelAttrs attrs  # of the chosen one
-    cdef list reasons       # str: why not those before the chosen one
-    cdef int32_t number     # which of its variants, from 1 on; 0 where it has none
-    cdef object server      # Server: what computes the step where no kernel does
+    cdef KernelAttrs attrs  # of the chosen kernel
+    cdef list reasons       # str: why the candidates before the chosen one do not serve
+    cdef int32_t number     # number of its variant, from 1 on; 0 where it has none
+    cdef object server      # Server: it computes the step where no kernel does
 
 
 cdef class PreparedNode:
@@ -45,7 +45,7 @@ cdef class PreparedNode:
     cdef Selection selection
     cdef Buffer state
     cdef Buffer tensors  # taper_tensor: the inputs, then the outputs
-    cdef list owners     # of what tensors point to
+    cdef list owners     # of the memory that tensors point to
     cdef taper_step step
 
 

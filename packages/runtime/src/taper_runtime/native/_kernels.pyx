@@ -1,14 +1,14 @@
 # cython: language_level=3, auto_pickle=False
-"""Find the kernels that serve a node, prepare and run one alone, describe the library.
+"""Find the kernels that serve a node, prepare and run a single node, describe the library.
 
-The only module that is linked with the library, so that there is one of it, and one pool of
-threads; others reach it by the functions in ``_kernels.pxd``. There is no per-op code here. Attr
-structs are filled from the kernels' own descriptors, and ops meet kernels by name.
+This is the only module that is linked with the library, so that the process has one library and one
+pool of threads; other modules use the functions in ``_kernels.pxd``. There is no per-op code here.
+Attr structs are filled by the kernels' own descriptors, and kernels belong to ops by name.
 
 - :class:`Buffer`: memory that C reads and writes.
 - :class:`Level`: ISA levels, their kernels, the machine's limits.
-- :class:`Kernel`: one of them, or of a user's library.
-- :class:`Selection`: the kernels of an op, and which serves a node.
+- :class:`Kernel`: a kernel of this library or of a user's.
+- :class:`Selection`: the candidates for a node, and the one that serves it.
 - :class:`PreparedNode`: one node that a kernel accepted. Shapes and attrs are fixed; data pointers
   are not part of it.
 """
@@ -32,7 +32,7 @@ from taper_runtime.ops.opdef import TensorType
 
 # -- memory ----------------------------------------------------------------------------------------
 
-# From so many bytes on a Buffer is memory of its own from the system.
+# A Buffer of at least this many bytes is mapped from the system.
 cdef size_t MAPPED_BYTES = 1 << 18
 
 
@@ -41,11 +41,11 @@ cdef class Buffer:
 
     def __cinit__(self, size_t size):
         cdef size_t whole = size + TAPER_ALIGNMENT
-        # Pages are touched when they are used. Large memory goes back to the system when it is
+        # Pages are touched only when they are used. Large memory goes back to the system when it is
         # freed: free() would keep it.
         cdef bint is_mapped = whole >= MAPPED_BYTES
         self.block = taper_map_memory(whole) if is_mapped else calloc(1, whole)
-        if self.block == NULL:  # nothing is mapped: to unmap NULL would take other memory away
+        if self.block == NULL:  # nothing is mapped: unmapping NULL would free other memory
             raise MemoryError(f"cannot allocate {size} bytes")
         self.mapped = whole if is_mapped else 0
         self.size = size
@@ -81,7 +81,7 @@ cdef dict LEVELS = _levels()
 
 
 cdef Level _level(isa):
-    """The level of that name, or with None the process's default."""
+    """Return the level of that name, or with None the process's default."""
     cdef const taper_level *level = NULL
     cdef Level found = LEVELS.get(isa)
     if found is not None:
@@ -95,17 +95,17 @@ cdef Level _level(isa):
 
 
 def available_isas():
-    """Names of the ISA levels this build has and this CPU supports, best first."""
+    """Return the names of the ISA levels that this build has and this CPU supports, best first."""
     return list(LEVELS)
 
 
 def active_isa(isa=None):
-    """Name of the level whose kernels are used where ``isa`` is asked for.
+    """Return the name of the level whose kernels are used for ``isa``.
 
     Parameters
     ----------
     isa : str, optional
-        A level. Without one it is that of ``TAPER_ISA``, else the best.
+        A level. The default is the one of ``TAPER_ISA``, else the best.
 
     Raises
     ------
@@ -118,17 +118,17 @@ def active_isa(isa=None):
 
 
 def cpu_count():
-    """CPUs this process may use; see taper/run.h."""
+    """Return how many CPUs this process may use; see taper/run.h."""
     return taper_cpu_count()
 
 
 def cache_bytes(level):
-    """Bytes of a data cache of the first CPU, level 1 to 3; 0 where the system does not say."""
+    """Return the bytes of a data cache of the first CPU, level 1 to 3; 0 if unknown."""
     return taper_cache_bytes(level)
 
 
 def memory_bytes():
-    """Bytes of main memory; 0 where the system does not say."""
+    """Return the bytes of main memory; 0 if unknown."""
     return taper_memory_bytes()
 
 
@@ -151,7 +151,7 @@ def measure(isa, probe, workers, Buffer memory, each, passes):
     Returns
     -------
     (float, int) or None
-        Operations or bytes of all workers, and nanoseconds. None where this CPU has no such probe.
+        Operations or bytes of all workers, and nanoseconds. None if this CPU has no such probe.
     """
     cdef const taper_probe *found = taper_probe_find(_level(isa).level, probe.encode())
     cdef taper_measurement result
@@ -195,31 +195,31 @@ cdef dict _format_codes():
     return codes
 
 
-# By name, or by family where kernels read the parameters off the storage's shape.
+# By name, or by family where kernels find the parameters from the storage's shape.
 cdef dict FORMAT_CODES = _format_codes()
 
 
 cdef int _format_code(str name) except -2:
-    """The library's code of a format; -1 of one that it does not know."""
-    while name not in FORMAT_CODES and "." in name:  # a parameter that the shape tells
+    """Return the library's code of a format; -1 if it does not know the format."""
+    while name not in FORMAT_CODES and "." in name:  # the shape gives this parameter
         name = name.rpartition(".")[0]
     return FORMAT_CODES.get(name, -1)
 
 
 cdef object storage_of(type_):
-    """``type_.storage``, without a call where the type is plain."""
+    """Return ``type_.storage``, without a call where the type is plain."""
     return type_ if type_.format == PLAIN else type_.storage
 
 
 cdef bint is_served(type_, storage) except -1:
-    """Whether kernels know the rank and the format of a tensor; None is an absent one."""
+    """Return whether kernels know the rank and the format of a tensor; None is an absent one."""
     return type_ is None or (len(storage[1]) <= TAPER_MAX_RANK and _format_code(type_.format) >= 0)
 
 
 cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1:
-    """Write all of a tensor but data, shape and strides; memory it points to joins `owners`.
+    """Write all fields of a tensor except data, shape and strides; add its memory to `owners`.
 
-    ``storage`` is the type that it is stored as. None is the type of an input that is absent.
+    ``storage`` is the type of the storage. The type of an absent input is None.
     """
     cdef Buffer logical
     cdef Py_ssize_t i
@@ -242,7 +242,7 @@ cdef int set_type(taper_tensor *tensor, type_, storage, list owners) except -1:
 
 
 cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
-    """Give a step what its op computes once of such inputs; its memory joins `owners`."""
+    """Give a step the table that its op computes from its sizes; add the memory to `owners`."""
     cdef Buffer place
     cdef taper_tensor *tensor
     cdef int k
@@ -263,11 +263,11 @@ cdef int set_table(taper_step *step, op, types, attrs, list owners) except -1:
 
 
 cdef class KernelAttrs:
-    """A node's attrs in the struct that a kernel takes."""
+    """A node's attrs, in the struct that a kernel takes."""
 
 
 cdef KernelAttrs _kernel_attrs(const taper_kernel *kernel, dict values):
-    """A node's attrs as a kernel takes them."""
+    """Return a node's attrs as a kernel takes them."""
     cdef KernelAttrs attrs = KernelAttrs.__new__(KernelAttrs)
     cdef size_t a
     attrs.struct, attrs.owners = Buffer(kernel.attrs_bytes), []
@@ -280,7 +280,7 @@ cdef KernelAttrs _kernel_attrs(const taper_kernel *kernel, dict values):
 
 
 cdef int _set_attr(char *at, taper_attr_type type, value, list owners) except -1:
-    """Write one attr's value where its descriptor says; memory it points to joins `owners`."""
+    """Write one attr's value at its descriptor's offset; add memory it needs to `owners`."""
     cdef Buffer buffer
     cdef Py_ssize_t i
     if type == TAPER_ATTR_INT:
@@ -334,12 +334,12 @@ cdef int _set_scalar(taper_scalar *scalar, value) except -1:
 
 # -- kernels ---------------------------------------------------------------------------------------
 
-# What only the code here has: to make a Kernel, which has pointers in it.
+# Only code in this module has this, so only it can make a Kernel, which has pointers.
 cdef object _KEY = object()
 
 
 cdef class Kernel:
-    """A kernel of a level, or of a user's library: what C filled in, so that Python makes none."""
+    """A kernel of a level, or of a user's library; Python code cannot make one."""
 
     def __cinit__(self, key):
         if key is not _KEY:
@@ -359,31 +359,30 @@ cdef class Kernel:
 
     @property
     def operands(self):
-        """The (dtypes, formats) of each input, the last for all further ones, then of outputs."""
+        """Return (dtypes, formats) of each input (the last: all further ones), then of outputs."""
         cdef const taper_kernel *kernel = &self.kernel
         inputs = [_operand_types(kernel.inputs[i]) for i in range(kernel.n_operands)]
         return [*inputs, _operand_types(kernel.output)]
 
     @property
     def types(self):
-        """What it takes and gives: ``float32, float32 in plain|panels.1, any dtype... -> float32``.
-        """
+        """Return its types: ``float32, float32 in plain|panels.1, any dtype... -> float32``."""
         *inputs, output = [_operand_text(types) for types in self.operands]
         return f"{', '.join(inputs)}... -> {output}"
 
     @property
     def needs(self):
-        """The features that the CPU must have beyond the level."""
+        """Return the features that the CPU must have beyond the level."""
         return [] if self.kernel.needs == NULL else self.kernel.needs.decode().split(" ")
 
     @property
     def is_here(self):
-        """Whether this CPU has what it needs."""
+        """Return whether this CPU has the features that the kernel needs."""
         return taper_kernel_runs(&self.kernel)
 
     @property
     def variants(self):
-        """Its ways of computing a node, as :class:`Variant`; empty where it has one way only."""
+        """Return its variants, as :class:`Variant`; empty where it has one way only."""
         return _variants_of(&self.kernel)
 
 
@@ -408,21 +407,21 @@ cdef list _variants_of(const taper_kernel *kernel):
 
 
 cdef tuple _operand_types(uint64_t operand):
-    """The dtypes and the formats that may stand at one place."""
+    """Return the dtypes and the formats that one operand may have."""
     dtypes = [name for name, code in DTYPE_CODES.items() if operand >> <int>code & 1]
     formats = [name for name, code in FORMAT_CODES.items() if operand >> (32 + <int>code) & 1]
     return dtypes, formats
 
 
 cdef str _operand_text(tuple types):
-    """Say which tensors may stand at one place: dtypes, and formats but for plain alone."""
+    """Describe the tensors of one operand: dtypes, and formats unless only plain is possible."""
     dtypes, formats = types
     text = "any dtype" if len(dtypes) == len(DTYPE_CODES) else "|".join(dtypes)
     return text if formats == [PLAIN] else f"{text} in {'|'.join(formats)}"
 
 
 def feature_names():
-    """The names of the features that a kernel may need, the same ones on every CPU."""
+    """Return the names of the features that a kernel may need, the same on every CPU."""
     cdef size_t i = 0
     names = []
     while taper_feature_name(i) != NULL:
@@ -432,7 +431,7 @@ def feature_names():
 
 
 def all_kernels(isa=None):
-    """The kernels of a level in order of preference, also those that this CPU cannot run.
+    """Return the kernels of a level in order of preference, also those this CPU cannot run.
 
     Parameters
     ----------
@@ -454,7 +453,7 @@ def all_kernels(isa=None):
 
 
 def list_kernels(isa=None):
-    """The kernels of a level in order of preference, as (name, op, {attr: type})."""
+    """Return the kernels of a level in order of preference, as (name, op, {attr: type})."""
     cdef Level level = _level(isa)
     cdef taper_kernel kernel
     cdef size_t i = 0
@@ -466,7 +465,7 @@ def list_kernels(isa=None):
 
 
 def find_kernels(op, isa=None):
-    """The kernels of a level for an op that this CPU can run, in order of preference.
+    """Return an op's kernels of a level that this CPU can run, in order of preference.
 
     Parameters
     ----------
@@ -481,7 +480,7 @@ def find_kernels(op, isa=None):
 
 
 def kernel_signatures(op, isa=None):
-    """What each kernel of an op takes and gives, in order of preference: which combinations exist.
+    """Return a text of the types of each kernel of an op, in order of preference.
 
     Parameters
     ----------
@@ -497,7 +496,7 @@ def kernel_signatures(op, isa=None):
 
 
 cdef list _find_kernels(Level level, str op):
-    """The kernels of a level for an op, which are looked for once."""
+    """Return the kernels of a level for an op; they are searched once."""
     cdef list found = level.kernels.get(op)
     cdef Kernel kernel = Kernel.__new__(Kernel, _KEY)
     cdef size_t position = 0
@@ -512,9 +511,9 @@ cdef list _find_kernels(Level level, str op):
 
 
 cdef list find_candidates(kernels, op):
-    """The kernels for nodes of ``op``, in order of preference.
+    """Return the kernels for nodes of ``op``, in order of preference.
 
-    kernels : Kernels of users; a str or None stands for those of our library of that ISA level
+    kernels : Kernels of users; a str or None stands for those of this library at that ISA level
     """
     if len(kernels) == 1 and not isinstance(kernels[0], Kernel):
         return _find_kernels(_level(kernels[0]), op.name)
@@ -541,9 +540,9 @@ def read_library(uintptr_t table, library, path):
     table : int
         Address of its ``taper_library``; 0 if it has none.
     library : object
-        Keeps it loaded.
+        Object that keeps it loaded.
     path : str
-        What to call it in an error.
+        Its name in errors.
 
     Returns
     -------
@@ -587,7 +586,7 @@ def read_library(uintptr_t table, library, path):
     return kernels
 
 
-# What a table of others may have at most: beyond that it is taken for garbage.
+# Limits of a user's table: larger numbers are taken for garbage.
 cdef int32_t MAX_EXTERNAL_KERNELS = 1 << 12
 cdef size_t MAX_EXTERNAL_ATTRS = 64
 cdef size_t MAX_EXTERNAL_NAME = 256
@@ -597,7 +596,7 @@ cdef size_t MAX_SCRATCH_BYTES = 1 << 40  # of a worker
 
 
 cdef str _external_text(const char *text, what):
-    """A name in a table of others."""
+    """Return a name in a user's table."""
     if text == NULL:
         raise InputError(f"{what}: expected a name, got none")
     cdef size_t length = strnlen(text, MAX_EXTERNAL_NAME)
@@ -611,7 +610,7 @@ cdef str _external_text(const char *text, what):
 
 
 cdef int _check_external(const taper_kernel *kernel, what) except -1:
-    """Check what is read without asking of a kernel that others have written."""
+    """Check the fields of a user's kernel that later code trusts."""
     name = _external_text(kernel.name, f"{what}: name")
     what = f"{what}, {name!r}"
     _external_text(kernel.op, f"{what}: op")
@@ -663,7 +662,7 @@ cdef int _check_external(const taper_kernel *kernel, what) except -1:
 
 
 cdef int _check_work(Kernel kernel, const taper_work *work) except -1:
-    """Check what the prepare() of a kernel of others says."""
+    """Check the results of the prepare() of a user's kernel."""
     if (
         work.tasks < 0 or work.phases < 0 or work.tasks % max(1, work.phases)
         or work.scratch_bytes > MAX_SCRATCH_BYTES
@@ -684,7 +683,7 @@ cdef int _check_work(Kernel kernel, const taper_work *work) except -1:
 
 
 cdef size_t _attr_bytes(int type) noexcept:
-    """Bytes of an attr's value in a kernel's struct."""
+    """Return the bytes of an attr's value in a kernel's struct."""
     if type == TAPER_ATTR_BOOL:
         return 1
     if type == TAPER_ATTR_INT or type == TAPER_ATTR_FLOAT or type == TAPER_ATTR_STRING:
@@ -695,11 +694,11 @@ cdef size_t _attr_bytes(int type) noexcept:
 # -- which kernel serves a node --------------------------------------------------------------------
 
 cdef class Selection:
-    """Which kernels there are for a node, which one serves it, and why not those before."""
+    """Candidates for a node, the kernel that serves it, and why those before it do not."""
 
     @property
     def kernel_name(self):
-        """The name of what serves the node; None where numpy computes it, or nothing."""
+        """Return the name of the node's kernel or server; None for numpy, or if there is none."""
         if self.chosen is not None:
             return self.chosen.kernel.name.decode()
         if self.server is None or self.server.kind == "numpy":
@@ -708,7 +707,7 @@ cdef class Selection:
 
     @property
     def variant(self):
-        """The name of the chosen kernel's variant; None where it has one way only."""
+        """Return the name of the chosen kernel's variant; None where it has one way only."""
         return _variants_of(&self.chosen.kernel)[self.number - 1].name if self.number else None
 
     @property
@@ -720,7 +719,7 @@ cdef class Selection:
 
     @property
     def refused(self):
-        """The candidates before the chosen one, in order of preference, each with the reason."""
+        """Return the candidates before the chosen one, in order, each with the reason."""
         names = [(<Kernel>each).name for each in self.candidates]
         return list(zip(names, self.reasons))
 
@@ -728,7 +727,7 @@ cdef class Selection:
 cdef bint _prepare_as(
     Kernel kernel, KernelAttrs attrs, int32_t variant, taper_step *step, char *state
 ) except -1:
-    """Have a kernel prepare a step as one of its variants, from 1 on; 0: it chooses itself."""
+    """Let a kernel prepare a step as one of its variants, from 1 on; 0: the kernel chooses."""
     memset(state, 0, kernel.kernel.state_bytes)
     memset(&step.work, 0, sizeof(taper_work))
     step.call.kernel = &kernel.kernel
@@ -746,10 +745,10 @@ cdef bint _prepare_as(
 cdef Selection select_kernel(
     list candidates, dict attrs, dict made, taper_step *step, char *state, choice=None, node=None
 ):
-    """Prepare one of the candidates that take the step's tensors: the first, if nobody chooses.
+    """Prepare one of the candidates that take the step's tensors: the first if there is no choice.
 
-    ``made`` has the node's ``attrs`` as kernels take them, by kernel; what is missing joins it.
-    ``choice`` is a Choice, and ``node`` the ChosenNode that it is told of.
+    ``made`` has the node's ``attrs`` as kernels take them, by kernel; missing ones are added.
+    ``choice`` is a Choice, and ``node`` the ChosenNode that it gets.
     """
     cdef Kernel candidate
     cdef Selection selection = Selection.__new__(Selection)
@@ -799,7 +798,7 @@ cdef Selection select_kernel(
 
 
 cdef object _offer(Kernel kernel, variants, other, const taper_step *step):
-    """Return the offer of a prepared step; ``other``: it is not of the first kernel."""
+    """Return the offer of a prepared step; ``other``: whether it is not of the first kernel."""
     from taper_runtime.native.variants import Offer
 
     cdef const taper_work *work = &step.work
@@ -818,15 +817,15 @@ cdef object _offer(Kernel kernel, variants, other, const taper_step *step):
 # -- a node alone ----------------------------------------------------------------------------------
 
 cdef class PreparedNode:
-    """A node some kernel accepted, with everything that does not depend on data pointers.
+    """A node that a kernel has accepted, with everything that does not depend on data pointers.
 
     Attributes
     ----------
     kernel_name : str
     variant : str or None
-        Of the kernel's; None where it has one way only.
+        The kernel's variant; None where it has one way only.
     kind : str
-        "native", or "user" where it is a user's.
+        "native", or "user" for a user's kernel.
     tasks : int
         Independent units of work.
     scratch_bytes : int
@@ -895,17 +894,17 @@ def prepare(op, attrs, inputs, outputs, kernels=(None,), choice=None, chosen_nod
     ----------
     op : OpDef
     attrs : mapping
-        Complete: every attr of the op.
+        Every attr of the op.
     inputs : sequence of (TensorType, strides) or None
-        Strides in elements of what stores the tensor; None where an optional input is absent.
+        Strides are in elements of the storage; None where an optional input is absent.
     outputs : sequence of (TensorType, strides)
     kernels : sequence of Kernel, str or None
-        In order of preference; a str stands for those of our library of that ISA level, None for
-        those of the default one.
+        In order of preference; a str stands for those of this library at that ISA level, None for
+        those of the default level.
     choice : Choice, optional
-        Chooses among those that serve the node; without it the first of them is taken.
+        Choice among those that serve the node; without it the first is taken.
     chosen_node : ChosenNode, optional
-        What the choice is told of the node.
+        Description of the node for the choice.
 
     Returns
     -------
@@ -957,12 +956,12 @@ cdef size_t _OWN_STATE_BYTES = _own_state_bytes()
 
 
 cdef size_t max_state_bytes() noexcept:
-    """Bytes that the state of any kernel needs, of whichever level."""
+    """Return the most bytes that the state of any kernel of any level needs."""
     return max(_OWN_STATE_BYTES, _external_state_bytes)
 
 
 cdef int64_t now() noexcept nogil:
-    """Nanoseconds of a clock that never goes back."""
+    """Return the nanoseconds of a monotonic clock."""
     return taper_now()
 
 
@@ -971,15 +970,15 @@ cdef str status_text(taper_status status):
 
 
 cdef taper_status run_steps(const taper_run_args *args, int64_t *failed) noexcept nogil:
-    """See taper_run."""
+    """Call taper_run."""
     return taper_run(args, failed)
 
 
 cdef bint has_begun(const taper_run_args *args, int64_t step) noexcept:
-    """See taper_has_begun."""
+    """Call taper_has_begun."""
     return taper_has_begun(args, step)
 
 
 cdef size_t schedule_bytes(int64_t count, int32_t workers, int32_t leaders) noexcept:
-    """See taper_schedule_bytes."""
+    """Call taper_schedule_bytes."""
     return taper_schedule_bytes(count, workers, leaders)

@@ -1,4 +1,4 @@
-"""The kernel library's C API, as packages/kernels/include/taper/*.h declares it."""
+"""C API of the kernel library, as packages/kernels/include/taper/*.h declares it."""
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 
