@@ -119,12 +119,16 @@ class OpSpec(NamedTuple):
         return "acc" in self.settings
 
 
-_ACC = Setting("dtype", "a wider integer of the same sign to compute in and to give", None)
+_ACC = Setting(
+    "dtype",
+    "a wider integer type of the same sign, in which the op computes and which the result has",
+    None,
+)
 _MASK = Setting("value", "the result where the divisor is 0", None)
-_AXES = Setting("axes", "what is reduced")
-_AXIS = Setting("axis", "what is searched along")
+_AXES = Setting("axes", "the axes to reduce")
+_AXIS = Setting("axis", "the axis to search along")
 _KEEPDIMS = Setting("bool", "keep the axes with size 1", False)
-_FIRST = Setting("bool", "give the first of equals, not the last", True)
+_FIRST = Setting("bool", "return the first of equal elements, not the last", True)
 
 
 def _unary(doc: str, dtypes: tuple[str, ...], **rest: Any) -> OpSpec:
@@ -155,28 +159,30 @@ def _arithmetic(doc: str, dtypes: tuple[str, ...], **settings: Setting) -> OpSpe
 
 OPS: Mapping[str, OpSpec] = MappingProxyType(
     {
-        "add": _arithmetic("a + b; of bools, or", ALL, acc=_ACC),
-        "mul": _arithmetic("a * b; of bools, and", ALL, acc=_ACC),
+        "add": _arithmetic("a + b; for bools, or", ALL, acc=_ACC),
+        "mul": _arithmetic("a * b; for bools, and", ALL, acc=_ACC),
         "sub": _arithmetic("a - b", NUMBERS, acc=_ACC),
         "div": _arithmetic(
-            "a / b, of integers toward zero; by 0 NaN, of integers 0",
+            "a / b, for integers rounded toward zero; division by 0 gives NaN, for integers 0",
             (*FLOATS, *_DIVIDED),
             div_by_zero_mask=_MASK,
         ),
-        "floor_div": _arithmetic("a / b rounded down; by 0, 0", _DIVIDED, div_by_zero_mask=_MASK),
-        "rem": _arithmetic("a - b * trunc(a / b), of the sign of a; by 0, 0", _DIVIDED),
+        "floor_div": _arithmetic(
+            "a / b rounded down; division by 0 gives 0", _DIVIDED, div_by_zero_mask=_MASK
+        ),
+        "rem": _arithmetic("a - b * trunc(a / b), with the sign of a; 0 if b is 0", _DIVIDED),
         "fma": OpSpec(("a", "b", "c"), "a * b + c", FLOATS),
-        "recip": _unary("1 / x; of 0 NaN", FLOATS, settings={"div_by_zero_mask": _MASK}),
+        "recip": _unary("1 / x; NaN if x is 0", FLOATS, settings={"div_by_zero_mask": _MASK}),
         "neg": _unary("-x", _SIGNED_NUMBERS),
         # OpenInfer first had abs and relu also for unsigned integers and bools, where they return
         # x.
         "abs": _unary(
-            "|x|; of the lowest integer itself",
+            "|x|; the lowest integer stays itself",
             (*_SIGNED_NUMBERS, *UNSIGNED, "bool"),
             settings={"acc": _ACC},
         ),
         "matmul": _binary(
-            "matrix product, as NumPy's; of bools, or of ands",
+            "matrix product, as in NumPy; for bools, or of ands",
             ALL,
             settings={"acc": _ACC},
             shape="matmul",
@@ -203,18 +209,18 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         ),
         "min": _binary("the smaller; NaN if one is NaN", NUMBERS),
         "max": _binary("the larger; NaN if one is NaN", NUMBERS),
-        "sign": _unary("-1, 0 or 1; 0 of NaN", _SIGNED_NUMBERS, result="i8"),
+        "sign": _unary("-1, 0 or 1; 0 for NaN", _SIGNED_NUMBERS, result="i8"),
         "and": _binary("a & b", (*INTS, *PACKED, "bool")),
         "or": _binary("a | b", (*INTS, *PACKED, "bool")),
         "xor": _binary("a ^ b", (*INTS, *PACKED, "bool")),
-        "not": _unary("every bit inverted; of bools, not", (*INTS, *PACKED, "bool")),
+        "not": _unary("every bit inverted; for bools, not", (*INTS, *PACKED, "bool")),
         "shl": _unary(
-            "x shifted left, zeros coming in",
+            "x shifted left, filled with zeros",
             _SHIFTED,
             settings={"bits": Setting("count", "by how many bits")},
         ),
         "shr": _unary(
-            "x shifted right, the sign bit coming in, of unsigned integers zeros",
+            "x shifted right, filled with the sign bit, for unsigned integers with zeros",
             _SHIFTED,
             settings={"bits": Setting("count", "by how many bits")},
         ),
@@ -240,17 +246,18 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         ),
         "sum_axis": _reduce("sum", acc=_ACC),
         "mean_axis": _reduce(
-            "mean: NaN of nothing; of integers the exact one rounded toward zero, 0 of nothing",
+            "mean; NaN for no elements. For integers it is the exact mean rounded toward zero, "
+            "and 0 for no elements",
             acc=_ACC,
         ),
         "prod_axis": _reduce("product", acc=_ACC),
         "max_axis": _reduce("largest element, NaN if there is one"),
         "min_axis": _reduce("smallest element, NaN if there is one"),
-        "argmax_axis": _search("where the largest element is; NaN is larger than all"),
-        "argmin_axis": _search("where the smallest element is; NaN is smaller than all"),
+        "argmax_axis": _search("index of the largest element; NaN is larger than all numbers"),
+        "argmin_axis": _search("index of the smallest element; NaN is smaller than all numbers"),
         "cast": _unary(
-            "x in another type: any to floats, floats to integers, integers to wider ones of the "
-            "same sign",
+            "x in another type: any type to floats, floats to integers, integers to wider "
+            "integers of the same sign",
             NUMBERS,
             settings={
                 "to": Setting("dtype", "the type to convert to"),
@@ -262,8 +269,8 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
                 ),
                 "saturate": Setting(
                     "bool",
-                    "of a float beyond all integers of the type give the last one, of NaN 0; if "
-                    "not, its lowest bits, of infinities 0",
+                    "a float beyond all integers of the type gives the last one, NaN gives 0; if "
+                    "false, it gives its lowest bits, infinities give 0",
                     True,
                 ),
             },
@@ -271,7 +278,9 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
             result="to",
         ),
         "fill": _unary(
-            "value in the shape of x", ALL, settings={"value": Setting("value", "what it holds")}
+            "value in the shape of x",
+            ALL,
+            settings={"value": Setting("value", "the value of all elements")},
         ),
     }
 )

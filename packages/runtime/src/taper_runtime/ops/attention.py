@@ -129,10 +129,11 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 ATTENTION = OpDef(
     name="ATTENTION",
     doc="softmax(scale * q @ k^T + mask) @ v for q [B, H, Lq, D], k [B, Hkv, Lk, D] and v [B, Hkv, "
-    "Lk, Dv], or all without heads; query head h reads key head h // (H / Hkv). A bool mask keeps "
-    "where true, a float one is added. With `causal`, query i attends key j where j <= i + "
-    "diagonal. Of a query that attends nothing the result is 0 with `safe_softmax`, else NaN; "
-    "without keys it is 0. `transpose_output` gives [B, Lq, H, Dv].",
+    "Lk, Dv], or all without heads; query head h reads key head h // (H / Hkv). A bool mask "
+    "keeps scores where it is true, a float mask is added. With `causal`, query i attends to "
+    "key j where j <= i + diagonal. The result of a query that attends to no key is 0 with "
+    "`safe_softmax`, else NaN; if there are no keys it is 0. `transpose_output` gives [B, Lq, "
+    "H, Dv].",
     inputs=(3, 4),
     infer=_infer,
     evaluate=_evaluate,

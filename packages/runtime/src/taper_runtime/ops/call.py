@@ -84,8 +84,8 @@ def _evaluate_delegate(
 OPS = (
     OpDef(
         name="CALL",
-        doc="One call of the ATen op that the node's target names, which no pass has changed: its "
-        "inputs are the call's tensors in order, its block is what the call computes.",
+        doc="A call of the ATen op that the node's target names, which no pass has changed: its "
+        "inputs are the call's tensors in order, and its block computes the call.",
         inputs=(0, MANY),
         blocks=1,
         infer=_infer_call,
@@ -95,9 +95,9 @@ OPS = (
     ),
     OpDef(
         name="CALL_DELEGATE",
-        doc="A region that a delegate computes: its first input is what the backend has made of "
-        "the region at export, bytes; the others are the region's, the weights among them. Its "
-        "block is the region as a graph.",
+        doc="A region that a delegate computes: its first input is the bytes that the backend has "
+        "made from the region at export; the others are the region's inputs, weights included. "
+        "Its block is the region as a graph.",
         inputs=(1, MANY),
         blocks=1,
         infer=_infer_delegate,

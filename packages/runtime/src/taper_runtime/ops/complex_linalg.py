@@ -86,7 +86,7 @@ def _define(op: OpDef) -> OpDef:
 
     return OpDef(
         name=name,
-        doc=f"{op.name} of complex numbers, whose parts lie along a last axis of 2: {op.doc}",
+        doc=f"{op.name} of complex numbers, with parts along a last axis of 2: {op.doc}",
         inputs=op.inputs,
         infer=infer,
         evaluate=evaluate,
@@ -136,8 +136,8 @@ def _infer_complex_eig(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[Tens
 
 _EIG = OpDef(
     name="EIG",
-    doc="Eigenvalues and eigenvectors of matrices, complex numbers whose parts lie along a last "
-    "axis of 2.",
+    doc="Eigenvalues and eigenvectors of matrices: complex numbers, whose real and imaginary parts "
+    "are along a last axis of 2.",
     inputs=(1, 1),
     infer=_infer_eig,
     evaluate=_eig,
@@ -150,8 +150,8 @@ OPS = (
     _EIG,
     OpDef(
         name="COMPLEX_EIG",
-        doc="Eigenvalues and eigenvectors of matrices of complex numbers, whose parts lie along a "
-        "last axis of 2.",
+        doc="Eigenvalues and eigenvectors of matrices of complex numbers, whose real and imaginary "
+        "parts are along a last axis of 2.",
         inputs=(1, 1),
         infer=_infer_complex_eig,
         evaluate=lambda inputs, attrs: _eig([_as_complex(inputs[0])], attrs),

@@ -53,7 +53,7 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 
 COMPLEX_MUL = OpDef(
     name="COMPLEX_MUL",
-    doc="a * b of complex numbers, whose real and imaginary parts lie along a last axis of 2; the "
+    doc="a * b of complex numbers, whose real and imaginary parts are along a last axis of 2; the "
     "other axes broadcast.",
     inputs=(2, 2),
     infer=_infer,

@@ -165,7 +165,7 @@ OPS = (
     OpDef(
         name="IF",
         doc="Runs its first block if the first input is true, else its second, on the other "
-        "inputs; the blocks give the same types.",
+        "inputs; both blocks give the same types.",
         inputs=(1, MANY),
         blocks=2,
         infer=_infer_if,
@@ -174,9 +174,9 @@ OPS = (
     ),
     OpDef(
         name="WHILE",
-        doc="As long as its first block, the condition, gives true: computes the carries, the "
-        "first inputs, anew by its second, the body. Both take the carries and the inputs behind "
-        "them; the last carries are the outputs.",
+        doc="Repeats while its first block, the condition, gives true: the second block, the body, "
+        "computes new carries; the first inputs are the first carries. Both blocks take the "
+        "carries and the inputs after them; the outputs are the last carries.",
         inputs=(1, MANY),
         blocks=2,
         infer=_infer_while,
@@ -187,10 +187,10 @@ OPS = (
     ),
     OpDef(
         name="SCAN",
-        doc="For each step along the first axis of the xs, which follow the carries among the "
-        "inputs: its body takes the carries, that step's slices of the xs and the inputs behind "
-        "them; it gives the next carries and that step's slices of the outputs behind the last "
-        "carries.",
+        doc="Runs its body for each step along the first axis of the xs, which follow the carries "
+        "among the inputs. The body takes the carries, the step's slices of the xs and the "
+        "inputs after them; it gives the next carries and the step's slices of the outputs "
+        "that follow the last carries.",
         inputs=(1, MANY),
         blocks=1,
         infer=_infer_scan,

@@ -59,9 +59,9 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 CAST = OpDef(
     name="CAST",
-    doc="Convert to another dtype. Floats truncate toward zero to integers (what an integer cannot "
-    "hold gives an unspecified one) and round to nearest even to smaller floats; to bool, anything "
-    "but 0 is true.",
+    doc="Convert to another dtype. Floats truncate toward zero to integers (the result is "
+    "unspecified where it does not fit) and round to nearest even to smaller floats; as bool, "
+    "all values except 0 are true.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=lambda inputs, attrs: cast(inputs[0], attrs["dtype"]),

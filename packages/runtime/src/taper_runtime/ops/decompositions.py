@@ -159,7 +159,7 @@ def _lu(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
 OPS = (
     define(
         name="QR",
-        doc="Q and R of matrices; with the mode r, R alone.",
+        doc="Q and R of matrices; with the mode r, only R.",
         inputs=(1, 1),
         region=whole,
         infer=_infer_qr,
@@ -168,7 +168,7 @@ OPS = (
     ),
     define(
         name="SVD",
-        doc="U, singular values and the transpose of V; or the values alone.",
+        doc="U, singular values and the transpose of V; or only the values.",
         inputs=(1, 1),
         region=whole,
         infer=_infer_svd,
@@ -177,8 +177,8 @@ OPS = (
     ),
     define(
         name="EIGH",
-        doc="Eigenvalues, which rise, and eigenvectors of symmetric matrices, of which one "
-        "triangle is read; or the values alone.",
+        doc="Eigenvalues in rising order, and eigenvectors of symmetric matrices, of which one "
+        "triangle is read; or only the values.",
         inputs=(1, 1),
         region=whole,
         infer=_infer_eigh,
@@ -187,9 +187,9 @@ OPS = (
     ),
     define(
         name="LU",
-        doc="Both triangles of matrices with their rows exchanged, in one matrix; the row that "
-        "each was exchanged with, counted from 1; which row is where; the first column without a "
-        "pivot, counted from 1, or 0.",
+        doc="LU decomposition of matrices with exchanged rows: both triangles in one matrix; for "
+        "each row the one that it was exchanged with, counted from 1; the resulting order of "
+        "the rows; the first column without a pivot, counted from 1, or 0.",
         inputs=(1, 1),
         region=whole,
         infer=_infer_lu,

@@ -343,7 +343,7 @@ def _define(op: str, micro: MicroOp) -> OpDef:
     divides = op in DIVISIONS
     return OpDef(
         name=op,
-        doc=f"Elementwise: {micro.doc}{', without `by_zero` refused' if divides else ''}.",
+        doc=f"Elementwise: {micro.doc}{'; an error without `by_zero`' if divides else ''}.",
         inputs=_COUNTS[micro.arity],
         infer=_infer_mul if op == "MUL" else MethodType(_infer, op),
         evaluate=MethodType(_evaluate_division if divides else _evaluate, op),

@@ -214,9 +214,9 @@ OPS = (
     OpDef(
         name="EMBEDDING_BAG",
         doc="Rows of weight [V, D] at indices [n], in [0, V), combined bag by bag: their sum, mean "
-        "or max. A bag begins at each of the offsets, which rise from 0, and ends where the next "
-        "one begins. Rows at padding take no part, none if it is negative; a bag of no rows is 0. "
-        "Rows of a sum may have a factor each, [n].",
+        "or max. A bag begins at each of the offsets, which rise from 0, and ends where the "
+        "next one begins. Rows at the index `padding` are skipped, unless it is negative; a "
+        "bag without rows is 0. Rows of a sum may have factors [n].",
         inputs=(3, 4),
         infer=_infer_embedding_bag,
         evaluate=_embedding_bag,
@@ -228,7 +228,7 @@ OPS = (
     OpDef(
         name="INDEX_SELECT",
         doc="Slices of x at an index, of any rank, into one axis. With `wrap` a negative index "
-        "counts from the end, without it is refused.",
+        "counts from the end; without it a negative index is an error.",
         inputs=(2, 2),
         infer=_infer_index_select,
         evaluate=_index_select,
@@ -239,8 +239,8 @@ OPS = (
     ),
     OpDef(
         name="GATHER",
-        doc="out[i, j] = x[index[i, j], j] for axis 0, and alike for every axis and rank. With "
-        "`wrap` a negative index counts from the end, without it is refused.",
+        doc="out[i, j] = x[index[i, j], j] for axis 0, and likewise for every axis and rank. With "
+        "`wrap` a negative index counts from the end; without it a negative index is an error.",
         inputs=(2, 2),
         infer=_infer_gather,
         evaluate=_gather,

@@ -69,7 +69,8 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 GROUPED_MATMUL = OpDef(
     name="GROUPED_MATMUL",
     doc="a [M, K] times b [G, K, N], one matrix for each group of rows: rows ends[g-1] to ends[g] "
-    "of a (from 0 for the first group) are multiplied by b[g]. Rows beyond the last end give 0.",
+    "of a (from 0 for the first group) are multiplied by b[g]. Rows beyond the last end give "
+    "0.",
     inputs=(3, 3),
     infer=_infer,
     evaluate=_evaluate,

@@ -236,7 +236,7 @@ _CHECK = {"check": Attr("bool", True)}
 OPS = (
     define(
         name="INVERSE",
-        doc="Inverses of matrices. A singular one is an error, without check NaN.",
+        doc="Inverses of matrices. A singular matrix is an error; without `check` it gives NaN.",
         inputs=(1, 1),
         infer=partial(_infer_inverse, "INVERSE"),
         evaluate=_inverse,
@@ -244,7 +244,7 @@ OPS = (
     ),
     define(
         name="SOLVE",
-        doc="The x of a @ x = b. A singular a is an error, without check x is NaN.",
+        doc="The x of a @ x = b. A singular a is an error; without `check` it gives NaN.",
         inputs=(2, 2),
         infer=partial(_infer_solve, "SOLVE"),
         evaluate=_solve,
@@ -252,8 +252,8 @@ OPS = (
     ),
     define(
         name="SOLVE_TRIANGULAR",
-        doc="The x of a @ x = b for a lower or upper triangle; what is not in it is not read, nor "
-        "a diagonal of ones.",
+        doc="The x of a @ x = b for a lower or upper triangle a; elements outside of the triangle, "
+        "or a diagonal of ones, are not read.",
         inputs=(2, 2),
         infer=partial(_infer_solve, "SOLVE_TRIANGULAR"),
         evaluate=_solve_triangular,
@@ -261,8 +261,8 @@ OPS = (
     ),
     define(
         name="CHOLESKY",
-        doc="The lower triangles l of a = l @ transpose(l), of which the lower triangle is read. A "
-        "matrix that is not positive definite is an error, without check NaN.",
+        doc="The lower triangles l of a = l @ transpose(l); only the lower triangle of a is read. "
+        "A matrix that is not positive definite is an error; without `check` it gives NaN.",
         inputs=(1, 1),
         infer=partial(_infer_inverse, "CHOLESKY"),
         evaluate=_cholesky,

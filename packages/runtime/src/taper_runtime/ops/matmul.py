@@ -120,9 +120,9 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 MATMUL = OpDef(
     name="MATMUL",
     doc="alpha * (a @ b) with torch.matmul's rules of rank and batch, then an epilogue: a tile "
-    "program (see MAP) whose value 0 is that product and whose values 1.. are the extras, of the "
-    "product's type in the end. b may be stored transposed; in a format other than plain it may be "
-    "float16, bfloat16 or int8 beside a float32 a.",
+    "program (see MAP) whose value 0 is that product and whose values 1.. are the extras; its "
+    "result has the product's type. b may be stored transposed; in a format other than plain "
+    "it may be float16, bfloat16 or int8 while a is float32.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,

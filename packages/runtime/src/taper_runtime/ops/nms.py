@@ -48,8 +48,9 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 
 NMS = OpDef(
     name="NMS",
-    doc="Which of boxes [N, 4], as (x1, y1, x2, y2) and the best first, are kept: those with "
-    "which no kept one before shares more than iou_threshold of what both cover.",
+    doc="Non-maximum suppression: indicates which of boxes [N, 4], (x1, y1, x2, y2) with the best "
+    "first, are kept: a box is kept unless its intersection over union with a kept box before "
+    "it is above iou_threshold.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,

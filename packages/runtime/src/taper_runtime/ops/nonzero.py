@@ -29,8 +29,8 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 NONZERO = OpDef(
     name="NONZERO",
     doc="The places of the elements of x that are not 0, row-major and in order, in an int64 "
-    "vector with room for all elements. Behind the last one found each place is the number of "
-    "elements, which is none: so SEARCHSORTED tells how many were found.",
+    "vector with room for all elements. Entries after the last place are the number of "
+    "elements, so that SEARCHSORTED can count the places.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,

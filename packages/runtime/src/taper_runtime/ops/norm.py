@@ -91,7 +91,7 @@ OPS = (
     OpDef(
         name="SOFTMAX",
         doc="exp(x - max) / sum(exp(x - max)) along an axis, or with `log` its logarithm. NaN "
-        "where all is -inf.",
+        "where all elements are -inf.",
         inputs=(1, 1),
         infer=_infer_softmax,
         evaluate=_softmax,
@@ -102,8 +102,8 @@ OPS = (
     ),
     OpDef(
         name="LAYER_NORM",
-        doc="(x - mean) / sqrt(variance + eps) over the last `dims` dims, times weight, plus bias, "
-        "both of those dims' shape, as far as they are there.",
+        doc="(x - mean) / sqrt(variance + eps) over the last `dims` dims, times weight, plus bias; "
+        "both are optional and have the shape of those dims.",
         inputs=(1, 3),
         optional=(1,),
         infer=_infer_layer_norm,
@@ -116,7 +116,7 @@ OPS = (
     ),
     OpDef(
         name="RMS_NORM",
-        doc="x / sqrt(mean(x^2) + eps) over the last `dims` dims, times weight, if there is one.",
+        doc="x / sqrt(mean(x^2) + eps) over the last `dims` dims, times the optional weight.",
         inputs=(1, 2),
         infer=_infer_rms_norm,
         evaluate=_rms_norm,

@@ -132,8 +132,9 @@ _WINDOW = {"kernel": Attr("ints"), "stride": Attr("ints"), "padding": _PADDING}
 OPS = (
     OpDef(
         name="MAX_POOL",
-        doc="The largest of each window over the spatial dims of x [N, *spatial, C], NaN if there "
-        "is one. padding (low0, high0, low1, ...) adds what is less than anything.",
+        doc="The largest element of each window over the spatial dims of x [N, *spatial, C]; NaN "
+        "if the window contains one. padding (low0, high0, low1, ...) adds elements smaller "
+        "than any number.",
         inputs=(1, 1),
         infer=_infer_max,
         evaluate=_max_pool,
@@ -144,9 +145,9 @@ OPS = (
     ),
     OpDef(
         name="AVG_POOL",
-        doc="The sum of each window over the spatial dims of x [N, *spatial, C], over how many of "
-        "its positions are in x or in the first `counted` of each padding, or over `divisor` if "
-        "that is not 0. padding and counted are low0, high0, low1, ....",
+        doc="The sum of each window over the spatial dims of x [N, *spatial, C], divided by the "
+        "number of its positions that are in x or in the first `counted` of each padding, or "
+        "by `divisor` if that is not 0. padding and counted are low0, high0, low1, ....",
         inputs=(1, 1),
         infer=_infer_avg,
         evaluate=_avg_pool,
@@ -157,9 +158,9 @@ OPS = (
     ),
     OpDef(
         name="ADAPTIVE_MAX_POOL",
-        doc="The largest of each of `sizes` windows that share out the spatial dims of x [N, "
-        "*spatial, C], NaN if there is one: window i of m over n goes from floor(i n / m) to "
-        "ceil((i + 1) n / m).",
+        doc="The largest element of each of `sizes` windows that partition the spatial dims of x "
+        "[N, *spatial, C]; NaN if the window contains one: window i of m over n goes from "
+        "floor(i n / m) to ceil((i + 1) n / m).",
         inputs=(1, 1),
         infer=partial(_infer_adaptive, "ADAPTIVE_MAX_POOL", REALS),
         evaluate=partial(_adaptive, np.max),
@@ -169,7 +170,7 @@ OPS = (
     ),
     OpDef(
         name="ADAPTIVE_AVG_POOL",
-        doc="The mean of each of `sizes` windows, those of ADAPTIVE_MAX_POOL.",
+        doc="The mean of each of `sizes` windows, which are those of ADAPTIVE_MAX_POOL.",
         inputs=(1, 1),
         infer=partial(_infer_adaptive, "ADAPTIVE_AVG_POOL", FLOATS),
         evaluate=partial(_adaptive, np.mean),

@@ -159,9 +159,9 @@ OPS = (
     OpDef(
         name="LSTM",
         doc="LSTM over [T, B, 4 H] gates (input, forget, cell, output), h [B, P], c [B, H], w_hh "
-        "[4 H, P] and, where h is projected, w_hr [P, H]; from the last step on with reverse. "
-        "Gives h after each step, [T, B, P], and the last c. Weights are packed: w_hh as "
-        "[ceil(H/16), 4, P, 16], w_hr as [ceil(P/16), 1, H, 16].",
+        "[4 H, P] and, where h is projected, w_hr [P, H]; with `reverse` from the last step to "
+        "the first. Gives h after each step, [T, B, P], and the last c. Weights are packed: "
+        "w_hh as [ceil(H/16), 4, P, 16], w_hr as [ceil(P/16), 1, H, 16].",
         inputs=(4, 5),
         infer=_infer_lstm,
         evaluate=_lstm,
@@ -171,9 +171,9 @@ OPS = (
     ),
     OpDef(
         name="GRU",
-        doc="GRU over [T, B, 3 H] gates (reset, update, new), h [B, H], w_hh [3 H, H], packed "
-        "as [ceil(H/16), 3, H, 16], and the bias b_hn [H] that the reset gate scales: h after each "
-        "step.",
+        doc="GRU over [T, B, 3 H] gates (reset, update, new), h [B, H], w_hh [3 H, H], packed as "
+        "[ceil(H/16), 3, H, 16], and the bias b_hn [H] that the reset gate scales. Gives h "
+        "after each step.",
         inputs=(4, 4),
         infer=_infer_gru,
         evaluate=_gru,
@@ -184,8 +184,8 @@ OPS = (
     ),
     OpDef(
         name="RNN",
-        doc="activation(gates + h @ w_hh.T) over [T, B, H] gates, h [B, H], w_hh [H, H], packed "
-        "as [ceil(H/16), 1, H, 16]: h after each step.",
+        doc="activation(gates + h @ w_hh.T) over [T, B, H] gates, h [B, H], w_hh [H, H], packed as "
+        "[ceil(H/16), 1, H, 16]. Gives h after each step.",
         inputs=(3, 3),
         infer=_infer_rnn,
         evaluate=_rnn,

@@ -133,8 +133,8 @@ def _define(
 def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
     return OpDef(
         name=op,
-        doc=f"Where the {which} element along an axis is: the first of equals, the first NaN if "
-        "there is one.",
+        doc=f"The place of the {which} element along an axis: of the first of equals, or of the "
+        "first NaN if there is one.",
         inputs=(1, 1),
         infer=partial(_infer_arg, op),
         evaluate=partial(_arg, function),
@@ -166,8 +166,8 @@ OPS = (
     _define("ALL", "Whether every element is true", np.all, ("bool",)),
     OpDef(
         name="VAR",
-        doc="Variance over `axes`: squared deviations divided by max(0, count - correction); "
-        "NaN of no elements.",
+        doc="Variance over `axes`: squared deviations divided by max(0, count - correction); NaN "
+        "if there are no elements.",
         inputs=(1, 1),
         infer=_infer_var,
         evaluate=_var,

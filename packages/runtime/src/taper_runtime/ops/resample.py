@@ -135,9 +135,10 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
 
 RESAMPLE = OpDef(
     name="RESAMPLE",
-    doc="x with `size` elements along an axis, interpolated as torch does it. A step in the output "
-    "is 1 / scale in x, or the ratio of the sizes if scale is 0; with align_corners the first and "
-    "last elements keep their places. The antialias modes widen their window when they shrink.",
+    doc="x with `size` elements along an axis, interpolated as in torch. A step in the output is 1 "
+    "/ scale in x, or the ratio of the sizes if scale is 0; with align_corners the first and "
+    "last elements keep their places. The antialias modes widen their window where the output "
+    "is smaller.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,

@@ -117,9 +117,9 @@ def _save_write(attrs: Attrs) -> Save:
 
 WRITE = OpDef(
     name="WRITE",
-    doc="A copy of x whose slices at `places`, of rank 1, along `axis` are those of src, in order: "
-    "of several to one place the last stays. With `wrap` a negative place counts from the end, "
-    "without it is refused.",
+    doc="A copy of x in which the slices at `places`, of rank 1, along `axis` are those of src; of "
+    "several slices for one place the last one is kept. With `wrap` a negative place counts "
+    "from the end; without it a negative place is an error.",
     inputs=(3, 3),
     infer=_infer_write,
     evaluate=_write,
@@ -134,10 +134,10 @@ WRITE = OpDef(
 
 SCATTER = OpDef(
     name="SCATTER",
-    doc="A copy of x with out[index[i, j], j] = src[i, j] for axis 0, and alike for every axis "
-    "and rank, or with src combined by sum, prod, amax or amin with what is there. With `wrap` a "
-    "negative index counts from the end, without it is refused; which of several writes to one "
-    "place stays is not defined.",
+    doc="A copy of x with out[index[i, j], j] = src[i, j] for axis 0, and likewise for every axis "
+    "and rank, or with src combined with the elements of x by sum, prod, amax or amin. With "
+    "`wrap` a negative index counts from the end; without it a negative index is an error. It "
+    "is not defined which of several writes to one place is kept.",
     inputs=(3, 3),
     infer=_infer_scatter,
     evaluate=_scatter,

@@ -40,8 +40,9 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 SEARCHSORTED = OpDef(
     name="SEARCHSORTED",
-    doc="How many elements of a sorted row are smaller than each value; with right, smaller or "
-    "equal. One row [N] for all values, or rows [..., N] for values [..., M].",
+    doc="The number of elements of a sorted row that are smaller than each value; with `right`, "
+    "smaller or equal. There is one row [N] for all values, or rows [..., N] for values [..., "
+    "M].",
     inputs=(2, 2),
     infer=_infer,
     evaluate=_evaluate,

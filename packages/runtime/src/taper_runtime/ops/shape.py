@@ -325,7 +325,7 @@ OPS = (
     ),
     OpDef(
         name="COPY",
-        doc="The same values in memory of their own.",
+        doc="The same values in a new allocation.",
         inputs=(1, 1),
         infer=lambda inputs, attrs: inputs[0],
         evaluate=lambda inputs, attrs: np.array(inputs[0], order="C"),

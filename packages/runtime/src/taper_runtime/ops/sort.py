@@ -41,8 +41,8 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 ARGSORT = OpDef(
     name="ARGSORT",
-    doc="Where the elements of x, sorted along an axis, stood before; the first `count` of them "
-    "alone unless it is -1. Equals keep their order; NaN is larger than any number.",
+    doc="The places in x of its elements sorted along an axis; only the first `count` of them "
+    "unless it is -1. Equal elements keep their order; NaN is larger than any number.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
