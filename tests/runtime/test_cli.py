@@ -323,7 +323,7 @@ def test_sizes_of_samples_follow_inputs_and_options(taper, sized):
         (["run", "s.taper", "--size", f"B={'9' * 5000}"], 1, "= and a number"),
         (["run", "s.taper", "--input", "y=a.npy"], 1, "unknown input 'y'"),
         (["run", "s.taper", "--input", "x"], 1, "expected NAME=FILE.npy"),
-        (["run", "s.taper", "--input", "x=s.taper"], 1, "is no .npy array"),
+        (["run", "s.taper", "--input", "x=s.taper"], 1, "is not a .npy array"),
         (["run", "s.taper", "--input", "x=a.npz"], 1, "expected a .npy array, got an archive"),
         (["run", "s.taper", "--input", "x=none.npy"], 1, "No such file"),
         (["run", "a.npz"], 1, "a.npz: header"),

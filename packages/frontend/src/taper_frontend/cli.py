@@ -31,19 +31,19 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODULE:FACTORY | FILE.pt2",
-        help="a function returning the model, or (model, args) or (model, args, kwargs)",
+        help="a function that returns the model, or (model, args) or (model, args, kwargs)",
     )
     parser.add_argument(
         "--args",
         metavar="MODULE:FUNCTION",
-        help="a function returning the tuple of example arguments",
+        help="a function that returns the tuple of example arguments",
     )
     goal = parser.add_mutually_exclusive_group(required=True)
     goal.add_argument("-o", "--output", type=Path, metavar="FILE.taper")
     goal.add_argument(
         "--explain",
         action="store_true",
-        help="write nothing: say what cannot be exported and why, and what numpy would compute",
+        help="write nothing: list what cannot be exported and why, and what numpy would compute",
     )
     parser.add_argument(
         "--dynamic",
@@ -90,7 +90,7 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "--verify",
         choices=("outputs", "deep"),
         default=True,
-        help="compare the outputs alone with the module's, or the values inside on random inputs "
+        help="compare only the outputs with the module's, or the values inside on random inputs "
         "too (default: those inside on the example)",
     )
     verification.add_argument(
@@ -198,7 +198,7 @@ def _cast(
 
     dtype: torch.dtype = getattr(torch, name)
     if not isinstance(model, torch.nn.Module):
-        raise ExportError("--dtype: expected a module, which a .pt2 file is no more")
+        raise ExportError("--dtype: expected a module, got a .pt2 file")
     inputs, kwargs = tree_map_only(
         torch.Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, (inputs, kwargs)
     )

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "compile a program of OpenInfer to a plan"
-    parser.add_argument("program", type=Path, metavar="PROGRAM", help="its text, or its JSON")
-    parser.add_argument("model", type=Path, metavar="MODEL.oinf", help="what its variables hold")
+    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the program's text or JSON")
+    parser.add_argument(
+        "model", type=Path, metavar="MODEL.oinf", help="the file with the values of its variables"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.taper")
     parser.add_argument(
         "--outputs",
         type=lambda text: text.split(","),
         metavar="NAME,...",
-        help="the variables that a run gives (default: those that are written, and not read after)",
+        help="variables that a run returns (default: those that are written and not read later)",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="refuse what begins as zeros and is read first"
+        "--strict",
+        action="store_true",
+        help="refuse variables that begin as zeros and are read first",
     )
     parser.set_defaults(command=_compile)
 

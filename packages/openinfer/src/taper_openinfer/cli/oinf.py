@@ -21,18 +21,25 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=sorted(_ACTIONS))
     parser.add_argument("source", metavar="FILE|MODULE:NAME")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="where the file goes, by its ending"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file to write; its ending gives the format",
     )
     parser.add_argument(
-        "--data", type=Path, metavar="FILE.json", help="keyword arguments of what write calls"
+        "--data",
+        type=Path,
+        metavar="FILE.json",
+        help="keyword arguments of the function that write calls",
     )
     parser.add_argument(
         "--format-version",
         type=int,
         choices=(1, 2),
-        help="of the .oinf file (default: 1, unless something needs 2)",
+        help="version of the .oinf file (default: 1, unless something needs 2)",
     )
-    parser.add_argument("--model", metavar="NAME", help="which plan of a file with several")
+    parser.add_argument("--model", metavar="NAME", help="the plan to take from a file with several")
     parser.set_defaults(command=_oinf)
 
 

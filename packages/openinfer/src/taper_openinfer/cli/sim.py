@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "run a program of OpenInfer's on a model file, step by step"
-    parser.add_argument("program", type=Path, metavar="PROGRAM", help="its text, or its JSON")
+    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the program's text or JSON")
     parser.add_argument("model", type=Path, metavar="MODEL.oinf")
     parser.add_argument(
         "--input",
@@ -34,18 +34,26 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE.npy|random",
         help="a dynamic variable: the same array in every step, one array for each, or random ones",
     )
-    parser.add_argument("--steps", type=positive, default=1, metavar="N", help="(default 1)")
+    parser.add_argument(
+        "--steps", type=positive, default=1, metavar="N", help="number of steps (default 1)"
+    )
     parser.add_argument(
         "--device", default="Cpu", help="Cpu, CpuAvx, CpuAvx2, CpuAvx512 or Neon (default Cpu)"
     )
     parser.add_argument(
-        "--strict", action="store_true", help="refuse what begins as zeros and is read first"
+        "--strict",
+        action="store_true",
+        help="refuse variables that begin as zeros and are read first",
     )
-    parser.add_argument("--trace", type=Path, metavar="FILE.json", help="where the events go")
     parser.add_argument(
-        "--perfetto", type=Path, metavar="FILE.json", help="where a trace for Perfetto goes"
+        "--trace", type=Path, metavar="FILE.json", help="write the events to this file"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE.html", help="a page to step through")
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE.json", help="write a trace for Perfetto"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE.html", help="write a page to step through"
+    )
     parser.set_defaults(command=_sim)
 
 

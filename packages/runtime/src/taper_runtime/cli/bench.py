@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="measure arithmetic and memory at every ISA level and number of threads",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE.json", help="where the machine's limits go"
+        "--output", type=Path, metavar="FILE.json", help="write the machine's limits to this file"
     )
     add_entry(parser)
     add_runs(parser, 100)
@@ -49,7 +49,7 @@ def _bench(args: argparse.Namespace) -> Result:
     if args.machine:
         return _bench_machine(args)
     if args.output:
-        raise InputError("--output: expected --machine beside it; it is where its limits go")
+        raise InputError("--output: expected --machine too, whose limits it writes to a file")
     return _bench_plan(args)
 
 

@@ -46,7 +46,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         "--machine",
         type=Path,
         metavar="FILE.json",
-        help="limits that `bench --machine --output` wrote; else they are measured, for a second",
+        help="limits that `bench --machine --output` wrote (default: measure them, for a second)",
     )
 
 

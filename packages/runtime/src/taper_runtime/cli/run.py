@@ -35,22 +35,24 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="an input; those left out take the plan's sample",
+        help="an input; for other inputs the plan's samples are used",
     )
     parser.add_argument(
         "--args",
         type=Path,
         metavar="FILE.npz",
-        help="all inputs, each under its name as --output spells it",
+        help="an archive of all inputs, each under its name as --output spells it",
     )
     parser.add_argument(
-        "--sample", action="store_true", help="the plan's sample inputs; refused if it has none"
+        "--sample",
+        action="store_true",
+        help="run on the plan's sample inputs; an error if it has none",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE.npz",
-        help="where the outputs go, each under its name as a URL would spell it",
+        help="write the outputs to an archive, each under its name as a URL would spell it",
     )
     add_sizes(parser)
     add_session_options(parser)
@@ -109,7 +111,7 @@ def read_inputs(assignments: Sequence[str]) -> dict[str, np.ndarray]:
         try:
             array = np.load(path, allow_pickle=False)
         except (ValueError, EOFError) as error:
-            raise InputError(f"--input {name}: {path} is no .npy array: {error}") from None
+            raise InputError(f"--input {name}: {path} is not a .npy array: {error}") from None
         if not isinstance(array, np.ndarray):
             array.close()
             raise InputError(f"--input {name}: {path}: expected a .npy array, got an archive")

@@ -45,10 +45,10 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 def add_entry(parser: argparse.ArgumentParser) -> None:
     """Add ``--model`` and ``--entry``."""
     parser.add_argument(
-        "--model", metavar="NAME", help="which plan of a file with several (default: model)"
+        "--model", metavar="NAME", help="the plan to take from a file with several (default: model)"
     )
     parser.add_argument(
-        "--entry", metavar="NAME", help="which entry of the plan (default: the default one)"
+        "--entry", metavar="NAME", help="the entry of the plan to use (default: the default one)"
     )
 
 
@@ -67,7 +67,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=0,
         metavar="N",
-        help="threads of a run (default: TAPER_NUM_THREADS, else the CPUs at hand)",
+        help="threads of a run (default: TAPER_NUM_THREADS, else the number of CPUs)",
     )
 
 
@@ -89,7 +89,7 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="a size that varies; those left out are as exported",
+        help="a size that varies; others have the values of the export",
     )
 
 
@@ -99,7 +99,7 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
         "--executor",
         default=DEFAULT_KIND,
         choices=[name for name in EXECUTORS if name != "delegate"],  # commands have no delegates
-        help="the interpreted one is for debugging",
+        help="the executor; the interpreted one is for debugging",
     )
 
 
@@ -119,10 +119,12 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
         "--packing",
         choices=PACKING,
         default=PACKING[0],
-        help="at_open packs plain weights in the formats that this CPU is fastest with",
+        help="at_open packs plain weights in the formats that are fastest on this CPU",
     )
     parser.add_argument(
-        "--seed", type=int, help="of the random numbers that the plan draws (default: the system's)"
+        "--seed",
+        type=int,
+        help="seed of the random numbers that the plan draws (default: from the system)",
     )
 
 
