@@ -57,7 +57,7 @@ def save(path, content):
     [
         (lambda path: None, "no such file"),
         (lambda path: path.mkdir(), "it is a folder"),
-        (lambda path: path.write_bytes(b"ONNX"), "it is no archive of torch's"),
+        (lambda path: path.write_bytes(b"ONNX"), "it is not an archive of torch"),
         (
             lambda path: save(path, Double().state_dict() | {"w": X}),
             "was written by torch.save: .* a state dict of 1 tensors, weights without a model",

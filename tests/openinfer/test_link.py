@@ -111,8 +111,8 @@ def test_a_constant_has_a_value(strict):
         f"p.oi:2:7: 'w_1': {NO_VALUE}none; do you mean 'w1'?",
         f"p.oi:2:20: 'far': {NO_VALUE}none",
         f"p.oi:2:30: 'bare': {NO_VALUE}tensor 'bare' without data",
-        f"p.oi:2:44: 'text': {NO_VALUE}metadata 'text', which is no number",
-        f"p.oi:2:55: 'list': {NO_VALUE}metadata 'list', which is no number",
+        f"p.oi:2:44: 'text': {NO_VALUE}metadata 'text', which is not a number",
+        f"p.oi:2:55: 'list': {NO_VALUE}metadata 'list', which is not a number",
         "p.oi:2:65: 'r': expected f32[], got f32[16] of tensor 'bare' in the file",
     ]
 

@@ -161,7 +161,9 @@ def _shards(path: str) -> dict[str, list[str] | None]:
     for name, shard in weights.items():
         # in the folder of the index
         if not isinstance(shard, str) or os.path.basename(shard) != shard or shard in ("", ".."):
-            raise ValueError(f"{shard!r} for {name!r}, which is no name of a file beside it")
+            raise ValueError(
+                f"{shard!r} for {name!r}, which is not the name of a file in the same folder"
+            )
         names = shards.setdefault(os.path.join(os.path.dirname(path), shard), [])
         assert names is not None
         names.append(name)

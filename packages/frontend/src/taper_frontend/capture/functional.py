@@ -93,8 +93,8 @@ def _refuse_gaps(write: Node) -> None:
         if size < step or not statically_known_true((length - size) % step == 0):
             raise CaptureError(
                 "decompose the program",
-                "it writes to a tensor through unfold, and torch forgets what lies in no window; "
-                "write to slices, or by index_copy",
+                "it writes to a tensor through unfold, and torch drops elements outside of its "
+                "windows; write to slices, or by index_copy",
                 "mutation",
                 source_line(write),
             )

@@ -86,8 +86,8 @@ def with_own_names(
         elif nodes[spec.arg.name].users:
             raise BatchError(
                 f"state {name!r}: expected a buffer that the module finds in itself, got one whose "
-                "memory it also reads through a view, or in an object that is no list, tuple, dict "
-                "or part of it; its dimensions cannot vary"
+                "memory it also reads through a view, or in an object other than a list, tuple, "
+                "dict or part of it; its dimensions cannot vary"
             )
         else:
             program.graph.erase_node(nodes[spec.arg.name])

@@ -161,7 +161,7 @@ def _locate_by_mask(
     """Convert a mask over some axes to the positions where it is set."""
     ((axis, mask), *more) = given.items()
     if more:
-        ctx.unsupported("expected a mask alone, got one beside other indices")
+        ctx.unsupported("expected a mask alone, got one with other indices")
     shape, behind = ctx.shape(x), axis + ctx.rank(mask)
     merged = (*shape[:axis], math.prod(shape[axis:behind]), *shape[behind:])
     places = places_of(ctx, mask, count(axis))

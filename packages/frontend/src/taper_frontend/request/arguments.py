@@ -95,7 +95,9 @@ def _check_file(path: str | os.PathLike[str]) -> None:
     if file.is_dir():
         raise ExportError(f"torch could not read {name}: it is a folder; {_EXPECTED}")
     if not zipfile.is_zipfile(file):
-        raise ExportError(f"torch could not read {name}: it is no archive of torch's; {_EXPECTED}")
+        raise ExportError(
+            f"torch could not read {name}: it is not an archive of torch; {_EXPECTED}"
+        )
     with zipfile.ZipFile(file) as archive:
         members = {member.partition("/")[2] for member in archive.namelist()}
     if "constants.pkl" in members and "data.pkl" in members:

@@ -158,8 +158,8 @@ def requested_shapes(
             return
         if not isinstance(leaf.value, torch.Tensor) and type(leaf.value) is not int:
             raise ExportError(
-                f"dynamic_shapes: {_spell(path)}: expected None for what is no tensor and no int, "
-                f"got {wanted}"
+                f"dynamic_shapes: {_spell(path)}: expected None for an argument that is "
+                f"neither a tensor nor an int, got {wanted}"
             )
         found[leaf.place] = wanted
 

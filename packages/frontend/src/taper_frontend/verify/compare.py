@@ -124,7 +124,7 @@ def describe(got: np.ndarray, want: np.ndarray, limit: float) -> str:
     got, want = readable(got), readable(want)
     if want.dtype.kind != "f" or got.dtype.kind != "f":
         return (
-            "expected the same numbers, but for the order of equals and what rests on it, got "
+            "expected the same numbers, except for the order of equal ones and its effects, got "
             f"{np.count_nonzero(got != want)} others of {want.size}"
         )
     error = difference(got, want)

@@ -96,7 +96,7 @@ def _check_constant(context: Context, linked: LinkedVariable, metadata: Value | 
         if tensor in context.model.tensors:
             got = f"tensor {shown(tensor)} without data"
         elif metadata is not None:
-            got = f"metadata {shown(tensor)}, which is no number"
+            got = f"metadata {shown(tensor)}, which is not a number"
         else:
             got = f"none{hint(tensor, [*context.model.tensors, *context.model.metadata])}"
         context.report(

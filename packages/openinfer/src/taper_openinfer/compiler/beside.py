@@ -38,7 +38,7 @@ class Beside:
             raise CannotLower("expected an await before the second yield")
         graph = lowering.program.graph
         if scope.graph is not lowering.graph:
-            raise CannotLower("a yield inside of what a run decides to run has no place in a plan")
+            raise CannotLower("a plan cannot have a yield inside a node of control flow")
         kept = [name for name, variable in graph.vars.items() if variable.kind == "persistent"]
         written: dict[str, None] = {}
         for name in (g.ENTRY, *self.blocks):

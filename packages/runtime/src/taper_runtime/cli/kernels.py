@@ -20,7 +20,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "list the kernels of an ISA level, and their variants"
     parser.add_argument("op", nargs="*", metavar="OP", help="ops to list (default: all)")
-    parser.add_argument("--isa", metavar="LEVEL", help="an ISA level (default: that of sessions)")
+    parser.add_argument(
+        "--isa", metavar="LEVEL", help="an ISA level (default: the one of sessions)"
+    )
     parser.set_defaults(command=_list)
 
 
@@ -64,7 +66,7 @@ def _record(kernel: Kernel) -> dict[str, Any]:
 def _lines(kernel: Kernel) -> list[str]:
     lines = [f"  {kernel.name}: {kernel.types}"]
     if kernel.needs:
-        here = "" if kernel.is_here else ", which this CPU has not"
+        here = "" if kernel.is_here else ", which this CPU does not have"
         lines.append(f"    needs {', '.join(kernel.needs)}{here}")
     if kernel.variants:
         lines.append(f"    variants {', '.join(_variant_text(each) for each in kernel.variants)}")

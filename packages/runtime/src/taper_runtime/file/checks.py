@@ -17,7 +17,9 @@ def check_object(
         fail(field, "expected an object", value)
     if value.keys() != keys and (wrong := (value.keys() - options) ^ keys):
         key = min(wrong)
-        problem = f"is no key of format version {FORMAT_VERSION}" if key in value else "is missing"
+        problem = (
+            f"is not a key of format version {FORMAT_VERSION}" if key in value else "is missing"
+        )
         raise PlanFormatError(f"{field}.{key}", problem)
     return value
 
@@ -42,5 +44,5 @@ def items_or_none(item: dict[str, Any], key: str) -> tuple[Any, ...]:
     """Return the items of an array; its key is left out if the array is empty."""
     value = items_of(item, key)
     if not value:
-        fail(f"plan.{key}", f"expected no {key} where there are none", item[key])
+        fail(f"plan.{key}", f"expected no key {key!r} for an empty array", item[key])
     return value

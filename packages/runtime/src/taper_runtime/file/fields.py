@@ -96,7 +96,7 @@ def _write_weight(spec: WeightSpec) -> dict[str, Any]:
 
 def _read_weights(item: Any, path: str) -> dict[str, WeightSpec]:
     if not _read_object(item, path):
-        fail(path, "expected no weights where there are none", item)
+        fail(path, "expected no key 'weights' for an empty object", item)
     return {name: _read_weight(name, weight) for name, weight in item.items()}
 
 

@@ -50,7 +50,7 @@ def model_names(document: Any) -> list[str]:
         return [DEFAULT_MODEL]
     if wrong := document.keys() ^ _KEYS:
         key = min(wrong)
-        problem = "is no key beside models" if key in document else "is missing"
+        problem = "is not a key of a file of several models" if key in document else "is missing"
         raise PlanFormatError(f"plan.{key}", problem)
     models = document["models"]
     if type(models) is not dict or not models:
