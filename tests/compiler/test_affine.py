@@ -1,4 +1,4 @@
-"""What is known of a tensor that counts also holds for every view of it."""
+"""The formula of a tensor of positions also holds for every view of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes keep the items of a batch apart: each op's samples, computed item by item."""
+"""Nodes that keep the items of a batch apart: each op's samples, computed item by item."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a region and the roles of attrs say lets permutations cross an op, its values unchanged."""
+"""Regions and roles of attrs let permutations cross an op without changing its values."""
 
 from __future__ import annotations
 

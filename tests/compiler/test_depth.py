@@ -1,4 +1,4 @@
-"""What a pass does for each node is the same in a deep graph as in a shallow one."""
+"""A pass does the same work for each node in a deep graph as in a shallow one."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Which ATen ops a node comes from, through the passes that make one of several."""
+"""ATen ops that a node comes from, also after passes that merge nodes."""
 
 from __future__ import annotations
 

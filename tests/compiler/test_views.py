@@ -1,4 +1,4 @@
-"""Which tensors are views, and which strides their readers take."""
+"""Tensors that are views, and the strides that their readers take."""
 
 import pytest
 

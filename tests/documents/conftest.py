@@ -1,3 +1,3 @@
-"""What timm needs of torchvision beside a CPU build of torch."""
+"""The part of torchvision that timm needs with a CPU build of torch."""
 
 import tools.zoo.newcomers  # noqa: F401, declares torchvision's ops

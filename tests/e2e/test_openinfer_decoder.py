@@ -1,4 +1,4 @@
-"""A decoder's layer as a program in the simulator, and as a plan: what torch gives."""
+"""A decoder's layer as a program in the simulator, and as a plan, against torch."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What a model checks of the sizes that values decide: proven at export, compared in each run."""
+"""Checks of a model on sizes that values decide: proven at export, or compared in each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that stay weights: a session computes of other values what an export of them has."""
+"""Replaceable weights: a session computes the constants that an export of new values has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What export says to things that it cannot export."""
+"""Errors of export for things that it cannot export."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a module keeps in plain attributes: state of the plan as buffers are, or a warning."""
+"""Plain attributes of a module: states of the plan, as buffers are, or a warning."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""Dimensions that vary: how they are asked for, what they are called, what becomes of them."""
+"""Dimensions that vary: how users ask for them, their names, their final ranges."""
 
 import numpy as np
 import pytest

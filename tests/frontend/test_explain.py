@@ -1,4 +1,4 @@
-"""What stands between a model and a plan, in words."""
+"""Reasons why a model does not become a plan, in words."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""An export asks each thing once: what it goes through from file to file stays short."""
+"""An export computes each fact once, so that its calls seldom go from file to file."""
 
 from tools.export_walk import mlp, walk
 

@@ -1,4 +1,4 @@
-"""What torch.cond, while_loop, scan and map are lowered to, and what is refused by name."""
+"""Lowering of torch.cond, while_loop, scan and map, and refusals by name."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What lowering refuses: everything at once, by op, reason and the user's line."""
+"""Refusals of lowering: all at once, by op, reason and the user's line."""
 
 from __future__ import annotations
 

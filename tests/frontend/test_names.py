@@ -1,4 +1,4 @@
-"""What the inputs and outputs of a plan are called."""
+"""Names of a plan's inputs and outputs."""
 
 import collections
 

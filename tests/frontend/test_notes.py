@@ -1,4 +1,4 @@
-"""What an export warns of, and what it does not."""
+"""Warnings of an export, and cases without a warning."""
 
 import pytest
 import torch

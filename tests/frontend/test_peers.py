@@ -1,4 +1,4 @@
-"""The measuring scripts: who is timed, what is said of the others, what becomes of the page."""
+"""The measuring scripts: the engines they time, notes on the others, the page they write."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Verification: what stops an export, what does not, and what the module is afterwards."""
+"""Verification: errors that stop an export, others that do not, the module afterwards."""
 
 from __future__ import annotations
 

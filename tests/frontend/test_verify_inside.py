@@ -1,4 +1,4 @@
-"""Verification of the values inside a plan: what it finds where outputs hide an error."""
+"""Verification of the values inside a plan: it finds errors that outputs hide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a linked program knows: sizes, tensors of the file, entries of prefix tables, settings."""
+"""Properties of a linked program: sizes, tensors, entries of prefix tables, settings."""
 
 from pathlib import Path
 

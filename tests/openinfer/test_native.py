@@ -1,4 +1,4 @@
-"""Stretches of ops as native plans: what numpy's evaluators give, at every ISA level."""
+"""Stretches of ops as native plans, against numpy's evaluators, at every ISA level."""
 
 from typing import Any, NamedTuple
 

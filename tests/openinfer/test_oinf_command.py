@@ -1,4 +1,4 @@
-"""``taper oinf``: what it prints, writes and converts."""
+"""``taper oinf``: its output, and the files that it writes and converts."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An open model: what it reads and when, its sizes and shapes."""
+"""An open model: when it reads which data, its sizes and shapes."""
 
 import threading
 

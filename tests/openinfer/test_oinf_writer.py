@@ -1,4 +1,4 @@
-"""What is written is what is read; equal models have equal bytes."""
+"""Reading a written model gives the same model; equal models have equal bytes."""
 
 import stat
 from dataclasses import dataclass, field

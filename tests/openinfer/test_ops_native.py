@@ -1,4 +1,4 @@
-"""What is said to be one of Taper's ops: compiled, it gives the same as numpy's evaluator."""
+"""Ops with a native Taper op: compiled, they give the same as numpy's evaluator."""
 
 import itertools
 

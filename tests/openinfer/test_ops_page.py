@@ -1,4 +1,4 @@
-"""docs/openinfer/ops.md says what the table of ops says."""
+"""docs/openinfer/ops.md agrees with the table of ops."""
 
 import re
 

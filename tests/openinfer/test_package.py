@@ -1,4 +1,4 @@
-"""The package: what it needs, and how it refuses wrong arguments."""
+"""The package: its dependencies, and errors for wrong arguments."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the executor and the kernels allocate: nothing in a run, and any of it may fail."""
+"""Allocations of the executor and the kernels: none in a run, and each may fail."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a stranger's file can make the command print and write."""
+"""Output and files of the command for a stranger's file."""
 
 import os
 import re

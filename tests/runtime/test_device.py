@@ -1,4 +1,4 @@
-"""Devices by name: what there is computes, what is absent is refused."""
+"""Devices by name: existing ones compute, others are refused."""
 
 import numpy as np
 import pytest

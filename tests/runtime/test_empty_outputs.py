@@ -1,4 +1,4 @@
-"""Nodes with nothing to compute: what is checked all the same, and that it costs nothing."""
+"""Nodes with nothing to compute: their inputs are still checked, at no cost."""
 
 import numpy as np
 import pytest

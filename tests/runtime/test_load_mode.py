@@ -1,4 +1,4 @@
-"""What becomes of a session when its file is changed under it."""
+"""A session whose file changes while it is open."""
 
 import os
 import signal

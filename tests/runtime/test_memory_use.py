@@ -1,4 +1,4 @@
-"""What memory a run needs: the executor's layout of the arena on marked memory, and its figures."""
+"""Memory of a run: the executor's layout of the arena on marked memory, and its figures."""
 
 from itertools import pairwise
 

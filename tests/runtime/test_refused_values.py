@@ -1,4 +1,4 @@
-"""What an op does not allow is an InputError that names node and value, whatever computes it."""
+"""A value that an op refuses is an InputError that names node and value, in every executor."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a session tells of its runs."""
+"""Statistics of a session's runs."""
 
 import numpy as np
 import pytest

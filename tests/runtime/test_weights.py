@@ -1,4 +1,4 @@
-"""The weights of a session: what can be asked of them, and what replaces them."""
+"""The weights of a session: queries, and replacing them."""
 
 import pickle
 import threading

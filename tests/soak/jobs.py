@@ -1,4 +1,4 @@
-"""What threads do at once, each answer known from a run alone."""
+"""Jobs that threads do at the same time; a run alone gives each expected answer."""
 
 from __future__ import annotations
 

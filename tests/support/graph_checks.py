@@ -1,4 +1,4 @@
-"""What the tests of passes do with graphs: random inputs, values before and after, structure."""
+"""Checks of graphs for the tests of passes: random inputs, values, structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenInfer's ops give, one element after the other, in Python's own integers and floats.
+"""Results of OpenInfer's ops, element by element, in Python's own integers and floats.
 
 Nothing here shares an expression with the package. Integers are exact and wrapped at the end.
 Floats are computed in float64 and rounded explicitly: to float32, in which small floats are

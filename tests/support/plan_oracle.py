@@ -1,4 +1,4 @@
-"""What a plan does to memory, found out by doing it: every byte carries the mark of its element."""
+"""Effects of a plan on memory, found by running it: every byte has the mark of its element."""
 
 import numpy as np
 

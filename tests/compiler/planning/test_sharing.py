@@ -1,4 +1,4 @@
-"""What shares memory, and what must not."""
+"""Tensors that share memory, and tensors that must not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""States that a plan writes in place, and what is left of them when a run fails."""
+"""States that a plan writes in place, and their values after a failed run."""
 
 import numpy as np
 import pytest

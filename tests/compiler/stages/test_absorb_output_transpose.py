@@ -1,4 +1,4 @@
-"""Attention writes its heads side by side if that is how alone they are read."""
+"""Attention writes its heads side by side if all readers read them so."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Constant borders become the padding of what slides over them."""
+"""Constant borders become the padding of the windows that slide over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches that are decided, loops of few steps, what blocks are given, what every step repeats."""
+"""Decided branches, loops of few steps, inputs of blocks, work that every step repeats."""
 
 import numpy as np
 import pytest

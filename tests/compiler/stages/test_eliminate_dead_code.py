@@ -1,4 +1,4 @@
-"""What no output needs goes; inputs stay."""
+"""Nodes that no output needs are removed; inputs stay."""
 
 from graph_checks import Builder, check_fires, check_keeps, floats
 from taper_frontend.compiler.stages import eliminate_dead_code

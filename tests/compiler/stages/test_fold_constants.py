@@ -1,4 +1,4 @@
-"""What no input decides is computed at export, unless the file would only grow."""
+"""Nodes that depend on no input are computed at export, unless the file would only grow."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What alone reads a product becomes its epilogue, if it has the product's type."""
+"""The only reader of a product becomes its epilogue, if it has the product's type."""
 
 import pytest
 

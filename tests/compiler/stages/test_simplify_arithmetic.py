@@ -1,4 +1,4 @@
-"""Each rule keeps the value; what looks alike but is not, stays."""
+"""Each rule keeps the value; similar nodes that are not equal stay."""
 
 import numpy as np
 import pytest
