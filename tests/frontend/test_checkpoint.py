@@ -165,9 +165,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     [
         ("{", "expected an index of safetensors files"),
         ("[]", "without an object 'weight_map'"),
-        ('{"weight_map": {"a": "../m.safetensors"}}', "no name of a file beside it"),
-        ('{"weight_map": {"a": ".."}}', "no name of a file beside it"),
-        ('{"weight_map": {"a": 3}}', "no name of a file beside it"),
+        ('{"weight_map": {"a": "../m.safetensors"}}', "not the name of a file in the same folder"),
+        ('{"weight_map": {"a": ".."}}', "not the name of a file in the same folder"),
+        ('{"weight_map": {"a": 3}}', "not the name of a file in the same folder"),
         ('{"weight_map": {"a": "gone.safetensors"}}', r"gone\.safetensors: expected a safetensors"),
     ],
 )
