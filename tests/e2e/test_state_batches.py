@@ -251,7 +251,6 @@ def exported(kind, rows=2):
         (example(kind, rows),),
         input_names=["input"],
         dynamic_axes={"input": {axis: "batch"}, **states},
-        verify="deep",
     )
 
 
