@@ -235,3 +235,13 @@ def test_all_of_several_readers_undo_it():
         settle, b.done(b.permute(b.op("RELU", total), LAST), b.permute(total, LAST))
     )
     assert moves(graph) == 1
+
+
+def test_it_is_undone_at_the_end_of_a_layer():
+    """A layer of a transformer has some thirty nodes between a residual sum and the last norm."""
+    b = Image()
+    x = total = b.op("ADD", b.first, b.input("y", 2, 6, 4, 5))
+    for _ in range(30):
+        x = b.op("RELU", x)
+    graph = check_fires(settle, b.done(b.permute(x, LAST), b.permute(total, LAST)))
+    assert moves(graph) == 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: The most tensors that are searched for readers that undo a permutation: a residual path leads
 #: through all layers of a model.
-_NEAR = 16
+_NEAR = 64
 
 
 def sink_permutations(graph: Graph) -> bool:
