@@ -363,7 +363,7 @@ class SessionOptions(_Options):
         "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, values.mode),
         "inter_op_num_threads": (0, values.threads),
     }
-    _without_effect = {  # noqa: RUF012
+    _without_effect = {  # noqa: RUF012 - a mapping that nobody changes
         "graph_optimization_level": WithoutEffect(
             "GraphOptimizationLevel",
             GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -495,7 +495,7 @@ class RunOptions(_Options):
         "log_severity_level": (-1, values.severity),
         "logid": ("", values.text),
     }
-    _without_effect = {  # noqa: RUF012
+    _without_effect = {  # noqa: RUF012 - a mapping that nobody changes
         "log_verbosity_level": WithoutEffect("int", 0, values.verbosity, _ONE_VERBOSE_LEVEL),
         "only_execute_path_to_fetches": WithoutEffect(
             "bool", False, values.flag, "a run computes the whole plan"
