@@ -94,6 +94,8 @@ def weight_cost(
 ) -> float:
     """Estimate the time of a node whose weight is read from DRAM: a run reads each weight once.
 
+    Products prefetch the next panels of a weight, so its traffic overlaps with arithmetic.
+
     Parameters
     ----------
     op, inputs, outputs, attrs, limits, extra
@@ -102,7 +104,7 @@ def weight_cost(
         Which of the inputs.
     """
     type_ = inputs[weight]
-    place = NEAR if type_ is None else Locality(waited=memory_ns(type_.nbytes))
+    place = NEAR if type_ is None else Locality(streamed=memory_ns(type_.nbytes))
     return cost(op, inputs, outputs, attrs, place, limits, extra)
 
 
