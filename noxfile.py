@@ -182,7 +182,7 @@ def cross(session: nox.Session) -> None:
     Those for Windows run under Wine (Debian: wine64), those for musl as they are; those for macOS
     are compiled and linked only.
     """
-    session.install("meson", "ninja", "ziglang")
+    session.install("meson", "ninja", "ziglang==0.17.1")
     systems = {"windows": ["windows"], "musl": ["musl"], "macos": ["macos-arm64", "macos-x86_64"]}
     wine = {"WINEPREFIX": str(ROOT / "build" / "wine"), "WINEDEBUG": "-all"}
     for system in session.posargs or systems:
