@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -143,6 +144,25 @@ def test_interpolation(mode):
     if mode.startswith("bi"):
         calls.append(lambda x: F.interpolate(x, (5, 20), mode=mode, antialias=True))
     check_lowering(lambda x: [call(x) for call in calls], X)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_interpolation_of_bytes(mode, channels):
+    """With the very bytes of torch, which rounds after each axis, by whole weights."""
+    x = torch.randint(0, 256, (2, channels, 30, 41), generator=torch.manual_seed(0))
+    x = x.to(torch.uint8)
+    sizes = [(60, 82), (7, 100), (224, 13), (30, 20), (1, 1)]
+    ways = [{}] if mode == "nearest" else [{}, {"align_corners": True}, {"antialias": True}]
+
+    def model(x):
+        return [F.interpolate(x, size, mode=mode, **way) for size in sizes for way in ways] + [
+            F.interpolate(x, scale_factor=(1.7, 0.6), mode=mode)
+        ]
+
+    graph = check_lowering(model, x)
+    for got, want in zip(evaluate_graph(graph, [x]), model(x), strict=True):
+        assert np.array_equal(got, want.numpy())
 
 
 def test_interpolation_of_one_axis():

@@ -328,6 +328,10 @@ def conv(**given):
     return WINDOW | {"dilation": [1]} | given
 
 
+def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
+    return {"mode": mode, "axes": axes, "sizes": sizes, "scales": scales}
+
+
 @pytest.mark.parametrize(
     ("op", "types", "message", "attrs"),
     [
@@ -409,20 +413,13 @@ def conv(**given):
         ),
         ("ADAPTIVE_AVG_POOL", [(1, 5, 2)], "one per spatial dim", {"sizes": [2, 2]}),
         ("ADAPTIVE_MAX_POOL", [(1, 0, 2)], "hold elements", {"sizes": [2]}),
-        ("RESAMPLE", [(2, 3)], "a mode of nearest", {"axis": 1, "size": 4, "mode": "area"}),
-        ("RESAMPLE", [(2, 3)], "at least 1", {"axis": 1, "size": 0, "mode": "linear"}),
-        (
-            "RESAMPLE",
-            [(2, 3)],
-            "a scale of 0 or from",
-            {"axis": 1, "size": 4, "mode": "linear", "scale": 1e-9},
-        ),
-        (
-            "RESAMPLE",
-            [(2, 3)],
-            "no align_corners",
-            {"axis": 1, "size": 4, "mode": "nearest", "align_corners": True},
-        ),
+        ("RESAMPLE", [(2, 3)], "a mode of nearest", _resample("area")),
+        ("RESAMPLE", [(2, 3)], "at least 1", _resample("linear", sizes=(0,))),
+        ("RESAMPLE", [(2, 3)], "a scale of 0 or from", _resample("linear", scales=(1e-9,))),
+        ("RESAMPLE", [(2, 3)], "one or two axes", _resample("linear", sizes=(4, 4))),
+        ("RESAMPLE", [(2, 3)], "one or two axes", _resample("linear", (), (), ())),
+        ("RESAMPLE", [(2, 3)], "axes that rise", _resample("linear", (1, 0), (4, 4), (0, 0))),
+        ("RESAMPLE", [(2, 3)], "no align_corners", _resample("nearest") | {"align_corners": True}),
         ("ATTENTION", [(2, 4, 8)] * 2 + [(2, 4)], "rank", {"scale": 1.0}),
         ("ATTENTION", [(2, 4, 8), (3, 4, 8), (3, 4, 8)], "expected q", {"scale": 1.0}),
         ("ATTENTION", [(2, 4, 8), (2, 4, 9), (2, 4, 8)], "expected q", {"scale": 1.0}),

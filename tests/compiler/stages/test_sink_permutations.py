@@ -10,6 +10,9 @@ from taper_frontend.compiler.stages import Group, fold_constants, remove_noops, 
 
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # what makes channels first of channels last, and back
 
+#: Of two axes, each with a size and a scale.
+RESAMPLE = {"axes": (2, 3), "sizes": (9, 9), "mode": "linear", "scales": (1.7, 1.8)}
+
 settle = Group(sink_permutations, remove_noops, fold_constants)
 
 
@@ -90,7 +93,8 @@ def test_cat(axis):
         ("FLIP", {"axes": (1, 2)}),
         ("SOFTMAX", {"axis": 1}),
         ("CUMSUM", {"axis": 2}),
-        ("RESAMPLE", {"axis": 3, "size": 7, "mode": "linear"}),
+        ("RESAMPLE", {"axes": (3,), "sizes": (7,), "mode": "linear", "scales": (0.0,)}),
+        ("RESAMPLE", RESAMPLE),
         ("MEAN", {"axes": (1, 3), "keepdim": True}),
     ],
 )
@@ -98,6 +102,13 @@ def test_attrs_name_the_axes_before(op, attrs):
     b = Image()
     graph = check_fires(settle, b.back(b.op(op, b.first, **attrs)))
     assert op_counts(graph) == {op: 1}
+
+
+def test_axes_with_values_of_their_own_keep_their_order():
+    b = Builder()
+    x = b.op("TRANSPOSE", b.input("x", 2, 6, 5, 5), axis0=2, axis1=3)
+    y = b.op("RESAMPLE", x, **RESAMPLE)
+    check_keeps(sink_permutations, b.done(b.op("TRANSPOSE", y, axis0=2, axis1=3)))
 
 
 @pytest.mark.parametrize("axes", [(1,), (2,), (2, 3), (0, 3), (0, 1, 2, 3)])

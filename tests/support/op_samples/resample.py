@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,35 +15,47 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import Shape
 
 
+def _attrs(mode: str, axes: Shape, sizes: Shape, scales: tuple[float, ...] = ()) -> dict[str, Any]:
+    scales = scales or (0.0,) * len(axes)
+    return {"axes": axes, "sizes": sizes, "mode": mode, "scales": scales}
+
+
 def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(15)
-    shapes: tuple[tuple[Shape, int, int], ...] = (
-        ((2, 5, 3, 20), 1, 10),
-        ((2, 5, 3, 20), 2, 7),
-        ((1, 9, 33), 1, 4),
-        ((3, 7), 1, 12),
-        ((3, 7), 1, 7),
-        ((6, 1, 2), 1, 3),
-        ((6, 4, 2), 1, 1),
-        ((0, 3, 2), 1, 5),
-        ((2, 31, 5), 1, 3),
+    shapes: tuple[tuple[Shape, Shape, Shape], ...] = (
+        ((2, 5, 3, 20), (1,), (10,)),
+        ((2, 5, 3, 20), (2,), (7,)),
+        ((1, 9, 33), (1,), (4,)),
+        ((3, 7), (1,), (12,)),
+        ((3, 7), (1,), (7,)),
+        ((6, 1, 2), (1,), (3,)),
+        ((6, 4, 2), (1,), (1,)),
+        ((0, 3, 2), (1,), (5,)),
+        ((2, 31, 5), (1,), (3,)),
+        ((2, 3, 9, 8), (2, 3), (18, 16)),
+        ((2, 3, 9, 40), (2, 3), (4, 13)),
+        ((1, 7, 5, 17), (1, 2), (15, 6)),
+        ((1, 6, 11, 3), (1, 2), (4, 25)),
+        ((5, 3, 6, 2), (0, 2), (8, 3)),
     )
     for mode in MODES:
-        for shape, axis, size in shapes:
+        for shape, axes, sizes in shapes:
             x = np.asarray(rng.standard_normal(shape), np.float32)
-            attrs = {"axis": axis, "size": size, "mode": mode}
-            yield Sample([x], attrs)
-            if size != shape[axis]:  # torch then ignores the scale in some modes, not in others
-                yield Sample([x], attrs | {"scale": 1.7})
+            ways = [_attrs(mode, axes, sizes)]
+            if sizes[0] != shape[axes[0]]:  # torch then ignores the scale in some modes
+                ways.append(_attrs(mode, axes, sizes, (1.7, 0.4)[: len(axes)]))
             if mode not in NEAREST:
-                yield Sample([x], attrs | {"align_corners": True})
+                ways.append(_attrs(mode, axes, sizes) | {"align_corners": True})
+            yield from (Sample([x], attrs) for attrs in ways)
+            whole = rng.integers(0, 256, shape).astype(np.uint8)
+            yield from (Sample([whole], attrs) for attrs in ways)
     special = np.array([[1, np.nan, 2, np.inf, 3, 4, -np.inf, 5]], np.float32)
     for mode in (*NEAREST, "linear"):
-        yield Sample([special], {"axis": 1, "size": 11, "mode": mode})
+        yield Sample([special], _attrs(mode, (1,), (11,)))
     wide = rng.standard_normal((2, 5))
-    yield Sample([wide], {"axis": 1, "size": 8, "mode": "cubic"}, native=False)
-    whole = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    yield Sample([whole], {"axis": 1, "size": 5, "mode": "nearest"}, native=False)
+    yield Sample([wide], _attrs("cubic", (1,), (8,)), native=False)
+    for dtype in (np.int16, np.int64, np.float64, np.bool_):
+        yield Sample([(wide > 0).astype(dtype)], _attrs("nearest", (0, 1), (3, 9)))
 
 
 SAMPLES = {

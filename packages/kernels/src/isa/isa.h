@@ -57,6 +57,7 @@ typedef struct taper_family {
 #define D_I64 (1u << TAPER_INT64)
 #define D_I32 (1u << TAPER_INT32)
 #define D_I8 (1u << TAPER_INT8)
+#define D_U8 (1u << TAPER_UINT8)
 #define D_BOOL (1u << TAPER_BOOL)
 #define D_INDEX (D_I64 | D_I32)
 #define D_ANY ((1u << TAPER_DTYPE_COUNT) - 1)

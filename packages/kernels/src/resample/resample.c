@@ -1,11 +1,15 @@
 /*
- * RESAMPLE in float32: x is [outer][n][inner], and an output line of `inner` elements is a weighted
- * sum of lines of x. Positions and weights are computed in float32, as in torch, once for the lines
- * of several outer indices.
+ * RESAMPLE: an output row is a weighted sum of rows of x, and an element of a row a weighted sum of
+ * elements of a row. Which ones, and with which weights, is in the call's table, see
+ * taper_runtime/ops/resample.py.
+ *
+ * Rows are [planes][rows][columns][pixel]. If columns are resampled first, the resampled rows of x
+ * that the next output row may need are kept in a ring. If rows are first, their sums are one row,
+ * whose columns are resampled next.
  */
-#include <math.h>
 #include <string.h>
 
+#include "common/bytes.h"
 #include "common/tensor.h"
 #include "isa/isa.h"
 #include "resample/kernels.inc"
@@ -14,221 +18,575 @@
 TAPER_DEFINE_ATTRS(resample)
 
 enum {
-    RESAMPLE_MAX_TAPS = 1 << 20, /* of an output element; a table of them fits scratch */
-    RESAMPLE_LANES = 8,          /* columns for which a tap costs one unit of a task */
-    RESAMPLE_LINE_COST = 8,      /* units for finding a line's taps */
+    RESAMPLE_HEAD = 6,         /* entries of the table before the indices: 3 for each axis */
+    RESAMPLE_ENTRIES = 16,     /* a tap's entries are a multiple of this */
+    RESAMPLE_SMALL_PIXEL = 16, /* with fewer elements, columns are elements */
+    RESAMPLE_RING = 1 << 15,   /* elements of the ring, if that is enough: half of L2 */
+    RESAMPLE_LANES = 8,        /* columns for which a tap costs one unit of a task */
+    RESAMPLE_ROW_COST = 4,     /* units of an output row, whatever its length */
+    RESAMPLE_BYTES = 32,       /* columns of bytes that are summed together */
 };
 
-/* How the position of an output element in x is computed. */
-typedef enum resample_filter { NEAREST, LINEAR, CUBIC } resample_filter;
+typedef enum resample_kind { RESAMPLE_FLOATS, RESAMPLE_WHOLE, RESAMPLE_COPIES } resample_kind;
+
+/* The part of the table for one axis: element index[k * entries + i] has a weight in output i. */
+typedef struct resample_axis {
+    int64_t taps; /* 0: the axis keeps its elements */
+    int64_t entries;
+    int64_t shift;    /* of whole weights */
+    int64_t at;       /* of index in the table; the weights come after it */
+    int64_t old, new; /* of rows: their numbers; of columns: those of entries */
+} resample_axis;
 
 struct resample_state {
-    int64_t outer, n, size, inner;
-    float step;  /* elements of x from one output element to the next */
-    float shift; /* the position of output element i is (i + shift) * step - back */
-    float back;
-    resample_filter filter;
-    bool antialias;
-    int64_t taps; /* the most an output element has */
-    int64_t lines_per_task;
+    resample_kind kind;
+    bool rows_first;
+    int64_t size; /* bytes of an element */
+    resample_axis rows, columns;
+    int64_t pixel;                   /* elements of a column */
+    int64_t together;                /* columns of which some pixel consists */
+    int64_t outer, mid;              /* planes are [outer][mid] */
+    int64_t x_row, y_row;            /* elements from one row to the next */
+    int64_t x_plane, y_plane;        /* elements from one of mid to the next */
+    int64_t block_rows, block;       /* of a task's output, in rows and in columns */
+    int64_t planes_per_task, groups; /* groups of so many planes */
 };
 
-/* The elements of x that make one output element: element index[i] has weight[i]. */
-typedef struct resample_taps {
-    int64_t count;
-    int64_t *index;
-    float *weight;
-} resample_taps;
+/* What the parts of a run share. */
+typedef struct resample_work {
+    const struct resample_state *s;
+    const int32_t *table;
+    const uint8_t **taken; /* [taps], the rows or pixels that are summed */
+    int32_t *weights;      /* [taps], of them; float32 or whole */
+    int32_t *low, *from;   /* [vectors], [taps][block]: see resample_begin_block */
+    bool is_near;          /* whether they are used */
+    uint8_t *rows;         /* the ring, or one row */
+} resample_work;
 
 /* ---- prepare ---- */
 
-static const struct {
-    const char *name;
-    resample_filter filter;
-    bool antialias, exact;
-} resample_modes[] = {
-    {"nearest", NEAREST, false, false},        {"nearest-exact", NEAREST, false, true},
-    {"linear", LINEAR, false, false},          {"cubic", CUBIC, false, false},
-    {"linear-antialias", LINEAR, true, false}, {"cubic-antialias", CUBIC, true, false}};
+static const char *const resample_modes[] = {"nearest", "nearest-exact",    "linear",
+                                             "cubic",   "linear-antialias", "cubic-antialias"};
 
-/* Returns how many elements on either side of a position have a weight. */
-static float resample_reach(const struct resample_state *state) {
-    return (state->filter == LINEAR ? 1.0f : 2.0f) * fmaxf(state->step, 1.0f);
+/* Takes an axis from the table's head; returns where the next one's part begins, or -1. */
+static int64_t resample_axis_of(resample_axis *axis, const taper_tensor *table, int64_t head,
+                                int64_t at, bool weighted) {
+    const int32_t *entries = table->data;
+    axis->taps = entries[head];
+    axis->entries = entries[head + 1];
+    axis->shift = entries[head + 2];
+    axis->at = at;
+    const int64_t end = at + axis->taps * axis->entries * (weighted ? 2 : 1);
+    if (axis->taps < 0 || axis->entries < 0 || axis->shift < 0 || axis->shift > 30 ||
+        end > table->shape[0])
+        return -1;
+    if (axis->taps == 0)
+        return end;
+    if (axis->entries < axis->new || axis->entries % RESAMPLE_ENTRIES != 0 ||
+        (!weighted && axis->taps != 1))
+        return -1;
+    for (int64_t i = 0; i < axis->taps * axis->entries; i++)
+        if (entries[at + i] < 0 || entries[at + i] >= axis->old)
+            return -1;
+    return end;
 }
 
-static taper_status f32_resample_prepare(const taper_call *call, taper_work *work) {
-    const struct resample_attrs *attrs = call->attrs;
-    struct resample_state *state = call->state;
-    const taper_tensor *x = &call->inputs[0], *y = call->output;
-    const int64_t axis = attrs->axis;
-    if (call->n_inputs != 1 || axis < 0 || axis >= x->rank || y->rank != x->rank ||
-        !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
-        !tensor_is(y, TAPER_FLOAT32, tensor_numel(y)))
-        return TAPER_UNSUPPORTED;
-    for (int32_t d = 0; d < x->rank; d++)
-        if (y->shape[d] != (d == axis ? attrs->size : x->shape[d]))
-            return TAPER_UNSUPPORTED;
-    *state = (struct resample_state){.outer = tensor_count(x, 0, axis),
-                                     .n = x->shape[axis],
-                                     .size = attrs->size,
-                                     .inner = tensor_count(x, axis + 1, x->rank)};
-    const int64_t n = state->n, size = state->size;
-    if (n < 1 || size < 1 || n > INT32_MAX || size > INT32_MAX)
-        return TAPER_UNSUPPORTED;
+/* Returns whether taking columns first costs more than rows first. */
+static bool resample_is_rows_first(const struct resample_state *s) {
+    const resample_axis *rows = &s->rows, *columns = &s->columns;
+    const int64_t across = columns->taps * (s->pixel > 1 ? 1 : 2);
+    const int64_t used = i64_min(rows->old, rows->new * rows->taps);
+    return used * columns->new * across + rows->new * columns->new * rows->taps >
+           rows->new * columns->old * rows->taps + rows->new * columns->new * across;
+}
 
+/* Returns how many places of taps of columns a block has, with those of its vectors. */
+static size_t resample_places(const struct resample_state *s) {
+    const bool are_found = s->columns.taps && s->pixel == 1 && s->size == sizeof(float);
+    return are_found ? (size_t)((s->columns.taps + 1) * s->block) : 0;
+}
+
+/* Splits the output into tasks: parts of a plane, or several planes. */
+static void resample_split(struct resample_state *s, taper_work *work) {
+    const resample_axis *rows = &s->rows, *columns = &s->columns;
+    const int64_t kept = s->rows_first ? 1 : i64_max(1, rows->taps);
+    s->block = columns->new;
+    if (columns->taps)
+        s->block = i64_ceil_div(i64_min(s->block, RESAMPLE_RING / (kept * s->pixel) + 1),
+                                RESAMPLE_ENTRIES) *
+                   RESAMPLE_ENTRIES;
+    const int64_t taps = i64_max(1, rows->taps) + columns->taps;
+    const int64_t cost = s->block * s->pixel * taps / RESAMPLE_LANES + RESAMPLE_ROW_COST;
+    const int64_t planes = s->outer * s->mid, per_task = rows_per_task(cost);
+    /* A task's first rows are those that it shares with the task before. */
+    s->block_rows = i64_min(rows->new, i64_max(per_task, 4 * rows->taps));
+    s->planes_per_task = i64_max(1, per_task / s->block_rows);
+    s->groups = i64_ceil_div(planes, s->planes_per_task);
+    work->tasks =
+        s->groups * i64_ceil_div(rows->new, s->block_rows) * i64_ceil_div(columns->new, s->block);
+    const int64_t row = s->rows_first ? columns->old * s->pixel : kept * s->block * s->pixel;
+    const int64_t most = i64_max(rows->taps, columns->taps);
+    work->scratch_bytes =
+        (size_t)(most * (sizeof(void *) + sizeof(int32_t)) + resample_places(s) * sizeof(int32_t)) +
+        (s->kind != RESAMPLE_COPIES ? (size_t)(row * s->size) : 0);
+}
+
+static taper_status resample_prepare(const taper_call *call, taper_work *work, resample_kind kind) {
+    const struct resample_attrs *attrs = call->attrs;
+    struct resample_state *s = call->state;
+    const taper_tensor *x = &call->inputs[0], *y = call->output, *table = call->table;
+    const int64_t count = attrs->axes.count;
+    if (call->n_inputs != 1 || y->rank != x->rank || count < 1 || count > 2 ||
+        attrs->sizes.count != count || !tensor_is(x, (taper_dtype)y->dtype, tensor_numel(x)) ||
+        !tensor_is(y, (taper_dtype)y->dtype, tensor_numel(y)))
+        return TAPER_UNSUPPORTED;
     size_t mode = 0;
     const size_t modes = sizeof resample_modes / sizeof resample_modes[0];
-    while (mode < modes && strcmp(attrs->mode, resample_modes[mode].name) != 0)
+    while (mode < modes && strcmp(attrs->mode, resample_modes[mode]) != 0)
         mode++;
-    if (mode == modes)
+    if (mode == modes || (kind == RESAMPLE_COPIES) != (mode < 2))
         return TAPER_UNSUPPORTED;
-    state->filter = resample_modes[mode].filter;
-    state->antialias = resample_modes[mode].antialias;
-    if (attrs->align_corners)
-        state->step = size > 1 ? (float)(n - 1) / (float)(size - 1) : 0;
-    else if (attrs->scale != 0)
-        state->step = (float)(1 / attrs->scale);
-    else
-        state->step = (float)n / (float)size;
-    if (!(state->step >= 0 && state->step <= (float)INT32_MAX))
+    const int64_t *axes = attrs->axes.data, last = axes[count - 1], first = axes[0];
+    if (first < 0 || last >= x->rank || (count == 2 && first >= last))
         return TAPER_UNSUPPORTED;
-    if (state->filter == NEAREST)
-        state->shift = resample_modes[mode].exact ? 0.5f : 0;
-    else if (state->antialias)
-        state->shift = 0.5f;
-    else if (!attrs->align_corners)
-        state->shift = state->back = 0.5f;
+    for (int32_t d = 0; d < x->rank; d++)
+        if (y->shape[d] != (d == last    ? attrs->sizes.data[count - 1]
+                            : d == first ? attrs->sizes.data[0]
+                                         : x->shape[d]))
+            return TAPER_UNSUPPORTED;
 
-    state->taps = state->filter == NEAREST ? 1 : state->filter == LINEAR ? 2 : 4;
-    if (state->antialias) {
-        const float width = 2 * resample_reach(state) + 3;
-        state->taps = width < (float)n ? (int64_t)width : n;
-    }
-    if (state->taps > RESAMPLE_MAX_TAPS)
+    *s = (struct resample_state){.kind = kind, .size = (int64_t)taper_dtype_size(x->dtype)};
+    work->tasks = 0;
+    work->scratch_bytes = 0;
+    if (tensor_numel(y) == 0)
+        return TAPER_OK;
+    if (tensor_numel(x) == 0 || !table || !tensor_is(table, TAPER_INT32, tensor_numel(table)) ||
+        table->rank != 1 || table->shape[0] < RESAMPLE_HEAD)
         return TAPER_UNSUPPORTED;
-    const int64_t lines = state->outer * size;
-    state->lines_per_task =
-        rows_per_task(state->inner * state->taps / RESAMPLE_LANES + RESAMPLE_LINE_COST);
-    work->tasks = tensor_numel(y) == 0 ? 0 : i64_ceil_div(lines, state->lines_per_task);
-    work->scratch_bytes = (size_t)state->taps * (sizeof(int64_t) + sizeof(float));
+    const int64_t inner = tensor_count(x, last + 1, x->rank);
+    const bool small = inner < RESAMPLE_SMALL_PIXEL;
+    s->outer = tensor_count(x, 0, first);
+    s->mid = count == 2 ? tensor_count(x, first + 1, last) : 1;
+    s->together = small ? inner : 1;
+    s->pixel = small ? 1 : inner;
+    s->rows.old = s->rows.new = 1;
+    s->columns.old = x->shape[last] * s->together;
+    s->columns.new = y->shape[last] * s->together;
+    if (count == 2) {
+        s->rows.old = x->shape[first];
+        s->rows.new = y->shape[first];
+    } else if (small) { /* each of outer is a row that keeps its place */
+        s->rows.old = s->rows.new = s->outer;
+        s->outer = 1;
+    } else {
+        s->rows = s->columns;
+        s->columns.old = s->columns.new = inner;
+        s->pixel = 1;
+    }
+    s->x_plane = s->columns.old * s->pixel;
+    s->y_plane = s->columns.new * s->pixel;
+    s->x_row = s->mid * s->x_plane;
+    s->y_row = s->mid * s->y_plane;
+    const bool weighted = kind != RESAMPLE_COPIES;
+    int64_t at = resample_axis_of(&s->rows, table, 0, RESAMPLE_HEAD, weighted);
+    if (at >= 0)
+        at = resample_axis_of(&s->columns, table, RESAMPLE_HEAD / 2, at, weighted);
+    if (at != table->shape[0] || (s->rows.taps > 0) != (count == 2 || !small) ||
+        (s->columns.taps > 0) != (count == 2 || small))
+        return TAPER_UNSUPPORTED;
+    s->rows_first = kind == RESAMPLE_FLOATS && count == 2 && resample_is_rows_first(s);
+    resample_split(s, work);
     return TAPER_OK;
 }
 
-/* ---- weights ---- */
-
-static float resample_linear(float x) { return fmaxf(1 - fabsf(x), 0); }
-
-/* Cubic convolution (Keys 1981) with parameter a. */
-static float resample_cubic(float x, float a) {
-    x = fabsf(x);
-    if (x <= 1)
-        return ((a + 2) * x - (a + 3)) * x * x + 1;
-    return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
+static taper_status f32_resample_prepare(const taper_call *call, taper_work *work) {
+    return resample_prepare(call, work, RESAMPLE_FLOATS);
+}
+static taper_status u8_resample_prepare(const taper_call *call, taper_work *work) {
+    return resample_prepare(call, work, RESAMPLE_WHOLE);
+}
+static taper_status any_resample_prepare(const taper_call *call, taper_work *work) {
+    return resample_prepare(call, work, RESAMPLE_COPIES);
 }
 
-/* Returns x as an integer in [low, high]. */
-static int64_t resample_clamp(float x, int64_t low, int64_t high) {
-    const float limit =
-        (float)INT32_MAX; /* sizes are below, so positions beyond are outside in any case */
-    const int64_t i = (int64_t)fminf(fmaxf(x, -limit), limit);
-    return i64_max(low, i64_min(i, high));
+/* ---- sums of rows ---- */
+
+V_INLINE vf resample_load(const float *p, int64_t n) {
+    return n < V_LEN ? v_load_n(p, n) : v_load(p);
+}
+V_INLINE void resample_store(float *p, vf a, int64_t n) {
+    if (n < V_LEN)
+        v_store_n(p, a, n);
+    else
+        v_store(p, a);
 }
 
-/* Computes the whole window of a filter, which is stretched by the step where the output is
- * smaller. */
-static void resample_window(const struct resample_state *state, float centre, resample_taps *taps) {
-    const float stretch = fmaxf(state->step, 1.0f), reach = resample_reach(state);
-    const int64_t first = resample_clamp(centre - reach + 0.5f, 0, state->n);
-    const int64_t last = resample_clamp(centre + reach + 0.5f, first, state->n);
-    float total = 0;
-    taps->count = i64_min(last - first, state->taps);
-    for (int64_t i = 0; i < taps->count; i++) {
-        const float distance = ((float)(first + i) - centre + 0.5f) / stretch;
-        taps->index[i] = first + i;
-        taps->weight[i] =
-            state->filter == LINEAR ? resample_linear(distance) : resample_cubic(distance, -0.5f);
-        total += taps->weight[i];
+V_INLINE void resample_sum_floats(float *y, const uint8_t *const *taken, const int32_t *weights,
+                                  const int64_t taps, int64_t n) {
+    const float *w = (const void *)weights;
+    for (int64_t i = 0; i < n; i += V_LEN) {
+        const int64_t lanes = n - i;
+        vf sum =
+            v_mul(v_set1(w[0]), resample_load((const float *)(const void *)taken[0] + i, lanes));
+        for (int64_t k = 1; k < taps; k++)
+            sum = v_fma(v_set1(w[k]),
+                        resample_load((const float *)(const void *)taken[k] + i, lanes), sum);
+        resample_store(y + i, sum, lanes);
     }
-    for (int64_t i = 0; i < taps->count && total != 0; i++)
-        taps->weight[i] /= total;
 }
 
-static void resample_taps_of(const struct resample_state *state, int64_t element,
-                             resample_taps *taps) {
-    const int64_t last = state->n - 1;
-    float at = ((float)element + state->shift) * state->step - state->back;
-    taps->count = state->taps;
-    if (state->filter == NEAREST) {
-        taps->index[0] = resample_clamp(floorf(at), 0, last);
-        taps->weight[0] = 1;
-    } else if (state->antialias) {
-        resample_window(state, at, taps);
+V_INLINE uint8_t resample_byte(int32_t sum, int64_t shift) {
+    sum >>= shift;
+    return (uint8_t)(sum < 0 ? 0 : sum > UINT8_MAX ? UINT8_MAX : sum);
+}
+
+V_INLINE void resample_sum_some(uint8_t *restrict y, const uint8_t *const *taken,
+                                const int32_t *weights, int64_t taps, int64_t shift, int64_t i,
+                                const int64_t n) {
+    int32_t sums[RESAMPLE_BYTES];
+    for (int64_t j = 0; j < n; j++)
+        sums[j] = 1 << shift >> 1;
+    for (int64_t k = 0; k < taps; k++) {
+        const uint8_t *restrict x = taken[k] + i;
+        const int32_t weight = weights[k];
+        for (int64_t j = 0; j < n; j++)
+            sums[j] += weight * x[j];
+    }
+    for (int64_t j = 0; j < n; j++)
+        y[i + j] = resample_byte(sums[j], shift);
+}
+
+/* y[0..n) = the sum of weights[k] * taken[k][0..n). */
+static void resample_sum(const resample_work *w, uint8_t *y, int64_t taps, int64_t shift,
+                         int64_t n) {
+    if (w->s->kind == RESAMPLE_WHOLE) {
+        int64_t i = 0;
+        for (; i + RESAMPLE_BYTES <= n; i += RESAMPLE_BYTES)
+            resample_sum_some(y, w->taken, w->weights, taps, shift, i, RESAMPLE_BYTES);
+        if (i < n)
+            resample_sum_some(y, w->taken, w->weights, taps, shift, i, n - i);
+    } else if (taps == 2) {
+        resample_sum_floats((float *)(void *)y, w->taken, w->weights, 2, n);
     } else {
-        if (state->filter == LINEAR)
-            at = fmaxf(at, 0);
-        const int64_t base = resample_clamp(floorf(at), INT32_MIN, last);
-        const float rest = fminf(fmaxf(at - (float)base, 0), 1);
-        for (int64_t i = 0; i < state->taps; i++) {
-            const int64_t offset = i + 1 - state->taps / 2;
-            const float distance = rest - (float)offset;
-            taps->index[i] = i64_max(0, i64_min(base + offset, last));
-            taps->weight[i] = state->filter == LINEAR ? resample_linear(distance)
-                                                      : resample_cubic(distance, -0.75f);
-        }
+        resample_sum_floats((float *)(void *)y, w->taken, w->weights, taps, n);
     }
+}
+
+/* ---- columns ---- */
+
+/* Lane i is p[index[i]]. */
+V_INLINE vf resample_gather(const float *p, vi index) {
+#if V_LEN == 8 && !defined(TAPER_EMULATED)
+    return _mm256_i32gather_ps(p, index, sizeof *p);
+#elif V_LEN == 16 && !defined(TAPER_EMULATED)
+    return _mm512_i32gather_ps(index, p, sizeof *p);
+#else
+    int32_t at[V_LEN];
+    float lanes[V_LEN];
+    vi_store(at, index);
+    for (int i = 0; i < V_LEN; i++)
+        lanes[i] = p[at[i]];
+    return v_load(lanes);
+#endif
+}
+
+/* A row of x whose pixels are one float, and where the taps of V_LEN columns lie in it. */
+typedef struct resample_line {
+    const float *x;
+    int64_t n, around; /* elements; how much lower than the first lane's a tap of another may be */
+    int64_t low;       /* the first element of the vector or the two that hold all taps */
+    int64_t vectors;   /* 1 or 2; 3: they lie further apart */
+} resample_line;
+
+V_INLINE resample_line resample_line_of(const resample_work *w, const float *x) {
+    return (resample_line){x, w->s->columns.old, w->s->together - 1, 0, 0};
+}
+
+/* first, last: the indices of the first tap of the first lane and of the last tap of the last. */
+V_INLINE void resample_find(resample_line *line, int64_t first, int64_t last) {
+    const int64_t low = first - line->around, span = last + line->around - low;
+    line->vectors = span < V_LEN ? 1 : span < 2 * V_LEN && line->n >= 2 * V_LEN ? 2 : 3;
+    line->low = i64_max(0, i64_min(low, line->n - line->vectors * V_LEN));
+}
+
+/* Lane i is x[at[i]]. */
+V_INLINE vf resample_take(const resample_line *line, vi at) {
+    const float *x = line->x + line->low;
+    if (line->vectors > 2)
+        return resample_gather(line->x, at);
+    const vi from = vi_sub(at, vi_set1((int32_t)line->low));
+    if (line->vectors == 1)
+        return v_permute(resample_load(x, line->n), from);
+    const vi lane = vi_and(from, vi_set1(V_LEN - 1));
+    return v_select(v_lt(v_from_int(from), v_set1(V_LEN)), v_permute(v_load(x), lane),
+                    v_permute(v_load(x + V_LEN), lane));
+}
+
+/* Prepares columns begin to end - 1 of a block, for all its rows: where the taps of each vector of
+ * columns lie, if they lie in one vector of x. */
+static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
+    const resample_axis *axis = &w->s->columns;
+    const int32_t *index = w->table + axis->at + begin;
+    resample_line line = resample_line_of(w, NULL);
+    w->is_near = line.n >= V_LEN;
+    for (int64_t c = 0; c < end - begin && w->is_near; c += V_LEN) {
+        resample_find(&line, index[c], index[(axis->taps - 1) * axis->entries + c + V_LEN - 1]);
+        w->is_near = line.vectors == 1;
+        w->low[c / V_LEN] = (int32_t)line.low;
+        for (int64_t k = 0; k < axis->taps; k++)
+            vi_store(w->from + k * w->s->block + c,
+                     vi_sub(vi_load(index + k * axis->entries + c), vi_set1((int32_t)line.low)));
+    }
+}
+
+/* Sums the taps of V_LEN columns at a time, for pixels of one float. */
+V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, int64_t begin,
+                              int64_t end, const int64_t taps) {
+    const int64_t entries = w->s->columns.entries, block = w->s->block;
+    const int32_t *const table = w->table + w->s->columns.at + begin;
+    const float *const weights = (const float *)(const void *)(table + taps * entries);
+    const int32_t *const low = w->low, *const from = w->from;
+    const bool is_near = w->is_near;
+    resample_line line = resample_line_of(w, x);
+    for (int64_t c = 0; c < end - begin; c += V_LEN) {
+        const int32_t *index = table + c;
+        const float *weight = weights + c;
+        vf vector = v_zero(), sum = vector;
+        if (is_near)
+            vector = v_load(x + low[c / V_LEN]);
+        else
+            resample_find(&line, index[0], index[(taps - 1) * entries + V_LEN - 1]);
+        for (int64_t k = 0; k < taps; k++) {
+            const vf taken = is_near ? v_permute(vector, vi_load(from + k * block + c))
+                                     : resample_take(&line, vi_load(index + k * entries));
+            sum = k == 0 ? v_mul(v_load(weight), taken)
+                         : v_fma(v_load(weight + k * entries), taken, sum);
+        }
+        resample_store(y + c, sum, end - begin - c);
+    }
+}
+
+static void resample_bytes(const resample_work *w, uint8_t *restrict y, const uint8_t *restrict x,
+                           int64_t begin, int64_t end) {
+    const resample_axis *axis = &w->s->columns;
+    const int64_t entries = axis->entries;
+    for (int64_t c = begin; c < end; c++) {
+        const int32_t *index = w->table + axis->at + c, *weight = index + axis->taps * entries;
+        int32_t sum = 1 << axis->shift >> 1;
+        for (int64_t k = 0; k < axis->taps; k++)
+            sum += weight[k * entries] * x[index[k * entries]];
+        y[c - begin] = resample_byte(sum, axis->shift);
+    }
+}
+
+V_INLINE void resample_copy_each(uint8_t *restrict y, const uint8_t *restrict x,
+                                 const int32_t *index, int64_t n, const size_t size) {
+    for (int64_t i = 0; i < n; i++)
+        memcpy(y + (size_t)i * size, x + (size_t)index[i] * size, size);
+}
+
+static void resample_copy_elements(const resample_work *w, uint8_t *y, const uint8_t *x,
+                                   int64_t begin, int64_t end) {
+    const int32_t *index = w->table + w->s->columns.at + begin;
+    switch (w->s->size) {
+    case 1:
+        resample_copy_each(y, x, index, end - begin, 1);
+        return;
+    case 2:
+        resample_copy_each(y, x, index, end - begin, 2);
+        return;
+    case 4:
+        resample_copy_each(y, x, index, end - begin, 4);
+        return;
+    default:
+        resample_copy_each(y, x, index, end - begin, 8);
+    }
+}
+
+static void resample_pixels(const resample_work *w, uint8_t *y, const uint8_t *x, int64_t begin,
+                            int64_t end) {
+    const struct resample_state *s = w->s;
+    const resample_axis *axis = &s->columns;
+    const int64_t bytes = s->pixel * s->size;
+    for (int64_t c = begin; c < end; c++, y += bytes) {
+        const int32_t *index = w->table + axis->at + c;
+        if (s->kind == RESAMPLE_COPIES) {
+            bytes_copy(y, x + *index * bytes, bytes);
+            continue;
+        }
+        for (int64_t k = 0; k < axis->taps; k++, index += axis->entries) {
+            w->taken[k] = x + *index * bytes;
+            w->weights[k] = index[axis->taps * axis->entries];
+        }
+        resample_sum(w, y, axis->taps, axis->shift, s->pixel);
+    }
+}
+
+/* Computes columns begin to end - 1 of a row; x is the whole row. */
+static void resample_columns(const resample_work *w, uint8_t *y, const uint8_t *x, int64_t begin,
+                             int64_t end) {
+    const struct resample_state *s = w->s;
+    const float *floats = (const float *)(const void *)x;
+    if (s->columns.taps == 0)
+        memcpy(y, x + begin * s->size, (size_t)((end - begin) * s->size));
+    else if (s->pixel > 1)
+        resample_pixels(w, y, x, begin, end);
+    else if (s->kind == RESAMPLE_COPIES)
+        resample_copy_elements(w, y, x, begin, end);
+    else if (s->kind == RESAMPLE_WHOLE)
+        resample_bytes(w, y, x, begin, end);
+    else if (s->columns.taps == 2)
+        resample_floats(w, (float *)(void *)y, floats, begin, end, 2);
+    else
+        resample_floats(w, (float *)(void *)y, floats, begin, end, s->columns.taps);
 }
 
 /* ---- run ---- */
 
-/* x: the lines of one outer index. */
-static void resample_line(const struct resample_state *state, const resample_taps *taps, float *y,
-                          const float *x) {
-    const int64_t inner = state->inner;
-    if (state->filter == NEAREST) {
-        memcpy(y, x + taps->index[0] * inner, (size_t)inner * sizeof *y);
-        return;
-    }
-    for (int64_t c = 0; c < inner; c += V_LEN) {
-        const int64_t lanes = i64_min(V_LEN, inner - c);
-        vf sum = v_zero();
-        for (int64_t i = 0; i < taps->count; i++) {
-            const float *from = x + taps->index[i] * inner + c;
-            const vf line = lanes < V_LEN ? v_load_n(from, lanes) : v_load(from);
-            sum = v_fma(v_set1(taps->weight[i]), line, sum);
+/* A part of a plane: rows first to last - 1, columns begin to end - 1. */
+typedef struct resample_tile {
+    int64_t first, last, begin, end;
+} resample_tile;
+
+/* Copies pixels of 4 bytes whose places resample_begin_block has found; rows[i] is the row of x. */
+static void resample_copy_near(const resample_work *w, float *y, const float *x,
+                               const int32_t *rows, const resample_tile *t) {
+    const int64_t n = t->end - t->begin, y_row = w->s->y_row, x_row = w->s->x_row;
+    const int32_t *const low = w->low, *const from = w->from;
+    int64_t before = -1;
+    for (int64_t row = t->first; row < t->last; row++, y += y_row) {
+        const int64_t taken = rows ? rows[row] : row;
+        const float *const line = x + taken * x_row;
+        int64_t c = 0;
+        if (taken == before) {
+            bytes_copy((uint8_t *)y, (const uint8_t *)(y - y_row), n * (int64_t)sizeof *y);
+            continue;
         }
-        if (lanes < V_LEN)
-            v_store_n(y + c, sum, lanes);
-        else
-            v_store(y + c, sum);
+        before = taken;
+        for (; c + V_LEN <= n; c += V_LEN)
+            v_store(y + c, v_permute(v_load(line + low[c / V_LEN]), vi_load(from + c)));
+        if (c < n)
+            v_store_n(y + c, v_permute(v_load(line + low[c / V_LEN]), vi_load(from + c)), n - c);
     }
 }
 
-static taper_status f32_resample_run(const taper_call *call, int64_t begin, int64_t end,
-                                     void *scratch) {
-    const struct resample_state *state = call->state;
-    const float *x = call->inputs[0].data;
-    float *y = call->output->data;
-    resample_taps taps = {.index = scratch};
-    taps.weight = (float *)(taps.index + state->taps);
-    const int64_t lines = state->outer * state->size;
-    const int64_t last = i64_min(end * state->lines_per_task, lines);
-    /* Lines are numbered [element][outer], so that the weights of an element serve all its lines.
-     */
-    int64_t element = -1;
-    for (int64_t line = begin * state->lines_per_task; line < last; line++) {
-        const int64_t outer = line % state->outer;
-        if (line / state->outer != element) {
-            element = line / state->outer;
-            resample_taps_of(state, element, &taps);
+/* Output rows that are copies of rows of x, but for their columns. */
+static void resample_rows_alone(const resample_work *w, uint8_t *y, const uint8_t *x,
+                                const resample_tile *t) {
+    const struct resample_state *s = w->s;
+    const int32_t *index = w->table + s->rows.at;
+    if (s->kind == RESAMPLE_COPIES && w->is_near) {
+        resample_copy_near(w, (float *)(void *)y, (const float *)(const void *)x,
+                           s->rows.taps ? index : NULL, t);
+        return;
+    }
+    const int64_t step = s->y_row * s->size, bytes = (t->end - t->begin) * s->pixel * s->size;
+    for (int64_t row = t->first; row < t->last; row++, y += step) {
+        if (s->rows.taps && row > t->first && index[row] == index[row - 1]) {
+            bytes_copy(y, y - step, bytes);
+            continue;
         }
-        resample_line(state, &taps, y + (outer * state->size + element) * state->inner,
-                      x + outer * state->n * state->inner);
+        const int64_t from = s->rows.taps ? index[row] : row;
+        resample_columns(w, y, x + from * s->x_row * s->size, t->begin, t->end);
+    }
+}
+
+static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *x,
+                             const resample_tile *t) {
+    const struct resample_state *s = w->s;
+    const resample_axis *rows = &s->rows, *columns = &s->columns;
+    if (rows->taps == 0 || s->kind == RESAMPLE_COPIES) {
+        resample_rows_alone(w, y, x, t);
+        return;
+    }
+    const int64_t x_row = s->x_row * s->size, unit = s->pixel * s->size;
+    const int64_t count = t->end - t->begin, bytes = count * unit;
+    /* The columns of x that a sum of its rows needs. */
+    int64_t low = t->begin, high = t->end;
+    if (columns->taps) {
+        const int32_t *index = w->table + columns->at;
+        const int64_t around = s->together - 1;
+        low = i64_max(0, index[t->begin] - around);
+        high = index[(columns->taps - 1) * columns->entries + t->end - 1] + around + 1;
+        high = i64_min(high, columns->old);
+    }
+    int64_t next = 0; /* the row of x after the last one in the ring */
+    for (int64_t row = t->first; row < t->last; row++, y += s->y_row * s->size) {
+        const int32_t *index = w->table + rows->at + row;
+        const int32_t *weight = index + rows->taps * rows->entries;
+        const bool ring = columns->taps && !s->rows_first;
+        for (int64_t k = 0; ring && k < rows->taps; k++) {
+            const int64_t from = index[k * rows->entries];
+            if (from < next)
+                continue;
+            next = from + 1;
+            resample_columns(w, w->rows + from % rows->taps * bytes, x + from * x_row, t->begin,
+                             t->end);
+        }
+        for (int64_t k = 0; k < rows->taps; k++) {
+            const int64_t from = index[k * rows->entries];
+            w->taken[k] =
+                ring ? w->rows + from % rows->taps * bytes : x + from * x_row + low * unit;
+            w->weights[k] = weight[k * rows->entries];
+        }
+        if (columns->taps && s->rows_first) {
+            resample_sum(w, w->rows + low * unit, rows->taps, rows->shift, (high - low) * s->pixel);
+            resample_columns(w, y, w->rows, t->begin, t->end);
+        } else {
+            resample_sum(w, y, rows->taps, rows->shift, count * s->pixel);
+        }
+    }
+}
+
+static taper_status resample_run(const taper_call *call, int64_t begin, int64_t end,
+                                 void *scratch) {
+    const struct resample_state *s = call->state;
+    if (begin == end)
+        return TAPER_OK;
+    const int64_t most = i64_max(s->rows.taps, s->columns.taps);
+    resample_work w = {.s = s, .table = call->table->data, .taken = scratch};
+    w.weights = (int32_t *)(w.taken + most);
+    w.low = w.weights + most;
+    w.from = w.low + s->block;
+    w.rows = (uint8_t *)(w.low + resample_places(s));
+    int64_t found = -1;
+    const int64_t blocks = i64_ceil_div(s->columns.new, s->block);
+    const int64_t planes = s->outer * s->mid;
+    const uint8_t *x = call->inputs[0].data;
+    uint8_t *y = call->output->data;
+    for (int64_t task = begin; task < end; task++) {
+        const int64_t part = task / s->groups, plane = task % s->groups * s->planes_per_task;
+        const int64_t row = part / blocks * s->block_rows, column = part % blocks * s->block;
+        const resample_tile tile = {row, i64_min(row + s->block_rows, s->rows.new), column,
+                                    i64_min(column + s->block, s->columns.new)};
+        if (column != found && resample_places(s))
+            resample_begin_block(&w, tile.begin, tile.end);
+        found = column;
+        for (int64_t p = plane; p < i64_min(plane + s->planes_per_task, planes); p++) {
+            const int64_t from = p / s->mid * s->rows.old * s->x_row + p % s->mid * s->x_plane;
+            const int64_t to = p / s->mid * s->rows.new * s->y_row + p % s->mid * s->y_plane +
+                               row * s->y_row + column * s->pixel;
+            resample_tile_of(&w, y + to * s->size, x + from * s->size, &tile);
+        }
     }
     return TAPER_OK;
 }
 
-static const taper_kernel resample_kernels[] = {
+static taper_status f32_resample_run(const taper_call *call, int64_t begin, int64_t end,
+                                     void *scratch) {
+    return resample_run(call, begin, end, scratch);
+}
+static taper_status u8_resample_run(const taper_call *call, int64_t begin, int64_t end,
+                                    void *scratch) {
+    return resample_run(call, begin, end, scratch);
+}
+static taper_status any_resample_run(const taper_call *call, int64_t begin, int64_t end,
+                                     void *scratch) {
+    return resample_run(call, begin, end, scratch);
+}
+
 #define TAPER_KERNEL_ROWS
+static const taper_kernel resample_kernels[] = {
 #include "resample/kernels.inc"
 };
 

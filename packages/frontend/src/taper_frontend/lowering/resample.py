@@ -46,7 +46,7 @@ def _smooth(mode: str) -> Handler:
 
 
 def _resample(ctx: Lowering, x: str, mode: str, scales: Sequence[Any], **attrs: bool) -> str:
-    """Resample one axis at a time.
+    """Resample all axes whose size or place changes, at most two at once: the last ones first.
 
     ``scales`` holds one factor per axis (overload ``default``) or one list of factors (``vec``). If
     one is missing or None, the sizes decide it.
@@ -54,13 +54,18 @@ def _resample(ctx: Lowering, x: str, mode: str, scales: Sequence[Any], **attrs: 
     factors = scales[0] if len(scales) == 1 and isinstance(scales[0], list | tuple) else scales
     n = ctx.rank(x) - 2
     given = [*factors, *[None] * n][:n]
+    changed: list[tuple[int, Any, float]] = []
     for axis, (factor, size) in enumerate(zip(given, ctx.output.shape[2:], strict=True), 2):
         old = ctx.shape(x)[axis]
         # torch's own kernels ignore the factor in this case
         by_sizes = {"linear": [old], "nearest": [old, 2 * old] if n == 2 else []}.get(mode, [])
         scale = 0.0 if factor is None or size in by_sizes else float(factor)
         if size != old or scale not in (0, 1):
-            x = ctx.emit("RESAMPLE", [x], axis=axis, size=size, mode=mode, scale=scale, **attrs)
+            changed.append((axis, size, scale))
+    while changed:
+        axes, sizes, places = zip(*changed[-2:], strict=True)
+        del changed[-2:]
+        x = ctx.emit("RESAMPLE", [x], axes=axes, sizes=sizes, mode=mode, scales=places, **attrs)
     return x
 
 

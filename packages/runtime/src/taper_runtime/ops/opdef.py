@@ -175,14 +175,15 @@ class Attr(NamedTuple):
         Whether its integers may be size expressions.
     role : str
         The meaning of its integers, if it concerns axes: "axis" for axes of the first input,
-        "shape" for the sizes of the output, "padding" for the padding before and after each axis
-        that windows slide along (:attr:`Window.padding`).
+        "each axis" for one value for each of these, in their order, "shape" for the sizes of the
+        output, "padding" for the padding before and after each axis that windows slide along
+        (:attr:`Window.padding`).
     """
 
     type: str
     default: Any = REQUIRED
     sized: bool = False
-    role: Literal["", "axis", "shape", "padding"] = ""
+    role: Literal["", "axis", "each axis", "shape", "padding"] = ""
 
     def accepts(self, value: Any) -> bool:
         """Return whether ``value`` is plain data of this attr's type."""

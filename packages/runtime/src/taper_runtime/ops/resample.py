@@ -1,15 +1,18 @@
-"""Define RESAMPLE: resize one dim by interpolation, as torch does."""
+"""Define RESAMPLE: resize one or two dims by interpolation, as torch does."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import largest
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import along
-from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axis, check_dtype, fail, replace
+from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axes, check_dtype, fail, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,22 +23,30 @@ _REACH = {"linear": 1, "cubic": 2, "linear-antialias": 1, "cubic-antialias": 2}
 MODES = (*NEAREST, *_REACH)
 #: The largest explicit scale, and the largest reciprocal of one.
 _MAX_SCALE = 2.0**20
+#: The most bits that weights of bytes are shifted by.
+_MOST_SHIFT = 22
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     (x,) = inputs
-    mode, size, scale = attrs["mode"], attrs["size"], attrs["scale"]
+    mode, sizes, scales = attrs["mode"], attrs["sizes"], attrs["scales"]
     if mode not in MODES:
         fail("RESAMPLE", f"a mode of {', '.join(MODES)}", repr(mode))
-    check_dtype("RESAMPLE", "x", x.dtype, COMPUTED if mode in NEAREST else FLOATS)
-    axis = check_axis("RESAMPLE", attrs["axis"], len(x.shape))
-    if x.shape[axis] < 1 or size < 1:
-        fail("RESAMPLE", "sizes of at least 1", [x.shape[axis], size])
-    if scale != 0 and not 1 / _MAX_SCALE <= scale <= _MAX_SCALE:
-        fail("RESAMPLE", f"a scale of 0 or from {1 / _MAX_SCALE} to {_MAX_SCALE}", scale)
+    check_dtype("RESAMPLE", "x", x.dtype, COMPUTED if mode in NEAREST else (*FLOATS, "uint8"))
+    axes = check_axes("RESAMPLE", attrs["axes"], len(x.shape))
+    if not len(axes) == len(sizes) == len(scales) or len(axes) not in (1, 2):
+        got = [list(axes), list(sizes), list(scales)]
+        fail("RESAMPLE", "one or two axes, and a size and a scale for each", got)
+    shape = x.shape
+    for axis, size, scale in zip(axes, sizes, scales, strict=True):
+        if x.shape[axis] < 1 or size < 1:
+            fail("RESAMPLE", "sizes of at least 1", [x.shape[axis], size])
+        if scale != 0 and not 1 / _MAX_SCALE <= scale <= _MAX_SCALE:
+            fail("RESAMPLE", f"a scale of 0 or from {1 / _MAX_SCALE} to {_MAX_SCALE}", scale)
+        shape = replace(shape, axis, size)
     if attrs["align_corners"] and mode in NEAREST:
         fail("RESAMPLE", "no align_corners with a nearest mode", True)
-    return TensorType(x.dtype, replace(x.shape, axis, size))
+    return TensorType(x.dtype, shape)
 
 
 def _linear(x: np.ndarray) -> np.ndarray:
@@ -50,30 +61,43 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
     return np.where(x <= 1, near, np.where(x < 2, far, x.dtype.type(0)))
 
 
-def _step(old: int, attrs: Attrs, real: Any) -> Any:
+class Axis(NamedTuple):
+    """How one axis is resampled: its sizes before and after, and the scale, or 0."""
+
+    old: int
+    new: int
+    scale: float
+
+
+def axes_of(shape: Sequence[int], attrs: Attrs) -> list[Axis]:
+    """Return how each of ``attrs["axes"]`` of a tensor of this shape is resampled."""
+    each = zip(attrs["axes"], attrs["sizes"], attrs["scales"], strict=True)
+    return [Axis(shape[axis], size, float(scale)) for axis, size, scale in each]
+
+
+def _step(axis: Axis, align_corners: bool, real: Any) -> Any:
     """Return the distance in x between output elements, in torch's precision."""
-    new = attrs["size"]
-    if attrs["align_corners"]:
+    old, new, scale = axis
+    if align_corners:
         return real(old - 1) / real(new - 1) if new > 1 else real(0)
-    return real(1 / attrs["scale"]) if attrs["scale"] else real(old) / real(new)
+    return real(1 / scale) if scale else real(old) / real(new)
 
 
-def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
+def taps(axis: Axis, mode: str, align_corners: bool, real: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return which elements of x each output element uses, and their weights, ``[size, taps]``.
 
     If an output element has fewer taps than others, the rest have index -1.
 
     Parameters
     ----------
-    old : int
-        Size of x along the axis.
-    attrs : mapping
+    axis : Axis
+    mode, align_corners
         The attrs of the op.
     real : type
         ``numpy.float32`` or ``numpy.float64``: the type in which positions are computed.
     """
-    mode, new = attrs["mode"], attrs["size"]
-    step = _step(old, attrs, real)
+    old, new, _ = axis
+    step = _step(axis, align_corners, real)
     outputs = np.arange(new).astype(real)
     if mode in NEAREST:
         at = np.floor((outputs + real(0.5 if mode == "nearest-exact" else 0)) * step)
@@ -92,7 +116,7 @@ def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
         weight = np.where(used, weight, real(0))
         total = weight.sum(1, keepdims=True)  # 0 if an explicit scale leads past the end
         return np.where(used, index, -1), weight / np.where(total == 0, real(1), total)
-    half = real(0 if attrs["align_corners"] else 0.5)
+    half = real(0 if align_corners else 0.5)
     at = (outputs + half) * step - half
     if mode == "linear":
         at = np.maximum(at, real(0))
@@ -104,53 +128,172 @@ def taps(old: int, attrs: Attrs, real: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(base[:, None] + offsets, 0, old - 1), weight
 
 
+def whole_taps(axis: Axis, mode: str, align_corners: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the taps of one axis of an image of bytes: indices, weights, and a shift.
+
+    An output element is the sum of its taps times their weights, plus ``2^(shift - 1)``, shifted
+    right by ``shift`` and clamped to a byte. Weights are the real ones times ``2^shift``, rounded;
+    the shift is the largest with which they fit 16 bits. So torch computes these images.
+    """
+    index, weight = taps(axis, mode, align_corners, np.float64)
+    for tap in range(index.shape[1] - 1, 0, -1):  # beyond an end, taps are one element's
+        same = (index[:, tap] == index[:, tap - 1]) & (index[:, tap] >= 0)
+        weight[:, tap - 1] += np.where(same, weight[:, tap], 0)
+        weight[:, tap] = np.where(same, 0, weight[:, tap])
+    shift, most = 0, float(weight.max())
+    while shift < _MOST_SHIFT and int(0.5 + most * 2 ** (shift + 1)) < 2**15:
+        shift += 1
+    scaled = weight * 2**shift
+    return index, np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int64), shift
+
+
+def _along(x: np.ndarray, at: int, index: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Sum the weighted taps of each output element along axis ``at``, in the weights' dtype."""
+    shape = (-1,) + (1,) * (x.ndim - at - 1)
+    result = np.zeros((), weight.dtype)
+    for tap in range(index.shape[1]):
+        part = np.take(x, index[:, tap], at).astype(weight.dtype)
+        part *= weight[:, tap].reshape(shape)
+        result = result + np.where(index[:, tap].reshape(shape) >= 0, part, 0)
+    return result
+
+
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    """Sum the weighted taps of each output element along the axis."""
+    """Resample the last axis, then the other one; in float64, but bytes are rounded between."""
     (x,) = inputs
-    axis = attrs["axis"]
-    nearest = attrs["mode"] in NEAREST
+    mode, align_corners = attrs["mode"], attrs["align_corners"]
+    nearest = mode in NEAREST
     real = np.float64 if x.dtype == np.float64 and not nearest else np.float32
-    index, weight = taps(x.shape[axis], attrs, real)
-    if nearest:
-        return np.asarray(np.take(x, index[:, 0], axis), order="C")
-    along = (-1,) + (1,) * (x.ndim - axis - 1)
-    result = np.zeros((), np.float64)
+    y = x
     with np.errstate(all="ignore"):
-        for tap in range(index.shape[1]):
-            part = np.take(x, index[:, tap], axis).astype(np.float64)
-            part *= weight[:, tap].reshape(along)
-            result = result + np.where(index[:, tap].reshape(along) >= 0, part, 0)
-        return np.asarray(result, x.dtype, order="C")
+        for at, axis in reversed([*zip(attrs["axes"], axes_of(x.shape, attrs), strict=True)]):
+            if nearest:
+                y = np.take(y, taps(axis, mode, False, np.float32)[0][:, 0], at)
+            elif x.dtype == np.uint8:
+                index, weight, shift = whole_taps(axis, mode, align_corners)
+                total = _along(y, at, index, weight)
+                y = np.clip((total + (1 << shift >> 1)) >> shift, 0, 255).astype(np.uint8)
+            else:
+                index, weight = taps(axis, mode, align_corners, real)
+                y = _along(y, at, index, weight.astype(np.float64))
+        return np.asarray(y, x.dtype, order="C")
+
+
+# -- the table of kernels --------------------------------------------------------------------------
+
+#: Pixels with fewer elements than this are resampled element by element: they fill no vector.
+_SMALL_PIXEL = 16
+#: The kernels read a vector of entries from any of the first ones on: a multiple of this.
+_ENTRIES = 16
+#: Tables in use. Nodes of the same sizes share one.
+_TABLES: WeakValueDictionary[tuple[Any, ...], np.ndarray] = WeakValueDictionary()
+
+
+def table(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
+    """Return the taps and their weights as kernels read them.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        int32. First for rows, then for columns: the number of taps, the number of entries of each
+        tap, and the shift of whole weights. An axis that is not resampled has no taps. Then for
+        rows, and after them for columns: the taps' indices ``[taps, entries]``, and unless the mode
+        is nearest their weights, as float32 bits or, for uint8, whole numbers. Columns are the last
+        of the axes, and rows the one before; a single axis with at least :data:`_SMALL_PIXEL`
+        elements behind it is rows. If fewer elements are behind columns, each of these has its own
+        entry, and indices count elements, not pixels. None for dtypes without kernels.
+    """
+    (x,) = inputs
+    mode, nearest = attrs["mode"], attrs["mode"] in NEAREST
+    if not nearest and x.dtype not in ("float32", "uint8"):
+        return None
+    axes = axes_of(x.shape, attrs)
+    inner = math.prod(x.shape[attrs["axes"][-1] + 1 :])
+    rows: Axis | None = axes[0] if len(axes) == 2 or inner >= _SMALL_PIXEL else None
+    columns: Axis | None = axes[-1] if len(axes) == 2 or rows is None else None
+    pixel = inner if columns is not None and inner < _SMALL_PIXEL else 1
+    whole = x.dtype == "uint8" and not nearest
+    key = (rows, columns, pixel, mode, attrs["align_corners"], whole)
+    found = _TABLES.get(key)
+    if found is not None:
+        return found
+    head, parts = [], []
+    for axis, size in ((rows, 1), (columns, pixel)):
+        if axis is None or size == 0:
+            head += [0, 0, 0]
+            continue
+        shift = 0
+        if whole:
+            index, weight, shift = whole_taps(axis, mode, attrs["align_corners"])
+        else:
+            index, weight = taps(axis, mode, attrs["align_corners"], np.float32)
+        index, weight = _filled(index, weight)
+        index = (index[..., None] * size + np.arange(size)).reshape(len(index), -1)
+        weight = np.repeat(weight, size, 1)
+        end = (0, 0), (0, -index.shape[1] % _ENTRIES)
+        index, weight = np.pad(index, end, "edge"), np.pad(weight, end, "edge")
+        head += [*index.shape, shift]
+        parts.append(index.astype(np.int32).ravel())
+        if not nearest:
+            bits = weight.astype(np.int32 if whole else np.float32)
+            parts.append(bits.view(np.int32).ravel())
+    made = _TABLES[key] = np.concatenate([np.array(head, np.int32), *parts])
+    return made
+
+
+def _filled(index: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``[taps, size]`` with as many taps for each output element.
+
+    A tap that is not used repeats the one before. It shares the weight of that one, so that it adds
+    nothing of its own, whatever the element is.
+    """
+    index, weight = index.T.copy(), weight.T.copy()
+    index[0] = np.maximum(index[0], 0)
+    for tap in range(1, len(index)):
+        free = index[tap] < 0
+        index[tap] = np.where(free, index[tap - 1], index[tap])
+        if weight.dtype.kind == "f":
+            half = weight[tap - 1] / 2
+            weight[tap - 1] = np.where(free, half, weight[tap - 1])
+            weight[tap] = np.where(free, half, weight[tap])
+    # Outputs beyond the end, if an explicit scale leads there, have no taps: the indices rise.
+    return np.maximum.accumulate(index, 1), weight
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    (x,) = inputs
+    nbytes = x.nbytes + output.nbytes
     if attrs["mode"] in NEAREST:
-        return Cost(0, 2 * output.nbytes)
-    flops = 2 * output.size * 2 * _REACH[attrs["mode"]]
-    if attrs["mode"].endswith("antialias"):
-        old, new = inputs[0].shape[attrs["axis"]], output.shape[attrs["axis"]]
-        flops *= largest(1, (old + new - 1) // new)
-    return Cost(flops, inputs[0].nbytes + output.nbytes)
+        return Cost(0, nbytes)
+    flops = 0
+    for axis in attrs["axes"]:
+        each = 2 * _REACH[attrs["mode"]]
+        if attrs["mode"].endswith("antialias"):
+            old, new = x.shape[axis], output.shape[axis]
+            each *= largest(1, (old + new - 1) // new)
+        flops += 2 * output.size * each
+    return Cost(flops, nbytes)
 
 
 RESAMPLE = OpDef(
     name="RESAMPLE",
-    doc="x with `size` elements along an axis, interpolated as in torch. A step in the output is 1 "
-    "/ scale in x, or the ratio of the sizes if scale is 0; with align_corners the first and "
-    "last elements keep their places. The antialias modes widen their window where the output "
-    "is smaller.",
+    doc="x with `sizes` elements along one or two axes, interpolated as in torch. A step in the "
+    "output is 1 / scale in x, or the ratio of the sizes if the axis's scale is 0; with "
+    "align_corners the first and last elements keep their places. The antialias modes widen their "
+    "window where the output is smaller. uint8 is rounded after each axis, the last one first.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
     attrs={
-        "axis": Attr("int", role="axis"),
-        "size": Attr("int", sized=True),
+        "axes": Attr("ints", role="axis"),
+        "sizes": Attr("ints", sized=True, role="each axis"),
         "mode": Attr("string"),
         "align_corners": Attr("bool", False),
-        "scale": Attr("float", 0.0),
+        "scales": Attr("scalars", role="each axis"),
     },
-    region=along("axis"),
+    region=along("axes"),
     cost=_cost,
+    table=table,
 )
 
 OPS = (RESAMPLE,)

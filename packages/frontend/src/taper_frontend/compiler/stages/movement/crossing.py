@@ -163,6 +163,8 @@ def _reordered(
     """Permute the inputs that follow, and check that all regions stay the same."""
     back = inverse(axes)
     renamed = _renamed(call.op, call.attrs, axes) if follows[0] else {}
+    if renamed is None:
+        return None
     attrs = {**call.attrs, **renamed}
     types = [
         t._replace(shape=permuted(padded(t.shape, len(axes)), back)) if t and moves else t
@@ -190,14 +192,24 @@ def _reordered(
     return Reordered(follows, renamed, result)
 
 
-def _renamed(op: OpDef, attrs: Attrs, axes: Axes) -> dict[str, Any]:
-    """Return the attrs with the axes of the tensor that is read instead."""
+def _renamed(op: OpDef, attrs: Attrs, axes: Axes) -> dict[str, Any] | None:
+    """Return the attrs with the axes of the tensor that is read instead.
+
+    Axes in a list rise. None if they would change places and other attrs hold a value for each.
+    """
     renamed: dict[str, Any] = {}
+    ordered = any(attr.role == "each axis" for attr in op.attrs.values())
     for name, attr in op.attrs.items():
-        if attr.role == "axis":
-            value = attrs[name]
-            one = isinstance(value, int)
-            renamed[name] = axes[value] if one else tuple(sorted(permuted(axes, value)))
+        if attr.role != "axis":
+            continue
+        value = attrs[name]
+        if isinstance(value, int):
+            renamed[name] = axes[value]
+            continue
+        moved = permuted(axes, value)
+        renamed[name] = tuple(sorted(moved))
+        if ordered and renamed[name] != tuple(moved):
+            return None
     return renamed
 
 
