@@ -38,6 +38,10 @@ ELEMENTWISE = {
     "FLOOR_DIV": torch.floor_divide,
     "TRUNC_DIV": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "LEAKY_RELU": lambda x, slope: torch.where(x > 0, x, x * slope),
+    "LEFT_SHIFT": torch.bitwise_left_shift,
+    "RIGHT_SHIFT": torch.bitwise_right_shift,
+    # torch's of the lowest integer is negative
+    "GCD": lambda a, b: torch.gcd(a, b).abs(),
     "ELU": lambda x, alpha: torch.where(x > 0, x, alpha * torch.expm1(x)),
 }
 
@@ -437,9 +441,6 @@ OTHERS = {
     "I0": lambda x, a: torch.i0(x),
     "HYPOT": lambda x, y, a: torch.hypot(x, y),
     "NEXTAFTER": lambda x, y, a: torch.nextafter(x.float(), y.float()).double(),
-    "LEFT_SHIFT": lambda x, y, a: x << y,
-    "RIGHT_SHIFT": lambda x, y, a: x >> y,
-    "GCD": lambda x, y, a: torch.gcd(x, y),
     "MATMUL": lambda *x: matmul(*x[:-1], attrs=x[-1]),
     "ATTENTION": lambda *x: attention(*x[:-1], attrs=x[-1]),
     "PACK": lambda x, a: x,

@@ -60,7 +60,6 @@ TORCH_DIFFERS = {
     "REMAINDER": (("denormal", "largest"), _EXACT),
     "FMOD": (("denormal", "largest"), _EXACT),
     "PROD": (("denormal",), _ORDER),
-    "GCD": (("largest",), "the divisor is positive; torch's of the lowest integer is negative"),
     "EMBEDDING_BAG": (("nan", "largest"), "the largest is NaN if one is; torch's if it is first"),
     "ATTENTION": (("nan", "infinity", "largest"), _EMPTY),
     **dict.fromkeys(

@@ -6,10 +6,15 @@ CHECK_ATTRS(cast)
 #define F32 TAPER_FLOAT32
 #define I64 TAPER_INT64
 #define I32 TAPER_INT32
+#define I16 TAPER_INT16
+#define I8 TAPER_INT8
+#define U8 TAPER_UINT8
 #define BOOL TAPER_BOOL
 
-static const int64_t int_specials[] = {
-    0, 1, -1, 2, -2, 3, 7, -7, 63, 64, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, INT64_MIN + 1};
+static const int64_t int_specials[] = {0,         1,         -1,        2,         -2,
+                                       3,         7,         -7,        63,        64,
+                                       INT8_MAX,  INT8_MIN,  UINT8_MAX, INT16_MAX, INT16_MIN,
+                                       INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, INT64_MIN + 1};
 
 /* ---- integers and booleans ---- */
 
@@ -17,14 +22,21 @@ typedef struct integer {
     int64_t low; /* the dtype's lowest value */
     taper_dtype dtype;
 } integer;
-static const integer integers[] = {{INT64_MIN, I64}, {INT32_MIN, I32}, {0, BOOL}};
+static const integer integers[] = {{INT64_MIN, I64}, {INT32_MIN, I32}, {INT16_MIN, I16},
+                                   {INT8_MIN, I8},   {0, U8},          {0, BOOL}};
 
 static int64_t wrap(const integer *t, uint64_t x) {
-    return t->dtype == I32 ? (int64_t)(int32_t)x : (int64_t)x;
+    return t->dtype == I32   ? (int64_t)(int32_t)x
+           : t->dtype == I16 ? (int64_t)(int16_t)x
+           : t->dtype == I8  ? (int64_t)(int8_t)x
+           : t->dtype == U8  ? (int64_t)(uint8_t)x
+                             : (int64_t)x;
 }
 static int64_t get(const taper_tensor *t, int64_t i) {
     return t->dtype == I64   ? ((const int64_t *)t->data)[i]
            : t->dtype == I32 ? ((const int32_t *)t->data)[i]
+           : t->dtype == I16 ? ((const int16_t *)t->data)[i]
+           : t->dtype == I8  ? ((const int8_t *)t->data)[i]
                              : ((const uint8_t *)t->data)[i];
 }
 static void set(const taper_tensor *t, int64_t i, int64_t x) {
@@ -32,6 +44,10 @@ static void set(const taper_tensor *t, int64_t i, int64_t x) {
         ((int64_t *)t->data)[i] = x;
     else if (t->dtype == I32)
         ((int32_t *)t->data)[i] = (int32_t)x;
+    else if (t->dtype == I16)
+        ((int16_t *)t->data)[i] = (int16_t)x;
+    else if (t->dtype == I8 || t->dtype == U8)
+        ((uint8_t *)t->data)[i] = (uint8_t)x;
     else
         ((uint8_t *)t->data)[i] = (uint8_t)(x & 1);
 }
@@ -45,7 +61,7 @@ static int64_t int_unary(const char *op, const integer *t, int64_t a) {
            : strcmp(op, "SQUARE") == 0      ? wrap(t, u * u)
            : strcmp(op, "LOGICAL_NOT") == 0 ? a == 0
            : t->dtype == BOOL               ? !a
-                                            : ~a;
+                                            : wrap(t, ~u);
 }
 
 static uint64_t halving_power(uint64_t a, int64_t b) {
@@ -59,6 +75,23 @@ static int64_t int_power(const integer *t, int64_t a, int64_t b) {
     return wrap(t, halving_power((uint64_t)a, b));
 }
 
+/* By the bits that are left: a shift by no place of a bit shifts all of them out. */
+static int64_t int_shift(const char *op, const integer *t, int64_t a, int64_t b) {
+    const int64_t bits = 8 * (int64_t)taper_dtype_size(t->dtype);
+    const bool left = strcmp(op, "LEFT_SHIFT") == 0;
+    int64_t x = a;
+    for (int64_t i = 0; i < (b < 0 || b > bits ? bits : b); i++)
+        x = left ? wrap(t, (uint64_t)x * 2) : (x - (x & 1)) / 2;
+    return x;
+}
+
+static int64_t int_divisor(const integer *t, int64_t a, int64_t b) {
+    uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;
+    for (uint64_t rest; y; x = y, y = rest)
+        rest = x % y;
+    return wrap(t, x);
+}
+
 static int64_t int_binary(const char *op, const integer *t, int64_t a, int64_t b) {
     const uint64_t u = (uint64_t)a, v = (uint64_t)b;
     const bool trap = b == 0 || b == -1;
@@ -69,6 +102,8 @@ static int64_t int_binary(const char *op, const integer *t, int64_t a, int64_t b
     return strcmp(op, "ADD") == 0           ? wrap(t, u + v)
            : strcmp(op, "SUB") == 0         ? wrap(t, u - v)
            : strcmp(op, "MUL") == 0         ? wrap(t, u * v)
+           : strstr(op, "_SHIFT")           ? int_shift(op, t, a, b)
+           : strcmp(op, "GCD") == 0         ? int_divisor(t, a, b)
            : strcmp(op, "TRUNC_DIV") == 0   ? quotient
            : strcmp(op, "FLOOR_DIV") == 0   ? quotient - down
            : strcmp(op, "FMOD") == 0        ? rem
@@ -94,21 +129,38 @@ static const struct int_ops {
     const char *name;
     bool unary, booleans, to_bool;
 } int_ops[] = {
-    {"NEG", true, false, false},         {"ABS", true, false, false},
-    {"SIGN", true, false, false},        {"RELU", true, false, false},
-    {"SQUARE", true, false, false},      {"LOGICAL_NOT", true, true, true},
-    {"BITWISE_NOT", true, true, false},  {"ADD", false, true, false},
-    {"SUB", false, false, false},        {"MUL", false, true, false},
-    {"TRUNC_DIV", false, false, false},  {"FLOOR_DIV", false, false, false},
-    {"FMOD", false, false, false},       {"REMAINDER", false, false, false},
-    {"POW", false, false, false},        {"MAXIMUM", false, true, false},
-    {"MINIMUM", false, true, false},     {"EQ", false, true, true},
-    {"NE", false, true, true},           {"LT", false, true, true},
-    {"LE", false, true, true},           {"GT", false, true, true},
-    {"GE", false, true, true},           {"LOGICAL_AND", false, true, true},
-    {"LOGICAL_OR", false, true, true},   {"LOGICAL_XOR", false, true, true},
-    {"BITWISE_AND", false, true, false}, {"BITWISE_OR", false, true, false},
+    {"NEG", true, false, false},
+    {"ABS", true, false, false},
+    {"SIGN", true, false, false},
+    {"RELU", true, false, false},
+    {"SQUARE", true, false, false},
+    {"LOGICAL_NOT", true, true, true},
+    {"BITWISE_NOT", true, true, false},
+    {"ADD", false, true, false},
+    {"SUB", false, false, false},
+    {"MUL", false, true, false},
+    {"TRUNC_DIV", false, false, false},
+    {"FLOOR_DIV", false, false, false},
+    {"FMOD", false, false, false},
+    {"REMAINDER", false, false, false},
+    {"POW", false, false, false},
+    {"MAXIMUM", false, true, false},
+    {"MINIMUM", false, true, false},
+    {"EQ", false, true, true},
+    {"NE", false, true, true},
+    {"LT", false, true, true},
+    {"LE", false, true, true},
+    {"GT", false, true, true},
+    {"GE", false, true, true},
+    {"LOGICAL_AND", false, true, true},
+    {"LOGICAL_OR", false, true, true},
+    {"LOGICAL_XOR", false, true, true},
+    {"BITWISE_AND", false, true, false},
+    {"BITWISE_OR", false, true, false},
     {"BITWISE_XOR", false, true, false},
+    {"LEFT_SHIFT", false, false, false},
+    {"RIGHT_SHIFT", false, false, false},
+    {"GCD", false, false, false},
 };
 
 static void check_int_op(const struct int_ops *op, const integer *t) {
@@ -128,7 +180,7 @@ static void check_int_op(const struct int_ops *op, const integer *t) {
               (long long)got, (long long)want);
     }
     for (int index = 0; index < 2 && !op->unary; index++) {
-        const int64_t scalar = t->dtype == BOOL ? index : 3 - 8 * index;
+        const int64_t scalar = t->dtype == BOOL ? index : t->low == 0 ? 3 : 3 - 8 * index;
         const struct division_attrs attrs = {{(double)scalar, scalar}, index, true};
         check_threads(op->name, NULL, x, 1, &y, &attrs);
         for (int64_t i = 0; i < N; i++) {
@@ -252,7 +304,7 @@ static void cast_matrix(void) {
 
 /* Every operand a vector, or one element standing for all. */
 static void where_operands(void) {
-    static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_INT64, TAPER_INT32, TAPER_BOOL};
+    static const taper_dtype dtypes[] = {TAPER_FLOAT32, I64, I32, I16, I8, U8, BOOL};
     for (size_t d = 0; d < COUNT(dtypes); d++)
         for (int one = 0; one < 8; one++) {
             const int64_t n = 1300;
@@ -264,7 +316,7 @@ static void where_operands(void) {
                     if (x[k].dtype == F32)
                         ((float *)x[k].data)[i] = (float)check_int(-9, 9);
                     else
-                        set(&x[k], i, check_int(-9, 9));
+                        set(&x[k], i, check_int(x[k].dtype == U8 ? 0 : -9, 9));
             }
             check_threads("WHERE", NULL, x, 3, &y, &no_scalar);
             for (int64_t i = 0; i < n; i++) {

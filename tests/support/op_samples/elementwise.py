@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from op_samples.sample import Sample
-from taper_runtime.ops.elementwise import DIVISIONS, MICROOPS, NATIVE
-from taper_runtime.ops.rules import (
-    FLOATS,
-    INTS,
-)
+from taper_runtime.ops.elementwise import DIVISIONS, MICROOPS
+from taper_runtime.ops.rules import FLOATS, INTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +33,6 @@ _RANGES = {
     "ATANH": (-0.9, 0.9),
     "POW": (0.1, 3.0),
 }
-
-_NATIVE_REALS = ("float32", "float64", "int64", "int32")
-#: The dtypes that kernels serve, of ops where it is not all of NATIVE.
-_SERVED = {"MAXIMUM": _NATIVE_REALS, "MINIMUM": _NATIVE_REALS}
 
 #: Shapes of the operands of one sample.
 _SHAPES: list[tuple[Shape, Shape, Shape]] = [
@@ -68,7 +61,7 @@ def _special_values(dtype: str) -> list[Any]:
     if dtype in FLOATS:
         return _SPECIAL_FLOATS
     limits = np.iinfo(dtype)
-    return [0, 1, -1, 2, 7, limits.min, limits.max]
+    return [0, 1, *(() if dtype == "uint8" else (-1,)), 2, 7, limits.min, limits.max]
 
 
 def _samples(op: str) -> Iterator[Sample]:
@@ -77,18 +70,17 @@ def _samples(op: str) -> Iterator[Sample]:
     conditions = 1 if micro.arity == 3 else 0
     for dtype in micro.dtypes:
         dtypes = ["bool"] * conditions + [dtype] * (micro.arity - conditions)
-        native = dtype in _SERVED.get(op, NATIVE)
-        for shapes in _SHAPES if dtype in NATIVE else _SHAPES[:1]:
+        for shapes in _SHAPES:
             arrays = [_values(rng, op, s, d) for s, d in zip(shapes, dtypes, strict=False)]
-            yield Sample(arrays, {}, native)
+            yield Sample(arrays)
             for index in range(micro.arity) if micro.arity > 1 else ():
                 scalar = _values(rng, op, (), dtypes[index]).item()
                 others = arrays[:index] + arrays[index + 1 :]
-                yield Sample(others, {"scalar": scalar, "scalar_index": index}, native)
-        if dtype in _NATIVE_REALS:
+                yield Sample(others, {"scalar": scalar, "scalar_index": index})
+        if dtype != "bool":
             pairs = itertools.product(_special_values(dtype), repeat=micro.arity - conditions)
             arrays = [np.array(column, dtype) for column in zip(*pairs, strict=True)]
-            yield Sample([np.arange(arrays[0].size) % 3 == 0] * conditions + arrays, {}, native)
+            yield Sample([np.arange(arrays[0].size) % 3 == 0] * conditions + arrays)
     if op in DIVISIONS:
         for dtype in micro.dtypes:
             yield from _samples_of_divisors(rng, op, dtype)
@@ -103,15 +95,15 @@ def _samples(op: str) -> Iterator[Sample]:
 
 def _samples_of_divisors(rng: np.random.Generator, op: str, dtype: str) -> Iterator[Sample]:
     """Yield divisions whose divisor is checked, and is not 0 but where nothing is divided."""
-    native, attrs = dtype in NATIVE, {"by_zero": False}
-    for first, second, _ in _SHAPES if dtype in NATIVE else _SHAPES[:1]:
+    attrs = {"by_zero": False}
+    for first, second, _ in _SHAPES:
         a, b = (_values(rng, op, shape, dtype) for shape in (first, second))
         b = np.where(b == 0, b.dtype.type(5), b)
         for dividend, divisor in ((a, b), (b, np.where(a == 0, a.dtype.type(1), a))):
-            yield Sample([dividend, divisor], attrs, native)
-        yield Sample([a], {**attrs, "scalar": 3, "scalar_index": 1}, native)
+            yield Sample([dividend, divisor], attrs)
+        yield Sample([a], {**attrs, "scalar": 3, "scalar_index": 1})
     nothing = [np.zeros((0, 2), dtype), np.zeros((1, 2), dtype)]
-    yield Sample(nothing, attrs, native)
+    yield Sample(nothing, attrs)
 
 
 SAMPLES = {op: partial(_samples, op) for op in MICROOPS}

@@ -158,7 +158,7 @@ static const char *division_op(const taper_microop *op) {
 static taper_status division_prepare(const taper_call *call, taper_work *work) {
     const struct division_attrs *attrs = call->attrs;
     const taper_microop *op = call->kernel->data;
-    const bool integers = op->result == I64 || op->result == I32;
+    const bool integers = op->result != F32 && op->result != F64;
     if (microop_refuses(op) != (integers && !attrs->by_zero))
         return TAPER_UNSUPPORTED;
     return prepare_one(call, work, op, attrs->scalar_index, attrs->scalar);

@@ -4,46 +4,104 @@
  */
 
 /* The output may be an operand: element i is read before it is written, so iterations stay
- * independent. GCC would unroll the few iterations after the last vector. */
+ * independent. */
 #if defined(__clang__)
 #define C_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
-#define C_INDEPENDENT _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
+#define C_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* One loop; A and B are the expressions of an operand at element i. */
-#define C_LOOP(R, T, A, B, expr)                                                                   \
-    C_INDEPENDENT                                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        const T a = A, b = B;                                                                      \
-        r[i] = (R)(expr);                                                                          \
+/* Loops are over whole blocks, so that compilers make one loop of vectors for each micro-op, and
+ * none for last elements. */
+enum { C_BLOCK = 64, C_WIDEST = 8 }; /* elements; bytes of one */
+
+/* Computes `count` blocks; from one block to the next, operand k is `step[k]` elements further. */
+typedef void (*c_blocks)(void *out, const void *const *in, const int64_t *step, int64_t count);
+
+/* Runs a micro-op on n elements: whole blocks in place, the others in a copy. An operand of step 0
+ * becomes a block of equal elements. */
+static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, const int8_t *sizes,
+                                            int32_t arity, void *out, const program_operand *in,
+                                            int64_t n) {
+    _Alignas(TAPER_ALIGNMENT) char copies[PROGRAM_MAX_ARITY][C_BLOCK * C_WIDEST];
+    _Alignas(TAPER_ALIGNMENT) char last[C_BLOCK * C_WIDEST];
+    const void *from[PROGRAM_MAX_ARITY];
+    int64_t step[PROGRAM_MAX_ARITY];
+    const int64_t whole = n / C_BLOCK, rest = n % C_BLOCK;
+    for (int32_t k = 0; k < arity; k++) {
+        step[k] = in[k].step * C_BLOCK;
+        from[k] = in[k].data;
+        if (step[k] == 0) {
+            memcpy(copies[k], in[k].data, (size_t)sizes[k]);
+            for (int64_t done = sizes[k]; done < C_BLOCK * sizes[k]; done *= 2)
+                memcpy(copies[k] + done, copies[k], (size_t)done);
+            from[k] = copies[k];
+        }
+    }
+    if (whole > 0)
+        blocks(out, from, step, whole);
+    if (rest > 0) {
+        for (int32_t k = 0; k < arity; k++)
+            if (step[k] != 0) {
+                memset(copies[k], 0, (size_t)(C_BLOCK * sizes[k]));
+                memcpy(copies[k], (const char *)in[k].data + whole * C_BLOCK * sizes[k],
+                       (size_t)(rest * sizes[k]));
+                from[k] = copies[k];
+            }
+        blocks(last, from, step, 1);
+        memcpy((char *)out + whole * C_BLOCK * out_size, last, (size_t)(rest * out_size));
+    }
+    return true;
+}
+
+#define C_RUN(name, R, arity, ...)                                                                 \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
+        static const int8_t sizes[] = {__VA_ARGS__};                                               \
+        return c_run(name##_blocks, sizeof(R), sizes, arity, out, in, n);                          \
     }
 
 #define C_UNARY(name, R, T, expr)                                                                  \
-    static bool name(void *out, const program_operand *in, int64_t n) {                            \
+    static void name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+                              int64_t count) {                                                     \
         R *r = out;                                                                                \
-        const T *pa = in[0].data;                                                                  \
-        C_INDEPENDENT                                                                              \
-        for (int64_t i = 0; i < n; i++) {                                                          \
+        const T *pa = in[0];                                                                       \
+        for (; count > 0; count--, r += C_BLOCK, pa += step[0])                                    \
+            C_INDEPENDENT                                                                          \
+        for (int i = 0; i < C_BLOCK; i++) {                                                        \
             const T a = pa[i];                                                                     \
             r[i] = (R)(expr);                                                                      \
         }                                                                                          \
-        return true;                                                                               \
-    }
+    }                                                                                              \
+    C_RUN(name, R, 1, sizeof(T))
 
 #define C_BINARY(name, R, T, expr)                                                                 \
-    static bool name(void *out, const program_operand *in, int64_t n) {                            \
+    static void name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+                              int64_t count) {                                                     \
         R *r = out;                                                                                \
-        const T *pa = in[0].data, *pb = in[1].data;                                                \
-        const T a_same = *pa, b_same = *pb;                                                        \
-        if (in[1].step == 0)                                                                       \
-            C_LOOP(R, T, pa[i], b_same, expr)                                                      \
-        else if (in[0].step == 0)                                                                  \
-            C_LOOP(R, T, a_same, pb[i], expr)                                                      \
-        else                                                                                       \
-            C_LOOP(R, T, pa[i], pb[i], expr)                                                       \
-        return true;                                                                               \
-    }
+        const T *pa = in[0], *pb = in[1];                                                          \
+        for (; count > 0; count--, r += C_BLOCK, pa += step[0], pb += step[1])                     \
+            C_INDEPENDENT                                                                          \
+        for (int i = 0; i < C_BLOCK; i++) {                                                        \
+            const T a = pa[i], b = pb[i];                                                          \
+            r[i] = (R)(expr);                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+    C_RUN(name, R, 2, sizeof(T), sizeof(T))
+
+#define C_WHERE(name, T)                                                                           \
+    static void name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+                              int64_t count) {                                                     \
+        T *r = out;                                                                                \
+        const uint8_t *pc = in[0];                                                                 \
+        const T *pa = in[1], *pb = in[2];                                                          \
+        for (; count > 0; count--, r += C_BLOCK, pc += step[0], pa += step[1], pb += step[2])      \
+            C_INDEPENDENT                                                                          \
+        for (int i = 0; i < C_BLOCK; i++) {                                                        \
+            const T a = pa[i], b = pb[i];                                                          \
+            r[i] = pc[i] ? a : b;                                                                  \
+        }                                                                                          \
+    }                                                                                              \
+    C_RUN(name, T, 3, sizeof(uint8_t), sizeof(T), sizeof(T))
 
 /* The same for expressions that call a function with loops or branches, such as those of the math
  * library: no compiler vectorises them, and Clang warns where it is asked to. */
@@ -70,77 +128,134 @@
         return true;                                                                               \
     }
 
-/* WHERE: one condition for all elements picks an operand; else four loops. */
-#define C_WHERE(name, T)                                                                           \
-    static bool name(void *out, const program_operand *in, int64_t n) {                            \
-        T *r = out;                                                                                \
-        const uint8_t *pc = in[0].data;                                                            \
-        const T *pa = in[1].data, *pb = in[2].data;                                                \
-        const T a_same = *pa, b_same = *pb;                                                        \
-        if (in[0].step == 0) {                                                                     \
-            const program_operand *picked = *pc ? &in[1] : &in[2];                                 \
-            const T *p = picked->data;                                                             \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                r[i] = p[i * picked->step];                                                        \
-        } else if (in[1].step == 0 && in[2].step == 0)                                             \
-            C_WHERE_LOOP(T, a_same, b_same)                                                        \
-        else if (in[1].step == 0)                                                                  \
-            C_WHERE_LOOP(T, a_same, pb[i])                                                         \
-        else if (in[2].step == 0)                                                                  \
-            C_WHERE_LOOP(T, pa[i], b_same)                                                         \
-        else                                                                                       \
-            C_WHERE_LOOP(T, pa[i], pb[i])                                                          \
-        return true;                                                                               \
-    }
-#define C_WHERE_LOOP(T, A, B)                                                                      \
-    C_INDEPENDENT                                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        const T a = A, b = B;                                                                      \
-        r[i] = pc[i] ? a : b;                                                                      \
-    }
-
 C_WHERE(f32_where, float)
 C_WHERE(f64_where, double)
 C_WHERE(i64_where, int64_t)
 C_WHERE(i32_where, int32_t)
+C_WHERE(i16_where, int16_t)
 C_WHERE(bool_where, uint8_t)
 
-/* ---- one body for both integer dtypes ---- */
+/* ---- one body for all integer dtypes ---- */
 
-/* Arithmetic is unsigned, so that it wraps, as the hardware's does. */
+/* Arithmetic is unsigned, so that it wraps, as the hardware's does; shifts are of W, the unsigned
+ * type that a shift of T is computed in. */
 #define U(x) ((uint64_t)(x))
-#define INT_UNARY(op, expr)                                                                        \
-    C_UNARY(i64_##op, int64_t, int64_t, expr)                                                      \
-    C_UNARY(i32_##op, int32_t, int32_t, expr)
-#define INT_BINARY(op, expr)                                                                       \
-    C_BINARY(i64_##op, int64_t, int64_t, expr)                                                     \
-    C_BINARY(i32_##op, int32_t, int32_t, expr)
+#define SIGNED_INTS(X, ...)                                                                        \
+    X(i64, int64_t, uint64_t, __VA_ARGS__)                                                         \
+    X(i32, int32_t, uint32_t, __VA_ARGS__)                                                         \
+    X(i16, int16_t, uint32_t, __VA_ARGS__)                                                         \
+    X(i8, int8_t, uint32_t, __VA_ARGS__)
+#define INTS(X, ...) SIGNED_INTS(X, __VA_ARGS__) X(u8, uint8_t, uint32_t, __VA_ARGS__)
+/* Without uint8, where the bits are those of int8 or of bool. */
+#define INT_UNARY(prefix, T, W, op, expr) C_UNARY(prefix##_##op, T, T, expr)
+#define INT_BINARY(prefix, T, W, op, expr) C_BINARY(prefix##_##op, T, T, expr)
 
-INT_UNARY(neg, U(0) - U(a))
-INT_UNARY(abs, a < 0 ? U(0) - U(a) : U(a))
-INT_UNARY(sign, (a > 0) - (a < 0))
-INT_UNARY(relu, a > 0 ? a : 0)
-INT_UNARY(square, U(a) * U(a))
-INT_UNARY(bitwise_not, ~a)
-INT_BINARY(add, U(a) + U(b))
-INT_BINARY(sub, U(a) - U(b))
-INT_BINARY(mul, U(a) * U(b))
-INT_BINARY(maximum, a > b ? a : b)
-INT_BINARY(minimum, a < b ? a : b)
-INT_BINARY(bitwise_and, a &b)
-INT_BINARY(bitwise_or, a | b)
-INT_BINARY(bitwise_xor, a ^ b)
+SIGNED_INTS(INT_UNARY, neg, U(0) - U(a))
+SIGNED_INTS(INT_UNARY, abs, a < 0 ? U(0) - U(a) : U(a))
+SIGNED_INTS(INT_UNARY, sign, (a > 0) - (a < 0))
+SIGNED_INTS(INT_UNARY, relu, a > 0 ? a : 0)
+SIGNED_INTS(INT_UNARY, square, U(a) * U(a))
+SIGNED_INTS(INT_UNARY, bitwise_not, ~a)
+SIGNED_INTS(INT_BINARY, add, U(a) + U(b))
+SIGNED_INTS(INT_BINARY, sub, U(a) - U(b))
+SIGNED_INTS(INT_BINARY, mul, U(a) * U(b))
+INTS(INT_BINARY, maximum, a > b ? a : b)
+INTS(INT_BINARY, minimum, a < b ? a : b)
+#define u8_neg i8_neg
+#define u8_abs u8_from_u8
+#define u8_sign bool_from_u8
+#define u8_relu u8_from_u8
+#define u8_square i8_square
+#define u8_bitwise_not i8_bitwise_not
+#define u8_add i8_add
+#define u8_sub i8_sub
+#define u8_mul i8_mul
+#define u8_where bool_where
+#define i8_where bool_where
 
-/* Division never traps: by zero it gives 0, and dividing the lowest integer by -1 wraps. */
-static inline int64_t int_div(int64_t a, int64_t b) {
+#define INT_BITWISE(X)                                                                             \
+    X(i64, int64_t)                                                                                \
+    X(i32, int32_t)                                                                                \
+    X(i16, int16_t)
+#define INT_AND(prefix, T) C_BINARY(prefix##_bitwise_and, T, T, a &b)
+#define INT_OR(prefix, T) C_BINARY(prefix##_bitwise_or, T, T, a | b)
+#define INT_XOR(prefix, T) C_BINARY(prefix##_bitwise_xor, T, T, a ^ b)
+INT_BITWISE(INT_AND)
+INT_BITWISE(INT_OR)
+INT_BITWISE(INT_XOR)
+#define i8_bitwise_and bool_bitwise_and
+#define i8_bitwise_or bool_bitwise_or
+#define i8_bitwise_xor bool_bitwise_xor
+#define u8_bitwise_and bool_bitwise_and
+#define u8_bitwise_or bool_bitwise_or
+#define u8_bitwise_xor bool_bitwise_xor
+
+/* Shifts by no place of a bit give what is left when all bits are shifted out. CPUs shift bytes and
+ * 16-bit integers by one number alone: by a bit of the number of places at a time. */
+#define INT_PLACES(T) (8 * sizeof(T))
+#define INT_LAST_BIT(T) (INT_PLACES(T) - ((T) - 1 < 0))
+#define INT_LEFT_SHIFT(prefix, T, W, op)                                                           \
+    C_BINARY(prefix##_##op, T, T, (W)b < INT_PLACES(T) ? (W)a << ((W)b & (INT_PLACES(T) - 1)) : 0)
+#define INT_RIGHT_SHIFT(prefix, T, W, op)                                                          \
+    C_BINARY(prefix##_##op, T, T, a >> ((W)b < INT_LAST_BIT(T) ? (W)b : INT_LAST_BIT(T)))
+#define SMALL_SHIFTS(prefix, T, N, out)                                                            \
+    static inline T prefix##_left_shift_of(T a, T b) {                                             \
+        a = (T)(b & 1 ? (N)a << 1 : a);                                                            \
+        a = (T)(b & 2 ? (N)a << 2 : a);                                                            \
+        a = (T)(b & 4 ? (N)a << 4 : a);                                                            \
+        if (sizeof(T) == 2)                                                                        \
+            a = (T)(b & 8 ? (N)a << 8 : a);                                                        \
+        return (N)b < INT_PLACES(T) ? a : 0;                                                       \
+    }                                                                                              \
+    static inline T prefix##_right_shift_of(T a, T b) {                                            \
+        const T left = (T)(out);                                                                   \
+        a = (T)(b & 1 ? a >> 1 : a);                                                               \
+        a = (T)(b & 2 ? a >> 2 : a);                                                               \
+        a = (T)(b & 4 ? a >> 4 : a);                                                               \
+        if (sizeof(T) == 2)                                                                        \
+            a = (T)(b & 8 ? a >> 8 : a);                                                           \
+        return (N)b < INT_PLACES(T) ? a : left;                                                    \
+    }                                                                                              \
+    C_BINARY(prefix##_left_shift, T, T, prefix##_left_shift_of(a, b))                              \
+    C_BINARY(prefix##_right_shift, T, T, prefix##_right_shift_of(a, b))
+INT_LEFT_SHIFT(i64, int64_t, uint64_t, left_shift)
+INT_LEFT_SHIFT(i32, int32_t, uint32_t, left_shift)
+INT_RIGHT_SHIFT(i64, int64_t, uint64_t, right_shift)
+INT_RIGHT_SHIFT(i32, int32_t, uint32_t, right_shift)
+SMALL_SHIFTS(i16, int16_t, uint16_t, a < 0 ? -1 : 0)
+SMALL_SHIFTS(i8, int8_t, uint8_t, a < 0 ? -1 : 0)
+SMALL_SHIFTS(u8, uint8_t, uint8_t, 0)
+
+/* The greatest common divisor, by Euclid's algorithm; that of the lowest integer may wrap. */
+static inline uint64_t int_gcd(int64_t a, int64_t b) {
+    uint64_t x = a < 0 ? U(0) - U(a) : U(a), y = b < 0 ? U(0) - U(b) : U(b);
+    while (y != 0) {
+        const uint64_t rest = (x | y) >> 32 ? x % y : (uint32_t)x % (uint32_t)y;
+        x = y;
+        y = rest;
+    }
+    return x;
+}
+#define INT_GCD(prefix, T, W, op) C_BINARY_CALL(prefix##_##op, T, T, int_gcd(a, b))
+INTS(INT_GCD, gcd)
+
+/* Division never traps: by zero it gives 0, and dividing the lowest integer by -1 wraps. The
+ * quotients of up to 32 bits are those of doubles, and of up to 16 bits those of floats: no whole
+ * number is as near to a fraction as their rounding. So compilers vectorise them. */
+static inline int64_t i64_quotient(int64_t a, int64_t b) {
     return b == 0 ? 0 : b == -1 ? (int64_t)(U(0) - U(a)) : a / b;
 }
-static inline int64_t int_rem(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
-/* Whether the quotient is negative and not whole, without a branch that random signs would miss. */
-static inline bool int_rounds_down(int64_t a, int64_t b) {
-    const int64_t rest = int_rem(a, b);
-    return (rest != 0) & ((rest ^ b) < 0);
+static inline int32_t i32_quotient(int32_t a, int32_t b) {
+    const bool trivial = (b == 0) | (b == -1);
+    const int32_t whole = (int32_t)((double)a / (double)(trivial ? 1 : b));
+    return b == 0 ? 0 : b == -1 ? (int32_t)(0 - (uint32_t)a) : whole;
 }
+static inline int32_t i16_quotient(int32_t a, int32_t b) {
+    const int32_t whole = (int32_t)((float)a / (float)(b == 0 ? 1 : b));
+    return b == 0 ? 0 : whole;
+}
+#define i8_quotient i16_quotient
+#define u8_quotient i16_quotient
 static inline int64_t int_pow(int64_t a, int64_t b) {
     if (b < 0) /* the exact result is a fraction but for these bases */
         return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
@@ -150,40 +265,33 @@ static inline int64_t int_pow(int64_t a, int64_t b) {
     return (int64_t)result;
 }
 
-/* The same, and `name`_nonzero, which refuses to divide by 0. The test costs nothing more: a
- * division that traps needs it in any case. */
-#define C_NONZERO_LOOP(T, A, expr)                                                                 \
-    C_INDEPENDENT                                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                              \
-        const T a = A, b = pb[i];                                                                  \
-        if (b == 0)                                                                                \
-            return false;                                                                          \
-        r[i] = (T)(expr);                                                                          \
+/* `expr` of the quotient q, the divisor d and the remainder m; and `name`_nonzero, which refuses to
+ * divide by 0. A quotient rounded down is less by 1 where it is negative and not whole. */
+#define INT_DIVISION(prefix, T, W, op, expr)                                                       \
+    static inline T prefix##_##op##_of(T a, T b) {                                                 \
+        const W q = (W)prefix##_quotient(a, b), d = (W)b, m = b == 0 ? 0 : (W)a - q * d;           \
+        const W down = (m != 0) & ((m ^ d) >> (8 * sizeof(W) - 1));                                \
+        (void)down;                                                                                \
+        return (T)(expr);                                                                          \
+    }                                                                                              \
+    C_BINARY(prefix##_##op, T, T, prefix##_##op##_of(a, b))                                        \
+    static bool prefix##_##op##_nonzero(void *out, const program_operand *in, int64_t n) {         \
+        return has_no_zero_##prefix(in[1].data, in[1].step ? n : 1) && prefix##_##op(out, in, n);  \
     }
-#define C_DIVISION(name, T, expr)                                                                  \
-    C_BINARY(name, T, T, expr)                                                                     \
-    static bool name##_nonzero(void *out, const program_operand *in, int64_t n) {                  \
-        T *r = out;                                                                                \
-        const T *pa = in[0].data, *pb = in[1].data;                                                \
-        const T a_same = *pa;                                                                      \
-        if (in[1].step == 0)                                                                       \
-            return *pb != 0 && name(out, in, n);                                                   \
-        if (in[0].step == 0)                                                                       \
-            C_NONZERO_LOOP(T, a_same, expr)                                                        \
-        else                                                                                       \
-            C_NONZERO_LOOP(T, pa[i], expr)                                                         \
-        return true;                                                                               \
+#define INT_HAS_NO_ZERO(prefix, T, W, ...)                                                         \
+    static bool has_no_zero_##prefix(const T *x, int64_t n) {                                      \
+        bool zero = false;                                                                         \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            zero |= x[i] == 0;                                                                     \
+        return !zero;                                                                              \
     }
-#define INT_DIVISION(op, expr)                                                                     \
-    C_DIVISION(i64_##op, int64_t, expr)                                                            \
-    C_DIVISION(i32_##op, int32_t, expr)
-
-INT_DIVISION(trunc_div, int_div(a, b))
-INT_DIVISION(floor_div, int_div(a, b) - int_rounds_down(a, b))
-INT_DIVISION(fmod, int_rem(a, b))
-INT_DIVISION(remainder, int_rem(a, b) + (b & -(int64_t)int_rounds_down(a, b)))
-C_BINARY_CALL(i64_pow, int64_t, int64_t, int_pow(a, b))
-C_BINARY_CALL(i32_pow, int32_t, int32_t, int_pow(a, b))
+INTS(INT_HAS_NO_ZERO, )
+INTS(INT_DIVISION, trunc_div, q)
+INTS(INT_DIVISION, floor_div, q - down)
+INTS(INT_DIVISION, fmod, m)
+INTS(INT_DIVISION, remainder, m + (d & -down))
+#define INT_POW(prefix, T, W, op) C_BINARY_CALL(prefix##_##op, T, T, int_pow(a, b))
+INTS(INT_POW, pow)
 
 /* ---- booleans ---- */
 
@@ -204,23 +312,42 @@ C_UNARY(f32_isinf, uint8_t, float, fabsf(a) > FLT_MAX)
 C_UNARY(f32_logical_not, uint8_t, float, a == 0)
 C_UNARY(i64_logical_not, uint8_t, int64_t, a == 0)
 C_UNARY(i32_logical_not, uint8_t, int32_t, a == 0)
+C_UNARY(i16_logical_not, uint8_t, int16_t, a == 0)
+#define i8_logical_not bool_logical_not
+#define u8_logical_not bool_logical_not
 
 #define COMPARISON(op, expr)                                                                       \
     C_BINARY(f32_##op, uint8_t, float, expr)                                                       \
     C_BINARY(f64_##op, uint8_t, double, expr)                                                      \
     C_BINARY(i64_##op, uint8_t, int64_t, expr)                                                     \
     C_BINARY(i32_##op, uint8_t, int32_t, expr)                                                     \
+    C_BINARY(i16_##op, uint8_t, int16_t, expr)                                                     \
     C_BINARY(bool_##op, uint8_t, uint8_t, expr)
+#define ORDER(op, expr) COMPARISON(op, expr) C_BINARY(i8_##op, uint8_t, int8_t, expr)
 
 COMPARISON(eq, a == b)
 COMPARISON(ne, a != b)
-COMPARISON(lt, a < b)
-COMPARISON(le, a <= b)
-COMPARISON(gt, a > b)
-COMPARISON(ge, a >= b)
+ORDER(lt, a < b)
+ORDER(le, a <= b)
+ORDER(gt, a > b)
+ORDER(ge, a >= b)
 COMPARISON(logical_and, (a != 0) & (b != 0))
 COMPARISON(logical_or, (a != 0) | (b != 0))
 COMPARISON(logical_xor, (a != 0) ^ (b != 0))
+#define i8_eq bool_eq
+#define i8_ne bool_ne
+#define i8_logical_and bool_logical_and
+#define i8_logical_or bool_logical_or
+#define i8_logical_xor bool_logical_xor
+#define u8_eq bool_eq
+#define u8_ne bool_ne
+#define u8_lt bool_lt
+#define u8_le bool_le
+#define u8_gt bool_gt
+#define u8_ge bool_ge
+#define u8_logical_and bool_logical_and
+#define u8_logical_or bool_logical_or
+#define u8_logical_xor bool_logical_xor
 
 /* ---- conversions ---- */
 

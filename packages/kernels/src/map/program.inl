@@ -169,6 +169,11 @@ static int scalar_slot(taper_program *p, taper_scalar scalar, int dtype) {
     case I32:
         typed.i32 = (int32_t)scalar.i;
         break;
+    case I16: /* the lowest bytes are those of a narrower integer */
+    case I8:
+    case U8:
+        typed.i64 = scalar.i;
+        break;
     default:
         typed.boolean = scalar.f != 0.0 || scalar.i != 0;
         break;

@@ -8,6 +8,7 @@ from taper_frontend.lowering.complex_parts import real
 from taper_frontend.lowering.handlers import HANDLERS, lowers
 from taper_frontend.lowering.representation import is_complex
 from taper_runtime.ops.elementwise import MICROOPS
+from taper_runtime.ops.rules import COMPUTED
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand
@@ -21,17 +22,28 @@ _PREDICATES = {"isnan": "ISNAN", "isinf": "ISINF"}
 
 #: For each ATen overload of a binary op, the op; it is computed in the dtype of the result.
 _BINARY = {
+    "__lshift__.Scalar": "LEFT_SHIFT",
+    "__lshift__.Tensor": "LEFT_SHIFT",
+    "__rshift__.Scalar": "RIGHT_SHIFT",
+    "__rshift__.Tensor": "RIGHT_SHIFT",
     "atan2.default": "ATAN2",
     "bitwise_and.Scalar": "BITWISE_AND",
     "bitwise_and.Tensor": "BITWISE_AND",
+    "bitwise_left_shift.Scalar_Tensor": "LEFT_SHIFT",
+    "bitwise_left_shift.Tensor": "LEFT_SHIFT",
+    "bitwise_left_shift.Tensor_Scalar": "LEFT_SHIFT",
     "bitwise_or.Scalar": "BITWISE_OR",
     "bitwise_or.Tensor": "BITWISE_OR",
+    "bitwise_right_shift.Scalar_Tensor": "RIGHT_SHIFT",
+    "bitwise_right_shift.Tensor": "RIGHT_SHIFT",
+    "bitwise_right_shift.Tensor_Scalar": "RIGHT_SHIFT",
     "bitwise_xor.Scalar": "BITWISE_XOR",
     "bitwise_xor.Tensor": "BITWISE_XOR",
     "div.Scalar": "DIV",
     "div.Tensor": "DIV",
     "fmod.Scalar": "FMOD",
     "fmod.Tensor": "FMOD",
+    "gcd.default": "GCD",
     "maximum.default": "MAXIMUM",
     "minimum.default": "MINIMUM",
     "mul.Scalar": "MUL",
@@ -80,7 +92,12 @@ def _comparison(op: str) -> Handler:
 
 
 def _logical(op: str) -> Handler:
-    return lambda ctx, *operands: ctx.apply(op, *operands, dtype="bool")
+    def logical(ctx: Lowering, *operands: str) -> str:
+        dtypes = {ctx.dtype(x) for x in operands}
+        alike = len(dtypes) == 1 and dtypes <= set(COMPUTED)
+        return ctx.apply(op, *operands, dtype=dtypes.pop() if alike else "bool")
+
+    return logical
 
 
 for _aten, _op in _ROUNDING.items():

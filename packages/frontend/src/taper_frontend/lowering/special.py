@@ -13,19 +13,8 @@ if TYPE_CHECKING:
 
 #: For each ATen overload, the op; it is computed in the dtype of the result.
 _SPECIAL = {
-    "__lshift__.Scalar": "LEFT_SHIFT",
-    "__lshift__.Tensor": "LEFT_SHIFT",
-    "__rshift__.Scalar": "RIGHT_SHIFT",
-    "__rshift__.Tensor": "RIGHT_SHIFT",
-    "bitwise_left_shift.Scalar_Tensor": "LEFT_SHIFT",
-    "bitwise_left_shift.Tensor": "LEFT_SHIFT",
-    "bitwise_left_shift.Tensor_Scalar": "LEFT_SHIFT",
-    "bitwise_right_shift.Scalar_Tensor": "RIGHT_SHIFT",
-    "bitwise_right_shift.Tensor": "RIGHT_SHIFT",
-    "bitwise_right_shift.Tensor_Scalar": "RIGHT_SHIFT",
     "digamma.default": "DIGAMMA",
     "erfinv.default": "ERFINV",
-    "gcd.default": "GCD",
     "hypot.default": "HYPOT",
     "i0.default": "I0",
     "lgamma.default": "LGAMMA",

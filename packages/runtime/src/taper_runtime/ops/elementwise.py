@@ -35,8 +35,6 @@ from taper_runtime.ops.rules import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-#: The dtypes that native micro-ops support.
-NATIVE = ("float32", "float64", "int64", "int32", "bool")
 _BITS = (*INTS, "bool")
 
 
@@ -174,6 +172,14 @@ MICROOPS: dict[str, MicroOp] = {
     "BITWISE_AND": MicroOp(np.bitwise_and, 2, _BITS, "a & b", commutes=True),
     "BITWISE_OR": MicroOp(np.bitwise_or, 2, _BITS, "a | b", commutes=True),
     "BITWISE_XOR": MicroOp(np.bitwise_xor, 2, _BITS, "a ^ b", commutes=True),
+    "LEFT_SHIFT": MicroOp(functions.left_shift, 2, INTS, "a * 2^b; 0 where b is no place of a bit"),
+    "RIGHT_SHIFT": MicroOp(
+        functions.right_shift,
+        2,
+        INTS,
+        "a / 2^b rounded down; -1 or 0 where b is no place of a bit",
+    ),
+    "GCD": MicroOp(np.gcd, 2, INTS, "greatest common divisor", commutes=True),
     "WHERE": MicroOp(np.where, 3, COMPUTED, "a where the condition holds, else b"),
 }
 

@@ -138,3 +138,17 @@ def power(a: np.ndarray, b: np.ndarray) -> Any:
         return np.power(a, b)
     inverse = np.where(abs(a) == 1, np.power(a, b & 1), 0)
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
+
+
+def left_shift(a: np.ndarray, b: np.ndarray) -> Any:
+    """Return ``a * 2^b``; 0 if all bits are shifted out or ``b`` is negative, as torch does."""
+    bits = 8 * a.dtype.itemsize
+    inside = (b >= 0) & (b < bits)
+    return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
+
+
+def right_shift(a: np.ndarray, b: np.ndarray) -> Any:
+    """Return ``a / 2^b`` rounded down; negative ``b`` shifts out all bits, as in torch."""
+    last = 8 * a.dtype.itemsize - (a.dtype.kind == "i")
+    inside = (b >= 0) & (b < last)
+    return np.right_shift(a, np.where(inside, b, last).astype(a.dtype))

@@ -12,7 +12,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.functions import erfc
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
-from taper_runtime.ops.rules import FLOATS, INTS, broadcast, check_dtype, check_same_dtype
+from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,20 +94,6 @@ def digamma(x: Wide) -> Wide:
     return np.where(x == 0, np.copysign(np.inf, -x), total)
 
 
-def left_shift(a: np.ndarray, b: np.ndarray) -> Any:
-    """Return ``a * 2^b``; 0 if all bits are shifted out or ``b`` is negative, as torch does."""
-    bits = 8 * a.dtype.itemsize
-    inside = (b >= 0) & (b < bits)
-    return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
-
-
-def right_shift(a: np.ndarray, b: np.ndarray) -> Any:
-    """Return ``a / 2^b`` rounded down; negative ``b`` shifts out all bits, as in torch."""
-    last = 8 * a.dtype.itemsize - (a.dtype.kind == "i")
-    inside = (b >= 0) & (b < last)
-    return np.right_shift(a, np.where(inside, b, last).astype(a.dtype))
-
-
 SPECIALS: dict[str, Special] = {
     "ERFINV": Special(erfinv, 1, FLOATS, "the y with erf(y) = x"),
     "LGAMMA": Special(_lgamma, 1, FLOATS, "log |gamma(x)|"),
@@ -117,11 +103,6 @@ SPECIALS: dict[str, Special] = {
     "NEXTAFTER": Special(
         np.nextafter, 2, ("float32",), "the number next to a in the direction of b", exact=True
     ),
-    "LEFT_SHIFT": Special(left_shift, 2, INTS, "a * 2^b; 0 where b is no place of a bit"),
-    "RIGHT_SHIFT": Special(
-        right_shift, 2, INTS, "a / 2^b rounded down; -1 or 0 where b is no place of a bit"
-    ),
-    "GCD": Special(np.gcd, 2, INTS, "greatest common divisor"),
 }
 
 
@@ -148,7 +129,7 @@ OPS = tuple(
         infer=partial(_infer, op),
         evaluate=partial(_evaluate, op),
         region=elementwise,
-        commutes=op in ("GCD", "HYPOT"),
+        commutes=op == "HYPOT",
         strided=(ALL_INPUTS,),
         native=False,
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.ops.convert import is_native_cast
-from taper_runtime.ops.elementwise import MICROOPS, NATIVE, arity, refuses, refusing
-from taper_runtime.ops.rules import INTS
+from taper_runtime.ops.elementwise import MICROOPS, arity, refuses, refusing
+from taper_runtime.ops.rules import COMPUTED, INTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ def is_fusable(graph: Graph, node: Node) -> bool:
     if node.op == "CAST":
         return is_native_cast(*dtypes)
     # A program supports every dtype that a CAST in it supports.
-    return node.op == "MAP" or (is_elementwise(node) and all(d in NATIVE for d in dtypes))
+    return node.op == "MAP" or (is_elementwise(node) and all(d in COMPUTED for d in dtypes))
 
 
 def may_refuse(node: Node) -> bool:
