@@ -103,8 +103,18 @@ SCAN_FLOATS(f64_prod, double, 1.0, *)
 
 /* ---- positions of the extreme ---- */
 
+/* Elements of a row of which one loop of vectors says whether any is better than the best so far:
+ * in most blocks none is. */
+enum { SCAN_BLOCK = 16 };
+
 /* The position of the last of equal elements; from the first NaN on, that of the last NaN. */
 #define SCAN_ARG(name, T, RELATION)                                                                \
+    static bool name##_has_record(const T *x, T best) {                                            \
+        T records = 0;                                                                             \
+        for (int i = 0; i < SCAN_BLOCK; i++)                                                       \
+            records += (x[i] RELATION best) | (x[i] != x[i]) ? 1 : 0;                              \
+        return records != 0;                                                                       \
+    }                                                                                              \
     static void name(void *out, const void *in, int64_t n, int64_t inner, int64_t width,           \
                      void *state) {                                                                \
         int64_t *y = out;                                                                          \
@@ -113,12 +123,19 @@ SCAN_FLOATS(f64_prod, double, 1.0, *)
         if (inner == 1) {                                                                          \
             T b = n > 0 ? *x : 0;                                                                  \
             int64_t where = 0;                                                                     \
-            for (int64_t k = 0; k < n; k++) {                                                      \
-                const T v = x[k];                                                                  \
-                const bool better = v RELATION b || v != v;                                        \
-                b = better ? v : b;                                                                \
-                where = better ? k : where;                                                        \
-                y[k] = where;                                                                      \
+            for (int64_t k = 0; k < n; k += SCAN_BLOCK) {                                          \
+                const int64_t end = k + SCAN_BLOCK <= n ? k + SCAN_BLOCK : n;                      \
+                if (end == k + SCAN_BLOCK && !name##_has_record(x + k, b))                         \
+                    for (int i = 0; i < SCAN_BLOCK; i++)                                           \
+                        y[k + i] = where;                                                          \
+                else                                                                               \
+                    for (int64_t i = k; i < end; i++) {                                            \
+                        if (__builtin_expect(x[i] RELATION b || x[i] != x[i], 0)) {                \
+                            b = x[i];                                                              \
+                            where = i;                                                             \
+                        }                                                                          \
+                        y[i] = where;                                                              \
+                    }                                                                              \
             }                                                                                      \
             return;                                                                                \
         }                                                                                          \
