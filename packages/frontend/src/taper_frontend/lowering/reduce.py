@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.representation import is_complex
 
@@ -244,7 +242,7 @@ def _scan(ctx: Lowering, op: str, x: str, dim: int) -> str:
 
 @lowers("aten.histc.default")
 def histc(ctx: Lowering, x: str, bins: int = 100, min: float = 0, max: float = 0) -> str:
-    """Count the elements in each of ``bins`` equal parts of ``[min, max]``, by comparisons.
+    """Count the elements in each of ``bins`` equal parts of ``[min, max]``.
 
     If ``min`` and ``max`` are equal the range is that of the elements. If these are all equal, too,
     the range is widened around them.
@@ -263,9 +261,10 @@ def histc(ctx: Lowering, x: str, bins: int = 100, min: float = 0, max: float = 0
     width = ctx.emit("SUB", [high, low])
     place = ctx.apply("MUL", ctx.emit("SUB", [x, low]), bins, dtype=dtype)
     place = ctx.emit("FLOOR", [ctx.emit("DIV", [place, width])])
-    # the last part includes its upper end
+    # the last part includes its upper end; a part beyond it has what is outside
     place = ctx.apply("MINIMUM", place, bins - 1, dtype=dtype)
     inside = ctx.emit("LOGICAL_AND", [ctx.emit("LE", [low, x]), ctx.emit("LE", [x, high])])
-    parts = ctx.constant(np.arange(bins).reshape(bins, 1).astype(dtype))
-    hits = ctx.emit("LOGICAL_AND", [ctx.emit("EQ", [place, parts]), inside])
-    return ctx.emit("SUM", [ctx.cast(hits, dtype)], axes=(1,))
+    place = ctx.cast(ctx.apply("WHERE", inside, place, bins, dtype=dtype), "int32")
+    zeros, ones = ctx.full((bins + 1,), 0, "int32"), ctx.full(ctx.shape(x), 1, "int32")
+    counts = ctx.emit("SCATTER", [zeros, place, ones], axis=0, reduce="sum")
+    return ctx.cast(ctx.slice(counts, 0, 0, bins), dtype)
