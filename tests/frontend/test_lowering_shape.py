@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
+import taper_frontend
+import taper_runtime
 from lowering import check_each, check_lowering
 
 X = torch.arange(24.0).reshape(2, 3, 4)
@@ -44,6 +47,9 @@ CASES = [
     (lambda x: x.flip(0, -1), ["FLIP"]),
     (lambda x: torch.nn.functional.pad(x, (-1, -1)), ["SLICE"]),
     (lambda x: torch.nn.functional.pad(x, (0, 0)), []),
+    (lambda x: x.roll((1, -5), (1, 2)), ["SLICE", "SLICE", "CAT"] * 2),
+    (lambda x: x.roll((2, 6), (0, 1)), []),
+    (lambda x: x.roll(7), ["RESHAPE", "SLICE", "SLICE", "CAT", "RESHAPE"]),
     (lambda x: x.diagonal(1, 0, 2), ["TRANSPOSE", *_DIAGONAL]),
     (lambda x: x.diagonal(-1, 1, 2), _DIAGONAL),
     (lambda x: x.diagonal(9, 1, 2), _DIAGONAL),
@@ -139,3 +145,19 @@ def test_windows_whose_size_and_step_have_a_common_divisor():
         return [x.unfold(1, size, step) for size, step in windows]
 
     check_lowering(model, torch.arange(138.0).reshape(2, 23, 3))
+
+
+def test_roll_along_a_varying_axis():
+    """Whether a shift is shorter than the axis may be known, or not."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x.roll(2, 0), x.roll(-1, 0), x.roll(9, 0), x.roll(x.shape[0] // 2, 0)
+
+    sizes = ({0: torch.export.Dim("n", min=3, max=40)},)
+    plan = taper_frontend.export(Model(), (X.flatten(),), dynamic_shapes=sizes)
+    session = taper_runtime.InferenceSession(plan)
+    for n in (3, 8, 9, 24):
+        x = torch.arange(float(n))
+        for got, want in zip(session.run(None, {"x": x.numpy()}), Model()(x), strict=True):
+            np.testing.assert_array_equal(got, want)

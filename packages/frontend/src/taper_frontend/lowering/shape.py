@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.lowering.handlers import lowers
-from taper_runtime.base.sizes import Size, largest, smallest
+from taper_runtime.base.sizes import Size, bounds, largest, smallest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,3 +211,31 @@ def as_strided(
 def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:
     """Return the elements of ``x`` at these positions of its memory, in their shape."""
     return ctx.emit("INDEX_SELECT", [ctx.flat(x), ctx.constant(positions)], axis=0)
+
+
+@lowers("aten.roll.default")
+def roll(ctx: Lowering, x: str, shifts: Sequence[int], dims: Sequence[int] = ()) -> str:
+    """Move elements along axes; those that leave at one end enter at the other.
+
+    Without axes, along the flattened tensor.
+    """
+    if not dims:
+        return ctx.reshape(roll(ctx, ctx.flat(x), shifts, (0,)), ctx.output.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        axis = ctx.axis(x, dim)
+        size = ctx.shape(x)[axis]
+        least, most = bounds(size)
+        if most == 0:
+            continue
+        if isinstance(shift, Size) or (isinstance(size, Size) and abs(shift) > least):
+            places = ctx.emit("ARANGE", [], start=0, stop=size)
+            moved = ctx.apply("SUB", places, ctx.size_value(shift, "int64"), dtype="int64")
+            index = ctx.apply("REMAINDER", moved, ctx.size_value(size, "int64"), dtype="int64")
+            x = ctx.emit("INDEX_SELECT", [x, index], axis=axis)
+            continue
+        split = -shift if isinstance(size, Size) else -shift % size
+        split = split + size if isinstance(size, Size) and shift > 0 else split
+        if split != 0:
+            parts = [ctx.slice(x, axis, split, size), ctx.slice(x, axis, 0, split)]
+            x = ctx.emit("CAT", parts, axis=axis)
+    return x
