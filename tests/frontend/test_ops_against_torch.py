@@ -288,6 +288,22 @@ def max_pool(x, a):
     return pooled.movedim(1, -1)
 
 
+def argmax_pool(x, a):
+    if 0 in (x.shape[0], x.shape[-1]):
+        return max_pool(x, a).long()
+    x = x.double()
+    padded = pad(torch.where(x == -math.inf, -1e308, x), a["padding"], -math.inf)
+    pool = spatial(x.ndim - 2, "max_pool")
+    window = (a["kernel"], a["stride"], 0, a["dilation"])
+    _, places = pool(channels_first(padded), *window, return_indices=True)
+    at = torch.stack(torch.unravel_index(places, padded.shape[1:-1]))
+    lows = torch.tensor(a["padding"][::2]).reshape(-1, *[1] * places.ndim)
+    result = torch.zeros_like(places)
+    for size, position in zip(x.shape[1:-1], at - lows, strict=True):
+        result = result * size + position
+    return result.movedim(1, -1)
+
+
 def window_sums(x, a):
     """Sums over the windows that fit, ``[N, *out, C]``."""
     for d, (size, step) in enumerate(zip(a["kernel"], a["stride"], strict=True)):
@@ -448,6 +464,7 @@ OTHERS = {
     "CONV": lambda *x: conv(*x[:-1], attrs=x[-1]),
     "CONV_TRANSPOSE": lambda *x: conv_transpose(*x[:-1], attrs=x[-1]),
     "MAX_POOL": max_pool,
+    "ARGMAX_POOL": argmax_pool,
     "AVG_POOL": avg_pool,
     "ADAPTIVE_MAX_POOL": adaptive("max"),
     "ADAPTIVE_AVG_POOL": adaptive("avg"),

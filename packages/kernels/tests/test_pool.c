@@ -160,6 +160,52 @@ static void compare(const tensors *t) {
     }
 }
 
+/* Each place holds the window's largest element, and no tap before it does; of NaNs none after. */
+static void check_places(tensors *t) {
+    const layer *l = &t->l;
+    const int64_t numel = check_numel(&t->y);
+    taper_tensor places = t->y;
+    places.dtype = TAPER_INT64;
+    places.data = check_alloc((size_t)numel * sizeof(int64_t), 0);
+    check_threads("ARGMAX_POOL", NULL, &t->x, 1, &places, &t->max);
+    for (int64_t i = 0; i < numel; i++) {
+        int64_t out[DIMS] = {0}, rest = i / l->channels, pixels = 1, taps = 1, want = 0;
+        double best = NAN;
+        bool any = false;
+        for (int d = l->dims - 1; d >= 0; rest /= t->y.shape[1 + d--]) {
+            out[d] = rest % t->y.shape[1 + d];
+            pixels *= l->size[d];
+            taps *= l->kernel[d];
+        }
+        for (int64_t tap = 0; tap < taps; tap++) {
+            int64_t at = 0, left = tap, index[DIMS];
+            bool inside = true;
+            for (int d = l->dims - 1; d >= 0; left /= l->kernel[d--])
+                index[d] = out[d] * l->stride[d] - l->padding[2 * d] +
+                           left % l->kernel[d] * l->dilation[d];
+            for (int d = 0; d < l->dims; d++) {
+                inside = inside && index[d] >= 0 && index[d] < l->size[d];
+                at = at * l->size[d] + index[d];
+            }
+            if (!inside)
+                continue;
+            const double x =
+                element_of(&t->x, (rest * pixels + at) * l->channels + i % l->channels);
+            if (!any || x > best || isnan(x)) {
+                best = x;
+                want = at;
+            }
+            any = true;
+        }
+        const int64_t got = ((const int64_t *)places.data)[i];
+        CHECK(got == want, "place %lld: got %lld, want %lld", (long long)i, (long long)got,
+              (long long)want);
+        if (got != want)
+            break;
+    }
+    check_free(places.data);
+}
+
 static void check_layer(const layer *l) {
     tensors t;
     make(&t, l);
@@ -167,6 +213,8 @@ static void check_layer(const layer *l) {
     CHECK(status == TAPER_OK, "%s", taper_status_string(status));
     if (status == TAPER_OK)
         compare(&t);
+    if (l->max)
+        check_places(&t);
     release(&t);
 }
 

@@ -86,6 +86,7 @@ def _samples_adaptive() -> Iterator[Sample]:
 
 SAMPLES = {
     "MAX_POOL": _samples_max,
+    "ARGMAX_POOL": _samples_max,
     "AVG_POOL": _samples_avg,
     "ADAPTIVE_MAX_POOL": _samples_adaptive,
     "ADAPTIVE_AVG_POOL": _samples_adaptive,

@@ -1,9 +1,10 @@
 /*
  * MAX_POOL and AVG_POOL, sliding and adaptive, channels last, in float32; MAX_POOL also in float64
- * and integers, as plain loops. Vectors run over channels, several at a time for all taps of a
- * window; taps outside of x are skipped. Each row of a window has a sum, and then the sums of the
- * rows are added. Large windows of many channels that do not overlap are read in memory order
- * instead: all channels of a tap at once, with the results so far in scratch.
+ * and integers, and ARGMAX_POOL in all of them, as plain loops. Vectors run over channels, several
+ * at a time for all taps of a window; taps outside of x are skipped. Each row of a window has a
+ * sum, and then the sums of the rows are added. Large windows of many channels that do not overlap
+ * are read in memory order instead: all channels of a tap at once, with the results so far in
+ * scratch.
  */
 #include <math.h>
 
@@ -31,8 +32,8 @@ enum {
 
 struct pool_window;
 
-/* Computes the results of a window, for all channels. */
-typedef void pool_plain(const struct pool_window *w, void *y, int64_t channels);
+/* Computes the results of a window, for all channels. scratch: an element of x for each channel. */
+typedef void pool_plain(const struct pool_window *w, void *y, int64_t channels, void *scratch);
 
 struct pool_state {
     pool_plain *plain; /* of the dtype; not of float32 */
@@ -50,6 +51,7 @@ typedef struct pool_window {
     const void *x; /* first tap, first channel */
     int64_t taps[WINDOW_DIMS];
     int64_t steps[WINDOW_DIMS]; /* from tap to tap, in elements */
+    int64_t pixel;              /* of the first tap, in its image */
     float divisor;
 } pool_window;
 
@@ -71,10 +73,13 @@ static taper_status pool_prepare(const taper_call *call, taper_work *work, taper
                                  const taper_ints *padding, const taper_ints *dilation) {
     struct pool_state *state = call->state;
     state->adaptive = false;
-    if (call->n_inputs != 1 || !window_dims(state->dims, &call->inputs[0], call->output, dtype,
-                                            kernel, stride, padding, 0, dilation))
+    if (call->n_inputs != 1)
         return TAPER_UNSUPPORTED;
     const taper_tensor *x = &call->inputs[0], *y = call->output;
+    taper_tensor values = *y; /* whose places y may have */
+    values.dtype = (int32_t)dtype;
+    if (!window_dims(state->dims, x, &values, dtype, kernel, stride, padding, 0, dilation))
+        return TAPER_UNSUPPORTED;
     state->channels = x->shape[x->rank - 1];
     if (y->shape[y->rank - 1] != state->channels || !windows_fit(state->dims, padding))
         return TAPER_UNSUPPORTED;
@@ -142,8 +147,9 @@ static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
 
 /* Computes the largest element of a window; NaN if there is one. */
 #define POOL_PLAIN(name, T, lowest)                                                                \
-    static void name(const struct pool_window *w, void *out, int64_t channels) {                   \
+    static void name(const struct pool_window *w, void *out, int64_t channels, void *scratch) {    \
         T *restrict y = out;                                                                       \
+        (void)scratch;                                                                             \
         for (int64_t c = 0; c < channels; c++)                                                     \
             y[c] = lowest;                                                                         \
         for (int64_t i = 0; i < w->taps[0]; i++)                                                   \
@@ -164,18 +170,67 @@ POOL_PLAIN(u8_plain, uint8_t, 0)
 
 static taper_status plain_max_pool_prepare(const taper_call *call, taper_work *work) {
     const struct max_pool_attrs *attrs = call->attrs;
-    const taper_dtype dtype = (taper_dtype)call->output->dtype;
+    const taper_dtype dtype = (taper_dtype)call->inputs[0].dtype;
     struct pool_state *state = call->state;
-    state->plain = dtype == TAPER_FLOAT64 ? f64_plain
-                   : dtype == TAPER_INT64 ? i64_plain
-                   : dtype == TAPER_INT32 ? i32_plain
-                   : dtype == TAPER_UINT8 ? u8_plain
-                                          : NULL;
+    state->plain = (int32_t)dtype != call->output->dtype ? NULL
+                   : dtype == TAPER_FLOAT64              ? f64_plain
+                   : dtype == TAPER_INT64                ? i64_plain
+                   : dtype == TAPER_INT32                ? i32_plain
+                   : dtype == TAPER_UINT8                ? u8_plain
+                                                         : NULL;
     if (!state->plain)
         return TAPER_UNSUPPORTED;
     const taper_status status = pool_prepare(call, work, dtype, &attrs->kernel, &attrs->stride,
                                              &attrs->padding, &attrs->dilation);
     work->scratch_bytes = 0;
+    return status;
+}
+
+/* Computes the pixel of the largest element of a window: of equal ones the first, of NaNs the last;
+ * 0 where all are padding. */
+#define POOL_PLACES(name, T)                                                                       \
+    static void name(const struct pool_window *w, void *out, int64_t channels, void *scratch) {    \
+        int64_t *restrict y = out;                                                                 \
+        T *restrict best = scratch;                                                                \
+        const bool empty = w->taps[0] == 0 || w->taps[1] == 0 || w->taps[2] == 0;                  \
+        for (int64_t c = 0; c < channels; c++) {                                                   \
+            best[c] = empty ? 0 : ((const T *)w->x)[c];                                            \
+            y[c] = empty ? 0 : w->pixel;                                                           \
+        }                                                                                          \
+        for (int64_t i = 0; i < w->taps[0]; i++)                                                   \
+            for (int64_t j = 0; j < w->taps[1]; j++)                                               \
+                for (int64_t k = 0; k < w->taps[2]; k++) {                                         \
+                    const int64_t at = i * w->steps[0] + j * w->steps[1] + k * w->steps[2];        \
+                    const int64_t pixel = w->pixel + at / channels;                                \
+                    const T *x = (const T *)w->x + at;                                             \
+                    for (int64_t c = 0; c < channels; c++) {                                       \
+                        const bool larger = x[c] > best[c] || x[c] != x[c];                        \
+                        best[c] = larger ? x[c] : best[c];                                         \
+                        y[c] = larger ? pixel : y[c];                                              \
+                    }                                                                              \
+                }                                                                                  \
+    }
+POOL_PLACES(f32_places, float)
+POOL_PLACES(f64_places, double)
+POOL_PLACES(i64_places, int64_t)
+POOL_PLACES(i32_places, int32_t)
+POOL_PLACES(u8_places, uint8_t)
+
+static taper_status any_argmax_pool_prepare(const taper_call *call, taper_work *work) {
+    static pool_plain *const places[TAPER_DTYPE_COUNT] = {
+        [TAPER_FLOAT32] = f32_places, [TAPER_FLOAT64] = f64_places, [TAPER_INT64] = i64_places,
+        [TAPER_INT32] = i32_places,   [TAPER_UINT8] = u8_places,
+    };
+    const struct max_pool_attrs *attrs = call->attrs;
+    struct pool_state *state = call->state;
+    const taper_dtype dtype = (taper_dtype)call->inputs[0].dtype;
+    state->plain = places[dtype];
+    if (!state->plain || call->output->dtype != TAPER_INT64)
+        return TAPER_UNSUPPORTED;
+    const taper_status status = pool_prepare(call, work, dtype, &attrs->kernel, &attrs->stride,
+                                             &attrs->padding, &attrs->dilation);
+    if (status == TAPER_OK)
+        work->scratch_bytes = (size_t)state->channels * sizeof(double);
     return status;
 }
 
@@ -305,22 +360,23 @@ V_INLINE pool_side pool_side_at(const bool max, const struct pool_state *state, 
     return (pool_side){at + tap * w->dilation, taps, max ? 0 : pool_count(state, d, at)};
 }
 
-/* plain: computes in the dtype of the output, else in float32. */
+/* plain: by state->plain, in any dtype; else in float32. */
 V_INLINE void pool_pixels(const bool max, const bool plain, const taper_call *call, int64_t begin,
                           int64_t end, float *scratch) {
     const struct pool_state *state = call->state;
     const window_dim *d = &state->dims[0], *h = &state->dims[1], *w = &state->dims[2];
     const int64_t pixel = state->channels, line = w->in * pixel, slice = h->in * line;
     const int64_t last = i64_min(end * state->pixels_per_task, state->pixels);
-    const int64_t size =
-        plain ? (int64_t)taper_dtype_size(call->output->dtype) : (int64_t)sizeof(float);
+    const int64_t wide = (int64_t)sizeof(float);
+    const int64_t size = plain ? (int64_t)taper_dtype_size(call->inputs[0].dtype) : wide;
+    const int64_t y_size = plain ? (int64_t)taper_dtype_size(call->output->dtype) : wide;
     const char *x = call->inputs[0].data;
-    char *y = (char *)call->output->data + begin * state->pixels_per_task * pixel * size;
+    char *y = (char *)call->output->data + begin * state->pixels_per_task * pixel * y_size;
     pool_window window = {.steps = {d->dilation * slice, h->dilation * line, w->dilation * pixel}};
     const char *from = x;
-    int64_t count = 0;
-    bool inside = false; /* a row of the output */
-    for (int64_t p = begin * state->pixels_per_task; p < last; p++, y += pixel * size) {
+    int64_t count = 0, row = 0; /* row: the first pixel, in its image */
+    bool inside = false;        /* a row of the output */
+    for (int64_t p = begin * state->pixels_per_task; p < last; p++, y += pixel * y_size) {
         const int64_t o = p % w->out, r = p / w->out;
         if (o == 0 || !inside) {
             const int64_t image = r / (d->out * h->out);
@@ -329,15 +385,17 @@ V_INLINE void pool_pixels(const bool max, const bool plain, const taper_call *ca
             window.taps[0] = z.taps;
             window.taps[1] = v.taps;
             from = x + ((image * d->in + z.first) * slice + v.first * line) * size;
+            row = (z.first * h->in + v.first) * w->in;
             count = z.count * v.count;
             inside = true;
         }
         const pool_side u = pool_side_at(max, state, 2, o);
         window.taps[2] = u.taps;
         window.x = from + u.first * pixel * size;
+        window.pixel = row + u.first;
         window.divisor = (float)(state->divisor ? state->divisor : count * u.count);
         if (plain)
-            state->plain(&window, y, pixel);
+            state->plain(&window, y, pixel, scratch);
         else if (scratch)
             pool_streamed(max, &window, (float *)(void *)y, pixel, scratch, scratch + pixel);
         else
@@ -354,8 +412,7 @@ static taper_status f32_max_pool_run(const taper_call *call, int64_t begin, int6
 
 static taper_status plain_max_pool_run(const taper_call *call, int64_t begin, int64_t end,
                                        void *scratch) {
-    (void)scratch;
-    pool_pixels(true, true, call, begin, end, NULL);
+    pool_pixels(true, true, call, begin, end, scratch);
     return TAPER_OK;
 }
 
@@ -366,6 +423,7 @@ static taper_status f32_avg_pool_run(const taper_call *call, int64_t begin, int6
     return TAPER_OK;
 }
 
+#define any_argmax_pool_run plain_max_pool_run
 #define f32_adaptive_max_pool_run f32_max_pool_run
 #define f32_adaptive_avg_pool_run f32_avg_pool_run
 

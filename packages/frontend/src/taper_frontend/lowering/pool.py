@@ -40,15 +40,7 @@ def _max_pool(n: int) -> Handler:
         y = _on_batch(ctx, x, n, "MAX_POOL", **attrs)
         if not ctx.reads(1):
             return y, None
-        _refuse_places_in_varying(ctx, x, n)
-        sizes = zip(*(attrs[name] for name in ("kernel", "stride", "dilation")), strict=True)
-        places = [
-            np.arange(out)[:, None] * step - low + np.arange(taps) * gap
-            for out, low, (taps, step, gap) in zip(
-                ctx.output.shape[-n:], attrs["padding"][::2], sizes, strict=True
-            )
-        ]
-        return y, _places_of_largest(ctx, x, places)
+        return y, _on_batch(ctx, x, n, "ARGMAX_POOL", **attrs)
 
     return max_pool
 
@@ -138,6 +130,9 @@ def _adaptive_max_pool(n: int) -> Handler:
         y = _adaptive(ctx, x, n, "MAX", "AMAX", dilation=(1,) * n)
         if not ctx.reads(1):
             return y, None
+        equal = _equal_windows(ctx, x, n)
+        if equal is not None:
+            return y, _on_batch(ctx, x, n, "ARGMAX_POOL", dilation=(1,) * n, **equal)
         _refuse_places_in_varying(ctx, x, n)
         return y, _places_of_largest(ctx, x, [_shares(*sizes) for sizes in _sizes(ctx, x, n)])
 
@@ -151,11 +146,19 @@ def _adaptive(ctx: Lowering, x: str, n: int, kind: str, whole: str, **attrs: Any
         return x
     if all(out == 1 for _, out in sizes):
         return _over_all(ctx, whole, x, n)
-    if all(is_static(size) and out and size % out == 0 for size, out in sizes):
-        kernel = tuple(size // out for size, out in sizes)
-        attrs |= {"kernel": kernel, "stride": kernel, "padding": (0,) * (2 * n)}
-        return _on_batch(ctx, x, n, f"{kind}_POOL", **attrs)
+    equal = _equal_windows(ctx, x, n)
+    if equal is not None:
+        return _on_batch(ctx, x, n, f"{kind}_POOL", **attrs, **equal)
     return _on_batch(ctx, x, n, f"ADAPTIVE_{kind}_POOL", sizes=tuple(out for _, out in sizes))
+
+
+def _equal_windows(ctx: Lowering, x: str, n: int) -> dict[str, Any] | None:
+    """Return the attrs of adaptive windows that are all of one size; None where they are not."""
+    sizes = _sizes(ctx, x, n)
+    if not all(is_static(size) and out and size % out == 0 for size, out in sizes):
+        return None
+    kernel = tuple(size // out for size, out in sizes)
+    return {"kernel": kernel, "stride": kernel, "padding": (0,) * (2 * n)}
 
 
 def _sizes(ctx: Lowering, x: str, n: int) -> list[tuple[int, int]]:

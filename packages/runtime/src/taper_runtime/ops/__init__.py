@@ -29,7 +29,7 @@ REGISTRY = Registry(
         "attention": "ATTENTION",
         "convert": "CAST",
         "conv": "CONV CONV_TRANSPOSE",
-        "pool": "MAX_POOL AVG_POOL ADAPTIVE_MAX_POOL ADAPTIVE_AVG_POOL",
+        "pool": "MAX_POOL ARGMAX_POOL AVG_POOL ADAPTIVE_MAX_POOL ADAPTIVE_AVG_POOL",
         "pack": "PACK UNPACK",
         "complex_mul": "COMPLEX_MUL",
         "grouped": "GROUPED_MATMUL",

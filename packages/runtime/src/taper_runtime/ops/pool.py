@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def _infer_max(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+def _infer_max(inputs: Sequence[TensorType], attrs: Attrs, op: str = "MAX_POOL") -> TensorType:
     (x,) = inputs
-    check_dtype("MAX_POOL", "x", x.dtype, REALS)
-    sizes = window_sizes("MAX_POOL", check_spatial("MAX_POOL", x, attrs), attrs)
+    check_dtype(op, "x", x.dtype, REALS)
+    sizes = window_sizes(op, check_spatial(op, x, attrs), attrs)
     return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
+
+
+def _infer_argmax(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    return _infer_max(inputs, attrs, "ARGMAX_POOL")._replace(dtype="int64")
 
 
 def _infer_avg(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -56,6 +60,25 @@ def _max_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     windows, _ = _windows(x, attrs, lowest)
     return np.asarray(windows.max(-2), order="C")
+
+
+def _argmax_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    (x,) = inputs
+    spatial = x.shape[1:-1]
+    pixels = np.arange(math.prod(spatial)).reshape(1, *spatial, 1)
+    windows, _ = _windows(x, attrs, 0)
+    places, _ = _windows(pixels, attrs, -1)  # -1 outside of x
+    order = np.arange(windows.shape[-2])[:, None]
+    inside = np.broadcast_to(places >= 0, windows.shape)
+    nans = inside & np.isnan(windows) if x.dtype.kind == "f" else np.zeros_like(inside)
+    last_nan = np.where(nans, order, -1).max(-2, keepdims=True, initial=-1)
+    low = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    known = inside & ~nans
+    largest = np.where(known, windows, low).max(-2, keepdims=True, initial=low)
+    first = (known & (windows == largest)).argmax(-2)[..., None, :]
+    tap = np.where(last_nan >= 0, last_nan, first)
+    found = np.take_along_axis(np.broadcast_to(places, windows.shape), tap, -2)
+    return np.asarray(np.maximum(found[..., 0, :], 0), np.int64, order="C")
 
 
 def _avg_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -110,10 +133,8 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
     return [(Same(0), *window_region(attrs), Same(len(output.shape) - 1))]
 
 
-def _region_adaptive(
-    inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
-) -> list[Region]:
-    spatial = (WHOLE for _ in attrs["sizes"])
+def _region_whole(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    spatial = (WHOLE for _ in output.shape[1:-1])
     return [(Same(0), *spatial, Same(len(output.shape) - 1))]
 
 
@@ -144,6 +165,18 @@ OPS = (
         cost=_cost,
     ),
     OpDef(
+        name="ARGMAX_POOL",
+        doc="The position of the largest element of each window of MAX_POOL, counted over the "
+        "spatial dims of x: of equal elements the first, of NaNs the last; 0 of a window of "
+        "padding alone.",
+        inputs=(1, 1),
+        infer=_infer_argmax,
+        evaluate=_argmax_pool,
+        attrs={**_WINDOW, "dilation": Attr("ints")},
+        region=_region_whole,
+        cost=_cost,
+    ),
+    OpDef(
         name="AVG_POOL",
         doc="The sum of each window over the spatial dims of x [N, *spatial, C], divided by the "
         "number of its positions that are in x or in the first `counted` of each padding, or "
@@ -165,7 +198,7 @@ OPS = (
         infer=partial(_infer_adaptive, "ADAPTIVE_MAX_POOL", REALS),
         evaluate=partial(_adaptive, np.max),
         attrs={"sizes": Attr("ints")},
-        region=_region_adaptive,
+        region=_region_whole,
         cost=_cost_adaptive,
     ),
     OpDef(
@@ -175,7 +208,7 @@ OPS = (
         infer=partial(_infer_adaptive, "ADAPTIVE_AVG_POOL", FLOATS),
         evaluate=partial(_adaptive, np.mean),
         attrs={"sizes": Attr("ints")},
-        region=_region_adaptive,
+        region=_region_whole,
         cost=_cost_adaptive,
     ),
 )
