@@ -131,6 +131,172 @@ def test_what_cannot_be_kept_is_refused(net):
         taper_frontend.export(Draws(), ARGS, keep=["aten.rand_like.default"])
 
 
+class Layers(torch.nn.Module):
+    """Ops that torch decomposes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.batch = torch.nn.BatchNorm2d(8)
+        self.group = torch.nn.GroupNorm(2, 8)
+
+    def forward(self, x):
+        y = torch.nn.functional.max_pool2d(self.group(self.batch(self.conv(x)).relu_()), 2)
+        y = torch.log_softmax(y.mean((2, 3)), -1)
+        a, b = torch.chunk(torch.softmax(y, -1), 2, -1)
+        return a + b * y.std(-1, keepdim=True) + torch.zeros(4)
+
+
+def test_the_ops_of_the_exported_program_are_kept():
+    layers, x = seeded(Layers).eval(), torch.randn(2, 3, 8, 8)
+    names = {
+        str(node.target)
+        for node in torch.export.export(layers, (x,)).graph.nodes
+        if node.op == "call_function" and "getitem" not in str(node.target)
+    }
+    assert {"aten.batch_norm.default", "aten.softmax.int", "aten.chunk.default"} < names
+    for name in sorted(names):
+        kept = name.replace("relu_", "relu")
+        plan = taper_frontend.export(layers, (x,), keep=[name])
+        assert {node.targets for node in calls(plan)} == {(kept,)}, name
+        targets = {target for node in plan.nodes for target in node.targets}
+        assert targets <= {each.replace("relu_", "relu") for each in names}
+    plan = taper_frontend.export(layers, (x,), keep=sorted(names))
+    assert {node.op for node in plan.nodes if plan.is_executed(node)} == {"CALL"}
+
+
+@torch.library.custom_op("test_keep::halves", mutates_args=())
+def halves(x: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return x / by, (x + by).sum(0)
+
+
+@halves.register_fake
+def _(x, by):
+    return torch.empty_like(x), x.new_empty(x.shape[1:])
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x):
+        first, second = halves(torch.sin(x), 2)
+        return first + second
+
+
+def compute_halves(inputs, outputs, attrs):
+    outputs[0][...] = inputs[0] / attrs["by"]
+    outputs[1][...] = (inputs[0] + attrs["by"]).sum(0)
+
+
+def test_an_op_without_a_handler_is_kept_for_a_kernel(tmp_path):
+    name, x = "test_keep.halves.default", torch.randn(3, 4)
+    with pytest.raises(taper_frontend.ExportError, match=f"no kernel is registered for {name}"):
+        taper_frontend.export(Halves(), (x,), keep=[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan = taper_frontend.export(Halves(), (x,), keep=[name], verify=False)
+    plan.save(tmp_path / "halves.taper")
+    for providers in (None, ["CPUExecutionProvider"], ["Numpy"]):
+        with pytest.raises(taper_runtime.UnsupportedOpError, match=f"{name}: .*register_kernel"):
+            taper_runtime.InferenceSession(tmp_path / "halves.taper", providers=providers)
+    taper_runtime.register_kernel(name, compute_halves, name="halves")
+    try:
+        free = {0: torch.export.Dim("n", max=50)}
+        plan = taper_frontend.export(Halves(), (x,), keep=[name], dynamic_shapes=(free,))
+        assert plan.metadata["verified"]["relative_error"] < 1e-5
+        assert plan.metadata["fallbacks"] == []
+        for executor in ("compiled", "interpreted"):
+            options = taper_runtime.SessionOptions()
+            options.executor = executor
+            session = taper_runtime.InferenceSession(plan, options)
+            y = torch.randn(7, 4)
+            np.testing.assert_allclose(
+                session.run(None, {"x": y.numpy()})[0], Halves()(y).numpy(), rtol=1e-5
+            )
+        with pytest.raises(taper_runtime.UnsupportedOpError, match=name):
+            taper_runtime.InferenceSession(plan, providers=["CPUExecutionProvider"])
+    finally:
+        taper_runtime.unregister_kernel("halves")
+
+
+class Chain(torch.nn.Module):
+    """Calls that stay alone, a call of several nodes, and a call that is fused."""
+
+    def forward(self, x):
+        hidden = torch.softmax(torch.relu(x), -1)
+        return hidden.sum(-1), hidden.std(0), torch.relu(x + 1)
+
+
+KERNELS = {
+    "aten.relu.default": lambda i, o, a: np.maximum(i[0], 0, out=o[0]) is None or None,
+    "aten.softmax.int": lambda i, o, a: o[0].__setitem__(
+        ..., torch.softmax(torch.tensor(i[0].copy()), a["dim"]).numpy()
+    ),
+    "aten.sum.dim_IntList": lambda i, o, a: o[0].__setitem__(..., i[0].sum(tuple(a["dim"]))),
+    "aten.std.dim": lambda i, o, a: o[0].fill(np.nan),
+    "aten.add.Tensor": lambda i, o, a: o[0].fill(np.nan),
+}
+
+
+@pytest.mark.parametrize("target", KERNELS)
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+def test_a_kernel_serves_the_whole_calls_of_its_target_in_any_file(target, executor, tmp_path):
+    x = torch.linspace(-1, 1, 20).reshape(4, 5)
+    taper_frontend.export(Chain(), (x,)).save(tmp_path / "chain.taper")
+    taper_runtime.register_kernel(target, KERNELS[target], name="mine")
+    options = taper_runtime.SessionOptions()
+    options.executor = executor
+    served = target not in ("aten.std.dim", "aten.add.Tensor")  # two nodes, and part of one
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if served else "ignore")
+            session = taper_runtime.InferenceSession(tmp_path / "chain.taper", options)
+        if not served:
+            with pytest.warns(UserWarning, match=rf"{target}.*keep=\['{target}'\]") as caught:
+                taper_runtime.InferenceSession(tmp_path / "chain.taper", options)
+            assert caught[0].filename == __file__
+    finally:
+        taper_runtime.unregister_kernel("mine")
+    assert len(session.kernel_kinds()["user"]) == served
+    for got, expected in zip(session.run(None, {"x": x.numpy()}), Chain()(x), strict=True):
+        np.testing.assert_allclose(got, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_kernel_of_a_target_never_writes_to_its_inputs():
+    """The plan computes the ReLU in the memory of the product; the kernel writes first."""
+
+    class InPlace(torch.nn.Module):
+        def forward(self, x):
+            return torch.softmax(torch.softmax(x @ x, -1), -1) @ x
+
+    def clears(inputs, outputs, attrs):
+        outputs[0].fill(0)
+        outputs[0][...] = torch.softmax(torch.tensor(inputs[0].copy()), attrs["dim"]).numpy()
+
+    x = torch.randn(6, 6)
+    plan = taper_frontend.export(InPlace(), (x,))
+    roots = [
+        {plan.placements[name].root for name in (node.inputs[0], node.output)}
+        for node in plan.nodes
+        if node.op == "SOFTMAX"
+    ]
+    assert any(len(both) == 1 for both in roots)  # the case that is tested
+    taper_runtime.register_kernel("aten.softmax.int", clears, name="clears")
+    try:
+        session = taper_runtime.InferenceSession(plan)
+    finally:
+        taper_runtime.unregister_kernel("clears")
+    assert len(session.kernel_kinds()["user"]) == 2
+    (y,) = session.run(None, {"x": x.numpy()})
+    np.testing.assert_allclose(y, InPlace()(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_list_of_aten_ops_is_torchs():
+    from pathlib import Path
+
+    from tools.aten_ops import FILE, text
+
+    assert Path(FILE).read_text() == text()
+
+
 class Wave(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import taper_frontend
 import taper_runtime.base.errors
 from lowering import Call, lower_model
 from taper_frontend.capture.capture import capture
 from taper_frontend.errors import CATEGORIES, ExportError, UnsupportedOpError
-from taper_frontend.lowering import lower, lowers
+from taper_frontend.lowering import HANDLERS, lower, lowers
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
@@ -144,5 +145,21 @@ def test_custom_op_without_handler():
 
 
 def test_a_target_has_one_handler():
-    with pytest.raises(ValueError, match=r"aten.exp.default has a handler already"):
+    with pytest.raises(ValueError, match=r"aten.exp.default: expected an op without a handler"):
         lowers("aten.exp.default")(lambda ctx, x: x)
+    with pytest.raises(ValueError, match=r"^aten.exp.default: "):
+        lowers("test.new.default", "aten.exp.default")(lambda ctx, x: x)
+    assert "test.new.default" not in HANDLERS
+
+
+def test_a_handler_can_be_replaced(monkeypatch):
+    monkeypatch.setitem(HANDLERS, "aten.exp.default", HANDLERS["aten.exp.default"])
+    mine = lowers("aten.exp.default", replace=True)(lambda ctx, x: ctx.emit("TANH", [x]))
+    assert HANDLERS["aten.exp.default"] is mine
+
+    class Exp(torch.nn.Module):
+        def forward(self, x):
+            return torch.exp(x)
+
+    plan = taper_frontend.export(Exp(), (torch.ones(3),), verify=False)
+    assert [node.op for node in plan.nodes] == ["TANH"]

@@ -397,6 +397,13 @@ EDITS = {
         "targets_is_a_string": ("plan.nodes.0.targets", "aten.mm.default"),
         "target_is_a_number": ("plan.nodes.0.targets", [1]),
     },
+    "plan.nodes[0].arguments": {
+        "arguments_are_an_object": ("plan.nodes.0.arguments", {}),
+        "arguments_are_null": ("plan.nodes.0.arguments", None),
+        "arguments_are_no_json": ("plan.nodes.0.arguments", "{"),
+        "arguments_are_the_json_of_an_array": ("plan.nodes.0.arguments", "[1]"),
+        "arguments_have_no_target": ("plan.nodes.0.arguments", "{}"),
+    },
     "plan.nodes[0].attrs": {
         "attrs_is_an_array": ("plan.nodes.0.attrs", []),
     },

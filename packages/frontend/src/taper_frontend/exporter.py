@@ -97,8 +97,10 @@ def export(
         :func:`taper_frontend.passes.register_pass` has placed among them; ``PIPELINE`` in the same
         module is the list of their steps. ``()`` exports the graph as lowered.
     keep : sequence of str, optional
-        ATen ops, such as ``"aten.relu.default"``, whose calls stay separate nodes: no pass changes
-        or fuses them, and a user's kernel (:func:`taper_runtime.register_kernel`) can compute them.
+        Ops that the exported program calls, such as ``"aten.relu.default"`` or
+        ``"aten.softmax.int"``. Their calls stay separate nodes: no pass changes or fuses them, and
+        a user's kernel (:func:`taper_runtime.register_kernel`) can compute them. If an op has no
+        handler and no decomposition, only such a kernel can.
     partition : callable, optional
         ``(Graph) -> regions``, each a list of nodes by their first outputs. Each region becomes a
         node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects everything.
@@ -233,7 +235,8 @@ def _export_program(program: ExportedProgram, options: Options, step: ExportProg
         raise ExportError("checkpoint: expected None, for an exported program has its tensors")
     if options.dynamic_axes is not None:
         raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
-    decomposed = capture(program, dynamic_shapes=options.dynamic_shapes)
+    keep = Keep(options.keep)
+    decomposed = capture(program, dynamic_shapes=options.dynamic_shapes, keep=keep)
     captured = CapturedProgram(decomposed, read_inputs(decomposed, options.input_names))
     return _make_plan(program, captured, options, step)
 

@@ -160,6 +160,7 @@ def _with_larger_examples(
                 larger.kwargs,
                 dynamic_shapes=torch_shapes(module, args, kwargs, axes, ints),
                 states=larger.states,
+                keep=request.keep,
             )
             if doubled:
                 program.example_inputs = (args, kwargs)

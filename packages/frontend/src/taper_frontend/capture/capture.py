@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from taper_frontend.capture.attributes import drop_unread
 from taper_frontend.capture.captured import Captured
-from taper_frontend.capture.decompose import decompose_calls, written
+from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
 from taper_frontend.capture.functional import make_ready
 from taper_frontend.capture.lifted import (
     LiftedModule,
@@ -29,6 +29,7 @@ from taper_frontend.capture.shape_rules import shape_rules
 from taper_frontend.errors import BatchError, CaptureError, ExportError
 from taper_frontend.lowering.fx_nodes import CAPTURED, draws
 from taper_frontend.lowering.handlers import HANDLERS
+from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.lower import TRAINING
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.guards import user_lines
@@ -51,6 +52,7 @@ def capture(
     *,
     dynamic_shapes: Any = None,
     states: Mapping[str, torch.Tensor] | None = None,
+    keep: Keep | None = None,
 ) -> ExportedProgram:
     """Capture a model as a functional graph of ATen ops.
 
@@ -69,6 +71,8 @@ def capture(
         under :data:`~taper_frontend.request.dims.STATES`.
     states : mapping of str to torch.Tensor, optional
         Examples of a module's buffers that have dimensions which vary.
+    keep : Keep, optional
+        The ops whose calls are not decomposed.
 
     Returns
     -------
@@ -96,7 +100,8 @@ def capture(
             program = model
         training = isinstance(model, torch.nn.Module) and model.training
         captured = _attempt(
-            "decompose the program", lambda: _decomposed(model, program, training, states or {})
+            "decompose the program",
+            lambda: _decomposed(model, program, training, states or {}, keep or Keep()),
         )
         if states:
             assert isinstance(model, torch.nn.Module)
@@ -106,15 +111,20 @@ def capture(
 
 
 def _decomposed(
-    model: Model, program: ExportedProgram, training: bool, states: Mapping[str, Any]
+    model: Model,
+    program: ExportedProgram,
+    training: bool,
+    states: Mapping[str, Any],
+    keep: Keep,
 ) -> ExportedProgram:
     """Decompose a program call by call, or all of it at once: a user's stays as it is."""
-    table = decompositions()
+    keep.check(program.graph_module)
+    table = {op: rule for op, rule in decompositions().items() if str(op) not in keep.targets}
     if program is model:
         program = copied_program(program)
     captured = Captured(program, placeholders(program, states))
     became: dict[str, str] = {}
-    complete = not training and decompose_calls(program, table, became)
+    complete = not training and decompose_calls(program, table, became, keep)
     captured.note_calls(became)
     if not complete:
         make_ready(program)
@@ -122,6 +132,8 @@ def _decomposed(
             decomposed: ExportedProgram = program.run_decompositions(table)
         captured.note_program(decomposed)
         program = decomposed
+    keep.check_kept(program.graph_module)
+    trace_kept(program, table, keep)
     program.graph_module.meta[CAPTURED] = captured
     return program
 
@@ -261,7 +273,7 @@ def _attempt(what: str, action: Callable[[], ExportedProgram]) -> ExportedProgra
     try:
         with quiet():
             return action()
-    except (BatchError, CaptureError):
+    except ExportError:
         raise
     except Exception as error:  # torch raises many types; the cause is kept
         refusal = read(error)

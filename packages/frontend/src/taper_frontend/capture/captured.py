@@ -16,6 +16,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_map_only
 
+from taper_frontend.lowering.fx_nodes import ORIGIN, origin
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -99,6 +101,26 @@ class Captured:
             for user in calls[0].users:
                 if _is_part(user) and user.args[1] in parts:
                     self._named[user.name] = parts[user.args[1]]
+        self._note_origins(program, made)
+
+    def _note_origins(self, program: ExportedProgram, made: Mapping[Node, list[Node]]) -> None:
+        """Note in each node of a decomposition which call it comes from."""
+        nodes = {node.name: node for node in program.graph.nodes}
+        values = {old: nodes[new] for new, old in self._named.items()}
+        values.update((old, new) for old, (new, *others) in made.items() if not others)
+        for old in self.graph.nodes:
+            if old.op == "placeholder" and old.name in nodes:
+                values[old] = nodes[old.name]
+        for old, parts in made.items():
+            call = origin(old)
+            if all(source in values for source in old.all_input_nodes):
+                given = torch.fx.map_arg((old.args, old.kwargs), values.__getitem__)
+                call = call._replace(args=given[0], kwargs=given[1])
+            else:
+                call = call._replace(args=None)
+            for part in parts:
+                if isinstance(old.target, OpOverload) and old.target != part.target:
+                    part.meta[ORIGIN] = call
 
     def _origins(self, sources: Any) -> Iterator[str]:
         """Yield the names of the nodes in the program from which another node comes."""

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 
 from taper_frontend.capture.respell import CASTS, arguments, respell
 from taper_frontend.lowering import HANDLERS
-from taper_frontend.lowering.fx_nodes import draws, unbacked_sizes
+from taper_frontend.lowering.fx_nodes import ORIGIN, draws, origin, unbacked_sizes
+from taper_frontend.lowering.keep import KEPT, Keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,10 @@ _NUMBERS = frozenset({"_operator", "math", "torch"})
 
 
 def decompose_calls(
-    program: ExportedProgram, table: Table, became: dict[str, str] | None = None
+    program: ExportedProgram,
+    table: Table,
+    became: dict[str, str] | None = None,
+    keep: Keep | None = None,
 ) -> bool:
     """Replace calls without a handler by their decompositions, in place.
 
@@ -68,6 +72,8 @@ def decompose_calls(
         The decompositions of ops without a handler.
     became : dict of str to str, optional
         Extended by the names of replaced calls, by the names of the nodes with their values.
+    keep : Keep, optional
+        The ops whose calls stay.
 
     Returns
     -------
@@ -80,7 +86,8 @@ def decompose_calls(
     graph = program.graph
     if not all(map(_stands_alone, graph.nodes)):
         return False
-    calls = _Calls(graph, table, became={} if became is None else became)
+    keep = keep or Keep()
+    calls = _Calls(graph, table, became={} if became is None else became, keep=keep)
     complete = all(map(calls.decompose, _keep_needed(graph)))
     (results,) = next(node.args for node in graph.nodes if node.op == "output")
     for spec, result in zip(program.graph_signature.output_specs, results, strict=True):
@@ -156,11 +163,20 @@ class _Calls:
         those that replace writes have not been traced.
     became : dict of str to str
         See :func:`decompose_calls`.
+    keep : Keep
+        The ops whose calls stay.
     """
 
     def __init__(
-        self, graph: Graph, table: Table, *, tracing: bool = True, became: dict[str, str]
+        self,
+        graph: Graph,
+        table: Table,
+        *,
+        tracing: bool = True,
+        became: dict[str, str],
+        keep: Keep,
     ) -> None:
+        self._keep = keep
         self._graph = graph
         self._table = table
         self._tracing = tracing
@@ -176,10 +192,13 @@ class _Calls:
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
             return True
+        if node in self._keep:
+            return True
         if checks(node):
             return True
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
+        node.meta.setdefault(ORIGIN, origin(node))
         return self._respell(node) or ((self._tracing or was_write) and self._trace(node))
 
     def _make_functional(self, node: Node) -> bool:
@@ -390,6 +409,22 @@ def _fake_mode(node: Node) -> FakeTensorMode:
     return tensor.fake_mode
 
 
+def trace_kept(program: ExportedProgram, table: Table, keep: Keep) -> None:
+    """Note the decomposition of each kept call of an op without a handler, under :data:`KEPT`."""
+    modules = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    nodes = [node for module in modules for node in module.graph.nodes]
+    for node in nodes:
+        if node.op != "call_function" or node not in keep or str(node.target) in HANDLERS:
+            continue
+        leaves, spec = tree_flatten((node.args, node.kwargs))
+        values = tree_map_only(Node, lambda each: each.meta["val"], leaves)
+        with _fake_mode(node):
+            module = _trace_call(node.target, values, spec, table)
+        node.meta[KEPT] = module
+        for inner in () if module is None else module.graph.nodes:
+            inner.meta[ORIGIN] = origin(node)
+
+
 def _kind(value: Any) -> Any:
     """Return the properties of an argument on which a call's decomposition depends."""
     if isinstance(value, torch.Tensor):
@@ -417,7 +452,7 @@ def _trace_call(target: Any, values: list[Any], spec: Any, table: Table) -> Grap
     except Exception:  # torch raises many types; the whole program may succeed, or report why not
         return None
     # stft writes to its own intermediates
-    calls = _Calls(module.graph, table, tracing=False, became={})
+    calls = _Calls(module.graph, table, tracing=False, became={}, keep=Keep())
     made = [node for node in module.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(map(calls.decompose, made)):
         return None

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
+    from taper_frontend.compiler.graph.node import Node as GraphNode
     from taper_frontend.lowering.symbols import Sizes
     from taper_runtime.ops.opdef import Shape
 
@@ -468,11 +469,13 @@ class Lowering:
 
     # -- for the walk -----------------------------------------------------------------------------
 
-    def begin(self, node: Node, outputs: Sequence[TensorType | None], source: str) -> None:
-        """Start on a node."""
+    def begin(
+        self, node: Node, outputs: Sequence[TensorType | None], source: str, target: str = ""
+    ) -> None:
+        """Start on a node, which is a part of a call of ``target``."""
         self.node = node
         self._name = self._prefix + node.name
-        self._source = SourceLine(source, (str(node.target),))
+        self._source = SourceLine(source, (target,))
         self._outputs = tuple(outputs)
         self._emitted = {}
         self._wide = False
@@ -525,7 +528,13 @@ class Lowering:
             if result in self._emitted and result not in names and self._is_made(result):
                 name = self._name if len(results) == 1 else f"{self._name}.{index}"
                 names[result] = self._rename(result, name)
+        self._emitted = dict.fromkeys(names.get(name, name) for name in self._emitted)
         return [r if r is None else type(r)(names.get(r, r)) for r in results]
+
+    def made(self) -> list[GraphNode]:
+        """Return the nodes that the current node has added to the graph."""
+        producers = self.graph.producers
+        return list({id(p): p for n in self._emitted if (p := producers.get(n))}.values())
 
     def _check_not_empty(self, outputs: Sequence[str]) -> None:
         for size in (size for output in outputs for size in self.shape(output)):

@@ -15,9 +15,10 @@ from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.numbers import NUMBERS
 from taper_frontend.lowering.pytrees import tensor_leaves
 from taper_frontend.lowering.representation import refused_type
+from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch.fx import Node
 
@@ -25,6 +26,53 @@ if TYPE_CHECKING:
 
 #: The key in a graph module's metadata that holds the program as captured, before decomposition.
 CAPTURED = "captured"
+
+#: The key in a node's metadata that holds the :class:`Origin` of a node of a decomposition.
+ORIGIN = "origin"
+
+
+class Origin(NamedTuple):
+    """The call of the exported program that a node comes from.
+
+    Attributes
+    ----------
+    name : str
+        The name of the call's node there.
+    op : object
+        What it calls, in functional form.
+    args, kwargs
+        Its arguments; None if they are unknown.
+    value : object
+        torch's description of its result.
+    """
+
+    name: str
+    op: Any
+    args: tuple[Any, ...] | None
+    kwargs: Mapping[str, Any]
+    value: Any
+
+    @property
+    def target(self) -> str:
+        """Return the op's name, such as ``aten.relu.default``."""
+        if isinstance(self.op, OpOverload | HigherOrderOperator):
+            return functional_name(str(self.op))
+        return f"{self.op.__module__.removeprefix('_')}.{self.op.__name__}"
+
+
+def functional_name(target: str) -> str:
+    """Return the name of the op that returns what another op writes: relu_ becomes relu."""
+    namespace, _, name = target.partition(".")
+    op, _, overload = name.partition(".")
+    if op.endswith("_") and not op.endswith("__"):
+        op = op[:-1]
+    return ".".join(part for part in (namespace, op, overload) if part)
+
+
+def origin(node: Node) -> Origin:
+    """Return the call of the exported program that a node comes from: by default the node."""
+    known: Origin | None = node.meta.get(ORIGIN)
+    return known or Origin(node.name, node.target, node.args, node.kwargs, node.meta.get("val"))
 
 
 def needed(nodes: Iterable[Node]) -> list[Node]:

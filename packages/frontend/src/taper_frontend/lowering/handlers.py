@@ -14,7 +14,7 @@ HANDLERS: dict[str, Handler] = {}
 _H = TypeVar("_H", bound=Handler)
 
 
-def lowers(*targets: str) -> Callable[[_H], _H]:
+def lowers(*targets: str, replace: bool = False) -> Callable[[_H], _H]:
     """Register the decorated function as the handler of ATen overloads.
 
     A handler gets the :class:`~taper_frontend.lowering.context.Lowering` and the arguments of the
@@ -28,18 +28,22 @@ def lowers(*targets: str) -> Callable[[_H], _H]:
     ----------
     *targets : str
         Namespace, name and overload: ``"aten.gelu.default"``.
+    replace : bool
+        Whether to replace the handler of a target that has one. To put the old one back, register
+        it again: it is in :data:`HANDLERS`.
 
     Raises
     ------
     ValueError
-        If a target has a handler already.
+        If a target has a handler already, and ``replace`` is not set.
     """
 
     def register(handler: _H) -> _H:
-        for target in targets:
-            if target in HANDLERS:
-                raise ValueError(f"{target} has a handler already")
-            HANDLERS[target] = handler
+        if taken := [target for target in targets if target in HANDLERS and not replace]:
+            raise ValueError(
+                f"{', '.join(taken)}: expected an op without a handler, or replace=True"
+            )
+        HANDLERS.update(dict.fromkeys(targets, handler))
         return handler
 
     return register

@@ -7,20 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from taper_frontend.compiler.analysis.source_calls import function_of
+from taper_frontend.compiler.graph.node import SourceCall
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import Refusal
+from taper_frontend.lowering.fx_nodes import functional_name, origin
+from taper_frontend.lowering.pytrees import tensor_leaves
 from taper_frontend.lowering.representation import DTYPE_NAMES
 from taper_runtime.base.sizes import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
+    from taper_frontend.compiler.graph.node import Node as GraphNode
+    from taper_frontend.lowering.fx_nodes import Origin
 
 _PREFIX = "torch.ops."
+
+#: The key in the metadata of a kept call of an op without a handler: the call's decomposition, a
+#: GraphModule of what handlers lower, or None if it has none.
+KEPT = "kept"
 
 
 class Keep:
@@ -40,27 +50,47 @@ class Keep:
     def __init__(self, targets: Sequence[str] = ()) -> None:
         if isinstance(targets, str) or not all(isinstance(name, str) for name in targets):
             raise ExportError(f"keep: expected a list of ATen ops, got {targets!r}")
-        self.targets = frozenset(name.removeprefix(_PREFIX) for name in targets)
+        self.targets = frozenset(functional_name(name.removeprefix(_PREFIX)) for name in targets)
 
     def __contains__(self, node: Node) -> bool:
-        return str(node.target) in self.targets
+        return bool(self.targets) and functional_name(str(node.target)) in self.targets
 
-    def check(self, module: GraphModule) -> None:
-        """Check that a program, or a body in it, calls each of the ops.
+    def check(self, captured: GraphModule) -> None:
+        """Check that a captured program, or a body in it, calls each of the ops.
 
         Raises
         ------
         ExportError
             If it does not; the message names the missing ops, and lists the ops that it calls.
         """
-        graphs = [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
-        nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
-        called = {str(node.target) for node in nodes}
+        called = _called(captured)
         if missing := self.targets - called:
             raise ExportError(
                 f"keep: the program calls no {', '.join(sorted(missing))}; it calls "
                 f"{', '.join(sorted(name for name in called if '.' in name))}"
             )
+
+    def check_kept(self, decomposed: GraphModule) -> None:
+        """Check that what torch has made of a captured program still calls each of the ops.
+
+        Raises
+        ------
+        ExportError
+            If not: torch must replace some calls, such as those of views that are written to.
+        """
+        if missing := self.targets - _called(decomposed):
+            raise ExportError(
+                f"keep: torch replaces the calls of {', '.join(sorted(missing))} in this program, "
+                "because of what it writes, or because nothing needs them; keep what these "
+                "calls consist of, or nothing"
+            )
+
+
+def _called(module: GraphModule) -> set[str]:
+    """Return the names of the ops that a program and its bodies call, in functional form."""
+    graphs = [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+    return {functional_name(str(node.target)) for node in nodes}
 
 
 def keep_call(
@@ -69,6 +99,7 @@ def keep_call(
     argument: Callable[[Any], Any],
     before: Collection[str],
     results: Sequence[str | None],
+    defined: bool = True,
 ) -> list[str | None]:
     """Move the nodes that a call was lowered to into the block of a CALL.
 
@@ -82,6 +113,8 @@ def keep_call(
         The nodes of the graph that do not belong to the call.
     results : sequence of str or None
         The results of the FX node; None for unused ones.
+    defined : bool
+        Whether the nodes compute the call; if not, they only have its types.
 
     Returns
     -------
@@ -101,8 +134,11 @@ def keep_call(
         graph,
         emitted,
         "CALL",
-        {"arguments": json.dumps(_arguments(node, argument))},
-        inputs=_tensors(node, argument),
+        {
+            "arguments": json.dumps(_arguments(node.target, node.args, node.kwargs, argument)),
+            "defined": defined,
+        },
+        inputs=_tensors((node.args, node.kwargs), argument),
         outputs=given,
     )
     types = [type(name) for name in given]
@@ -110,9 +146,60 @@ def keep_call(
     return [None if name is None else next(kept) for name in results]
 
 
-def _tensors(node: Node, argument: Callable[[Any], Any]) -> list[str]:
-    """Return the tensor arguments of a node, in order."""
-    leaves = torch.utils._pytree.tree_leaves((node.args, dict(node.kwargs)))
+class SourceCalls:
+    """The calls of the exported program, and the nodes of a graph that each was lowered to.
+
+    Parameters
+    ----------
+    graph : Graph
+    argument : callable
+        See :func:`keep_call`.
+    """
+
+    def __init__(self, graph: Graph, argument: Callable[[Any], Any]) -> None:
+        self._graph = graph
+        self._argument = argument
+        self._made: dict[str, tuple[Origin, list[str], list[str | None]]] = {}
+
+    def add(self, node: Node, made: Sequence[GraphNode], results: Sequence[str | None]) -> None:
+        """Note what an FX node was lowered to."""
+        call = origin(node)
+        _, outputs, last = self._made.setdefault(call.name, (call, [], []))
+        if made:
+            outputs += [each.output for each in made]
+            last[:] = results
+
+    def note(self) -> None:
+        """Note in each node that computes one whole call which arguments the call has."""
+        for call, outputs, results in self._made.values():
+            if len(outputs) != 1 or (node := self._graph.producers.get(outputs[0])) is None:
+                continue
+            if results == node.outputs and (text := self._whole(call, node)) is not None:
+                known = SourceCall(text, function_of(self._graph, node))
+                node.source = node.source._replace(call=known)
+
+    def _whole(self, call: Origin, node: GraphNode) -> str | None:
+        """Return the other arguments of a call; None if the node is not the whole call."""
+        if not isinstance(call.op, torch._ops.OpOverload) or call.args is None or node.blocks:
+            return None
+        tensors = tensor_leaves([call.value])
+        types = [self._graph.tensors[name] for name in node.outputs]
+        if [(DTYPE_NAMES.get(t.dtype), len(t.shape)) for t in tensors] != [
+            (spec.dtype, len(spec.shape)) for spec in types
+        ]:
+            return None  # a part of the call, or numbers that are represented otherwise
+        try:
+            if _tensors((call.args, call.kwargs), self._argument) != node.inputs:
+                return None
+            return json.dumps(_arguments(call.op, call.args, call.kwargs, self._argument))
+        except (Refusal, KeyError):
+            return None
+
+
+def _tensors(given: tuple[Any, ...], argument: Callable[[Any], Any]) -> list[str]:
+    """Return the tensors among arguments, in order."""
+    args, kwargs = given
+    leaves = torch.utils._pytree.tree_leaves((args, dict(kwargs)))
     return [str(argument(leaf)) for leaf in leaves if _is_tensor(leaf, argument)]
 
 
@@ -123,17 +210,19 @@ def _is_tensor(value: Any, argument: Callable[[Any], Any]) -> bool:
     return isinstance(argument(value), str)
 
 
-def _arguments(node: Node, argument: Callable[[Any], Any]) -> dict[str, Any]:
+def _arguments(
+    op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], argument: Callable[[Any], Any]
+) -> dict[str, Any]:
     """Return the other arguments by their names in the op's schema, including defaults."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    parameters = node.target._schema.arguments
-    given = dict(zip((each.name for each in parameters), node.args, strict=False)) | node.kwargs
+    assert isinstance(op, torch._ops.OpOverload)
+    parameters = op._schema.arguments
+    given = dict(zip((each.name for each in parameters), args, strict=False)) | dict(kwargs)
     found = {}
     for each in parameters:
         value = given.get(each.name, each.default_value)
         leaves = torch.utils._pytree.tree_leaves([value])
         if not any(isinstance(x, torch.fx.Node) and _holds_tensor(x) for x in leaves):
-            found[each.name] = _plain(f"{node.target}: argument {each.name!r}", value, argument)
+            found[each.name] = _plain(f"{op}: argument {each.name!r}", value, argument)
     return found
 
 

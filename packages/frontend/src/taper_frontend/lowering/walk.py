@@ -16,10 +16,11 @@ from taper_frontend.lowering.fx_nodes import (
     find_handler,
     is_item,
     needed,
+    origin,
     tensors_of,
     unbacked_shapes,
 )
-from taper_frontend.lowering.keep import Keep, keep_call
+from taper_frontend.lowering.keep import KEPT, Keep, SourceCalls, keep_call
 from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
 from taper_frontend.lowering.source_line import source_line
@@ -100,6 +101,7 @@ class Walk:
         self.keep = keep
         self.context = Lowering(graph, sizes, training, prefix, self.lower_block)
         self.values: dict[str, Any] = {}
+        self._calls = SourceCalls(graph, self._argument_before)
         # the source of nodes for which torch recorded no line
         self._around = ""
         self._is_body = bool(prefix)
@@ -115,6 +117,7 @@ class Walk:
         for node in nodes:
             if node.op == "call_function":
                 self.values[node.name] = self._lower(node) if node in wanted else POISON
+        self._calls.note()
 
     def lower_block(
         self,
@@ -180,9 +183,11 @@ class Walk:
                 self._check_shapes(node)
             elif not isinstance(node.target, HigherOrderOperator):
                 self.sizes.bind(node)  # a loop returns its integers as scalars
-            self.context.begin(node, self.sizes.types(node), self._source(node))
+            self.context.begin(
+                node, self.sizes.types(node), self._source(node), origin(node).target
+            )
             arguments = self._arguments(node)
-            handler = find_handler(node)
+            handler = find_handler(node) if KEPT not in node.meta else self._lower_kept
             value = node.meta.get("val")
             if is_item(node) and handler is not None and not holds_poison(arguments):
                 return self._take_number(handler, arguments, node)
@@ -270,8 +275,39 @@ class Walk:
                 raise UndecidedError(message)
             raise InternalError(message)
         if node in self.keep and any(name is not None for name in names):
-            names = keep_call(self.graph, node, self._argument_before, before, names)
+            defined = node.meta.get(KEPT, node) is not None
+            names = keep_call(self.graph, node, self._argument_before, before, names, defined)
+        else:
+            self._calls.add(node, self.context.made(), names)
         return names if many else names[0]
+
+    def _lower_kept(self, ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
+        """Lower a kept call of an op without a handler: by its decomposition, if there is one.
+
+        Otherwise its results are zeros, which only show the types.
+        """
+        node = ctx.node
+        module: GraphModule | None = node.meta[KEPT]
+        if module is None:
+            zeros = [ctx.full(t.shape, 0, t.dtype) for t in self._types(node) if t is not None]
+            return zeros if isinstance(node.meta["val"], list | tuple) else zeros[0]
+        walk = Walk(self.graph, self.sizes, self.findings, ctx.training, Keep())
+        walk.context, walk._around, walk._is_body = ctx, self._source(node), self._is_body
+        nodes = list(module.graph.nodes)
+        given = iter(tree_leaves((node.args, dict(node.kwargs))))
+        leaves = iter([leaf for leaf in given if isinstance(leaf, torch.fx.Node)])
+        for inner in nodes:
+            if inner.op == "placeholder":
+                walk.values[inner.name] = self._argument(next(leaves))
+        for inner in needed(nodes):
+            if inner.op == "call_function":
+                walk.values[inner.name] = walk._lower(inner)
+        (results,) = next(each.args for each in nodes if each.op == "output")
+        found = torch.fx.map_arg(results, lambda each: walk.values[each.name])
+        ctx.begin(node, self.sizes.types(node), self._source(node), origin(node).target)
+        if holds_poison(found):
+            raise RefusedBody
+        return found
 
     def _types(self, node: Node) -> list[TensorType | None]:
         """Return the types of a node's results; integers count as scalars."""

@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from taper_frontend.errors import ExportError
+from taper_frontend.lowering.keep import Keep
 from taper_frontend.request.arguments import check_arguments
 from taper_frontend.request.dims import (
     Axis,
@@ -47,6 +48,8 @@ class Request(NamedTuple):
         What is said of the dimensions of other names than inputs: buffers, and outputs.
     are_outputs : bool
         Whether those may be outputs.
+    keep : Keep
+        The ops whose calls stay.
     """
 
     module: torch.nn.Module
@@ -58,6 +61,7 @@ class Request(NamedTuple):
     input_names: Sequence[str] | None
     others: dict[str, Any]
     are_outputs: bool
+    keep: Keep
 
     @property
     def states(self) -> dict[str, torch.Tensor]:
@@ -104,4 +108,14 @@ def make_request(
     baked = {names[i]: leaf for i, leaf in enumerate(leaves) if i not in inputs}
     notes = [*of_mode(module), *of_arguments(baked)]
     are_outputs = options.dynamic_axes is not None
-    return Request(module, *own, axes, ints, notes, options.input_names, others, are_outputs)
+    return Request(
+        module,
+        *own,
+        axes,
+        ints,
+        notes,
+        options.input_names,
+        others,
+        are_outputs,
+        Keep(options.keep),
+    )

@@ -17,7 +17,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.executor.segmented import SegmentedExecutor
-from taper_runtime.extend.providers import Dispatch
+from taper_runtime.extend.providers import OURS, Dispatch
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.specialize import specialize
 
@@ -106,11 +106,12 @@ class Inside:
         views: Callable[[], Sequence[InspectedPlan]],
         reference: Reference,
         delegates: Mapping[str, type[Delegate] | None],
+        providers: tuple[str, ...] = OURS,
     ) -> None:
         self._views = views
         self._reference = reference
         own = {name: kind for name, kind in delegates.items() if kind is not None}
-        self._settings = Settings(dispatch=Dispatch(delegates=own))
+        self._settings = Settings(dispatch=Dispatch(providers, delegates=own))
         self.uncertain: dict[str, str] = {}
 
     @cached_property

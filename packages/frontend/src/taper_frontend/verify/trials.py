@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,10 @@ from taper_runtime.base.errors import TaperError
 from taper_runtime.base.random_state import new_state
 from taper_runtime.base.size_values import size_at
 from taper_runtime.base.sizes import is_static
-from taper_runtime.extend.providers import CPU
+from taper_runtime.extend.kernels import is_computed, user_providers
+from taper_runtime.extend.providers import CPU, computing
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.features import undefined_calls
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
 from taper_runtime.session.inference_session import InferenceSession
@@ -119,6 +122,25 @@ def verify_plan(
     return plan if limits == plan.sizes else with_ranges(plan, limits)
 
 
+def _providers(plan: Plan) -> list[str]:
+    """Return the CPU's providers, then those of users' kernels if some calls need them.
+
+    Raises
+    ------
+    ExportError
+        If there is no kernel for such a call.
+    """
+    targets = undefined_calls(plan)
+    if not targets:
+        return [CPU]
+    if missing := [target for target in targets if not is_computed(target)]:
+        raise ExportError(
+            f"verify: no kernel is registered for {', '.join(missing)}, which no handler lowers; "
+            "call taper_runtime.register_kernel before the export, or pass verify=False"
+        )
+    return [CPU, *user_providers()]
+
+
 class _Trials:
     """Runs of both sides, and their results."""
 
@@ -136,8 +158,11 @@ class _Trials:
         options = SessionOptions()
         options.delegates, options.allow_native_code = verifying_delegates(), True
         options.bfloat16 = "bits"  # in the order of the module's results
-        self.session = InferenceSession(plan, options, [CPU])
-        self.inside = Inside(views, reference, verifying_delegates())
+        providers = _providers(plan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # users' kernels for other models
+            self.session = InferenceSession(plan, options, providers)
+        self.inside = Inside(views, reference, verifying_delegates(), computing(providers))
         self.given = [plan.samples[name] for name in plan.inputs]
         self.batch = _batch_of(plan)
         self.states = [self.session.new_state()] if self.batch else []

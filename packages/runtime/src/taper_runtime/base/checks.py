@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import PlanFormatError
@@ -107,6 +108,15 @@ def check_text(value: object, field: str) -> None:
         value.encode()
     except UnicodeEncodeError:
         fail(field, "expected a string without lone surrogates", value)
+
+
+def parse_object(text: object) -> dict[str, Any] | None:
+    """Return a JSON object as plain data; None if ``text`` is anything else."""
+    try:
+        found = json.loads(text)  # type: ignore[arg-type]
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def check_attr_items(value: object, field: str) -> None:

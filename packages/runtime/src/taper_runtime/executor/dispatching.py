@@ -18,6 +18,7 @@ from taper_runtime.extend.servers import (
 )
 from taper_runtime.native._kernels import prepare
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.features import is_undefined
 
 if TYPE_CHECKING:
     from taper_runtime.extend.kernels import Function, UserKernel
@@ -37,7 +38,9 @@ def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
     from taper_runtime.ops.control import CONTROL  # which most plans do not need
 
     if node.op == "CALL":
-        return not any(_users(plan, node, each) for each in dispatch.providers)
+        return not is_undefined(node) and not any(
+            _users(plan, node, each) for each in dispatch.providers
+        )
     if node.op == "CALL_DELEGATE":
         return node.attrs["backend"] not in dispatch.delegates
     return node.op in CONTROL
@@ -76,17 +79,43 @@ def find_servers(
     for provider in dispatch.providers:
         if provider == NATIVE:
             kernels.append(dispatch.isa)
+        elif provider == NUMPY and is_undefined(node):
+            continue
         elif provider == NUMPY:
             blocks = [partial(block_function, index) for index in range(len(node.blocks))]
             return kernels, NumpyServer(REGISTRY[node.op], label_of(node), blocks)
         for kernel in _users(plan, node, provider):
             code = kernel.code
+            region = node if kernel.key == node.op else as_call(node)
             if isinstance(code, type):
-                return kernels, make(code, kernel.name, plan, node)
+                return kernels, make(code, kernel.name, plan, region)
             if callable(code):
-                return kernels, make(partial(_calling, code), kernel.name, plan, node)
-            kernels.append(code)
+                return kernels, make(partial(_calling, code), kernel.name, plan, region)
+            if region is node or not _overwrites(plan, node):
+                kernels.append(code)
     return kernels, None
+
+
+def kernel_attrs(
+    node: PlanNode, attrs: dict[str, object], kernels: Sequence[Kernel | str | None]
+) -> dict[str, object]:
+    """Return the attrs that kernels in C get: also a call's arguments, for users' kernels."""
+    if node.arguments is None or all(each is None or isinstance(each, str) for each in kernels):
+        return attrs
+    return {**attrs, "arguments": node.arguments}
+
+
+def _overwrites(plan: Plan, node: PlanNode) -> bool:
+    """Return whether a node's output lies in the memory of one of its inputs."""
+    roots = {plan.placements[name].root for name in node.outputs}
+    return any(plan.placements[name].root in roots for name in node.reads)
+
+
+def as_call(node: PlanNode) -> PlanNode:
+    """Return a node in the form in which kernels of its ATen target see it: as a kept call."""
+    if node.op == "CALL":
+        return node
+    return node._replace(op="CALL", attrs={"arguments": node.arguments})
 
 
 def has_native_kernel(plan: Plan, node: PlanNode) -> bool:

@@ -11,6 +11,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.extend.providers import CPU_ALONE, NATIVE, Dispatch
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.features import is_undefined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,6 +215,12 @@ def refuse(nodes: Sequence[tuple[Plan, PlanNode]], dispatch: Dispatch) -> None:
     """Raise an error that lists nodes, each with its plan, which nothing in ``dispatch`` serves."""
     if not nodes:
         return
+    if targets := [target for _, node in nodes if is_undefined(node) for target in node.targets]:
+        raise UnsupportedOpError(
+            f"{', '.join(dict.fromkeys(targets))}: the export kept these calls without a "
+            "definition, and no kernel of the session's providers computes them; call "
+            "taper_runtime.register_kernel or load_kernels before the session is opened"
+        )
     from taper_runtime.plan.spelling import call_text, type_text  # which only this error needs
 
     lines = []

@@ -13,7 +13,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor._pool import FramePool, Lease
-from taper_runtime.executor.dispatching import find_servers
+from taper_runtime.executor.dispatching import find_servers, kernel_attrs
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Executor,
@@ -115,6 +115,7 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
     """Return the step of a node, with the first server that takes it; None if none does."""
     op, attrs = definition(node)
     kernels, server = _servers(plan, node, settings, kept)
+    attrs = kernel_attrs(node, attrs, kernels)
     inputs = [None if name is None else operand(plan, name) for name in node.inputs]
     outputs = [operand(plan, name) for name in node.outputs]
     choice, told = settings.dispatch.chooser(node.op), None

@@ -10,7 +10,7 @@ from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
 from taper_runtime.executor._run import Runner
-from taper_runtime.executor.dispatching import find_servers, runs_blocks
+from taper_runtime.executor.dispatching import find_servers, kernel_attrs, runs_blocks
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Settings,
@@ -258,7 +258,7 @@ class _StepBuilder:
         kernels, server = find_servers(scope.plan, node, self._settings.dispatch, block)
         return _program.Step(
             op,
-            attrs,
+            kernel_attrs(node, attrs, kernels),
             inputs,
             outputs,
             label=label,

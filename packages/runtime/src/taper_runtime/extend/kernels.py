@@ -9,7 +9,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import flag
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.text import is_one_of, unknown
+from taper_runtime.base.text import counted, is_one_of, nearest, unknown
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 
@@ -33,6 +33,9 @@ USER = "User"
 
 _PREFIX = "torch.ops."
 
+#: The attrs of a kernel in C of an ATen target, with their types.
+_CALL_ATTRS = {"arguments": "string"}
+
 
 class UserKernel(NamedTuple):
     """A kernel of a user.
@@ -46,6 +49,8 @@ class UserKernel(NamedTuple):
     dtypes : frozenset of str
         The dtypes that its inputs and outputs may have; empty for any.
     code : callable, type of Server or Kernel
+    library : str
+        The path of the library that a kernel in C comes from.
     """
 
     name: str
@@ -53,6 +58,7 @@ class UserKernel(NamedTuple):
     provider: str
     dtypes: frozenset[str]
     code: Function | type[Server] | Kernel
+    library: str = ""
 
 
 _KERNELS: dict[str, UserKernel] = {}  # by name, in the order of registration
@@ -76,9 +82,10 @@ def register_kernel(
     Parameters
     ----------
     target : str
-        An op of Taper, ``"RELU"``, for all its nodes with any attrs. Or an ATen op,
-        ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``, for its calls in plans that
-        were exported with ``keep=["aten.relu.default"]``.
+        An op of Taper, ``"RELU"``, for all its nodes with any attrs. Or an op that the exported
+        program calls, ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``: for each node
+        that computes one whole call of it, in any plan, and for all its calls in plans that were
+        exported with ``keep=["aten.relu.default"]``.
     kernel : callable or type of Server
         A function ``kernel(inputs, outputs, attrs)`` that writes every element of the arrays in
         ``outputs`` and returns nothing. ``inputs`` are read-only arrays, or None for absent ones;
@@ -100,8 +107,8 @@ def register_kernel(
     Raises
     ------
     InputError
-        If the name exists already, the op or a dtype is unknown (the message lists those that
-        exist), or the provider's name is one of ours.
+        If the name exists already, the op or a dtype is unknown (the message has the nearest name,
+        or lists those that exist), or the provider's name is one of ours.
     """
     for field, text in (("target", target), ("name", name), ("provider", provider)):
         if not isinstance(text, str):
@@ -176,14 +183,15 @@ def load_kernels(path: str | os.PathLike[str], *, provider: str = USER) -> list[
     kernels = []
     for code in found:
         key = _key(code.name, code.op)
-        op = REGISTRY["CALL" if key not in REGISTRY else key]
-        defined = {name: attr.type for name, attr in op.attrs.items()}
+        what, defined = f"a call of {key}", _CALL_ATTRS
+        if key in REGISTRY:
+            what, defined = key, {name: attr.type for name, attr in REGISTRY[key].attrs.items()}
         if code.attrs != defined:
             raise InputError(
-                f"{os.fspath(path)}: kernel {code.name!r}: expected the attrs of {op.name}, "
+                f"{os.fspath(path)}: kernel {code.name!r}: expected the attrs of {what}, "
                 f"{defined}, got {code.attrs}"
             )
-        kernels.append(UserKernel(code.name, key, provider, frozenset(), code))
+        kernels.append(UserKernel(code.name, key, provider, frozenset(), code, os.fspath(path)))
     for kernel in kernels:
         _check(kernel, False)
     for kernel in kernels:
@@ -218,6 +226,11 @@ def user_providers() -> list[str]:
     return list(dict.fromkeys(kernel.provider for kernel in reversed(_KERNELS.values())))
 
 
+def is_computed(target: str) -> bool:
+    """Return whether a kernel is registered for an op or an ATen target."""
+    return any(kernel.key == target for kernel in _KERNELS.values())
+
+
 def library_kernels(op: str) -> list[Kernel]:
     """Return the kernels for an op in users' libraries."""
     codes = [kernel.code for kernel in _KERNELS.values() if kernel.key == op]
@@ -236,7 +249,8 @@ def find_kernels(
     types : sequence of TensorType or None
         The types of the inputs and outputs. Python functions get only plain tensors.
     """
-    keys = {node.op, *(node.targets if node.op == "CALL" else ())}
+    is_call = node.op == "CALL" or node.arguments is not None
+    keys = {node.op, *(node.targets if is_call else ())}
     present = [type_ for type_ in types if type_ is not None]
     dtypes = {type_.dtype for type_ in present}
     plain = all(type_.format == PLAIN for type_ in present)
@@ -255,10 +269,69 @@ def _key(name: str, target: str) -> str:
     key = target.removeprefix(_PREFIX)
     if key in REGISTRY and REGISTRY[key].blocks:
         raise InputError(f"kernel {name!r}: expected an op without blocks, got {key!r}")
-    if key in REGISTRY or key.count(".") >= 1:
+    if key in REGISTRY:
+        return key
+    namespace, _, rest = key.partition(".")
+    if namespace == "aten":
+        from taper_runtime.extend.aten_ops import aten_ops  # a list that most processes do not need
+
+        known = aten_ops()
+        if key not in known:
+            near = nearest(key, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise InputError(f"kernel {name!r}: no ATen op is called {key!r}{hint}")
+    if rest:
         return key
     text = unknown("op", key, REGISTRY)
     raise InputError(f"kernel {name!r}: {text}, or an ATen target such as 'aten.relu.default'")
+
+
+def warn_unused(plan: Plan, providers: Sequence[str]) -> None:
+    """Warn of kernels of these providers that can compute no node of a plan.
+
+    There is no warning if another kernel of the same provider and target, or of the same library,
+    computes some.
+    """
+    from taper_runtime.executor.sites import sites
+
+    used: list[UserKernel] = []
+    held: dict[str, int] = {}
+    for entry in [plan.entry(), *map(plan.entry, plan.entries)]:
+        for scope, node, *_ in sites(entry):
+            for key in {node.op, *node.targets}:
+                held[key] = held.get(key, 0) + 1
+            types = [
+                None if name is None else scope.tensors[name].type
+                for name in (*node.inputs, *node.outputs)
+            ]
+            for provider in providers:
+                used += find_kernels(provider, node, types)
+    families = {(kernel.provider, kernel.key) for kernel in used}
+    libraries = {kernel.library for kernel in used if kernel.library}
+    for kernel in _KERNELS.values():
+        is_used = (kernel.provider, kernel.key) in families or kernel.library in libraries
+        if kernel.provider in providers and not is_used:
+            import warnings
+
+            warnings.warn(
+                f"kernel {kernel.name!r} computes {kernel.key}, but no node here: "
+                f"{_why_unused(kernel, held.get(kernel.key, 0))}",
+                UserWarning,
+                stacklevel=5,  # where the session is opened
+            )
+
+
+def _why_unused(kernel: UserKernel, count: int) -> str:
+    """Say why a kernel computes no node, if so many nodes have its op or target."""
+    if not count:
+        return "the plan has none"
+    nodes = counted(count, "node")
+    if kernel.key in REGISTRY:
+        return f"it takes none of the dtypes and formats of the plan's {nodes} of this op"
+    return (
+        f"the plan's {nodes} of it each compute a part of a call, or several calls, or have dtypes "
+        f"and formats that the kernel does not take; export with keep=[{kernel.key!r}]"
+    )
 
 
 def _add(kernel: UserKernel, replace: bool) -> None:

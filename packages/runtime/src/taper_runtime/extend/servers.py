@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
     from taper_runtime.plan.plan import Block, Plan, PlanNode
 
+#: The ops whose attrs are not what their servers get.
+_CALLS = frozenset({"CALL", "CALL_DELEGATE"})
+
 #: A function of ``(inputs, outputs)`` that writes the outputs; an absent input is None.
 Compute = Callable[[Sequence["np.ndarray | None"], Sequence["np.ndarray"]], None]
 
@@ -50,6 +53,9 @@ class Region(NamedTuple):
         The inputs' names in the plan; None for an absent input.
     server : str
         The server's name in profiles and errors: the kernel's name, or the delegate's backend.
+    overwritten : tuple of int
+        The indices of the inputs in whose memory the plan computes an output of an ATen call. The
+        server gets copies of these.
     """
 
     name: str
@@ -62,6 +68,7 @@ class Region(NamedTuple):
     op: str = ""
     names: tuple[str | None, ...] = ()
     server: str = ""
+    overwritten: tuple[int, ...] = ()
 
 
 class Server:
@@ -244,9 +251,14 @@ def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
     from taper_runtime.ops import REGISTRY
     from taper_runtime.ops.call import arguments  # imported here because most plans do not need it
 
+    overwritten: tuple[int, ...] = ()
     names, attrs, blob = node.inputs, REGISTRY[node.op].fill(node.attrs), np.empty(0, np.uint8)
     if node.op == "CALL":
         attrs = arguments(attrs)
+        written = {plan.placements[name].root for name in node.outputs}
+        overwritten = tuple(
+            [i for i, name in enumerate(names) if name and plan.placements[name].root in written]
+        )
     elif node.op == "CALL_DELEGATE":
         first, *_ = node.reads
         names, attrs = names[1:], {}
@@ -266,6 +278,7 @@ def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
         op=node.op,
         names=tuple(names),
         server=server,
+        overwritten=overwritten,
     )
 
 
@@ -293,12 +306,28 @@ def bind_server(
         return server.bind(attrs, types)
     region = server.region
     first = len(types) - len(region.inputs) - len(region.outputs)  # after a delegate's blob
-    given = dict(attrs) if region.block is None else region.attrs
+    given = region.attrs if region.op in _CALLS else dict(attrs)
     compute = _calling(region, "bind", lambda: server.bind(given, types[first:]))
     if not callable(compute):
         got = type(compute).__name__
         raise KernelError(f"{_title(region)}: expected bind to return a function, got {got}")
+    if region.overwritten:
+        compute = partial(_on_copies, compute, region.overwritten)
     return partial(_checked, _title(region), compute, first)
+
+
+def _on_copies(
+    compute: Compute,
+    places: Sequence[int],
+    inputs: Sequence[np.ndarray | None],
+    outputs: Sequence[np.ndarray],
+) -> object:
+    """Call external code on copies of the inputs at these places."""
+    given = list(inputs)
+    for place in places:
+        if (array := given[place]) is not None:
+            given[place] = array.copy()
+    return compute(tuple(given), outputs)  # type: ignore[func-returns-value]
 
 
 def is_told(

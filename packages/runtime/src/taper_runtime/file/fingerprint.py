@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 #: The fields that do not change what a plan computes.
-_SAID = ("metadata", "source", "targets")
+_SAID = ("metadata", "source", "targets", "arguments")
 
 
 def fingerprint(plan: Plan) -> str:

@@ -83,7 +83,7 @@ _NODE_KEYS = frozenset({"op", "inputs", "outputs", "attrs", "source"})
 _NESTED = frozenset({dict, list})
 #: Keys that are left out if their values are empty.
 _PLAN_OPTIONS = _ENTRY_OPTIONS | keys(PLAN_FIELDS, optional=True)
-_NODE_OPTIONS = frozenset({"blocks", "targets"})
+_NODE_OPTIONS = frozenset({"blocks", "targets", "arguments"})
 _TENSOR_OPTIONS = frozenset({"format", "complex"})
 _TENSOR_KEYS = frozenset({"dtype", "shape", "role", "root", "offset", "strides"})
 
@@ -429,6 +429,8 @@ def _node(item: Any, expressions: _Expressions, depth: int) -> PlanNode:
         item["source"],
         _blocks(item, expressions, depth) if "blocks" in item else (),
         items_or_none(item, "targets") if "targets" in item else (),
+        # null is not left out: it is refused like any other value that is not the JSON of an object
+        ("" if item["arguments"] is None else item["arguments"]) if "arguments" in item else None,
     )
 
 

@@ -182,6 +182,8 @@ def _node(node: PlanNode, field: str) -> dict[str, Any]:
         ]
     if node.targets:
         written["targets"] = node.targets
+    if node.arguments is not None:
+        written["arguments"] = node.arguments
     return written
 
 

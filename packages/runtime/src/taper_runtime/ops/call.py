@@ -6,9 +6,9 @@ delegate computes the node, its block is run.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.checks import parse_object
 from taper_runtime.ops.control import check_types, own
 from taper_runtime.ops.opdef import (
     Attr,
@@ -34,11 +34,8 @@ def arguments(attrs: Attrs) -> dict[str, Any]:
     OpError
         If the attr is not a JSON object.
     """
-    try:
-        found = json.loads(attrs["arguments"])
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = parse_object(attrs["arguments"])
+    if found is None:
         fail("CALL", "arguments: the JSON of an object", attrs["arguments"])
     return found
 
@@ -85,13 +82,14 @@ OPS = (
     OpDef(
         name="CALL",
         doc="A call of the ATen op that the node's target names, which no pass has changed: its "
-        "inputs are the call's tensors in order, and its block computes the call.",
+        "inputs are the call's tensors in order, and its block computes the call. If it is not "
+        "defined, the block only has the types, and a user's kernel must compute the call.",
         inputs=(0, MANY),
         blocks=1,
         infer=_infer_call,
         evaluate=_evaluate_call,
         native=False,
-        attrs={"arguments": Attr("string", "{}")},
+        attrs={"arguments": Attr("string", "{}"), "defined": Attr("bool", True)},
     ),
     OpDef(
         name="CALL_DELEGATE",

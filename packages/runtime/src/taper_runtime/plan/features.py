@@ -45,6 +45,18 @@ def has_delegates(nodes: Iterable[PlanNode]) -> bool:
     return any(node.op == "CALL_DELEGATE" for node in with_inner(watched(nodes)))
 
 
+def undefined_calls(plan: Plan) -> list[str]:
+    """Return the ATen targets whose calls only users' kernels can compute: CALL.defined is unset."""
+    nodes = (node for entry in _entries(plan) for node in with_inner(entry.nodes))
+    found = [node.targets for node in nodes if is_undefined(node)]
+    return list(dict.fromkeys(target for targets in found for target in targets))
+
+
+def is_undefined(node: PlanNode) -> bool:
+    """Return whether a node is a call whose block only has the types of its results."""
+    return node.op == "CALL" and not node.attrs.get("defined", True)
+
+
 def with_inner(nodes: Iterable[PlanNode]) -> Iterator[PlanNode]:
     """Yield nodes; each comes before the nodes of its blocks."""
     for node in nodes:

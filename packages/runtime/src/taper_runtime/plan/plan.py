@@ -129,7 +129,11 @@ class PlanNode(NamedTuple):
     blocks : tuple of Block
         The blocks that an op of control flow runs.
     targets : tuple of str
-        The ATen ops that it came from, such as ``aten.relu.default``; may be empty.
+        The ATen ops that it came from, such as ``aten.relu.default``, as the exported program
+        calls them; may be empty.
+    arguments : str or None
+        If the node computes the whole call of its only target, with the call's tensors in order as
+        inputs: the JSON of the call's other arguments by name. Else None.
     """
 
     op: str
@@ -139,6 +143,7 @@ class PlanNode(NamedTuple):
     source: str = ""
     blocks: tuple[Block, ...] = ()
     targets: tuple[str, ...] = ()
+    arguments: str | None = None
 
     @property
     def output(self) -> str:

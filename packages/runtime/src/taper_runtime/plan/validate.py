@@ -20,6 +20,7 @@ from taper_runtime.base.checks import (
     check_type,
     check_variable,
     fail,
+    parse_object,
     tensor_field,
 )
 from taper_runtime.base.dtypes import COMPLEX
@@ -362,6 +363,17 @@ def _check_block(
         raise error.within(field) from error
 
 
+def _check_arguments(node: PlanNode, field: str) -> None:
+    """Check the arguments of the ATen call that a node computes."""
+    check_text(node.arguments, field)
+    if len(node.targets) != 1:
+        fail(field, "expected arguments of one target", node.targets)
+    if node.arguments == "{}":
+        return
+    if parse_object(node.arguments) is None:
+        fail(field, "expected the JSON of an object", node.arguments)
+
+
 def _check_nodes(
     plan: Plan, types: Mapping[str, TensorType], shared: _CheckScope, depth: int = 0
 ) -> dict[str, int]:
@@ -379,6 +391,8 @@ def _check_nodes(
         check_text(node.source, f"{field}.source")
         for target in node.targets:
             check_text(target, f"{field}.targets")
+        if node.arguments is not None:
+            _check_arguments(node, f"{field}.arguments")
         for index, name in enumerate(node.inputs):
             if name is not None and (type(name) is not str or name not in defined):
                 fail(f"{field}.inputs[{index}]", "expected a tensor that has its value", name)

@@ -9,7 +9,7 @@ from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.loading import ended_by
 from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.executor._run import RunLog, in_order
-from taper_runtime.extend.providers import choose_providers
+from taper_runtime.extend.providers import choose_providers, warn_unused
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.session.entry import SessionEntry, check_mapping
 from taper_runtime.session.opening import (
@@ -77,6 +77,7 @@ class Session:
         self._threads = thread_count(options.intra_op_num_threads)
         self._pool, self._log = make_pool(options), RunLog()
         self._default = self._compile(self.plan.entry())
+        warn_unused(self.plan, providers)
         # all but the default one, compiled when first asked for
         self._entries: dict[str, SessionEntry] = {}
         self._recording: RecordingExecutor | None = None

@@ -21,6 +21,22 @@ ABSENT = ""
 Operand = str | int | float
 
 
+class SourceCall(NamedTuple):
+    """The ATen call that one node computes.
+
+    Attributes
+    ----------
+    arguments : str
+        The JSON of the arguments that are not tensors.
+    function : tuple
+        What the node computes, and of which types (:func:`.source_calls.function_of`). A pass may
+        change the node; it computes the call as long as this stays the same.
+    """
+
+    arguments: str
+    function: tuple[Any, ...]
+
+
 class SourceLine(NamedTuple):
     """The place in the user's model that a node comes from.
 
@@ -29,16 +45,21 @@ class SourceLine(NamedTuple):
     line : str
         The user's source line; empty if unknown.
     targets : tuple of str
-        The ATen ops that the node computes, or is a part of, such as ``aten.relu.default``.
+        The ATen ops that the node computes, or is a part of, such as ``aten.relu.default``, as the
+        exported program calls them.
+    call : SourceCall or None
+        The call that the node computes alone, with the call's tensors in order as inputs; None if
+        there is none.
     """
 
     line: str = ""
     targets: tuple[str, ...] = ()
+    call: SourceCall | None = None
 
     def joined(self, others: Iterable[SourceLine]) -> SourceLine:
         """Return this line with the targets of ``others`` before its own, without duplicates."""
         before = [target for other in others for target in other.targets]
-        return SourceLine(self.line, tuple(dict.fromkeys([*before, *self.targets])))
+        return self._replace(targets=tuple(dict.fromkeys([*before, *self.targets])))
 
 
 #: Ops that only rearrange the elements of their input.

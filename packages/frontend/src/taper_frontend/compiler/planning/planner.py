@@ -14,6 +14,7 @@ from taper_runtime.executor.dispatching import has_native_kernel, runs_blocks
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites
 from taper_runtime.extend.providers import CPU_ALONE
+from taper_runtime.plan.features import is_undefined
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
 from taper_runtime.plan.validate import validate
@@ -161,5 +162,9 @@ def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
     return [
         {"node": node.output, "op": node.op, "source": node.source}
         for plan, node, *_ in sites(with_saves(specialize(plan, sizes)))
-        if not (runs_blocks(plan, node, CPU_ALONE) or has_native_kernel(plan, node))
+        if not (
+            runs_blocks(plan, node, CPU_ALONE)
+            or has_native_kernel(plan, node)
+            or is_undefined(node)
+        )
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.compiler.analysis.source_calls import arguments_of
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_runtime.base.records import NamedTuple
@@ -72,14 +73,16 @@ class _BlockMaker:
             tensors[names[name]] = spec._replace(name=names[name], role=role)
             placements[names[name]] = Placement(names[root], offset, strides)
         return Block(
-            nodes=tuple([self._node(node, schedule, names) for node in order]),
+            nodes=tuple([self._node(graph, node, schedule, names) for node in order]),
             tensors=tensors,
             placements=placements,
             inputs=tuple([names[name] for name in graph.inputs]),
             outputs=tuple([names[name] for name in graph.outputs]),
         )
 
-    def _node(self, node: Node, schedule: Schedule, names: dict[str, str]) -> PlanNode:
+    def _node(
+        self, graph: Graph, node: Node, schedule: Schedule, names: dict[str, str]
+    ) -> PlanNode:
         complete = node.complete_attrs()
         defaults = {name: attr.default for name, attr in node.definition.attrs.items()}
         inside = schedule.inside.get(node.output, ())
@@ -91,6 +94,7 @@ class _BlockMaker:
             node.source.line,
             tuple([self._inner(node, each, names, index) for index, each in enumerate(inside)]),
             node.source.targets,
+            arguments_of(graph, node),
         )
 
     def _inner(self, node: Node, schedule: Schedule, names: dict[str, str], index: int) -> Block:
