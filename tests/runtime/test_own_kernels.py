@@ -9,8 +9,9 @@ import pytest
 
 import taper_runtime
 from graph_checks import Builder, floats
+from taper_frontend.compiler.analysis.source_calls import function_of
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.graph.node import SourceLine
+from taper_frontend.compiler.graph.node import SourceCall, SourceLine
 from taper_frontend.compiler.outline import outline
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime.executor.compiled import CompiledExecutor
@@ -219,6 +220,9 @@ def test_many_threads_call_it(register):
     ("target", "more", "words"),
     [
         ("RELUU", {}, "unknown op 'RELUU'; did you mean 'RELU'.*aten.relu.default"),
+        ("aten.relu.defualt", {}, r"called 'aten.relu.defualt'; did you mean 'aten.relu.default'"),
+        ("torch.ops.aten.rellu.default", {}, "did you mean 'aten.relu.default'"),
+        ("aten.zzzzzzzzzz.yyyyyyyyyy", {}, "no ATen op is called"),
         ("IF", {}, "without blocks"),
         ("RELU", {"dtypes": ["float23"]}, "unknown dtype 'float23'; expected some of.*'float32'"),
         ("RELU", {"provider": "NativeCPU"}, "a name of your own"),
@@ -368,6 +372,21 @@ def test_kernels_of_a_library_come_first(library, executor):
     later = opened(plan, executor, ["NativeCPU", "Library", "Numpy"])
     assert later.kernel_kinds()["user"] == ("relu",)  # ours have no kernel of a call
     assert np.array_equal(run(later), ours(plan))
+
+
+@EXECUTORS
+def test_a_kernel_in_c_serves_the_whole_calls_of_its_target(library, executor):
+    b = Builder()
+    relu = b.graph.add_node("RELU", [b.input("x", 3, 4)], name="relu")
+    graph = b.done(b.op("SOFTMAX", relu, axis=0))
+    node = graph.producers[relu]
+    call = SourceCall('{"inplace": false}', function_of(graph, node))
+    node.source = SourceLine("", (RELU,), call)
+    compile_graph(graph, ())
+    plan = make_plan(graph)
+    session = opened(plan, executor)
+    assert "relu" in session.kernel_kinds()["user"]
+    assert np.array_equal(run(session), ours(plan))
 
 
 def test_what_a_kernel_refuses_goes_to_the_next(library):

@@ -18,6 +18,7 @@ from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import show_progress
+from taper_frontend.lowering.keep import Keep
 from taper_frontend.program_to_plan import compile_program
 from taper_frontend.request.dims import check_axes
 from taper_frontend.request.notes import Note, warn

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taper_runtime.extend.servers import Server
     from taper_runtime.native._kernels import Kernel
     from taper_runtime.ops.opdef import TensorType
-    from taper_runtime.plan.plan import PlanNode
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 #: A function of ``(inputs, outputs, attrs)`` that writes ``outputs`` and returns nothing.
 Function = Callable[

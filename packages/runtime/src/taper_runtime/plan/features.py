@@ -46,7 +46,7 @@ def has_delegates(nodes: Iterable[PlanNode]) -> bool:
 
 
 def undefined_calls(plan: Plan) -> list[str]:
-    """Return the ATen targets whose calls only users' kernels can compute: CALL.defined is unset."""
+    """Return the targets of the calls that only users' kernels can compute."""
     nodes = (node for entry in _entries(plan) for node in with_inner(entry.nodes))
     found = [node.targets for node in nodes if is_undefined(node)]
     return list(dict.fromkeys(target for targets in found for target in targets))
