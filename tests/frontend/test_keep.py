@@ -330,6 +330,63 @@ def test_a_region_that_stays_is_a_warning(monkeypatch):
     taper_runtime.InferenceSession(plan)
 
 
+class Sorts(torch.nn.Module):
+    """The module's outputs are in another order than the nodes."""
+
+    def forward(self, x):
+        first = torch.sin(x)
+        last = torch.cos(first) + 1
+        return last, first
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_whole_delegate_has_the_modules_order(by_name):
+    seen = []
+
+    class Whole(taper_runtime.Delegate):
+        def run(self, inputs, outputs):
+            outputs[0][...] = np.cos(np.sin(inputs[0])) + 1
+            outputs[1][...] = np.sin(inputs[0])
+
+    def whole(graph):
+        return [list(graph.nodes) if by_name else graph.order()]
+
+    register_backend("whole", lambda graph: seen.append(list(graph.outputs)) or b"", Whole)
+    try:
+        plan = taper_frontend.export(Sorts(), ARGS, partition=whole, delegate="whole")
+    finally:
+        unregister_backend("whole")
+    assert [node.op for node in plan.nodes] == ["CALL_DELEGATE"]
+    assert plan.nodes[0].outputs == plan.outputs
+    options = taper_runtime.SessionOptions()
+    options.delegates, options.executor = {"whole": Whole}, "delegate"
+    got = taper_runtime.InferenceSession(plan, options).run(None, {"x": ARGS[0].numpy()})
+    for mine, torchs in zip(got, Sorts()(*ARGS), strict=True):
+        np.testing.assert_allclose(mine, torchs.numpy(), rtol=1e-5)
+
+
+def test_what_is_no_node_is_no_part_of_a_region():
+    for wrong, words in (("nowhere", "'nowhere'"), (3, "got 3"), (None, "None")):
+        with pytest.raises(taper_frontend.ExportError, match=f"expected nodes .*{words}"):
+            taper_frontend.export(
+                Wave(), ARGS, partition=lambda graph, wrong=wrong: [[wrong]], delegate="c"
+            )
+
+
+def test_fixed_weights_have_names(net):
+    weights = taper_runtime.InferenceSession(taper_frontend.export(net, ARGS)).weights
+    assert sorted(weights.names()) == sorted(net.state_dict())
+    assert len(weights) == 4
+    assert "first.weight" in weights
+    np.testing.assert_array_equal(weights.get("first.bias"), net.first.bias.detach().numpy())
+    with pytest.raises(taper_runtime.InputError, match="'first.weight': .*packed; .*replaceable"):
+        weights.get("first.weight")
+    with pytest.raises(taper_runtime.InputError, match="did you mean 'first.bias'"):
+        weights.get("frist.bias")
+    with pytest.raises(taper_runtime.InputError, match="kind: expected None"):
+        weights.names("parameter")
+
+
 def test_partition_and_delegate_go_together():
     for more in ({"partition": elementwise_regions}, {"delegate": "c"}):
         with pytest.raises(taper_frontend.ExportError, match="expected both or none"):

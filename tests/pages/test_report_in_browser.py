@@ -60,7 +60,7 @@ def nodes_shown(driver):
 def test_the_page_is_drawn_without_errors(browser):
     assert errors(browser) == []
     titles = [heading.text for heading in browser.find_elements(By.TAG_NAME, "h2")]
-    for title in ("Summary", "Warnings", "Graph", "Time by node", "Memory over the run", "Weights"):
+    for title in ("Summary", "Warnings", "Graph", "Time by node", "Time by op", "Trace", "Memory over the run", "Weights"):
         assert title in titles
     assert browser.find_element(By.TAG_NAME, "h1").text == "layers.taper"
 

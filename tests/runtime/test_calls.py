@@ -278,6 +278,27 @@ def test_what_nothing_depends_on_is_named_and_checked():
             session(ONE, other)
 
 
+def test_a_wrong_array_is_named_by_its_path():
+    items = ["list", [["tensor", "x0"], ["dict", [["mask", ["tensor", "x1"]]]]]]
+    tree = arguments(
+        items,
+        ["namedtuple", ["Pair", [["a", ["tensor", "x2"]], ["b", ["value", 3]]]]],
+        k=["tensor", "x3"],
+    )
+    session = InferenceSession(negating_plan(tree, ["tensor", "y0"]))
+    pair = namedtuple("Pair", ["a", "b"])
+    good = np.zeros(2, np.float32)
+    for wrong, words in ((np.zeros(2), "expected dtype float32"), (np.zeros(3, np.float32), "3")):
+        for place, path in enumerate(
+            ("args[0][0]", "args[0][1]['mask']", "args[1].a", "kwargs['k']")
+        ):
+            a, b, c, d = (wrong if i == place else good for i in range(4))
+            with pytest.raises(InputError) as caught:
+                session([a, {"mask": b}], pair(c, 3), k=d)
+            assert str(caught.value).startswith(f"{path}: input 'x{place}': "), caught.value
+            assert words in str(caught.value)
+
+
 def test_a_plan_without_tensors_runs():
     session = InferenceSession(negating_plan(arguments(["value", 1]), ["value", "done"]))
     assert session.run(None, {}) == []

@@ -237,7 +237,7 @@ def test_what_a_command_prints_beside_its_json_goes_to_stderr(taper, monkeypatch
     monkeypatch.setattr("taper_runtime.reports.report.plan_data", chatty)
     code, out, err = taper("inspect", model, "--json")
     assert (code, err) == (0, "chatter\n")
-    assert [*json.loads(out)] == ["fingerprint", "batch", "model", "models"]
+    assert [*json.loads(out)] == ["fingerprint", "batch", "model", "models", "layout"]
 
 
 def test_warnings_are_one_line_each(taper, monkeypatch, model):

@@ -12,11 +12,12 @@ from control_plans import counting
 from measured_plans import measured_arrays, measured_plan
 from plan_files import small_plan
 from sized_plans import sized_arrays, sized_plan
+from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.machine.limits import MachineLimits, Memory
 from taper_runtime.reports.pages.report_page import report_page
 from taper_runtime.reports.pages.viewer import make_page
-from taper_runtime.reports.profile import profile_plan
+from taper_runtime.reports.profile import busy_words, describe_profile, least_ns, profile_plan
 
 LIMITS = MachineLimits("avx2", 1, 100.0, 0.0, (Memory("DRAM", 0, 10.0, 8.0),))
 HOSTILE = '</script><img src=x onerror="alert(1)">&lt;\u2028\x1b[31m'
@@ -49,7 +50,7 @@ def test_the_page_holds_nodes_times_memory_and_weights():
     for node in plan.nodes:
         assert graph[node.output]["inputs"] == list(node.inputs)
         assert ["op", node.op] in graph[node.output]["facts"]
-    assert [row[0] for row in sections["Time by node"]["rows"]] == executed
+    assert [row[1] for row in sections["Time by node"]["rows"]] == executed
     assert len(sections["Memory over the run"]["values"]) == len(executed)
     assert {row[0] for row in sections["Weights"]["rows"]} == set(plan.constants)
     assert [row[0] for row in sections["Inputs and outputs"]["rows"]] == [
@@ -153,7 +154,7 @@ def test_what_is_in_a_loop_is_drawn_with_where_its_values_go():
     ids = [node["id"] for node in sections["Graph"]["nodes"]]
     for name, node in graph.items():
         assert all(ids.index(each) < ids.index(name) for each in node["inputs"] if each in graph)
-    times = {row[0]: row[3] for row in sections["Time by node"]["rows"]}
+    times = {row[1]: row[4] for row in sections["Time by node"]["rows"]}
     assert times == {"io": 1, "more": 5, "i1": 4, "row": 4, "g": 4, "x1": 4}
 
 
@@ -162,3 +163,85 @@ def test_a_plan_whose_nodes_compute_sizes():
     feed = measured_arrays(rng, 20)
     rows = sections_of(page_of(measured_plan(), feed))["Inputs and outputs"]["rows"]
     assert ["rows", "output", "float32", f"[{feed['first'].sum()}, 3]"] in [row[:4] for row in rows]
+
+
+def profile_of(plan, ns, medians):
+    """A profile with these times."""
+    return profile_plan(plan, small_feed(plan), runs=2, threads=1)._replace(ns=ns, medians=medians)
+
+
+def test_a_node_has_its_least_time_of_all_runs(monkeypatch):
+    plan = small_plan()
+    taken = iter([[30, 5, 7, 9], [10, 50, 8, 90], [20, 6, 9, 10]])
+
+    def timed(executor, inputs):
+        return executor.run(inputs), [[(100, 100 + ns, 1)] for ns in next(taken)]
+
+    monkeypatch.setattr(CompiledExecutor, "profile", timed)
+    profile = profile_plan(plan, small_feed(plan), runs=3, threads=1)
+    assert profile.ns == [10, 5, 7, 9]
+    assert profile.medians == [20, 6, 8, 10]
+    assert profile.spread == 44 / 31
+
+
+def test_a_busy_machine_is_said_in_words():
+    plan = small_plan()
+    calm = profile_of(plan, [1e6] * 4, [1.1e6] * 4)
+    assert busy_words(calm, least_ns(plan, LIMITS)) == []
+    sections = sections_of(report_page("calm", calm, LIMITS))
+    assert "Warnings" not in sections
+    assert all(0 <= row[6] <= 100 for row in sections["Time by node"]["rows"])
+    late = profile_of(plan, [1e6] * 4, [4e6] * 4)
+    assert "4.0 times" in sections_of(report_page("late", late, LIMITS))["Warnings"]["items"][0]
+    fast = profile_of(plan, [0.5] * 4, [0.5] * 4)
+    page = report_page("fast", fast, LIMITS)
+    sections = sections_of(page)
+    assert "faster than the machine's limit" in sections["Warnings"]["items"][0]
+    assert None in [row[6] for row in sections["Time by node"]["rows"]]
+    shares = [int(share) for share in re.findall(r"(\d+)% of the machine's limit", page)]
+    assert all(share <= 100 for share in shares)
+    assert "faster than" in describe_profile(fast, LIMITS)
+
+
+def test_totals_by_op_and_by_module():
+    plan = small_plan()
+    places = [
+        *(f"a.py:1 in {path}.forward: x" for path in ("encoder.first", "encoder.second", "head")),
+        "",
+    ]
+    executed = [node.output for node in plan.nodes if plan.is_executed(node)]
+    lines = dict(zip(executed, places, strict=True))
+    nodes = [node._replace(source=lines.get(node.output, "")) for node in plan.nodes]
+    plan = plan._replace(nodes=tuple(nodes))
+    sections = sections_of(
+        report_page("p", profile_of(plan, [1e3, 2e3, 4e3, 8e3], [1e3] * 4), LIMITS)
+    )
+    ops = {row[0]: row[1:3] for row in sections["Time by op"]["rows"]}
+    assert sum(us for _, us in ops.values()) == 15
+    assert sum(count for count, _ in ops.values()) == 4
+    modules = {row[0]: row[1:4] for row in sections["Time by module"]["rows"]}
+    assert modules == {
+        "encoder": [2, 3.0, 20.0],
+        "encoder.first": [1, 1.0, 6.7],
+        "encoder.second": [1, 2.0, 13.3],
+        "head": [1, 4.0, 26.7],
+    }
+
+
+def test_the_trace_is_in_the_page():
+    plan = small_plan()
+    profile = profile_plan(plan, small_feed(plan), runs=2, threads=1)
+    section = sections_of(report_page("p", profile, LIMITS))["Trace"]
+    events = json.loads(section["text"])["traceEvents"]
+    assert [e["name"].split()[0] for e in events] == [site.node.output for site in profile.sites]
+
+
+def test_weights_have_histograms():
+    plan = small_plan()
+    rows = sections_of(page_of(plan, small_feed(plan)))["Weights"]["rows"]
+    for name, *_, least, largest, counts in rows:
+        array = plan.constants[name].astype(float)
+        assert least == pytest.approx(array.min(), rel=1e-2)
+        assert largest == pytest.approx(array.max(), rel=1e-2)
+        expected, _ = np.histogram(array, 32, (array.min(), array.max()))
+        assert counts == expected.tolist()

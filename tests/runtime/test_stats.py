@@ -61,7 +61,7 @@ def test_the_window_holds_the_latest_runs():
 
 def test_prometheus_text():
     times = RunTimes(2, 0.5, 0.75, 1.0)
-    stats = Stats(7, 1, times, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, 512, None)
+    stats = Stats(7, 1, times, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, 512, None, None)
     lines = stats.prometheus(model='a "b"\\').splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     label = 'model="a \\"b\\"\\\\"'

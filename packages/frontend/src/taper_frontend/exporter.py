@@ -103,8 +103,8 @@ def export(
         a user's kernel (:func:`taper_runtime.register_kernel`) can compute them. If an op has no
         handler and no decomposition, only such a kernel can.
     partition : callable, optional
-        ``(Graph) -> regions``, each a list of nodes by their first outputs. Each region becomes a
-        node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects everything.
+        ``(Graph) -> regions``, each a list of nodes, or of their first outputs. Each region becomes
+        a node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects everything.
     delegate : str, optional
         The backend that compiles each region: ``"c"``, or one of
         :func:`taper_frontend.delegates.register_backend`. A region that it refuses stays on the

@@ -44,8 +44,8 @@ def outline(
         read from outside follow, except constants, which are copied into the block. By default
         everything that the nodes read from outside is an input, including constants.
     outputs : sequence of str, optional
-        The outputs of the block, in order; they may be its inputs. By default the tensors that
-        nodes outside read, or that are outputs of the graph.
+        The outputs of the block, in order; they may be its inputs. By default the outputs of the
+        graph, in its order, then the other tensors that nodes outside read.
 
     Returns
     -------
@@ -68,7 +68,8 @@ def outline(
         own = [name for name in read if graph.is_constant(name) and name not in inputs]
         given = [*inputs, *(name for name in read if name not in (*inputs, *own))]
     if outputs is None:
-        outputs = [name for name in made if _is_seen(graph, name, region)]
+        seen = {name: None for name in made if _is_seen(graph, name, region)}
+        outputs = list(dict.fromkeys([*(n for n in graph.outputs if n in seen), *seen]))
     _check_edge(graph, [*given, *outputs], made)
     block = _block(graph, region, given, own, outputs)
     first = [] if leading is None else leading(block)

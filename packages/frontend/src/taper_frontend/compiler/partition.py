@@ -16,10 +16,12 @@ from taper_runtime.extend.c_delegate import CDelegate
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
     from taper_runtime.extend.delegates import Delegate
 
-#: A function that returns regions of a graph, each as the first outputs of its nodes in any order.
-Regions = Callable[["Graph"], Iterable[Iterable[str]]]
+#: A function that returns regions of a graph, each as its nodes or their first outputs, in any
+#: order.
+Regions = Callable[["Graph"], Iterable[Iterable["str | Node"]]]
 
 #: A function that compiles a region to bytes, or raises :class:`CannotDelegate` with the reason.
 Compile = Callable[["Graph"], bytes]
@@ -81,6 +83,11 @@ def find_backend(name: str) -> Backend:
     return _BACKENDS[name]
 
 
+def _name(node: str | Node) -> str:
+    """Return the first output of a node, which may be given by it."""
+    return node if isinstance(node, str) else getattr(node, "output", node)
+
+
 class Partition:
     """A pass that moves regions of the graph to a delegate.
 
@@ -109,7 +116,7 @@ class Partition:
         Raises
         ------
         ExportError
-            If a region has no nodes, an unknown name, or is not convex; or the backend does not
+            If a region has no nodes, an unknown one, or is not convex; or the backend does not
             return bytes.
         """
         changed = [self._delegate(graph, region) for region in self._checked(graph)]
@@ -117,13 +124,15 @@ class Partition:
 
     def _checked(self, graph: Graph) -> list[frozenset[str]]:
         """Return the regions after checking that all nodes exist and regions are disjoint."""
-        regions = [frozenset(region) for region in self._regions(graph)]
+        regions = [frozenset(map(_name, region)) for region in self._regions(graph)]
         seen: set[str] = set()
         for region in regions:
             unknown = region - graph.nodes.keys()
             if not region or unknown:
-                got = f"{min(unknown)!r}" if unknown else "none"
-                raise ExportError(f"partition: expected first outputs of nodes, got {got}")
+                got = min(map(repr, unknown), default="none")
+                raise ExportError(
+                    f"partition: expected nodes of the graph or their first outputs, got {got}"
+                )
             if twice := seen & region:
                 raise ExportError(f"partition: node {min(twice)!r} is in two regions")
             seen |= region

@@ -21,11 +21,18 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prepare this CPU's kernels, to count their scratch in the arena",
     )
+    parser.add_argument(
+        "--layout",
+        action="store_true",
+        help="show where each tensor lies in the arena, and which share memory; with --kernels "
+        "also the scratch of each node",
+    )
     parser.set_defaults(command=_inspect)
 
 
 def _inspect(args: argparse.Namespace) -> Result:
     """Describe a plan, or list the plans of a file."""
+    from taper_runtime.executor.memory_use import memory_layout
     from taper_runtime.file.models import DEFAULT_MODEL
     from taper_runtime.file.reader import list_models
     from taper_runtime.plan.rows import batch_data, describe_batch
@@ -36,11 +43,16 @@ def _inspect(args: argparse.Namespace) -> Result:
     lines = [f"model   {model}, of {', '.join(models)}"] if len(models) > 1 else []
     fingerprint = plan.fingerprint()
     lines += [f"fingerprint {fingerprint}", *map(printable, describe_batch(plan)), ""]
+    layout = memory_layout(plan, kernels=args.kernels) if args.layout else None
     data = {
         "fingerprint": fingerprint,
         "batch": batch_data(plan),
         "model": model,
         "models": models,
+        "layout": None if layout is None else layout.data(),
         **plan_data(plan, kernels=args.kernels),
     }
-    return Result(data, "\n".join([*lines, describe_plan(plan, kernels=args.kernels)]))
+    lines.append(describe_plan(plan, kernels=args.kernels))
+    if layout is not None:
+        lines += ["", *map(printable, layout.lines())]
+    return Result(data, "\n".join(lines))

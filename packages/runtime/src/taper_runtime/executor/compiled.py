@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._run import Runner
     from taper_runtime.executor._stop import Stop
+    from taper_runtime.executor.memory_layout import MemoryLayout
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.extend.servers import Server
     from taper_runtime.native.variants import KernelName
@@ -91,6 +92,12 @@ class CompiledExecutor(Executor):
     def servers(self) -> list[Server]:
         """See :attr:`Executor.servers`."""
         return [each for each in self._runner.servers() if not isinstance(each, NumpyServer)]
+
+    def layout(self) -> MemoryLayout:
+        """See :meth:`Executor.layout`."""
+        from taper_runtime.executor.memory_layout import layout_of  # which few sessions need
+
+        return layout_of(self._plan, self._runner.arena())
 
     @property
     def weights_version(self) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor._stop import Stop
+    from taper_runtime.executor.memory_layout import MemoryLayout
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.native.variants import KernelName
@@ -175,6 +176,10 @@ class Executor(ABC):
 
         See :meth:`MemoryPlanner.stats`.
         """
+        return None
+
+    def layout(self) -> MemoryLayout | None:
+        """Return where the memory of the last run's sizes lies; None if there is no arena."""
         return None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.base.checks import aligned
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import DEFAULT_SETTINGS, Settings
+from taper_runtime.executor.memory_layout import MemoryLayout, layout_of
 from taper_runtime.executor.program import example_sizes, make_runner
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import executed_nodes
@@ -100,6 +101,18 @@ def memory_use(
         packed,
         sizes,
     )
+
+
+def memory_layout(
+    plan: Plan, sizes: Mapping[str, int] | None = None, *, kernels: bool = True
+) -> MemoryLayout:
+    """Return where a run's memory lies in the arena on this machine; see :func:`memory_use`."""
+    validate(plan)
+    plan = outlined(plan)
+    sizes = example_sizes(plan) if sizes is None else sizes
+    plan = with_saves(specialize(plan, sizes))
+    settings = DEFAULT_SETTINGS if kernels else _NO_KERNELS
+    return layout_of(plan, make_runner(plan, settings).arena())
 
 
 def parallel_arena(

@@ -9,7 +9,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import flag
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.text import counted, is_one_of, nearest, unknown
+from taper_runtime.base.text import is_one_of, nearest, unknown
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from taper_runtime.extend.servers import Server
     from taper_runtime.native._kernels import Kernel
     from taper_runtime.ops.opdef import TensorType
-    from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.plan import PlanNode
 
 #: A function of ``(inputs, outputs, attrs)`` that writes ``outputs`` and returns nothing.
 Function = Callable[
@@ -286,52 +286,9 @@ def _key(name: str, target: str) -> str:
     raise InputError(f"kernel {name!r}: {text}, or an ATen target such as 'aten.relu.default'")
 
 
-def warn_unused(plan: Plan, providers: Sequence[str]) -> None:
-    """Warn of kernels of these providers that can compute no node of a plan.
-
-    There is no warning if another kernel of the same provider and target, or of the same library,
-    computes some.
-    """
-    from taper_runtime.executor.sites import sites
-
-    used: list[UserKernel] = []
-    held: dict[str, int] = {}
-    for entry in [plan.entry(), *map(plan.entry, plan.entries)]:
-        for scope, node, *_ in sites(entry):
-            for key in {node.op, *node.targets}:
-                held[key] = held.get(key, 0) + 1
-            types = [
-                None if name is None else scope.tensors[name].type
-                for name in (*node.inputs, *node.outputs)
-            ]
-            for provider in providers:
-                used += find_kernels(provider, node, types)
-    families = {(kernel.provider, kernel.key) for kernel in used}
-    libraries = {kernel.library for kernel in used if kernel.library}
-    for kernel in _KERNELS.values():
-        is_used = (kernel.provider, kernel.key) in families or kernel.library in libraries
-        if kernel.provider in providers and not is_used:
-            import warnings
-
-            warnings.warn(
-                f"kernel {kernel.name!r} computes {kernel.key}, but no node here: "
-                f"{_why_unused(kernel, held.get(kernel.key, 0))}",
-                UserWarning,
-                stacklevel=5,  # where the session is opened
-            )
-
-
-def _why_unused(kernel: UserKernel, count: int) -> str:
-    """Say why a kernel computes no node, if so many nodes have its op or target."""
-    if not count:
-        return "the plan has none"
-    nodes = counted(count, "node")
-    if kernel.key in REGISTRY:
-        return f"it takes none of the dtypes and formats of the plan's {nodes} of this op"
-    return (
-        f"the plan's {nodes} of it each compute a part of a call, or several calls, or have dtypes "
-        f"and formats that the kernel does not take; export with keep=[{kernel.key!r}]"
-    )
+def registered_kernels() -> list[UserKernel]:
+    """Return all registered kernels."""
+    return list(_KERNELS.values())
 
 
 def _add(kernel: UserKernel, replace: bool) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from taper_runtime.extend.delegates import Delegate
     from taper_runtime.machine.choices import Choice
     from taper_runtime.native._kernels import Kernel
-    from taper_runtime.plan.plan import Plan
 
 CPU = "CPUExecutionProvider"
 NATIVE, NUMPY = "NativeCPU", "Numpy"
@@ -130,15 +129,6 @@ def choose_providers(
         )
     here = tuple(name for name in dict.fromkeys(names) if name not in _ABSENT)
     return here or ((*_users(), CPU) if not names else (CPU,))
-
-
-def warn_unused(plan: Plan, providers: Sequence[str]) -> None:
-    """Warn of each user's kernel of these providers that can compute no node of a plan."""
-    if "taper_runtime.extend.kernels" not in sys.modules:
-        return
-    from taper_runtime.extend import kernels
-
-    kernels.warn_unused(plan, [name for name in providers if name not in (CPU, *OURS)])
 
 
 def check_kernels(names: Mapping[str, str], isa: str | None) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._stop import Stop
+    from taper_runtime.executor.memory_layout import MemoryLayout
     from taper_runtime.executor.sites import Site
     from taper_runtime.extend.servers import Server
     from taper_runtime.native.variants import KernelName
@@ -90,6 +91,10 @@ class RecordingExecutor(Executor):
     def memory_planning(self) -> dict[str, Any] | None:
         """See :meth:`Executor.memory_planning`."""
         return self.executor.memory_planning()
+
+    def layout(self) -> MemoryLayout | None:
+        """See :meth:`Executor.layout`."""
+        return self.executor.layout()
 
     def run(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from io import StringIO
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +55,11 @@ class Profile(NamedTuple):
     times : list of int
         How often each node runs in one run.
     ns : list of float
-        The median time of each step over the runs, from its first worker's start to its last one's
-        end. For a step that runs several times per run, the times are added.
+        The least time of each step over the runs, from its first worker's start to its last one's
+        end: other work on the machine only makes a step longer. For a step that runs several times
+        per run, the times are added.
+    medians : list of float
+        The median of the same times.
     fastest : list
         The times at which each worker was at each step in the fastest run.
     """
@@ -66,6 +70,7 @@ class Profile(NamedTuple):
     steps: list[tuple[Site, KernelName]]
     times: list[int]
     ns: list[float]
+    medians: list[float]
     fastest: Spans
 
     @property
@@ -76,7 +81,15 @@ class Profile(NamedTuple):
     @property
     def total(self) -> float:
         """Return the nanoseconds of the run; nodes in blocks are counted once."""
-        return sum(ns for site, ns in zip(self.sites, self.ns, strict=True) if not site.depth)
+        return self._sum(self.ns)
+
+    @property
+    def spread(self) -> float:
+        """Return how many times as long as the least times the median ones are."""
+        return self._sum(self.medians) / max(self.total, 1.0)
+
+    def _sum(self, ns: Sequence[float]) -> float:
+        return sum(each for site, each in zip(self.sites, ns, strict=True) if not site.depth)
 
 
 def profile_plan(
@@ -102,10 +115,11 @@ def profile_plan(
         taken.append(made.profile(_arrays(plan, feed))[1])
         advance()
     durations = [[_duration(workers) for workers in spans] for spans in taken]
-    ns = [statistics.median(step) for step in zip(*durations, strict=True)]
+    ns = [min(step) for step in zip(*durations, strict=True)]
+    medians = [statistics.median(step) for step in zip(*durations, strict=True)]
     fastest = taken[min(range(runs), key=lambda run: sum(durations[run]))]
     times = [max(often for *_, often in workers) for workers in fastest]
-    return Profile(plan, sizes, threads, made.steps, times, ns, fastest)
+    return Profile(plan, sizes, threads, made.steps, times, ns, medians, fastest)
 
 
 def _sizes(plan: Plan, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -181,6 +195,42 @@ def work_done(found: Sequence[Site], times: Sequence[int]) -> list[tuple[int, in
     return list(zip(map(int, flops), map(int, nbytes), strict=True))
 
 
+#: From which spread on a machine was busy while it was measured.
+_BUSY_SPREAD = 1.5
+
+#: How far a node may be above the machine's limit, as both are measured.
+_OVER = 1.05
+
+
+def is_over(least: float, ns: float) -> bool:
+    """Return whether a node is faster than the machine's limit, which is then not to be trusted."""
+    return least > _OVER * max(ns, 1.0)
+
+
+def busy_words(profile: Profile, least: Sequence[float]) -> list[str]:
+    """Say how the profile shows that the machine did other work; empty if it does not.
+
+    Parameters
+    ----------
+    profile : Profile
+    least : sequence of float
+        What :func:`least_ns` returns for the nodes of the profile.
+    """
+    words = []
+    over = sum(is_over(floor, ns) for floor, ns in zip(least, profile.ns, strict=True) if ns)
+    if over:
+        words.append(
+            f"{counted(over, 'node')} {'is' if over == 1 else 'are'} faster than the machine's "
+            "limit: the machine was busy when the limit was measured"
+        )
+    if profile.spread > _BUSY_SPREAD:
+        words.append(
+            f"the median times of the nodes are {profile.spread:.1f} times the least ones: the "
+            "machine was busy"
+        )
+    return [f"{text}. Shares of the limit are not to be trusted; measure again." for text in words]
+
+
 def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
     """Return a profile with the machine's limits as plain data for JSON.
 
@@ -233,6 +283,7 @@ def describe_profile(profile: Profile, limits: MachineLimits) -> str:
             f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {'  ' * item['depth']}"
             f"{kernel}  {item['node']} = {item['op']}{times}  {item['source']}"
         )
+    lines += busy_words(profile, least_ns(profile.plan, limits, profile.sites, profile.times))
     lines.append(
         f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "
         f"roofline of {counted(limits.threads, 'thread')} of "
@@ -249,10 +300,17 @@ def save_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
     One complete event ("X") per node and worker, in microseconds from the run's start; the worker
     is the thread.
     """
+    with open(path, "w") as file:
+        file.write(trace_text(profile))
+
+
+def trace_text(profile: Profile) -> str:
+    """Return what :func:`save_trace` writes."""
     start = min((begin for step in profile.fastest for begin, end, _ in step if end), default=0)
     events = node_events(profile.steps, profile.fastest, start)
-    with open(path, "w") as file:
-        write_trace(file, events, {"isa": active_isa(), "threads": profile.threads})
+    file = StringIO()
+    write_trace(file, events, {"isa": active_isa(), "threads": profile.threads})
+    return file.getvalue()
 
 
 def node_events(

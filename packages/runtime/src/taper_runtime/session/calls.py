@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.plan.trees import children
+from taper_runtime.plan.trees import TENSORS, children
 from taper_runtime.session.ends import to_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.trees import Tree
@@ -67,6 +67,14 @@ class CallAdapter:
                 raise InputError(f"{what}{''.join(reversed(unfit.path))}: {unfit}") from None
         return found
 
+    def with_path(self, message: str) -> str:
+        """Return the message of an error with the path of the argument whose input it names."""
+        for what, tree in (("args", self._args), ("kwargs", self._kwargs)):
+            for path, name in _paths(what, tree):
+                if message.startswith(f"input {name!r}"):
+                    return f"{path}: {message}"
+        return message
+
     def result(self, outputs: Iterable[np.ndarray]) -> Any:
         """Nest the outputs of a run like the module's results."""
         arrays = dict(zip(self._plan.outputs, outputs, strict=True))
@@ -107,6 +115,17 @@ class CallAdapter:
                 except _Unfit as unfit:
                     unfit.path.append(step)
                     raise
+
+
+def _paths(path: str, tree: Tree) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of each input in a tree."""
+    kind, content = tree
+    if kind in TENSORS:
+        yield path, content
+    elif kind != "value":
+        for index, (key, child) in enumerate(children(tree)):
+            step = {"dict": f"[{key!r}]", "namedtuple": f".{key}"}.get(kind, f"[{index}]")
+            yield from _paths(path + step, child)
 
 
 class _Unfit(Exception):

@@ -9,7 +9,7 @@ from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.loading import ended_by
 from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.executor._run import RunLog, in_order
-from taper_runtime.extend.providers import choose_providers, warn_unused
+from taper_runtime.extend.providers import CPU, OURS, choose_providers
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.session.entry import SessionEntry, check_mapping
 from taper_runtime.session.opening import (
@@ -77,7 +77,10 @@ class Session:
         self._threads = thread_count(options.intra_op_num_threads)
         self._pool, self._log = make_pool(options), RunLog()
         self._default = self._compile(self.plan.entry())
-        warn_unused(self.plan, providers)
+        if users := [name for name in providers if name not in (CPU, *OURS)]:
+            from taper_runtime.executor.unused_kernels import warn_unused
+
+            warn_unused(self.plan, users)
         # all but the default one, compiled when first asked for
         self._entries: dict[str, SessionEntry] = {}
         self._recording: RecordingExecutor | None = None
@@ -448,7 +451,13 @@ class Session:
             raise InputError(f"kwargs: expected a mapping, got {type(kwargs).__name__}")
         calls = self._entry(entry).calls
         feed = calls.feed(args, kwargs or {})
-        return calls.result(self.run(None, feed, run_options, entry=entry, state=state))
+        try:
+            outputs = self.run(None, feed, run_options, entry=entry, state=state)
+        except InputError as error:
+            if type(error) is not InputError:
+                raise  # of a node
+            raise InputError(calls.with_path(str(error))) from error
+        return calls.result(outputs)
 
     def load_sample_inputs(
         self, *, entry: str | None = None

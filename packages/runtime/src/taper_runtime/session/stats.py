@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor._run import RunLog
     from taper_runtime.executor.executor import Executor
+    from taper_runtime.executor.memory_layout import MemoryLayout
 
 #: The name of each percentile, and the share of runs that took no longer.
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
@@ -81,6 +82,10 @@ class Stats(NamedTuple):
     memory_planning : mapping or None
         If runs compute sizes: ``plan_version``, how many layouts of memory were made; ``outgrown``,
         how often a tensor did not fit its place; ``slab_bytes``; ``bytes_by_algorithm``.
+    layout : MemoryLayout or None
+        Of the default entry, for the last run's sizes: the ``offset``, ``bytes`` and sharing tensors
+        of each root and of each node's scratch (``pieces``), and how many tensors there are in
+        place, as views and as slices (``counts()``). None if the executor has no arena.
     """
 
     runs: int
@@ -91,6 +96,7 @@ class Stats(NamedTuple):
     weights_version: int
     packed_bytes: int
     memory_planning: Mapping[str, Any] | None
+    layout: MemoryLayout | None
 
     def prometheus(self, **labels: str) -> str:
         """Return the statistics in Prometheus' text format, version 0.0.4.
@@ -122,6 +128,7 @@ def read_stats(log: RunLog, pool: FramePool, executor: Executor, packed_bytes: i
         executor.weights_version,
         packed_bytes,
         executor.memory_planning(),
+        executor.layout(),
     )
 
 

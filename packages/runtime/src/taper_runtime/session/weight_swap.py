@@ -14,10 +14,12 @@ from taper_runtime.base.buffers import read_only
 from taper_runtime.base.dtypes import COMPLEX, DTYPES, is_converted
 from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.option_values import BFLOAT16, flag
-from taper_runtime.base.text import counted, is_one_of
+from taper_runtime.base.text import counted, is_one_of, unknown
 from taper_runtime.extend.servers import commit, is_told, prepare
 from taper_runtime.file.mapping import check_path, open_regular
 from taper_runtime.file.weights_file import StoredWeight, read_safetensors
+from taper_runtime.formats import PLAIN
+from taper_runtime.plan.recipes import PARAMETER, parameter_names
 from taper_runtime.plan.replaceable import (
     KINDS,
     WeightSpec,
@@ -40,6 +42,19 @@ _ZIP = b"PK\x03\x04"  # the first bytes of a PT2 archive
 _FIXED = "the plan's weights are fixed: export the module with weights='replaceable'"
 
 _versions = count(1)  # shared by all sessions of the process
+
+
+def _fixed_names(plan: Plan) -> dict[str, str | None]:
+    """Return the names that constants were computed from, and the constants with their values."""
+    found: dict[str, str | None] = {}
+    for constant, recipe in plan.recipes.items():
+        is_same = len(recipe) == 1 and recipe[0].op == PARAMETER and constant in plan.constants
+        for name in parameter_names(recipe):
+            if is_same and plan.tensors[constant].format == PLAIN:
+                found[name] = constant
+            else:
+                found.setdefault(name, None)
+    return found
 
 
 class SessionWeights:
@@ -80,6 +95,9 @@ class SessionWeights:
             each: name for name, w in plan.weights.items() for each in (name, *w.aliases)
         }
         self._needed = weights_needed(plan.derived)
+        # of fixed weights, the names that constants were computed from, each with a constant that
+        # has its value, if there is one
+        self._fixed: dict[str, str | None] = {} if plan.weights else _fixed_names(plan)
 
     @property
     def version(self) -> int:
@@ -87,7 +105,10 @@ class SessionWeights:
         return self._version
 
     def names(self, kind: str | None = None) -> list[str]:
-        """Return the names of the weights; for tied weights, the first name.
+        """Return the names of the weights; for tied weights that are replaceable, the first name.
+
+        If the plan's weights are fixed, these are the names in the state dict that its constants
+        were computed from; see :meth:`taper_runtime.Plan.made_from`.
 
         Parameters
         ----------
@@ -98,19 +119,22 @@ class SessionWeights:
         Raises
         ------
         InputError
-            If there is no such kind.
+            If there is no such kind, or the weights are fixed, whose kinds a plan does not have.
         """
         if kind is not None and not is_one_of(kind, KINDS):
             raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-        return [name for name, spec in self._plan.weights.items() if kind in (None, spec.kind)]
+        if self._fixed and kind is not None:
+            raise InputError(f"kind: expected None, got {kind!r}; {_FIXED}")
+        own = (name for name, spec in self._plan.weights.items() if kind in (None, spec.kind))
+        return [*own, *self._fixed]
 
     def __contains__(self, name: object) -> bool:
         """Return whether a weight has this name; a tied weight has several."""
-        return name in self._names
+        return name in self._names or name in self._fixed
 
     def __len__(self) -> int:
-        """Return how many weights there are; tied weights count as one."""
-        return len(self._plan.weights)
+        """Return how many weights there are; replaceable ones that are tied count as one."""
+        return len(self._plan.weights) + len(self._fixed)
 
     def get(self, name: str) -> np.ndarray:
         """Return the present value of a weight, as a read-only array.
@@ -118,13 +142,33 @@ class SessionWeights:
         Raises
         ------
         InputError
-            If there is no such weight, or no constant depends on it, so that its value is not kept.
+            If there is no such weight, or the plan does not keep its value: no constant depends on
+            it, or it is fixed and only constants that were computed from it are there.
         """
+        if self._fixed:
+            return self._fixed_value(name)
         spec = self._spec(name)
         values = weight_values(self._plan)
         if spec.name not in values:
             raise InputError(f"weight {name!r}: no run needs it, so that the plan does not keep it")
         value = read_only(values[spec.name])
+        if not is_converted(spec):
+            return value
+        from taper_runtime.session.ends import to_user
+
+        return read_only(to_user(spec, value, self._bfloat16))
+
+    def _fixed_value(self, name: str) -> np.ndarray:
+        """Return the value of a fixed weight."""
+        if not is_one_of(name, self._fixed):
+            raise InputError(unknown("weight", str(name), self._fixed))
+        constant = self._fixed[name]
+        if constant is None:
+            made = ", ".join(self._plan.made_from(name))
+            raise InputError(
+                f"weight {name!r}: the plan keeps only what was computed from it: {made}; {_FIXED}"
+            )
+        spec, value = self._plan.tensors[constant], read_only(self._plan.constants[constant])
         if not is_converted(spec):
             return value
         from taper_runtime.session.ends import to_user

@@ -44,6 +44,32 @@ function openSome(root, most) {
   }
 }
 
+// The area around two others.
+function around(a, b) {
+  const [x, y] = [Math.min(a.x, b.x), Math.min(a.y, b.y)];
+  const right = Math.max(a.x + a.width, b.x + b.width);
+  return { x, y, width: right - x, height: Math.max(a.y + a.height, b.y + b.height) - y };
+}
+
+function meets(a, b) {
+  return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+}
+
+// Few areas that together hold all spots, and meet none of the others.
+function joinSpots(spots, others) {
+  const areas = [];
+  const sorted = [...spots].sort((a, b) => a.y - b.y || a.x - b.x);
+  for (const spot of sorted) {
+    const at = areas.findIndex((area) => {
+      const joined = around(area, spot);
+      return !others.some((other) => meets(joined, other));
+    });
+    if (at < 0) areas.push({ ...spot });
+    else areas[at] = around(areas[at], spot);
+  }
+  return areas;
+}
+
 class GraphView {
   // section: {title, nodes}; hooks: what the details say of a node beyond its facts, rows(node), and
   // an element for a name that is no node, link(name).
@@ -172,25 +198,32 @@ class GraphView {
     };
   }
 
-  // A frame around what an open module holds, larger than the frames inside it.
+  // Frames around what an open module holds, larger than the frames inside them. A frame covers no
+  // box of another module: where one lies between, the module has several frames.
   frames(at) {
     const frames = [];
+    const boxes = [...at.values()];
     const visit = (group) => {
-      let spots = group.nodes.map((node) => at.get(node));
+      const own = group.nodes.map((node) => at.get(node));
+      let spots = [...own];
+      const inside = new Set(own);
       for (const child of group.groups.values()) {
-        spots = spots.concat(child.open ? visit(child) : [at.get(child)]);
+        const [parts, held] = child.open ? visit(child) : [[at.get(child)], [at.get(child)]];
+        spots = spots.concat(parts);
+        for (const spot of held) inside.add(spot);
       }
-      if (!group.parent || isPassage(group) || !spots.length) return spots;
-      const x = Math.min(...spots.map((spot) => spot.x)) - 8;
-      const y = Math.min(...spots.map((spot) => spot.y)) - 16;
-      const width = Math.max(...spots.map((spot) => spot.x + spot.width)) + 8 - x;
-      const height = Math.max(...spots.map((spot) => spot.y + spot.height)) + 6 - y;
-      const name = `\u2212 ${group.path}`;
-      const label = draw("text", { x: x + 4, y: y + 12, tabindex: "0", role: "button" }, name);
-      label.setAttribute("aria-label", `close module ${group.path}`);
-      press(label, () => this.toggle(group));
-      frames.push(draw("g", { class: "frame" }, draw("rect", { x, y, width, height, rx: 6 }), label));
-      return [{ x, y, width, height }];
+      if (!group.parent || isPassage(group) || !spots.length) return [spots, inside];
+      const others = boxes.filter((box) => !inside.has(box));
+      const parts = joinSpots(spots, others).map((area) => ({
+        x: area.x - 8, y: area.y - 16, width: area.width + 16, height: area.height + 22,
+      }));
+      for (const { x, y, width, height } of parts) {
+        const label = draw("text", { x: x + 4, y: y + 12, tabindex: "0", role: "button" }, `\u2212 ${group.path}`);
+        label.setAttribute("aria-label", `close module ${group.path}`);
+        press(label, () => this.toggle(group));
+        frames.push(draw("g", { class: "frame" }, draw("rect", { x, y, width, height, rx: 6 }), label));
+      }
+      return [parts, inside];
     };
     visit(this.root);
     return frames.reverse();

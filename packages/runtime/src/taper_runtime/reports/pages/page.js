@@ -7,6 +7,11 @@ const SECTIONS = {
   warnings: (section) => make("div", {}, ...section.items.map((text) => make("p", { class: "warning" }, text))),
   table: (section) => showTable(section, (kind, value) => follow[kind] && follow[kind](value)),
   steps: showSteps,
+  file: (section) => {
+    const address = URL.createObjectURL(new Blob([section.text], { type: "application/json" }));
+    const link = make("a", { href: address, download: section.name }, `Save ${section.name}`);
+    return make("div", {}, make("p", {}, link), make("p", { class: "faint" }, section.note));
+  },
   graph: (section) => {
     const view = new GraphView(section);
     follow.node = (id) => { if (view.selectNamed(id)) view.element.scrollIntoView({ block: "start" }); };

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
 from taper_runtime.executor.memory_use import MemoryUse, memory_use
 from taper_runtime.executor.sites import executed_nodes
+from taper_runtime.formats import PLAIN, decode
+from taper_runtime.ops.convert import from_bfloat16
 from taper_runtime.plan.spelling import type_text
 from taper_runtime.reports.pages.viewer import make_page
-from taper_runtime.reports.profile import least_ns, work_done
+from taper_runtime.reports.profile import (
+    busy_words,
+    is_over,
+    least_ns,
+    trace_text,
+    work_done,
+)
 from taper_runtime.reports.report import metadata_rows, module_path, verification_lines
 
 if TYPE_CHECKING:
@@ -44,11 +54,12 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
         f"{counted(len(plan.nodes), 'node')}, {total / 1e6:.3f} ms on "
         f"{counted(profile.threads, 'thread')} of {limits.isa}"
     )
+    floors = least_ns(plan, limits, profile.sites, profile.times)
     rows = zip(
         profile.steps,
         profile.times,
         profile.ns,
-        least_ns(plan, limits, profile.sites, profile.times),
+        floors,
         work_done(profile.sites, profile.times),
         strict=True,
     )
@@ -60,9 +71,11 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
     memory = memory_use(plan)
     sections = [
         _summary(plan, total, least, memory),
-        *_warnings(plan),
+        *_warnings(plan, busy_words(profile, floors)),
         {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
         _time_table(times),
+        *_totals(times, total),
+        _trace(profile),
         _memory(plan, memory),
         _tensors("Inputs and outputs", [*plan.inputs, *plan.outputs], plan),
         _weights(plan),
@@ -83,8 +96,12 @@ class _Time(NamedTuple):
 
 def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
     rows = [
-        ["nodes", f"{len(plan.nodes)}, of which {len(executed_nodes(plan))} are computed"],
-        ["time", f"{total / 1e6:.3f} ms, {least / max(total, 1.0):.0%} of the machine's limit"],
+        [
+            "nodes",
+            (f"{len(plan.nodes)}, of which {len(executed_nodes(plan))} are computed; the others only "
+            "rename memory"),
+        ],
+        ["time", f"{total / 1e6:.3f} ms, the sum of each node's least; {_limit(least, total)}"],
         ["weights", f"{memory.weights:,} bytes"],
     ]
     rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
@@ -92,8 +109,17 @@ def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[
     return {"kind": "facts", "title": "Summary", "rows": rows}
 
 
-def _warnings(plan: Plan) -> list[dict[str, Any]]:
-    items = [warning["text"] for warning in metadata_rows(plan, "warnings", kind=str, text=str)]
+def _limit(least: float, ns: float) -> str:
+    """Say which share of the machine's limit a time reaches."""
+    if is_over(least, ns):
+        return "above the measured limit: the machine was busy"
+    return f"{min(least / max(ns, 1.0), 1.0):.0%} of the machine's limit"
+
+
+def _warnings(plan: Plan, busy: list[str]) -> list[dict[str, Any]]:
+    items = busy + [
+        warning["text"] for warning in metadata_rows(plan, "warnings", kind=str, text=str)
+    ]
     items += [
         f"computed by numpy: {fallback['node']} = {fallback['op']}"
         for fallback in metadata_rows(plan, "fallbacks", node=str, op=str)
@@ -160,7 +186,7 @@ def _node(
     if time is None:
         facts.append(["kernel", "none: a view of its input"])
     else:
-        share = f"{time.least / max(time.ns, 1.0):.0%} of the machine's limit"
+        share = _limit(time.least, time.ns)
         flops, nbytes = time.work
         facts += [
             ["kernel", str(time.kernel)],
@@ -187,29 +213,89 @@ def _often(time: _Time) -> str:
 
 
 def _time_table(times: Mapping[str, _Time]) -> dict[str, Any]:
-    """Return the table of nodes by time, with the share of the roofline that each reaches."""
+    """Return the table of nodes in run order, with the share of the roofline that each reaches.
+
+    The share is null where it would be above 1.
+    """
     columns = [
+        {"name": "#", "kind": "number"},
         {"name": "node", "kind": "node"},
         {"name": "op", "kind": "text"},
         {"name": "kernel", "kind": "text"},
         {"name": "times", "kind": "number"},
         {"name": "us", "kind": "number"},
-        {"name": "share of the limit, %", "kind": "number"},
+        {"name": "share of the limit, %", "kind": "share"},
         {"name": "time, and the machine's limit", "kind": "bar"},
     ]
     rows = [
         [
+            number,
             name,
             time.site.node.op,
             str(time.kernel),
             time.times,
             round(time.ns / 1e3, 1),
-            round(100 * time.least / max(time.ns, 1.0)),
+            None
+            if is_over(time.least, time.ns)
+            else min(round(100 * time.least / max(time.ns, 1.0)), 100),
             [time.ns, min(time.least, time.ns)],
         ]
-        for name, time in times.items()
+        for number, (name, time) in enumerate(times.items())
     ]
     return {"kind": "table", "title": "Time by node", "columns": columns, "rows": rows}
+
+
+def _totals(times: Mapping[str, _Time], total: float) -> list[dict[str, Any]]:
+    """Return the tables of the time of each op, longest first, and of each module, in run order.
+
+    A module's time is that of all nodes in it and in the modules inside it. What runs in blocks is
+    counted where it runs, and not again for the node that has the blocks.
+    """
+    ops: dict[str, list[float]] = {}
+    modules: dict[str, list[float]] = {}
+    for time in times.values():
+        if time.site.runs_blocks:
+            continue
+        module = module_path(time.site.node.source) or ""
+        parts = module.split(".") if module else []
+        paths = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+        for table, name in ((ops, time.site.node.op), *((modules, path) for path in paths)):
+            counts = table.setdefault(name, [0, 0.0])
+            counts[0] += 1
+            counts[1] += time.ns
+    longest = dict(sorted(ops.items(), key=lambda item: -item[1][1]))
+    tables = [("Time by op", "op", longest), ("Time by module", "module", modules)]
+    return [
+        {
+            "kind": "table",
+            "title": title,
+            "columns": [
+                {"name": first, "kind": "text"},
+                {"name": "nodes", "kind": "number"},
+                {"name": "us", "kind": "number"},
+                {"name": "share of the run, %", "kind": "number"},
+                {"name": "time", "kind": "bar"},
+            ],
+            "rows": [
+                [name, count, round(ns / 1e3, 1), round(100 * ns / max(total, 1.0), 1), [ns]]
+                for name, (count, ns) in table.items()
+            ],
+        }
+        for title, first, table in tables
+        if table
+    ]
+
+
+def _trace(profile: Profile) -> dict[str, Any]:
+    """Return the fastest run as a file that Perfetto shows."""
+    return {
+        "kind": "file",
+        "title": "Trace",
+        "name": "trace.json",
+        "text": trace_text(profile),
+        "note": "The fastest run: when each thread computed which node. Open the file in Perfetto "
+        "(ui.perfetto.dev) or in chrome://tracing.",
+    }
 
 
 def _memory(plan: Plan, memory: MemoryUse) -> dict[str, Any]:
@@ -235,4 +321,40 @@ def _tensors(title: str, names: list[str], plan: Plan) -> dict[str, Any]:
 
 def _weights(plan: Plan) -> dict[str, Any]:
     names = sorted(plan.constants, key=lambda name: -plan.constants[name].nbytes)
-    return _tensors("Weights", names, plan)
+    section = _tensors("Weights", names, plan)
+    section["columns"] += [
+        {"name": "least", "kind": "number"},
+        {"name": "largest", "kind": "number"},
+        {"name": "values", "kind": "histogram"},
+    ]
+    for name, row in zip(names, section["rows"], strict=True):
+        row += _histogram(plan, name)
+    return section
+
+
+#: The bins of a histogram, and the most values that are counted for one.
+_BINS, _COUNTED = 32, 1 << 16
+
+#: The largest packed constant that is decoded for its histogram.
+_MOST_DECODED = 1 << 26
+
+
+def _histogram(plan: Plan, name: str) -> list[Any]:
+    """Return the least and the largest value of a constant, and how many values each bin has.
+
+    Large constants are represented by values at equal distances. NaN and infinities are left out.
+    """
+    spec, stored = plan.tensors[name], plan.constants[name]
+    if spec.format != PLAIN and stored.nbytes > _MOST_DECODED:
+        return [None, None, []]
+    values = decode(stored, spec.type).reshape(-1)
+    values = values[:: max(len(values) // _COUNTED, 1)]
+    if spec.dtype == "bfloat16":
+        values = from_bfloat16(values)
+    values = values.astype(np.float64)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return [None, None, []]
+    least, largest = float(values.min()), float(values.max())
+    counts, _ = np.histogram(values, _BINS, (least, largest) if least < largest else None)
+    return [float(f"{least:.3g}"), float(f"{largest:.3g}"), counts.tolist()]

@@ -12,10 +12,23 @@ function cell(column, value, largest, follow) {
     }
     return make("td", {}, bar);
   }
+  if (column.kind === "share") return make("td", { class: "number" }, value === null ? "busy" : String(value));
+  if (column.kind === "histogram") return make("td", {}, showHistogram(value));
   if (column.kind === "bytes") return make("td", { class: "number" }, showBytes(value));
-  if (column.kind === "number") return make("td", { class: "number" }, String(value));
+  if (column.kind === "number") return make("td", { class: "number" }, value === null ? "" : String(value));
   if (column.kind === "text") return make("td", {}, value);
   return make("td", {}, button(String(value), () => follow(column.kind, value)));
+}
+
+// Bars of counts; the table has the values at both ends.
+function showHistogram(counts) {
+  const largest = Math.max(...counts, 1);
+  const picture = draw("svg", { class: "histogram", viewBox: `0 0 ${counts.length * 4} 24`, role: "img", "aria-label": `${counts.length} bins` });
+  counts.forEach((count, bin) => {
+    const height = count ? Math.max((24 * count) / largest, 1) : 0;
+    picture.append(draw("rect", { x: bin * 4, y: 24 - height, width: 3, height }));
+  });
+  return counts.length ? picture : "";
 }
 
 function showTable(section, follow) {
@@ -44,7 +57,7 @@ function showTable(section, follow) {
   };
   columns.forEach((column, index) => {
     const sorter = make("button", { type: "button" }, column.name);
-    const number = column.kind === "number" || column.kind === "bytes";
+    const number = ["number", "bytes", "share"].includes(column.kind);
     const header = make("th", { scope: "col", class: number ? "number" : "" }, sorter);
     sorter.addEventListener("click", () => {
       const falling = sorted.index === index ? !sorted.falling : column.kind !== "text";
