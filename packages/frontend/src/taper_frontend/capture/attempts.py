@@ -29,7 +29,7 @@ from taper_frontend.request.dims import check_equal, state_axes, told_range, tor
 from taper_frontend.request.program_inputs import read_inputs
 from taper_frontend.request.refusals import is_about_dims, of_dims
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.sizes import UNBOUNDED, linear
+from taper_runtime.base.sizes import UNBOUNDED, is_static, linear
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,7 +138,8 @@ def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None
         begins = low <= (axis.dim.min or axis.size)
         if known is None:
             raise ExportError(f"{axis.where}: the plan does not take every size")
-        if known[1:] != (1, 0) or not begins or high < (_end(axis) or UNBOUNDED):
+        limited = not is_static(high)
+        if known[1:] != (1, 0) or not begins or limited or high < (_end(axis) or UNBOUNDED):
             words = told_range(inputs.shape_env, expr, known, (low, high))
             raise NarrowSizeError(f"{axis.where} {words}")
     if any(note["kind"] == "branch" for note in plan.metadata["warnings"]):

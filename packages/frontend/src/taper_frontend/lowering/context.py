@@ -268,9 +268,14 @@ class Lowering:
         names = [name for name in operands if isinstance(name, str)]
         return [name for name in names if not self.graph.is_constant(name)]
 
-    def full(self, shape: Sequence[int], value: float, dtype: str) -> str:
-        """Return a tensor filled with ``value``."""
-        scalar = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)))
+    def full(self, shape: Sequence[int], value: Operand, dtype: str) -> str:
+        """Return a tensor filled with ``value``: a number, a size or a scalar tensor."""
+        if isinstance(value, str):
+            scalar = self.cast(value, dtype)
+        elif isinstance(value, Size):
+            scalar = self.size_value(value, dtype)
+        else:
+            scalar = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)))
         return self.expand(scalar, shape)
 
     @property
@@ -538,7 +543,9 @@ class Lowering:
 
     def _check_not_empty(self, outputs: Sequence[str]) -> None:
         for size in (size for output in outputs for size in self.shape(output)):
-            least = 0 if any(a.text in self.sizes.measured for a in variables(size)) else 1
+            # one that a node computes or another limits may reach 0 for sizes from 1 on
+            may_be_0 = any(a.args or a.text in self.sizes.measured for a in variables(size))
+            least = 0 if may_be_0 else 1
             if isinstance(size, Size) and bounds(size)[0] < least:
                 raise UndecidedError(f"whether {size} is 0 depends on the inputs' sizes", size)
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     "aten.kaiser_window.default",
     "aten.kaiser_window.periodic",
     "aten.kaiser_window.beta",
-    "aten.linspace.default",
     "aten.logspace.default",
     "aten.tril_indices.default",
     "aten.triu_indices.default",
@@ -40,24 +39,26 @@ def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
 
 
 @lowers("aten.scalar_tensor.default")
-def scalar_tensor(ctx: Lowering, value: float, **options: Any) -> str:
+def scalar_tensor(ctx: Lowering, value: Operand, **options: Any) -> str:
     """Make a tensor of one number, which may be a size."""
-    if isinstance(value, Size):
-        return ctx.size_value(value, ctx.output.dtype)
-    return constant(ctx)
+    return ctx.full((), value, ctx.output.dtype)
 
 
-@lowers("aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor")
+@lowers(
+    "aten.linspace.default",
+    "aten.linspace.Tensor_Tensor",
+    "aten.linspace.Tensor_Scalar",
+    "aten.linspace.Scalar_Tensor",
+)
 def linspace(ctx: Lowering, start: Operand, end: Operand, steps: int, **options: Any) -> str:
     """Return evenly spaced numbers, counted from the start in the first half, then from the end."""
+    if not any(isinstance(value, Size | str) for value in (start, end)):
+        return ctx.constant(ctx.compute())
     dtype = ctx.output.dtype
     # for integers torch rounds the ends, and computes between the rounded ends
     whole = not (is_float(dtype) or is_complex(dtype))
     real = "float64" if whole else computed(dtype)
-    start, end = (
-        ctx.cast(x if isinstance(x, str) else ctx.full((), x, dtype), dtype if whole else real)
-        for x in (start, end)
-    )
+    start, end = (ctx.cast(ctx.full((), x, dtype), dtype if whole else real) for x in (start, end))
     index = ctx.constant(np.arange(steps))
     back = ctx.apply("SUB", steps - 1, index, dtype=real)
     step = ctx.apply("DIV", ctx.apply("SUB", end, start, dtype=real), max(steps - 1, 1), dtype=real)
@@ -78,19 +79,21 @@ def eye(ctx: Lowering, *size: int, dtype: str | None = None) -> str:
 
 @lowers("aten.arange.start_step")
 def arange(ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | None = None) -> str:
-    """Return a range; its length may depend on sizes if all numbers are whole."""
-    if not any(isinstance(value, Size) for value in (start, end, step)):
+    """Return a range; its ends and its length may depend on sizes."""
+    if not any(isinstance(value, Size | str) for value in (start, end, step)):
         return ctx.constant(ctx.compute())
     (size,) = ctx.output.shape
-    if any(isinstance(value, float) and not value.is_integer() for value in (start, step)):
-        ctx.unsupported(f"expected whole numbers from {start} in steps of {step}", "dynamic shape")
-    start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
-    counted = ctx.emit("ARANGE", [], start=start, stop=start + size * step, step=step)
-    return ctx.cast(counted, ctx.output.dtype)
+    start, step = (int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, step))
+    if all(isinstance(value, int | Size) for value in (start, step)):
+        counted = ctx.emit("ARANGE", [], start=start, stop=start + size * step, step=step)
+        return ctx.cast(counted, ctx.output.dtype)
+    index = ctx.emit("ARANGE", [], start=0, stop=size)  # torch computes in float64
+    moved = ctx.apply("MUL", index, step, dtype="float64")
+    return ctx.cast(ctx.apply("ADD", moved, start, dtype="float64"), ctx.output.dtype)
 
 
 @lowers("aten.full.default")
-def full(ctx: Lowering, size: list[int], fill_value: float, dtype: str | None = None) -> str:
+def full(ctx: Lowering, size: list[int], fill_value: Operand, dtype: str | None = None) -> str:
     """Fill a tensor with one value."""
     return ctx.full(size, fill_value, ctx.output.dtype)
 
@@ -98,8 +101,6 @@ def full(ctx: Lowering, size: list[int], fill_value: float, dtype: str | None = 
 @lowers("aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor")
 def full_like(ctx: Lowering, x: str, fill_value: Operand, dtype: str | None = None) -> str:
     """Fill a tensor of the shape of ``x`` with one value."""
-    if isinstance(fill_value, str):
-        return ctx.expand(ctx.cast(fill_value, ctx.output.dtype), ctx.output.shape)
     return ctx.full(ctx.output.shape, fill_value, ctx.output.dtype)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import sympy
 from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, IntTrueDiv, ToFloat
 
+from taper_frontend.lowering.float_sizes import spelled
 from taper_frontend.lowering.symbols import SizeError
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def lower_fraction(ctx: Lowering, sizes: Sizes, expr: sympy.Expr) -> Operand:
         return sizes.convert(expr)
     op = _OPS.get(expr.func) or _OPS.get(expr.func.__name__)
     if op is None:
-        raise SizeError(f"a fraction of sizes is computed in a way that no op does: {expr}")
+        text = spelled(expr, sizes.convert)
+        raise SizeError(f"a fraction of sizes is computed in a way that no op does: {text}")
     operands = [lower_fraction(ctx, sizes, arg) for arg in expr.args]
     if len(operands) == 1:
         return ctx.apply(op, *operands, dtype="float32")

@@ -192,11 +192,17 @@ def _walk(
 ) -> tuple[_ProgramWalk, _Ends]:
     """Lower the nodes, for the largest ranges of sizes for which that succeeds."""
     least: dict[str, int] = {}
+    limited: dict[str, int] = {}
     while True:
-        sizes = Sizes(program, names, ranged, least, trusting=trusting)
+        sizes = Sizes(program, names, ranged, least, limited, trusting=trusting)
         walk = _ProgramWalk(program, sizes, inputs, keep, replaceable)
         ends = walk.lower_program()
-        more = {name: walk.sizes.raised(name) for name in walk.findings.undecided}
+        undecided = sorted(walk.findings.undecided)
+        closer = {name: limited.get(name, -1) + 1 for name in undecided if sizes.limits(name)}
+        if closer := {name: by for name, by in closer.items() if by <= 1}:
+            limited |= closer
+            continue
+        more = {name: walk.sizes.raised(name) for name in undecided}
         if not any(more.values()):
             return walk, ends
         least |= {name: start for name, start in more.items() if start}

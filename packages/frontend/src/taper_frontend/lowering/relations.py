@@ -57,13 +57,13 @@ def related(
     for condition in conditions:
         free = condition.free_symbols
         if symbol in free and all(other in known for other in free - {symbol}):
-            relation = _solved(symbol, condition)
+            relation = solved(symbol, condition)
             if relation is not None:
                 found.append(relation)
     return found
 
 
-def _solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
+def solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
     """Solve a condition for the symbol, whose factor must be 1 or -1; None if that fails."""
     if not isinstance(condition, (sympy.Eq, *_ORDERS)):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from functools import reduce
 from math import lcm
 from typing import TYPE_CHECKING, Any
@@ -15,24 +14,35 @@ from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.functions import (
     CleanDiv,
     FloorDiv,
-    FloorToInt,
-    IntTrueDiv,
     Max,
     Min,
     Mod,
     PythonMod,
-    ToFloat,
-    TruncToInt,
 )
 from torch.utils._sympy.numbers import int_oo
 
+from taper_frontend.lowering.float_sizes import (
+    ROUNDINGS,
+    convert_rounding,
+    floats_as_written,
+    spelled,
+)
 from taper_frontend.lowering.pytrees import argument_placeholders
-from taper_frontend.lowering.relations import assertions, difference_name, related
+from taper_frontend.lowering.relations import assertions, difference_name, related, solved
 from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.size_values import size_at
-from taper_runtime.base.sizes import UNBOUNDED, bounds, largest, linear, smallest, variable
+from taper_runtime.base.size_values import ranged, size_at
+from taper_runtime.base.sizes import (
+    UNBOUNDED,
+    UndecidedError,
+    bounds,
+    largest,
+    linear,
+    smallest,
+    variable,
+    variables,
+)
 from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import broadcast
 
@@ -44,9 +54,6 @@ if TYPE_CHECKING:
 
 #: The most sizes of a variable that are tried against torch's guards.
 _TRIED = 1024
-
-#: The largest denominator of a factor of sizes: 1.5 and 0.125 have small ones; 1 / 3 has 2**54.
-_MAX_DENOMINATOR = 2**16
 
 
 #: Ops whose result has at most as many items as their first input has elements.
@@ -111,6 +118,9 @@ class Sizes:
         variable.
     ranged : collection of str
         The symbols whose smallest size was given by the user.
+    limited : mapping of str to int
+        The variables whose ranges end where torch's guards and another variable say, and how much
+        before that.
     trusting : bool, optional
         Whether ranges that the user did not give start where torch says.
     least : mapping of str to int, optional
@@ -138,6 +148,7 @@ class Sizes:
         names: Mapping[str, str],
         ranged: Collection[str] = (),
         least: Mapping[str, int] | None = None,
+        limited: Mapping[str, int] | None = None,
         *,
         trusting: bool = False,
     ) -> None:
@@ -150,6 +161,7 @@ class Sizes:
         self.unmeasured: dict[int, Unmeasured] = {}
         self._asserted = assertions(program)
         self._constraints = program.range_constraints
+        self._written = floats_as_written(program.graph)
         self._names = names
         self._trusting = trusting
         self._least = least or {}
@@ -173,6 +185,8 @@ class Sizes:
             groups[str(symbol)] = {symbol: size}
         for name, sizes in groups.items():
             self._add(name, sizes, program, ranged)
+        self._guards = _joint_guards(groups)
+        self._limit(limited or {})
         shapes = _example_shapes(program)
         for name, value in inputs:
             for axis, size in enumerate(value.shape):
@@ -213,6 +227,47 @@ class Sizes:
         if low < high:
             self.ranges[name] = least, high
             self.examples[name] = low
+
+    def limits(self, name: str) -> list[sympy.Expr]:
+        """Return what a variable must not exceed, as torch's guards say, in other symbols."""
+        return [
+            relation.side
+            for symbol, size in self.symbols.items()
+            if linear(size) == (name, 1, 0) and name in self.ranges
+            for guard in self._guards
+            if (relation := solved(symbol, guard)) is not None
+            and relation.kind == "<="
+            and relation.side.free_symbols <= self.symbols.keys()
+        ]
+
+    def _limit(self, limited: Mapping[str, int]) -> None:
+        """Let the ranges of variables end where others and torch's guards say."""
+        ends: dict[str, list[int]] = {}
+        above: dict[str, set[str]] = {}
+
+        def limits(name: str) -> set[str]:
+            """Return the names of the variables that limit one, and of those that limit them."""
+            names = above.get(name, set())
+            return names.union(*map(limits, names))
+
+        for name in limited:
+            for end in map(self.convert, self.limits(name)):
+                names = {atom.text for atom in variables(end)}
+                if not any(name in {other, *limits(other)} for other in names):
+                    ends.setdefault(name, []).append(end)
+                    above.setdefault(name, set()).update(names)
+        if not ends:
+            return
+        made: dict[str, int] = {}
+        old, self.ranges = self.ranges, {}
+        for name in sorted(old, key=lambda name: len(limits(name))):  # each after its limits
+            least, high = old[name]
+            for end in ends.get(name, ()):
+                end = ranged(end, made) - limited[name]
+                high = end if high == UNBOUNDED else smallest(high, end)
+            self.ranges[name] = least, high
+            made[name] = variable(name, max(least, 1), high)
+        self.symbols = {symbol: ranged(size, made) for symbol, size in self.symbols.items()}
 
     def raised(self, name: str) -> int | None:
         """Return a larger start for a variable's range; None if there is none."""
@@ -404,8 +459,8 @@ class Sizes:
             return int(expr)
         if expr in self.symbols:
             return self.symbols[expr]
-        if isinstance(expr, TruncToInt | FloorToInt):
-            return self._convert_product(expr.args[0])
+        if isinstance(expr, ROUNDINGS):
+            return self._round(expr)
         args = [self.convert(arg) for arg in expr.args]
         match expr:
             case sympy.Add():
@@ -422,19 +477,24 @@ class Sizes:
                 return reduce(smallest, args)
             case Max() | sympy.Max():
                 return reduce(largest, args)
-        raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
+        text = spelled(expr, self.convert)
+        raise SizeError(f"a size is computed in a way that plans do not know: {text}")
 
-    def _convert_product(self, expr: sympy.Expr) -> int:
-        """Return the integer part of a size times a fraction, such as 1.5 or 1 / 8."""
-        if isinstance(expr, IntTrueDiv):
-            a, b = map(self.convert, expr.args)
-            return a // b
-        if isinstance(expr, sympy.Mul) and len(expr.args) == 2:
-            factor, real = expr.args
-            exact = Fraction(float(factor)) if factor.is_Float else Fraction(0)
-            if isinstance(real, ToFloat) and exact > 0 and exact.denominator <= _MAX_DENOMINATOR:
-                return exact.numerator * self.convert(real.args[0]) // exact.denominator
-        raise SizeError(f"a size is computed in a way that plans do not know: {expr}")
+    def _round(self, expr: sympy.Expr) -> int:
+        """Convert a float that is rounded to a whole number, as the program writes the float."""
+        function, real = type(expr), expr.args[0]
+        try:
+            readings = [
+                convert_rounding(function, written, self.convert)
+                for written in self._written.get(real, (real,))
+            ]
+        except UndecidedError:
+            raise
+        except OpError as error:
+            raise SizeError(str(error)) from None
+        if any(reading != readings[0] for reading in readings):
+            raise SizeError(f"the size {spelled(expr, self.convert)} is computed in two ways")
+        return readings[0]
 
 
 def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
@@ -447,6 +507,17 @@ def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
         for name, leaf in zip(argument_placeholders(program), leaves, strict=False)
         if isinstance(leaf, torch.Tensor)
     }
+
+
+def _joint_guards(
+    groups: Mapping[str, Mapping[sympy.Symbol, torch.SymInt]],
+) -> list[sympy.Expr]:
+    """Return torch's guards about several sizes."""
+    sizes = [size for group in groups.values() for size in group.values()]
+    if not sizes:
+        return []
+    guards = dict.fromkeys(guard.expr for guard in sizes[0].node.shape_env.guards)
+    return [guard for guard in guards if len(guard.free_symbols) > 1]
 
 
 class _Demand(NamedTuple):

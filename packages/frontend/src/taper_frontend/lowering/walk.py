@@ -272,7 +272,7 @@ class Walk:
         ):
             message = f"{node.target} is lowered to {got}, torch gives {expected}"
             if self.sizes.symbols:  # two forms of the same size
-                raise UndecidedError(message)
+                raise UndecidedError(message, _difference(got, expected))
             raise InternalError(message)
         if node in self.keep and any(name is not None for name in names):
             defined = node.meta.get(KEPT, node) is not None
@@ -362,7 +362,21 @@ class Walk:
 
     def refuse(self, op: str, category: str, reason: str, source: str = "") -> None:
         """Record that something cannot be lowered."""
-        self.findings.refused.append(UnsupportedNode(op, category, reason, source))
+        known = ((node.category, node.reason, node.source) for node in self.findings.refused)
+        if category != "dynamic shape" or (category, reason, source) not in known:
+            # what computes a size and what has it are refused for one reason
+            self.findings.refused.append(UnsupportedNode(op, category, reason, source))
+
+
+def _difference(got: Iterable[TensorType | None], expected: Iterable[TensorType | None]) -> int:
+    """Return the difference of the first two sizes that differ; 0 if there are none."""
+    pairs = (
+        pair
+        for mine, torchs in zip(got, expected, strict=False)
+        if mine is not None and torchs is not None
+        for pair in zip(mine.shape, torchs.shape, strict=False)
+    )
+    return next((a - b for a, b in pairs if a != b), 0)
 
 
 def holds_poison(args: Any) -> bool:

@@ -27,7 +27,7 @@ from taper_frontend.request.guards import (
 )
 from taper_frontend.request.notes import Note
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.sizes import UNBOUNDED, is_name, is_static, linear
+from taper_runtime.base.sizes import UNBOUNDED, bounds, is_name, is_static, linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -498,7 +498,8 @@ def of_ranges(
         got = graph.sizes[name]
         ends = _ends(known if root is None else (name, 1, 0), got)
         in_steps = factor != own[0]
-        if not in_steps and asked[0] >= ends[0] and asked[1] <= ends[1]:
+        limited = not is_static(got[1])
+        if not in_steps and not limited and asked[0] >= ends[0] and asked[1] <= ends[1]:
             continue
         (symbol,) = expr.free_symbols
         told = told_range(env, symbol, known, got)
@@ -525,7 +526,7 @@ def _asked(dim: Any) -> tuple[int, int]:
 def _ends(known: tuple[str, int, int], ends: tuple[int, int]) -> tuple[int, int]:
     """Return the smallest and the largest value of an expression."""
     _, factor, addend = known
-    least, most = ends
+    least, most = ends[0], bounds(ends[1])[1]
     return factor * least + addend, UNBOUNDED if most >= UNBOUNDED else factor * most + addend
 
 
@@ -566,12 +567,13 @@ def told_range(
     known : (str, int, int)
         Its variable, factor and addend in the plan.
     ends : tuple of int
-        The smallest and the largest value of the variable.
+        The smallest and the largest value of the variable; the latter may be an expression.
     """
     _, factor, addend = known
-    least, most = (factor * end + addend for end in ends)
+    least, most = (factor * end + addend for end in (ends[0], bounds(ends[1])[1]))
     beyond = {least - 1, most + 1} if factor == 1 else {least - 1, least + 1, most + 1}
-    lines = lines_that_bound(env, symbol, [n for n in beyond if n > 0])
+    by_others = not is_static(ends[1])
+    lines = lines_that_bound(env, symbol, [n for n in beyond if n > 0], by_others=by_others)
     why = f", for {'; '.join(lines[:3])}" if lines else ""
     return f"varies {limits(factor, addend, *ends)} only{why}"
 
@@ -615,7 +617,11 @@ def limits(factor: int, addend: int, low: int, high: int) -> str:
     """Describe the sizes ``factor * v + addend`` for ``v`` from low to high."""
     least, most = factor * low + addend, factor * high + addend
     steps = f" in steps of {factor}" if factor > 1 else ""
-    return f"from {least} on{steps}" if high >= UNBOUNDED else f"from {least} to {most}{steps}"
+    return (
+        f"from {least} on{steps}"
+        if is_static(high) and high >= UNBOUNDED
+        else f"from {least} to {most}{steps}"
+    )
 
 
 def _axis(tensor: int | None, name: str, source: str, x: torch.Tensor, axis: Any, dim: Any) -> Axis:

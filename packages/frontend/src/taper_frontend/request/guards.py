@@ -14,11 +14,12 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, uninteresting_files
 
+from taper_frontend.lowering.relations import solved
 from taper_frontend.lowering.source_line import describe_line
 from taper_frontend.lowering.symbols import holds
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.size_values import size_at
-from taper_runtime.base.sizes import variables
+from taper_runtime.base.sizes import bounds, variables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -106,7 +107,11 @@ def line_that_fixed(env: ShapeEnv | None, source: str) -> str:
 
 
 def lines_that_bound(
-    env: ShapeEnv | None, symbol: sympy.Symbol, beyond: Collection[int]
+    env: ShapeEnv | None,
+    symbol: sympy.Symbol,
+    beyond: Collection[int],
+    *,
+    by_others: bool = False,
 ) -> list[str]:
     """Return the user's lines with guards on one size, those that bound it first.
 
@@ -118,15 +123,20 @@ def lines_that_bound(
     beyond : collection of int
         Sizes that are not accepted. If guards exclude some of them, only those guards' lines are
         returned.
+    by_others : bool
+        Whether other sizes limit it; the guards that say so come first.
     """
     if env is None:
         return []
     excluded: dict[str, int] = {}
     for guard in env.guards:
         expr = env.replace(guard.expr)
+        if by_others and (relation := solved(symbol, expr)) and relation.kind == "<=":
+            excluded.setdefault(_line(guard.sloc), len(beyond) + 1)
         if expr.free_symbols == {symbol} and (line := _line(guard.sloc)):
             count = sum(not holds(expr, symbol, size) for size in beyond)
             excluded[line] = max(excluded.get(line, 0), count)
+    excluded.pop("", None)
     bounding = [line for line, count in excluded.items() if count] or list(excluded)
     return sorted(bounding, key=excluded.__getitem__, reverse=True)
 
@@ -166,6 +176,8 @@ def decisions(
         points = product(*(_tried(ranges[name], examples[name]) for name in names))
         for values in islice(points, _TRIED):
             sizes = dict(zip(names, values, strict=True))
+            if any(sizes[name] > _most(ranges[name][1], sizes) for name in names):
+                continue
             point = {symbol: sympy.Integer(size_at(symbols[symbol], sizes)) for symbol in free}
             if expr.xreplace(point) is sympy.false:
                 words = {symbol: sympy.Symbol(str(symbols[symbol])) for symbol in free}
@@ -175,8 +187,14 @@ def decisions(
     return list(found.values())
 
 
+def _most(limit: int, sizes: Mapping[str, int]) -> int:
+    """Return the largest value of a size, beside others whose values are known."""
+    known = all(atom.text in sizes for atom in variables(limit))
+    return size_at(limit, sizes) if known else bounds(limit)[1]
+
+
 def _tried(limits: tuple[int, int], example: int) -> list[int]:
-    low, high = max(limits[0], 1), limits[1]
+    low, high = max(limits[0], 1), bounds(limits[1])[1]
     sizes = {*range(low, low + 4), *range(example - 1, example + 8), 2 * example, 4 * example}
     return sorted(size for size in sizes if low <= size <= high)
 

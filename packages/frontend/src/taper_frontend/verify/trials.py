@@ -420,7 +420,11 @@ def _empty_shapes(plan: Plan) -> Iterator[tuple[str, Shapes]]:
     example = _example_sizes(plan)
     for name, (low, _) in _given_sizes(plan).items():
         if low == 0:
-            yield name, _shapes(plan, {**example, name: 0})
+            sizes = {**example, name: 0}
+            for other, (_, high) in _given_sizes(plan).items():
+                sizes[other] = min(sizes[other], size_at(high, sizes))
+            if min(sizes.values()) >= 0:  # else none of another's values goes with 0
+                yield name, _shapes(plan, sizes)
 
 
 def _other_shapes(plan: Plan) -> list[Shapes]:
@@ -430,10 +434,9 @@ def _other_shapes(plan: Plan) -> list[Shapes]:
         return []
     example = _example_sizes(plan)
     least = {name: max(low, 1) for name, (low, _) in given.items()}
-    near = {
-        name: example[name] + 1 if example[name] < high else example[name] - 1
-        for name, (_, high) in given.items()
-    }
+    near: dict[str, int] = {}
+    for name, (_, high) in given.items():
+        near[name] = example[name] + (1 if example[name] < size_at(high, near) else -1)
     return [_shapes(plan, sizes) for sizes in (near, least)]
 
 

@@ -498,6 +498,8 @@ def _least(size: Any, enough: float) -> int:
         except OpError:
             break
         low = max(low, lower_bound(_terms(size)))
+        for each in _without_extreme(size) if low < enough else ():
+            low = max(low, _low(each, enough))
     if low >= enough:
         return low
     common = gcd(*(factor for _, factor in _terms(size)))

@@ -102,7 +102,9 @@ def _infer_adaptive(
     n = len(attrs["sizes"])
     if not 1 <= n <= MAX_SPATIAL or len(x.shape) != n + 2:
         fail(op, f"1 to {MAX_SPATIAL} sizes, one per spatial dim of x", [n, list(x.shape)])
-    sizes = check_ints(op, attrs, "sizes", n, 0)
+    sizes = attrs["sizes"]
+    if any(size < 0 for size in sizes):
+        fail(op, "sizes >= 0", list(sizes))
     if any(size < 1 for size in x.shape[1:-1]):
         fail(op, "spatial dims that hold elements", list(x.shape))
     return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
@@ -197,7 +199,7 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_adaptive, "ADAPTIVE_MAX_POOL", REALS),
         evaluate=partial(_adaptive, np.max),
-        attrs={"sizes": Attr("ints")},
+        attrs={"sizes": Attr("ints", sized=True)},
         region=_region_whole,
         cost=_cost_adaptive,
     ),
@@ -207,7 +209,7 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_adaptive, "ADAPTIVE_AVG_POOL", FLOATS),
         evaluate=partial(_adaptive, np.mean),
-        attrs={"sizes": Attr("ints")},
+        attrs={"sizes": Attr("ints", sized=True)},
         region=_region_whole,
         cost=_cost_adaptive,
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import size_at
-from taper_runtime.base.sizes import UNBOUNDED, Size, linear, variables
+from taper_runtime.base.sizes import UNBOUNDED, Size, bounds, linear, variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,8 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
             variable, factor, addend = solution
             value, rest = divmod(got - addend, factor)
             place = f"input {name!r}: dimension {axis} ({size})"
-            low, high = plan.sizes[variable]
+            low, most = plan.sizes[variable]
+            high = bounds(most)[1]
             if rest or not low <= value <= high:
                 hidden = high >= UNBOUNDED and value <= high
                 limits = f"at least {low}" if hidden else f"{low} to {high}"
@@ -55,6 +56,13 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
                     f"{variable} is {values[variable]}; got {got}"
                 )
             origins.setdefault(variable, f"dimension {axis} of input {name!r}")
+    for variable, value in values.items():
+        most = plan.sizes[variable][1]
+        known = isinstance(most, Size) and all(atom.text in values for atom in variables(most))
+        if known and value > (limit := size_at(most, values)):
+            raise InputError(
+                f"{origins[variable]}: expected {variable} of at most {limit} ({most}), got {value}"
+            )
     for name, axis, size, got in checks:
         if all(atom.text in values for atom in variables(size)):
             wanted = size_at(size, values)

@@ -33,4 +33,6 @@ def size_text(nbytes: int) -> str:
 def range_text(limits: tuple[int, int]) -> str:
     """Format the range of a size variable."""
     low, high = limits
+    if isinstance(high, Size):
+        return f"{low} to {high}"
     return f"{low} or more" if high >= UNBOUNDED else f"{low} to {high}"

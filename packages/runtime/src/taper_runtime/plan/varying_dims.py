@@ -52,5 +52,6 @@ def _varying(plan: Plan, name: str, axis: int, size: int) -> VaryingDim:
         return VaryingDim(name, axis, size, *bounds(size), 1)
     variable, factor, addend = known
     low, high = plan.sizes[variable]
+    high = bounds(high)[1]
     most = None if high >= UNBOUNDED else factor * high + addend
     return VaryingDim(name, axis, size, factor * low + addend, most, factor)

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import PlanFormatError
-from taper_runtime.base.sizes import UNBOUNDED, Size
+from taper_runtime.base.sizes import UNBOUNDED, Size, is_static
 from taper_runtime.base.text import counted, printable
 from taper_runtime.executor.memory_use import memory_use, parallel_arena
 from taper_runtime.file.fields import features
@@ -154,7 +154,7 @@ def _size_data(plan: Plan, name: str) -> dict[str, Any]:
     tensor, element = plan.origins.get(name, ("", 0))
     return {
         "least": low,
-        "largest": None if high >= UNBOUNDED else _plain(high),
+        "largest": None if is_static(high) and high >= UNBOUNDED else _plain(high),
         "origin": {"tensor": tensor, "element": element} if tensor else None,
     }
 
