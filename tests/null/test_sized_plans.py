@@ -222,3 +222,19 @@ def test_dims_that_vary():
     tensors = {"x": TensorSpec("x", "float32", (n * n, 3), "input")}
     plan = sized_plan()._replace(inputs=("x",), tensors=tensors, sizes={"n": (1, 9)})
     assert [tuple(d) for d in varying_dims(plan)] == [("x", 0, n * n, 1, 81, 1)]
+
+
+def test_a_size_may_limit_another(tmp_path):
+    """The largest value of a variable of an input may be an expression over one before it."""
+    plan = sized_plan()
+    limited = with_ranges(plan, {"B": (2, 8), "S": (2, variable("B", 2, 8) + 1)})
+    validate(limited)
+    limited.save(tmp_path / "limited.taper")
+    again = load(tmp_path / "limited.taper")
+    assert str(again.sizes["S"][1]) == "B + 1"
+    assert bind_sizes(again, {"x": (4, 5, 4), "m": (10,)}) == {"B": 4, "S": 5}
+    with pytest.raises(
+        InputError, match=r"dimension 1 of input 'x': .* at most 5 \(B \+ 1\), got 6"
+    ):
+        bind_sizes(again, {"x": (4, 6, 4), "m": (12,)})
+    assert bind_sizes(again, {"m": (12,)}) == {"S": 6}  # B is not known

@@ -422,7 +422,7 @@ def _computed(
     args = [_computed(arg, integer, values, leaves) for arg in expr.args]
     match expr:
         case IntTrueDiv() | FloatTrueDiv():
-            return np.divide(args[0], args[1])
+            return np.asarray(np.divide(args[0], args[1]))
         case sympy.Mul():
             return np.asarray(reduce(np.multiply, args))
         case sympy.Add():
