@@ -9,7 +9,7 @@ import taper_frontend
 import taper_runtime.base.errors
 from lowering import Call, lower_model
 from taper_frontend.capture.capture import capture
-from taper_frontend.errors import CATEGORIES, ExportError, UnsupportedOpError
+from taper_frontend.errors import CATEGORIES, CaptureError, ExportError, UnsupportedOpError
 from taper_frontend.lowering import HANDLERS, lower, lowers
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -92,9 +92,20 @@ def test_dynamic_shape():
     assert "plans do not know" in caught.value.nodes[0].reason
 
 
-def test_input_mutation():
-    (node,) = refusals(lambda x: x.add_(1), X.clone())
-    assert (node.op, node.category) == ("input 'args_0'", "mutation")
+def test_parameter_mutation():
+    class Rescales(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+
+        def forward(self, x):
+            self.scale.mul_(2)
+            return x * self.scale
+
+    with pytest.raises(UnsupportedOpError) as caught:
+        lower(capture(Rescales(), (X,)))
+    (node,) = caught.value.nodes
+    assert (node.op, node.category) == ("parameter 'scale'", "mutation")
     assert "clone" in node.reason
 
 
@@ -163,3 +174,21 @@ def test_a_handler_can_be_replaced(monkeypatch):
 
     plan = taper_frontend.export(Exp(), (torch.ones(3),), verify=False)
     assert [node.op for node in plan.nodes] == ["TANH"]
+
+
+def test_packed_sequences():
+    """torch's words say nothing of the lengths; the hint does."""
+
+    class Packed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = torch.nn.LSTM(4, 4, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return torch.nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0])[0]
+
+    with pytest.raises(CaptureError, match="packed sequences depend on their lengths") as caught:
+        capture(Packed(), (torch.randn(2, 3, 4), torch.tensor([3, 2])))
+    assert caught.value.category == "data-dependent"
+    assert "self.rnn(packed)" in caught.value.source

@@ -134,6 +134,12 @@ class Remembers(torch.nn.Module):
         return y
 
 
+def test_a_small_file_much_larger_than_its_weights():
+    model = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)))
+    with pytest.warns(ExportWarning, match=r"take \d\.\d MB, those of the module 0\.9"):
+        taper_frontend.export(model.eval(), (torch.randn(1, 64, 28, 28),))
+
+
 def test_state_that_changes_results():
     x = torch.randn(3)
     assert "the module writes to last" in notes_of(Remembers(True), (x,))["state"]
@@ -195,3 +201,9 @@ def test_warnings_are_in_the_file(tmp_path):
     assert taper_runtime.load(tmp_path / "m.taper").metadata["warnings"] == list(
         plan.metadata["warnings"]
     )
+
+
+def test_a_size_fixed_by_len():
+    model = Call(lambda _, x: x * len(x))
+    with pytest.warns(ExportWarning, match=r"write x\.shape\[0\] for len\(x\)"):
+        taper_frontend.export(model, (torch.randn(4, 3),), dynamic_shapes=(({0: "n"},),))

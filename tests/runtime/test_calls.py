@@ -337,3 +337,24 @@ def test_options_of_a_run_go_with_a_call():
     session = InferenceSession(small_plan())
     with pytest.raises(taper_runtime.TaperError):
         session.call((np.ones((2, 4), np.float32),), {"scale": 0.5}, options)
+
+
+def test_a_numpy_scalar_is_an_array_without_dims():
+    """What a reduction of numpy gives is an argument; its dtype is checked."""
+    scalar = TensorSpec("x0", "float32", (), "input")
+    plan = negating_plan(arguments(["tensor", "x0"]), ["tensor", "y0"])
+    plan = plan._replace(
+        tensors={"x0": scalar, "y0": TensorSpec("y0", "float32", (), "output")},
+        placements={name: Placement(name, 0, ()) for name in ("x0", "y0")},
+        samples={},
+    )
+    for executor in ("compiled", "interpreted"):
+        options = taper_runtime.SessionOptions()
+        options.executor = executor
+        session = InferenceSession(plan, options)
+        total = np.ones(3, np.float32).sum()
+        assert session(total) == -3
+        assert session.run(None, {"x0": total})[0] == -3
+        for call in (session, lambda value, run=session.run: run(None, {"x0": value})):
+            with pytest.raises(InputError, match="expected dtype float32, got float64"):
+                call(np.float64(2))

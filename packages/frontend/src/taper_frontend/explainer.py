@@ -40,7 +40,7 @@ HINTS = {
     "op": "write it with supported ops, or add a handler (docs/adding-an-op.md)",
     "dtype": "convert to a supported dtype before this line, or keep this part out of the model",
     "dynamic shape": "give the Dim a narrower range, or take it out of dynamic_shapes",
-    "mutation": "return the new value instead of writing to the argument",
+    "mutation": "write to a clone instead of the parameter, or make it a buffer",
     "control flow": "compute both branches and choose with torch.where, or export them apart",
     "data-dependent": "keep shapes fixed: a mask or torch.where instead of a selection",
 }

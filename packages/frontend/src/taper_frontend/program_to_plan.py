@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from taper_frontend.capture.buffer_values import READ
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition
 from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
@@ -15,9 +16,10 @@ from taper_frontend.export_progress import QUIET
 from taper_frontend.lowering import lower
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.keep import Keep
+from taper_frontend.lowering.lower import written_name
 from taper_frontend.request.dims import of_ranges, settle
 from taper_frontend.request.names import output_names
-from taper_frontend.request.notes import of_partition, of_plan, stored_bytes
+from taper_frontend.request.notes import of_partition, of_plan, of_written, stored_bytes
 from taper_frontend.request.options import DEFAULTS
 from taper_frontend.verify import InspectedPlan
 from taper_runtime.base.buffers import aligned_copy
@@ -124,8 +126,15 @@ def lower_program(
     UnsupportedOpError
         If nodes cannot be lowered; it lists all of them.
     ExportError
-        If a dimension that has to vary does not.
+        If a dimension that has to vary does not, or the module decides by buffers which a session
+        is to replace.
     """
+    read = captured.program.graph_module.meta.get(READ)
+    if options.replaceable and read:
+        raise ExportError(
+            "weights='replaceable': expected a module that computes the same for any values, got "
+            f"one that decides by its buffers {', '.join(read)}; make them plain Python numbers"
+        )
     dims = settle(captured.inputs, captured.axes, captured.ints)
     step("lower")
     lowered = lower(
@@ -178,7 +187,13 @@ def compile_lowered(
             graph,
             options.passes,
             partition=partition,
-            output_names=output_names(spec, lowered.output_tree, graph.reads, options.output_names),
+            output_names=output_names(
+                spec,
+                lowered.output_tree,
+                graph.reads,
+                options.output_names,
+                list(map(written_name, lowered.written)),
+            ),
             before_fusion=lambda graph: unfused.append(graph.copy()),
             step=step.inside("optimize"),
         )
@@ -216,6 +231,7 @@ def compile_lowered(
         *captured.notes,
         *dims.notes,
         *of_ranges(lowered, inputs, captured.axes, dims.names),
+        *of_written(lowered.written, plan.outputs),
         *of_plan(without_packed(plan) if options.packs_at_open else plan, weights),
         *of_partition(delegate, [] if partition is None else partition.left),
     ]

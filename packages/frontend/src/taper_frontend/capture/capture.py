@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.capture.attributes import drop_unread
+from taper_frontend.capture.buffer_values import READ, buffer_values, buffers_read
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
 from taper_frontend.capture.functional import make_ready
@@ -107,6 +108,7 @@ def capture(
             assert isinstance(model, torch.nn.Module)
             captured = with_buffers(captured, model, states)
         captured.graph_module.meta[TRAINING] = training
+        captured.graph_module.meta[READ] = program.graph_module.meta.get(READ, ())
         return captured
 
 
@@ -179,7 +181,12 @@ def _capture_module(
 
     attributes = ModuleAttributes(model)
     try:
-        program = _attempt("capture the module", lambda: export(strict=False))
+        try:
+            program = _attempt("capture the module", lambda: export(strict=False))
+        except CaptureError as refused:
+            if refused.category != "data-dependent" or states:
+                raise
+            program = _with_values(lambda: export(strict=False), refused)
     finally:
         attributes.restore()  # torch does not put back what stands in objects
     if states:
@@ -202,6 +209,22 @@ def _capture_module(
             )
     drop_unread(model, program)
     return program
+
+
+def _with_values(export: Callable[[], ExportedProgram], refused: CaptureError) -> ExportedProgram:
+    """Capture a module that decides by buffers which it does not write, or raise ``refused``."""
+    written: set[str] = set()
+    while True:
+        try:
+            with buffer_values(written):
+                program = _attempt("capture the module", export)
+        except CaptureError:
+            raise refused from refused.__cause__
+        read = buffers_read(program)
+        if not read & _written_buffers(program):
+            program.graph_module.meta[READ] = tuple(sorted(read))
+            return program
+        written |= read & _written_buffers(program)  # later runs would decide otherwise
 
 
 def _written_buffers(program: ExportedProgram) -> set[str]:

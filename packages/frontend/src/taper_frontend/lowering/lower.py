@@ -62,11 +62,6 @@ TRAINING = "training"
 
 _CONSTANT_KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 
-_MUTATIONS = {
-    OutputKind.PARAMETER_MUTATION: "parameter",
-    OutputKind.USER_INPUT_MUTATION: "input",
-}
-
 
 class Lowered(NamedTuple):
     """The result of lowering a program.
@@ -82,6 +77,8 @@ class Lowered(NamedTuple):
         The inputs and states that hold complex numbers.
     complex_outputs : frozenset of int
         The indices of the outputs that hold complex numbers.
+    written : tuple of str
+        The inputs that the module writes to. Their new values are the last outputs.
     weights : tuple of Parameter
         All parameters and persistent buffers of the program except its states, if a session may
         replace them; else empty.
@@ -93,10 +90,16 @@ class Lowered(NamedTuple):
     symbols: dict[sympy.Symbol, int]
     complex_reads: frozenset[str]
     complex_outputs: frozenset[int]
+    written: tuple[str, ...] = ()
     weights: tuple[Parameter, ...] = ()
 
 
-_Ends = tuple[list[Tree], list[Tree]]
+class _Ends(NamedTuple):
+    """The leaves of a program's inputs and results, and of inputs' new values by their names."""
+
+    inputs: list[Tree]
+    results: list[Tree]
+    written: dict[str, Tree]
 
 
 class Survey(NamedTuple):
@@ -164,7 +167,7 @@ def lower(
     """
     keep = keep or Keep()
     walk, ends = _walk(program, names or {}, ranged, trusting, inputs or {}, keep, replaceable)
-    return walk.finish(*ends)
+    return walk.finish(ends)
 
 
 def survey(
@@ -243,11 +246,12 @@ class _ProgramWalk(Walk):
             if spec.kind == OutputKind.BUFFER_MUTATION
         }
 
-    def finish(self, input_leaves: list[Tree], results: list[Tree]) -> Lowered:
+    def finish(self, ends: _Ends) -> Lowered:
         """Return the result after all nodes have been lowered."""
         if self.findings.refused:
             raise UnsupportedOpError(self.findings.refused)
-        outputs = [name for kind, name in results if kind in TENSORS]
+        leaves = [*ends.results, *ends.written.values()]
+        outputs = [name for kind, name in leaves if kind in TENSORS]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):
             raise InternalError("an output has no value though nothing was refused")
         self._note_values()
@@ -255,14 +259,19 @@ class _ProgramWalk(Walk):
         self.set_next_values()
         self.graph.prune(list(self.graph.constants))  # a body has its own
         spec = self.program.call_spec
+        output_tree = describe_tree(spec.out_spec, map(_plain, ends.results))
+        if ends.written:
+            new = [[written_name(name), _plain(leaf)] for name, leaf in ends.written.items()]
+            output_tree = ["tuple", [output_tree, ["dict", new]]]
         pairs = {value for value in self.values.values() if isinstance(value, Pairs)}
         return Lowered(
             self.graph,
-            describe_tree(spec.in_spec, map(_plain, input_leaves)),
-            describe_tree(spec.out_spec, map(_plain, results)),
+            describe_tree(spec.in_spec, map(_plain, ends.inputs)),
+            output_tree,
             self.sizes.symbols,
             frozenset(name for name in self.graph.reads if name in pairs),
             frozenset(i for i, name in enumerate(outputs) if isinstance(name, Pairs)),
+            tuple(ends.written),
             tuple(self._weights()) if self.replaceable else (),
         )
 
@@ -295,7 +304,7 @@ class _ProgramWalk(Walk):
             self.graph.set_next(self.context.generator_state, self.context.generator)
 
     def lower_program(self) -> _Ends:
-        """Lower all nodes; return the leaves of the user's inputs and outputs."""
+        """Lower all nodes; return the leaves of inputs and outputs."""
         nodes = self.program.graph.nodes
         placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
         input_leaves = [
@@ -310,7 +319,15 @@ class _ProgramWalk(Walk):
             for spec in self.program.graph_signature.output_specs
             if (leaf := self._result(spec)) is not None
         ]
-        return input_leaves, results
+        written = {
+            self.inputs.get(spec.target or "", spec.target or ""): [
+                "tensor",
+                self.value(spec.arg.name),
+            ]
+            for spec in self.program.graph_signature.output_specs
+            if spec.kind == OutputKind.USER_INPUT_MUTATION
+        }
+        return _Ends(input_leaves, results, written)
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -412,10 +429,14 @@ class _ProgramWalk(Walk):
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""
         arg = spec.arg
-        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN):
+        if spec.kind in (
+            OutputKind.BUFFER_MUTATION,
+            OutputKind.TOKEN,
+            OutputKind.USER_INPUT_MUTATION,
+        ):
             return None
-        if spec.kind in _MUTATIONS:
-            what = f"{_MUTATIONS[spec.kind]} {spec.target!r}"
+        if spec.kind == OutputKind.PARAMETER_MUTATION:
+            what = f"parameter {spec.target!r}"
             reason = "the model writes to it in forward, a plan only to its state; write to a clone"
             self.refuse(what, "mutation", reason)
             return None
@@ -485,6 +506,11 @@ class _ProgramWalk(Walk):
                 is_complex=is_complex(type_.dtype),
             )
         return self.parameters[key]
+
+
+def written_name(name: str) -> str:
+    """Return the name of an output that is the new value of an input."""
+    return f"{name}.new"
 
 
 def _plain(leaf: Tree) -> Tree:

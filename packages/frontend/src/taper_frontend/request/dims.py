@@ -647,10 +647,16 @@ def _axis(tensor: int | None, name: str, source: str, x: torch.Tensor, axis: Any
     )
 
 
+#: A call of Python's ``len``.
+_LENGTH = re.compile(r"\blen\(")
+
+
 def _note_of_fixed(axis: Axis, line: str) -> Note:
     name = f" as {axis.name!r}" if axis.name else ""
     if line:
         why, advice = f" at {line}", "; write that line so that it holds for any size"
+        if _LENGTH.search(line):
+            advice = "; write x.shape[0] for len(x), which makes a fixed number of the size"
     elif axis.size in (0, 1):
         why, advice = "", "; try an example in which it is 2 or more"
     else:

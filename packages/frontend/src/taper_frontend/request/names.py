@@ -80,7 +80,11 @@ def input_names(program: ExportedProgram, placeholders: Sequence[str]) -> dict[s
 
 
 def output_names(
-    spec: TreeSpec, tree: Tree, taken: Collection[str], given: Sequence[str] | None = None
+    spec: TreeSpec,
+    tree: Tree,
+    taken: Collection[str],
+    given: Sequence[str] | None = None,
+    written: Sequence[str] = (),
 ) -> list[str]:
     """Return the name of each output of a plan.
 
@@ -94,6 +98,8 @@ def output_names(
         The names of inputs and states.
     given : sequence of str, optional
         The names of the outputs, where a user gives them.
+    written : sequence of str
+        The names of the last outputs, which are new values of inputs.
 
     Raises
     ------
@@ -104,7 +110,8 @@ def output_names(
         _join(path if path and isinstance(path[0], str) else _of_output(path))
         for path in leaf_paths(spec)
     ]
-    distinct = _distinct((f"output_{name}" if name in taken else name for name in paths), taken)
+    own = (f"output_{name}" if name in taken else name for name in paths)
+    distinct = _distinct([*own, *written], taken)
     kinds = [kind for kind, _ in leaves(tree)]
     names = [name for name, kind in zip(distinct, kinds, strict=True) if kind in TENSORS]
     if given is None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros")
 
 #: A file counts as much larger than its weights from this factor and this many bytes on.
-LARGE_FACTOR, LARGE_BYTES = 1.5, 10_000_000
+LARGE_FACTOR, LARGE_BYTES = 1.5, 500_000
 
 #: The most names in a list.
 _LISTED = 5
@@ -94,6 +94,21 @@ def of_arguments(baked: Mapping[str, Any]) -> list[Note]:
     ]
 
 
+def of_written(written: Sequence[str], outputs: Sequence[str]) -> list[Note]:
+    """Return notes on inputs that the module writes to; the last outputs are their new values."""
+    if not written:
+        return []
+    new = outputs[len(outputs) - len(written) :]
+    listed = _list([f"{name!r} (output {now!r})" for name, now in zip(written, new, strict=True)])
+    return [
+        Note(
+            "argument",
+            f"the module writes to its arguments: {listed}; a run leaves the caller's arrays as "
+            "they are and gives the new values as further outputs",
+        )
+    ]
+
+
 def stored_bytes(graph: Graph) -> int:
     """Return the bytes of the constants and of the states' initial values."""
     constants = sum(constant.nbytes for constant in graph.constants.values())
@@ -133,13 +148,13 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
     stored = sum(array.nbytes for array in plan.constants.values())
     if stored < LARGE_FACTOR * weights or stored - weights < LARGE_BYTES:
         return []
-    text = f"the plan's weights take {stored / 1e6:.0f} MB, those of the module {weights / 1e6:.0f}"
+    text = f"the plan's weights take {stored / 1e6:.1f} MB, those of the module {weights / 1e6:.1f}"
     transformed = [n for n in plan.constants if tile_of(plan.tensors[n].format) is not None]
     if transformed:
         tiles = sum(plan.constants[name].nbytes for name in transformed)
         text += (
             f": {_are(len(transformed), 'weight', 'of 3x3 convolutions')} stored as Winograd "
-            f"tiles, {tiles / 1e6:.0f} MB, which makes them faster; packing='at_open' leaves the "
+            f"tiles, {tiles / 1e6:.1f} MB, which makes them faster; packing='at_open' leaves the "
             "tiles out of the file, and each session makes them"
         )
     else:

@@ -8,6 +8,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.utils.rnn import PackedSequence
 
 from taper_frontend.lowering.source_line import describe_line
 from taper_runtime.base.records import NamedTuple
@@ -32,6 +33,12 @@ _GUARD_OF_ONE = re.compile(r"Not all values of .* satisfy the generated guard .*
 _HINT_OF_ONE = (
     "hint: for the least sizes in range a dim inside the model would be 1, which torch.export does "
     "not mix with others; give the Dim a larger min"
+)
+
+_HINT_OF_PACKED = (
+    "hint: the sizes of packed sequences depend on their lengths, which torch cannot capture; give "
+    "the layer the padded tensor, set the steps behind each length to 0 with a mask, and take each "
+    "last state with torch.gather at length - 1"
 )
 
 _WITHOUT_CACHE = (
@@ -100,6 +107,8 @@ class CaptureRefusal(NamedTuple):
 def read(error: Exception) -> CaptureRefusal:
     """Return the refusal that one of torch's errors describes."""
     text = _ABOUT_TORCH.sub("", str(error)).strip()
+    if _is_about_packed(error):
+        return CaptureRefusal(f"{text}\n{_HINT_OF_PACKED}", _source(error), "data-dependent")
     if isinstance(error, GuardOnDataDependentSymNode):
         return CaptureRefusal(
             "the model takes a number out of a tensor and decides by it, and a plan is one "
@@ -112,6 +121,13 @@ def read(error: Exception) -> CaptureRefusal:
     return CaptureRefusal(
         "\n".join([text or type(error).__name__, *hints]), _source(error), _category(text)
     )
+
+
+def _is_about_packed(error: Exception) -> bool:
+    """Return whether a function that a packed sequence was in raised an error."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    locals_ = (value for frame in frames for value in frame.f_locals.values())
+    return any(isinstance(value, PackedSequence) for value in locals_)
 
 
 def _category(text: str) -> str:

@@ -23,6 +23,7 @@ from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import to_numpy
 from taper_frontend.lowering.fx_nodes import CAPTURED
+from taper_frontend.lowering.pytrees import argument_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -102,6 +103,13 @@ class Reference:
         # integers that depend on values, which a plan returns as scalars
         self._numbers = {i for i, x in enumerate(results) if isinstance(x, _SYMBOLIC)}
         self._inputs_at = frozenset(places)
+        arguments = argument_placeholders(program)
+        # the arguments that the module writes to, which a plan returns after the results
+        self._written = [
+            arguments.index(spec.target)
+            for spec in specs
+            if spec.kind == OutputKind.USER_INPUT_MUTATION and spec.target is not None
+        ]
         self._guards: Any = program.graph_module.meta.get(GUARDS)
         self._state: ModuleState | None = None
         # states that have a row for each item of a batch -> which axis counts rows
@@ -274,11 +282,13 @@ class Reference:
                 with TensorPlaces(self.module, tensors).holding(tensors):
                     results = self.module(*args, **kwargs)
         every = enumerate(tree_leaves(results))
-        return [
-            to_numpy(torch.as_tensor(leaf))
+        returned = [
+            leaf
             for place, leaf in every
             if isinstance(leaf, torch.Tensor) or place in self._numbers
         ]
+        written = [leaves[place] for place in self._written]
+        return [to_numpy(torch.as_tensor(leaf)) for leaf in (*returned, *written)]
 
 
 def _batch_axes(program: ExportedProgram) -> dict[str, int]:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 def check_array(spec: TensorSpec, array: object) -> np.ndarray:
     """Return ``array`` if it has the input's dtype; its shape is not checked.
 
+    A numpy scalar, such as ``x.sum()`` gives, becomes an array without dims.
+
     Raises
     ------
     InputError
     """
     storage = DTYPES[spec.dtype].storage
+    if isinstance(array, np.generic):
+        array = np.asarray(array)
     if not isinstance(array, np.ndarray):
         raise InputError(f"input {spec.name!r}: expected a numpy array, got {type(array).__name__}")
     if array.dtype != storage:

@@ -169,6 +169,8 @@ def _items(kind: str, tree: Tree, value: Any) -> list[tuple[str, Tree, Any]]:
 
 
 def _array(value: Any) -> np.ndarray:
+    if isinstance(value, np.generic):
+        return np.asarray(value)
     if not isinstance(value, np.ndarray):
         _fail("expected a numpy array", _kind(value))
     return value

@@ -98,6 +98,8 @@ def to_plan(spec: Spec, array: object, what: str, *, copies: bool = True) -> np.
     """
     if not is_converted(spec):
         return array  # type: ignore[return-value]
+    if isinstance(array, np.generic):
+        array = np.asarray(array)
     if not isinstance(array, np.ndarray):
         raise InputError(f"{what}: expected a numpy array, got {type(array).__name__}")
     if spec.is_complex:

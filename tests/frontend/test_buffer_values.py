@@ -1,0 +1,113 @@
+"""Modules that decide by buffers which inference never writes."""
+
+import numpy as np
+import pytest
+import torch
+
+import taper_frontend
+import taper_runtime
+from taper_frontend import ExportError
+from taper_frontend.errors import CaptureError
+
+torch.set_num_threads(1)
+
+
+class Quantizer(torch.nn.Module):
+    """A codebook that training initializes, as vector quantizers have them."""
+
+    def __init__(self, ready=True):
+        super().__init__()
+        self.register_buffer("initted", torch.tensor([ready]))
+        self.register_buffer("layers", torch.tensor(3))
+        self.register_buffer("counts", torch.zeros(5))
+        self.codebook = torch.nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, x):
+        if not self.initted:
+            self.codebook.data.copy_(x[:8])
+            self.initted.fill_(True)
+        if torch.all(self.counts == 0):
+            x = x * 2
+        for _ in range(int(self.layers)):
+            away = (x[:, None] - self.codebook).square().sum(-1)
+            x = x - self.codebook[away.argmin(-1)]
+        return x * self.layers.item() + (self.counts.sum() > 1).float()
+
+
+def test_a_flag_is_read():
+    module = Quantizer().eval()
+    plan = taper_frontend.export(module, (torch.randn(6, 4),), dynamic_shapes=({0: "n"},))
+    assert plan.metadata["verified"]["trials"] >= 3
+    assert plan.metadata["warnings"] == []
+    session = taper_runtime.InferenceSession(plan)
+    for n in (1, 2, 9):
+        x = torch.randn(n, 4)
+        want = module(x).detach().numpy()
+        np.testing.assert_allclose(session(x.numpy()), want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_values_are_those_of_the_export():
+    """Another value of a buffer is another program."""
+    module = Quantizer().eval()
+    module.layers.fill_(1)
+    module.counts.fill_(2)
+    x = torch.randn(3, 4)
+    session = taper_runtime.InferenceSession(taper_frontend.export(module, (x,)))
+    np.testing.assert_allclose(session(x.numpy()), module(x).detach().numpy(), rtol=1e-5)
+
+
+class Counter(torch.nn.Module):
+    """A buffer that each call writes decides."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("limit", torch.tensor(2))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x * 2 if self.calls > self.limit else x
+
+
+def test_a_buffer_that_a_call_writes_does_not_decide():
+    with pytest.raises(CaptureError, match="takes a number out of a tensor and decides by it"):
+        taper_frontend.export(Counter().eval(), (torch.randn(2),))
+
+
+class Both(torch.nn.Module):
+    """A written buffer beside one that is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("twice", torch.tensor(True))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return (x * 2 if self.twice else x) + self.calls
+
+
+@pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
+def test_state_stays_state():
+    plan = taper_frontend.export(Both().eval(), (torch.zeros(2),))
+    session = taper_runtime.InferenceSession(plan)
+    x = np.ones(2, np.float32)
+    assert [session(x)[0] for _ in range(3)] == [3, 4, 5]
+
+
+def test_a_value_of_an_argument_does_not_decide():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("on", torch.tensor(True))
+
+        def forward(self, x):
+            return x * 2 if self.on and x.sum() > 0 else x
+
+    with pytest.raises(CaptureError, match="takes a number out of a tensor and decides by it"):
+        taper_frontend.export(Model().eval(), (torch.randn(2),))
+
+
+def test_replaceable_weights_do_not_decide():
+    with pytest.raises(ExportError, match="decides by its buffers counts, initted, layers"):
+        taper_frontend.export(Quantizer().eval(), (torch.randn(2, 4),), weights="replaceable")
