@@ -210,7 +210,7 @@ class TestWrong:
             (op("SUM", X, axes=(1,)), r"expected .*\(2, 3\).*, got .*\(2,\).* of SUM"),
             (op("NEG", op("SUM", X, axes=(5,))), "SUM"),
             (op("NO_SUCH_OP", X), "NO_SUCH_OP"),
-            (op("EXP", X, nonsense=1), "EXP has no attr 'nonsense'"),
+            (op("EXP", X, nonsense=1), "EXP: expected attrs of .*, got 'nonsense'"),
             (lambda match: op("NEG", "nowhere"), "nowhere"),
             (lambda match: Y, "replacement"),
         ],

@@ -55,5 +55,7 @@ def test_edits_apply_and_the_program_runs(tmp_path):
     check = "assert taper_runtime.__file__.startswith(sys.argv[1]), taper_runtime.__file__\n"
     command = [sys.executable, "-c", PATH_ONLY + program + check, str(tmp_path / "copy")]
     subprocess.run(command, check=True, cwd=tmp_path)
-    with pytest.raises(PlanFormatError, match=r"expected features known here .*, got 'labels'"):
+    with pytest.raises(
+        PlanFormatError, match=r"expected a feature that this version knows .*, got 'labels'"
+    ):
         taper_runtime.load(tmp_path / "labelled.taper")

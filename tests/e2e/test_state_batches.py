@@ -484,7 +484,7 @@ def test_wrong_lists_of_states_of_an_exported_plan():
         ([a], "expected 2 states"),
         (a, "expected 2 states"),
         (None, "expected 2 states"),
-        ([a, a], "different states"),
+        ([a, a], "one or more states, each once, got 2"),
         ([a, other.new_state()], "of this session"),
     ):
         with pytest.raises(InputError, match=message):

@@ -265,7 +265,7 @@ def test_state_is_no_weight():
     session.weights.update("weight", new)
     (got,) = session.run(None, {"x": np.ones(4, np.float32)})
     np.testing.assert_allclose(got, (before + new) * new, rtol=1e-6)
-    with pytest.raises(InputError, match="'total' is state, which set_state gives a value"):
+    with pytest.raises(InputError, match="'total' is a state and not a weight; set_state"):
         session.weights.load({"weight": new, "total": new})
 
 

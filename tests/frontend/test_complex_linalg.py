@@ -152,8 +152,8 @@ def test_errors_name_the_matrix():
     session = InferenceSession(export(Call(L.inv).eval(), (a,)))
     broken = a.numpy().copy()
     broken[1] = 0
-    with pytest.raises(InputError, match="INVERSE: expected invertible matrices, matrix 1 of"):
+    with pytest.raises(InputError, match="INVERSE: expected an invertible matrix, but matrix 1 of"):
         session.run(None, {session.get_inputs()[0].name: broken})
     eig = InferenceSession(export(Call(L.eig).eval(), (torch.eye(3),), verify=False))
-    with pytest.raises(InputError, match=r"\(EIG\): expected matrices of finite numbers"):
+    with pytest.raises(InputError, match=r"\(EIG\): expected a matrix of finite numbers"):
         eig.run(None, {eig.get_inputs()[0].name: np.full((3, 3), np.nan, np.float32)})

@@ -257,7 +257,7 @@ def test_report_names_what_only_moves_values():
     x = torch.randn(1, 3, 6, 5)
     plan = taper_frontend.export(torch.nn.Conv2d(3, 4, 3).eval(), (x,), verify=False)
     text = describe_plan(plan, nodes=False)
-    assert "2 nodes moving values only" in text
+    assert "2 nodes that only move values" in text
     assert "PERMUTE, input to CONV, 0.4 kB" in text
     assert "PERMUTE, CONV to output, 0.2 kB" in text
 

@@ -151,15 +151,31 @@ INDEFINITE = torch.stack([*[torch.eye(2)] * 3, torch.tensor([[1.0, 2], [2, 1]])]
         (
             L.inv,
             SINGULAR,
-            r"\(INVERSE\): expected invertible matrices, matrix 2 of the batch is not",
+            r"\(INVERSE\): expected an invertible matrix, but matrix 2 of the batch is not one",
         ),
-        (L.inv, SINGULAR[2], r"\(INVERSE\): expected invertible matrices, the matrix is not"),
+        (
+            L.inv,
+            SINGULAR[2],
+            r"\(INVERSE\): expected an invertible matrix, but the matrix is not one",
+        ),
         (lambda x: L.inv(x[None]), SINGULAR, "matrix 0, 2 of the batch"),
-        (lambda x: L.solve(x, x), SINGULAR, r"\(SOLVE\): expected invertible matrices, matrix 2"),
-        (L.cholesky, INDEFINITE, r"\(CHOLESKY\): expected positive definite matrices, matrix 3 of"),
+        (
+            lambda x: L.solve(x, x),
+            SINGULAR,
+            r"\(SOLVE\): expected an invertible matrix, but matrix 2",
+        ),
+        (
+            L.cholesky,
+            INDEFINITE,
+            r"\(CHOLESKY\): expected a positive definite matrix, but matrix 3 of",
+        ),
         (lambda x: L.cholesky_ex(x, check_errors=True)[0], INDEFINITE, "CHOLESKY.* matrix 3 of"),
-        (L.svdvals, SINGULAR * torch.nan, r"\(SVD\): expected matrices without NaN, matrix 0"),
-        (L.eigvalsh, SINGULAR * torch.inf, r"\(EIGH\): expected matrices without NaN, matrix 0"),
+        (L.svdvals, SINGULAR * torch.nan, r"\(SVD\): expected a matrix without NaN, but matrix 0"),
+        (
+            L.eigvalsh,
+            SINGULAR * torch.inf,
+            r"\(EIGH\): expected a matrix without NaN, but matrix 0",
+        ),
     ],
 )
 def test_what_torch_refuses_is_an_error_of_the_run(function, x, message):

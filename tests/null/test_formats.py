@@ -143,7 +143,7 @@ def test_blocks_never_round_a_number(name):
         spoiled[:3, 7] = 0, 1, 2**bits - 1
         spoiled[40, 7] = value
         spoiled[32:35, 7] = 0, 1, 2**bits - 1
-        with pytest.raises(InputError, match=f"expected numbers on {2**bits} levels"):
+        with pytest.raises(InputError, match=f"expected at most {2**bits} evenly spaced values"):
             encode(spoiled, type_)
     assert find_exact(np.asarray(np.random.default_rng(5).standard_normal((64, 3)), "f4")) is None
 

@@ -121,7 +121,7 @@ def test_more_than_a_limit_is_refused_and_as_much_is_not(name):
     blob, most, field, then = BOMBS[name]
     if most is None:
         most = int.from_bytes(blob[:8], "little")
-    with pytest.raises(PlanFormatError, match=f"Limits.{name} says so") as caught:
+    with pytest.raises(PlanFormatError, match=f"Limits.{name} sets this limit") as caught:
         loads(blob, limits=Limits()._replace(**{name: most - 1}))
     assert caught.value.field == field
     if then is None:
@@ -151,10 +151,12 @@ def test_proofs_about_sizes_have_an_end_and_name_the_expression():
     blob = file_of(["x", "w"], ["y"], tensors, sizes=sizes)
     with pytest.raises(PlanFormatError, match="expected a node that produces it"):
         loads(blob)  # the proofs end, and what is wrong is something else
-    with pytest.raises(PlanFormatError, match=r"Limits\.proof_steps says so") as caught:
+    with pytest.raises(PlanFormatError, match=r"Limits\.proof_steps sets this limit") as caught:
         loads(blob, limits=Limits(proof_steps=100))
     assert caught.value.field == "plan.tensors['y']"
-    assert f"at most 100 steps of proofs about sizes, got more at {text[:100]}" in str(caught.value)
+    assert f"at most 100 steps to prove facts about sizes, got more at {text[:100]}" in str(
+        caught.value
+    )
 
 
 def test_all_proofs_of_a_load_take_their_steps_from_one_budget():
@@ -167,7 +169,7 @@ def test_all_proofs_of_a_load_take_their_steps_from_one_budget():
     blob = file_of(["x", "w"], names, tensors, sizes={"m": [1, 90], "n": [1, 99]})
     with pytest.raises(PlanFormatError, match="expected a node that produces it"):
         loads(blob)
-    with pytest.raises(PlanFormatError, match=r"Limits\.proof_steps says so") as caught:
+    with pytest.raises(PlanFormatError, match=r"Limits\.proof_steps sets this limit") as caught:
         loads(blob, limits=Limits(proof_steps=2000))
     assert caught.value.field not in ("plan.tensors['y0']", "plan.tensors['y79']")
 

@@ -146,7 +146,7 @@ def test_a_flag_ends_loads_and_lets_them_begin_again(tmp_path):
     session = InferenceSession(path, options)
     options.set_load_cancellation_flag(True)
     for source in (path, path.read_bytes(), small_plan()):
-        with pytest.raises(StoppedError, match="load cancellation flag is set"):
+        with pytest.raises(StoppedError, match="load cancellation flag of its options is set"):
             InferenceSession(source, options)
     with pytest.raises(StoppedError):
         InferenceSession(path, options.copy())

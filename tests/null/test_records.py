@@ -94,7 +94,7 @@ def test_a_record_has_no_other_attributes():
 
 
 def test_fields_with_defaults_come_last():
-    with pytest.raises(TypeError, match="Wrong: a field without a default follows"):
+    with pytest.raises(TypeError, match="Wrong: expected fields without a default before"):
 
         class Wrong(NamedTuple):
             x: int = 1

@@ -116,7 +116,7 @@ def test_repr_fits_into_a_cell():
 def test_a_plan_that_is_not_valid_is_shown_and_not_prepared():
     nodes = (PlanNode("MATMUL", ("x",), ("h",)), *small_plan().nodes[1:])
     plan = small_plan()._replace(nodes=nodes)
-    assert "memory  unknown, as the plan is not valid: plan.nodes[0]: " in repr(plan)
+    assert "memory  unknown, because the plan is not valid: plan.nodes[0]: " in repr(plan)
     assert "not valid: plan.nodes[0]: " in describe_plan(plan)
 
 

@@ -203,7 +203,9 @@ def test_products_of_sums_stay_small():
 
 def test_evaluation_checks_divisors():
     """Those that are at least 1 wherever the variables are."""
-    with pytest.raises(InputError, match=r"floordiv\(b, a\) divides by 0"):
+    with pytest.raises(
+        InputError, match=r"floordiv\(b, a\): expected a divisor of at least 1, got 0"
+    ):
         size_at(B // A, {"a": 0, "b": 2})
 
 
@@ -267,7 +269,9 @@ def sum_of_maxima(count):
 
 def test_a_question_that_never_ends_is_refused_by_its_steps():
     size = sum_of_maxima(40)
-    with pytest.raises(UnsupportedOpError, match=r"in at most \d+ steps about ") as caught:
+    with pytest.raises(
+        UnsupportedOpError, match=r"expected to decide .* in at most \d+ steps"
+    ) as caught:
         bounds(size)
     assert str(size)[:200] in str(caught.value)
     assert len(str(caught.value)) < 300

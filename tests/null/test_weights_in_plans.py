@@ -273,7 +273,9 @@ def test_a_constant_may_not_take_the_place_of_a_weight(tmp_path):
         weights={**plan.weights, "b2": renamed},
     )
     for use in (lambda: named.save(tmp_path / "m.taper"), named.fingerprint):
-        with pytest.raises(PlanFormatError, match="keeps this name for weights") as caught:
+        with pytest.raises(
+            PlanFormatError, match="because files use this one for weights"
+        ) as caught:
             use()
         assert caught.value.field == "plan.tensors['weight/x']"
 

@@ -125,7 +125,7 @@ def test_argmax_of_an_output_is_that_of_its_values():
 def test_values_that_bfloat16_has_not_are_refused():
     session = opened("float32", kept_plan(4))
     x = np.array([1, 0.1, 2, 0.3], np.float32)
-    refused = r"expected values that bfloat16 has, got 0\.1 at \[1\], nearest is 0\.10009"
+    refused = r"expected values that bfloat16 can represent, got 0\.1 at \[1\], near 0\.10009"
     with pytest.raises(InputError, match=f"input 'x': {refused}.*; .*round_to_bfloat16"):
         session.run(None, {"x": x})
     with pytest.raises(InputError, match=f"state 'last': {refused}"):
@@ -191,5 +191,5 @@ def test_the_command_writes_and_reads_values(tmp_path, capsys):
     np.save(tmp_path / "x.npy", x + np.float32(0.001))
     code, _, error = taper("run", path, "--input", f"x={tmp_path / 'x.npy'}")
     assert code == 1
-    assert "--input x: expected values that bfloat16 has, got 1.501 at [0]" in error
+    assert "--input x: expected values that bfloat16 can represent, got 1.501 at [0]" in error
     assert json.loads(taper("inspect", path, "--json")[1])["inputs"][0]["dtype"] == "bfloat16"

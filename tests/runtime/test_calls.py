@@ -232,9 +232,17 @@ def test_any_mapping_is_a_dict_and_its_order_is_free(session):
         ((batch(mask=[ONE]), None), {}, r"args\[0\]\[.mask.\]: expected a list of 3, got 1"),
         ((batch(mask=(ONE, None, ONE)), None), {}, r"a list of 3, got a tuple of 3"),
         ((batch(mask=[ONE, None, 7]), None), {}, r"mask.\]\[2\]: expected a numpy array, got int"),
-        ((batch(mask=[ONE, 0, ONE]), None), {}, r"mask.\]\[1\]: expected None, as it was exported"),
+        (
+            (batch(mask=[ONE, 0, ONE]), None),
+            {},
+            r"mask.\]\[1\]: expected None, the value at export",
+        ),
         ((batch(), (ONE, 2.0)), {}, r"args\[1\]: .*Pair\(first, second\), got a tuple of 2"),
-        ((batch(), Pair(ONE, 2)), {}, r"args\[1\]\.second: expected 2\.0, as it was.*, got 2"),
+        (
+            (batch(), Pair(ONE, 2)),
+            {},
+            r"args\[1\]\.second: expected 2\.0, the value at export, got 2",
+        ),
         (
             (batch(), Pair(ONE, 2.0)),
             {"scale": 1.5, "mode": "mean"},
@@ -253,7 +261,7 @@ def test_any_mapping_is_a_dict_and_its_order_is_free(session):
         (
             (batch(), Pair(ONE, 2.0)),
             {"scale": 1, "mode": "sum" * 100},
-            r"kwargs\['mode'\]: expected 'mean', as it was exported, got 'sumsum.*\.\.\.$",
+            r"kwargs\['mode'\]: expected 'mean', the value at export, got 'sumsum.*\.\.\.$",
         ),
     ],
 )
@@ -307,7 +315,7 @@ def test_a_plan_without_tensors_runs():
 
 def test_a_plan_that_says_nothing_of_its_arguments():
     session = InferenceSession(small_plan()._replace(input_tree=None))
-    with pytest.raises(InputError, match="does not say how its arguments and results nest"):
+    with pytest.raises(InputError, match="does not record how arguments and results are nested"):
         session(np.ones((2, 4), np.float32))
     session = InferenceSession(small_plan()._replace(samples={}))
     with pytest.raises(InputError, match="the plan has no sample of input 'x'"):

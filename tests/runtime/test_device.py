@@ -38,7 +38,7 @@ def test_the_number_is_kept(text, device):
     ("device", "said"), [("cuda", "cuda:0"), ("cuda:3", "cuda:3"), ("cpu:1", "cpu:1")]
 )
 def test_what_is_absent_is_refused_with_what_there_is(device, said):
-    with pytest.raises(InputError, match=rf"one that is there \(cpu\), got '{said}'"):
+    with pytest.raises(InputError, match=rf"one of cpu, got '{said}'"):
         opened(device)
     assert available_devices() == [Device("cpu", 0)]
 

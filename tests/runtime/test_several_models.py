@@ -87,7 +87,10 @@ def test_order_and_history_do_not_change_the_file(path, tmp_path):
 
 def test_a_name_that_is_taken_is_refused_and_the_file_stays(path):
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"name: expected another than .*\['decoder', 'encoder'"):
+    with pytest.raises(
+        InputError,
+        match=r"name: expected a name that the file does not have .*\['decoder', 'encoder'",
+    ):
         small_plan().save(path, name="encoder", append=True)
     with pytest.raises(PlanFormatError, match="name: expected a name of at most 100"):
         small_plan().save(path, name="../x", append=True)

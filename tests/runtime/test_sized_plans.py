@@ -208,7 +208,7 @@ def cube_plan(high=2**31 - 1):
 def test_sizes_that_need_too_much_memory_are_refused(size):
     """An overflow of 64 bits, a tensor beyond the format's limit, an arena beyond it."""
     opened = session(cube_plan())
-    with pytest.raises(InputError, match=r"too large|arena|memory"):
+    with pytest.raises(InputError, match=r"expected (tensors|an arena) of at most|memory"):
         opened.run(None, {"x": np.ones(size, np.float32)})
     (y,) = opened.run(None, {"x": np.ones(5, np.float32)})
     assert y == 125
@@ -239,7 +239,7 @@ def test_views_that_are_too_large_are_refused(executor):
     validate(plan)
     opened = session(plan, executor)
     for size in (3, 4):  # more than the limit; more than 64 bits
-        with pytest.raises(InputError, match="too large"):
+        with pytest.raises(InputError, match="expected tensors of at most"):
             opened.run(None, {"x": np.ones(size, np.float32)})
     (y,) = opened.run(None, {"x": np.ones(1, np.float32)})
     assert y == 1

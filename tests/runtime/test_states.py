@@ -293,11 +293,11 @@ def test_wrong_states_are_refused():
     refused(session, [0], "a", "expected a State or a list of them, got str")
     refused(session, [0], [a, None], "expected a State or a list of them, got NoneType")
     refused(session, [0], {"cache": a}, "got dict")
-    refused(session, [0], [], "one at least, got 0")
-    refused(session, [0, 1], [a, a], "different states")
-    refused(session, [0, 1, 2], [a, b], r"expected 3 states.* dimension 0 of input 'x'.*; got 2")
-    refused(session, [0, 1, 2], a, r"expected 3 states.*; got 1")
-    refused(session, [0, 1], None, r"expected 2 states.*; got 1")
+    refused(session, [0], [], "one or more states, each once, got 0")
+    refused(session, [0, 1], [a, a], "one or more states, each once, got 2")
+    refused(session, [0, 1, 2], [a, b], r"expected 3 states.* dimension 0 of input 'x', got 2")
+    refused(session, [0, 1, 2], a, r"expected 3 states.*, got 1")
+    refused(session, [0, 1], None, r"expected 2 states.*, got 1")
     assert not a.get("cache").any()
     with pytest.raises(InputError, match="no state"):
         InferenceSession(small_plan()).new_state()
@@ -313,9 +313,7 @@ def test_wrong_states_are_refused():
 def test_states_without_a_dim_for_rows_are_no_batch(plan, name, shape):
     session = session_of(plan)
     states = [session.new_state() for _ in range(3)]
-    refused(
-        session, range(3), states, f"the state '{name}' of shape {shape} has no dim that varies"
-    )
+    refused(session, range(3), states, f"state '{name}' of shape {shape} has no dim that varies")
     if not plan.sizes:
         session.run(None, feed(range(3), 0), state=states[0])
         assert states[0].get("cache").shape == (3, LENGTH, WIDTH)

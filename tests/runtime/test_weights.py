@@ -206,7 +206,7 @@ def test_all_problems_are_told_at_once():
         "6 problems with the weights:",
         "  weight 'q': expected shape [4, 4], got [4, 5]",
         "  weight 'k': expected dtype float32, got float64",
-        "  weight 'scale' is a constant of the program, which stays",
+        "  weight 'scale' is a constant of the program, which cannot be replaced",
         "  unknown weight 'nobody'",
         "  weight 'unused': expected a numpy array, got list",
         "  weight 'b' is missing",
@@ -237,7 +237,9 @@ def test_tied_weights_have_one_value():
     session.weights.load(one)
     session.weights.commit()
     np.testing.assert_allclose(ran(session), want(**NEW), rtol=1e-6)
-    with pytest.raises(InputError, match=r"'head\.k': expected the values of 'k', which is tied"):
+    with pytest.raises(
+        InputError, match=r"'head\.k': expected the values of 'k', which is the same"
+    ):
         session.weights.load({**NEW, "head.k": K})
 
 

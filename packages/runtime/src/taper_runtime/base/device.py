@@ -56,5 +56,5 @@ def check_device(text: str) -> None:
         If it is not available; the message lists the available ones.
     """
     if parse_device(text) not in available_devices():
-        there = ", ".join(map(str, available_devices()))
-        raise InputError(f"device: expected one that is there ({there}), got {text!r}")
+        known = ", ".join(map(str, available_devices()))
+        raise InputError(f"device: expected one of {known}, got {text!r}")

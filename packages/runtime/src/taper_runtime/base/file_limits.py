@@ -97,15 +97,15 @@ def refuse_beyond(
         If it does; or the error that ``error`` makes of the field and the reason.
     """
     if got > most:
-        raise error(field, f"expected at most {most}, got {got}; Limits.{what} says so")
+        raise error(field, f"expected at most {most}, got {got}; Limits.{what} sets this limit")
 
 
 def proofs(limits: Limits) -> Steps:
     """Return the quota of proof steps of a load."""
 
     def refuse(question: object) -> PlanFormatError:
-        expected = f"expected at most {limits.proof_steps} steps of proofs about sizes"
-        got = f"got more at {shortened(question)}; Limits.proof_steps says so"
+        expected = f"expected at most {limits.proof_steps} steps to prove facts about sizes"
+        got = f"got more at {shortened(question)}; Limits.proof_steps sets this limit"
         return PlanFormatError("plan", f"{expected}, {got}")
 
     return Steps(limits.proof_steps, refuse)

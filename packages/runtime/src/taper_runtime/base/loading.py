@@ -120,7 +120,9 @@ def load_check(flag: StopFlag, timeout_s: float | None) -> Check:
 
     def check() -> None:
         if flag.is_set:
-            raise StoppedError("the load was ended: its options' load cancellation flag is set")
+            raise StoppedError(
+                "the load was cancelled: the load cancellation flag of its options is set"
+            )
         if deadline is not None and monotonic() >= deadline:
             raise LoadTimeoutError(f"the load did not end within {timeout_s:g} s")
 

@@ -42,7 +42,7 @@ else:
             fields = tuple(namespace.get("__annotations__", ()))
             defaults = {field: namespace[field] for field in fields if field in namespace}
             if tuple(defaults) != fields[len(fields) - len(defaults) :]:
-                raise TypeError(f"{name}: a field without a default follows one that has one")
+                raise TypeError(f"{name}: expected fields without a default before fields with one")
             code = _code(len(fields)).replace(
                 co_varnames=("cls", *fields),
                 co_name="__new__",

@@ -37,14 +37,16 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
     a, b = (size_at(arg, values) for arg in atom.args)
     if atom.function == "floordiv":
         if b < 1:  # if a variable is 0
-            raise InputError(f"sizes of the inputs: {atom.text} divides by {b}")
+            raise InputError(
+                f"sizes of the inputs: {atom.text}: expected a divisor of at least 1, got {b}"
+            )
         return a // b
     return min(a, b) if atom.function == "min" else max(a, b)
 
 
 def _checked(value: int, size: int) -> int:
     if not LOW <= value <= HIGH:
-        raise InputError(f"sizes of the inputs: {size} exceeds 64 bits")
+        raise InputError(f"sizes of the inputs: expected {size} to fit in 64 bits, got {value}")
     return value
 
 

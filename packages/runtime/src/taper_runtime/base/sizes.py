@@ -189,7 +189,7 @@ class Size(_Int):
         raise UndecidedError(f"whether {self} is 0 depends on the inputs' sizes", self)
 
     def __index__(self) -> int:
-        raise UndecidedError(f"{self} is known only when the inputs are", self)
+        raise UndecidedError(f"{self} has no value before a run gives the inputs", self)
 
 
 def variable(name: str, low: int, high: int) -> int:
@@ -327,7 +327,7 @@ def _make(terms: Terms) -> int:
     if not kept:
         return 0
     if any(not LOW <= factor <= HIGH for _, factor in kept):
-        raise OpError("a size expression with a factor beyond 64 bits")
+        raise OpError("expected factors of a size expression that fit in 64 bits, got a larger one")
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
     kept.sort(key=lambda term: (-len(term[0]), term[0]))
@@ -357,7 +357,9 @@ def _floordiv(a: Any, b: Any) -> Any:
     if high < 0:
         return _floordiv(-a, -b)
     if low < 1:
-        raise UndecidedError(f"{a} // {b}: the divisor may be less than 1", b)
+        raise UndecidedError(
+            f"{a} // {b}: expected a divisor of at least 1, but this one may be less", b
+        )
     divisor = _terms(b)
     quotient: Terms = {}
     rest: Terms = {}

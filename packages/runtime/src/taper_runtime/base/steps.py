@@ -129,7 +129,8 @@ def ask(
 
 def _refuse(question: object) -> UnsupportedOpError:
     return UnsupportedOpError(
-        f"sizes: expected an answer in at most {MAX_STEPS} steps about {shortened(question)}"
+        f"sizes: expected to decide {shortened(question)} in at most {MAX_STEPS} steps, got no "
+        "answer"
     )
 
 

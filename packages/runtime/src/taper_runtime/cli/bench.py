@@ -49,7 +49,9 @@ def _bench(args: argparse.Namespace) -> Result:
     if args.machine:
         return _bench_machine(args)
     if args.output:
-        raise InputError("--output: expected --machine too, whose limits it writes to a file")
+        raise InputError(
+            "--output: expected --machine too, because the file holds the machine's limits"
+        )
     return _bench_plan(args)
 
 

@@ -45,7 +45,7 @@ def _list(args: argparse.Namespace) -> Result:
             lines.append(f"{op} ({isa})")
         lines += _lines(kernel)
     if any(variant.other_bits for kernel in rows for variant in kernel.variants):
-        lines.append("* other bits than the kernel's own choice")
+        lines.append("* gives other bits than the variant that the kernel chooses")
     return Result(data, "\n".join(lines))
 
 

@@ -37,7 +37,9 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     members = {_member(name): array for name, array in arrays.items()}
     for member in members:
         if len(member) > _MAX_NAME:
-            raise InputError(f"--output: the name {member[:40]}... is too long for an archive")
+            raise InputError(
+                f"--output: expected names of at most {_MAX_NAME} bytes, got {member[:40]}..."
+            )
     with ZipFile(path, "w") as archive:
         for member, array in members.items():
             with archive.open(member, "w", force_zip64=True) as file:
@@ -58,7 +60,7 @@ def load_npz(path: Path) -> dict[str, np.ndarray]:
         try:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
-                raise ValueError("got one array")
+                raise ValueError("got a single array")
             return {unquote(name): archive[name] for name in archive.files}
         except (ValueError, EOFError, BadZipFile) as error:
             raise InputError(f"{path}: expected a .npz archive of arrays: {error}") from None

@@ -96,7 +96,9 @@ def _feed(plan: Plan, args: argparse.Namespace) -> dict[str, np.ndarray]:
     if args.sample:
         missing = [name for name in plan.inputs if name not in plan.samples]
         if missing:
-            raise InputError(f"--sample: the plan has no sample of {', '.join(missing)}")
+            raise InputError(
+                f"--sample: expected samples of all inputs, got none of {', '.join(missing)}"
+            )
         return dict(plan.samples)
     return make_feed(plan, args.size, read_inputs(args.input))
 

@@ -148,7 +148,9 @@ def _kernels(assignments: Sequence[str]) -> dict[str, str]:
         if not (op and separator and name):
             raise InputError(f"--kernel {assignment!r}: expected OP=NAME, such as MATMUL=dot")
         if names.setdefault(op, name) != name:
-            raise InputError(f"--kernel {assignment!r}: {op} has another one, {names[op]!r}")
+            raise InputError(
+                f"--kernel: expected one kernel for {op}, got {names[op]!r} and {name!r}"
+            )
     return names
 
 
@@ -177,7 +179,9 @@ def make_feed(
     for assignment in assignments:
         name, _, number = assignment.partition("=")
         if name not in sizes or not is_number(number):
-            raise InputError(f"--size {assignment!r}: expected one of {[*sizes]}, = and a number")
+            raise InputError(
+                f"--size {assignment!r}: expected NAME=NUMBER with a name of {[*sizes]}"
+            )
         sizes[name] = int(number)
     return {
         name: given[name] if name in given else _sample(plan, name, sizes) for name in plan.inputs

@@ -59,7 +59,7 @@ cdef class Job(Waiter):
         """Run this job, and then the next jobs with the same slot."""
         cdef Waiter following = self
         if self.slot is None:
-            raise TypeError("expected a job that a pool has given a slot")
+            raise TypeError("expected a job with a slot of a pool, got one without")
         while isinstance(following, Job):
             following = (<Job>following).finish()
         if following is not None:
@@ -413,8 +413,8 @@ cdef class Taken:
             for turn in self.turns:
                 if turn.torn:
                     raise TaperError(
-                        "this process was forked while a run of its parent changed the state, "
-                        "which is halfway since: reset_state() gives it its first value"
+                        "this process was forked while a run of its parent changed the state, so "
+                        "the state is incomplete: reset_state() gives it its first value"
                     )
                 if self.stop is None:
                     turn.lock.acquire()

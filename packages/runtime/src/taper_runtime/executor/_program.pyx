@@ -127,7 +127,10 @@ cdef class SizeCode:
             b = values[(<int32_t *>self.tensor_bytes.data)[i]]
             overflow |= not 0 <= b <= _MAX_TENSOR_BYTES
         if overflow:
-            raise InputError(f"the inputs' sizes {list(sizes)}: a tensor would be too large")
+            raise InputError(
+                f"the inputs' sizes {list(sizes)}: expected tensors of at most "
+                f"{_MAX_TENSOR_BYTES} bytes, got a larger one"
+            )
         return result
 
 
@@ -1058,8 +1061,7 @@ cdef class Instance:
         self.arena_bytes = self.body_bytes[0]
         if self.arena_bytes > _MAX_ARENA_BYTES:
             raise InputError(
-                f"the arena would need {self.arena_bytes} bytes, "
-                f"more than the {_MAX_ARENA_BYTES} it may have"
+                f"expected an arena of at most {_MAX_ARENA_BYTES} bytes, got {self.arena_bytes}"
             )
         self.root_offsets = Buffer(program.n_roots * sizeof(int64_t))
         self._place(0, 0)

@@ -154,7 +154,7 @@ cdef class Frame(Slot):
             try:
                 self.arena = Buffer(need)
             except MemoryError as error:
-                raise InputError(f"no memory for the {need} bytes that a run needs") from error
+                raise InputError(f"expected {need} bytes of memory for a run, got none") from error
         memcpy(self.image.data, instance.image.data, program.image_bytes)
         cdef void **bases = <void **>self.bases.data
         bases[program.arena_base] = self.arena.data
@@ -575,7 +575,7 @@ cdef class Runner:
             bases[i] = _input_address(instance.inputs[i], arrays[i], held)
             if i in program.overwritten and not _is_writable(arrays[i], bases[i]):
                 name = program.inputs[i].name
-                raise InputError(f"state {name!r}: expected to write its memory")
+                raise InputError(f"state {name!r}: expected writable memory")
         for i in range(program.n_external - program.n_inputs):
             external = instance.outputs[i]
             if out is None or out[i] is None:

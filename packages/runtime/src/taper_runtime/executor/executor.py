@@ -240,8 +240,8 @@ def refuse(nodes: Sequence[tuple[Plan, PlanNode]], dispatch: Dispatch) -> None:
         signatures = _kernels.kernel_signatures(op, dispatch.isa) or ["none"]
         lines += [f"  kernels of {op}:", *(f"    {text}" for text in signatures)]
     why = (
-        "strict_native=True, but no native kernel serves"
+        "strict_native=True: expected a native kernel for every node, got none for"
         if NATIVE in dispatch.providers
-        else f"no provider of {', '.join(dispatch.providers)} serves"
+        else f"expected {', '.join(dispatch.providers)} to compute every node, got no kernel for"
     )
     raise UnsupportedOpError("\n".join([why, *lines]))

@@ -122,5 +122,5 @@ def check_output(spec: TensorSpec, array: np.ndarray, others: Sequence[np.ndarra
     if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
         raise InputError(f"{name}: expected a C-contiguous, aligned, writable array")
     if any(np.may_share_memory(array, other) for other in others):
-        raise InputError(f"{name}: expected memory of its own, got that of another input or output")
+        raise InputError(f"{name}: expected its own memory, got memory of another input or output")
     return array

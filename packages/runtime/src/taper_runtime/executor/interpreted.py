@@ -166,8 +166,8 @@ class InterpretedExecutor(Executor):
         """
         if settings.nodes_at_once > 1:
             raise InputError(
-                "execution_mode: expected sequential, for the interpreted executor runs one node "
-                "after the other; got parallel"
+                "execution_mode: expected sequential, because the interpreted executor runs one "
+                "node after the other; got parallel"
             )
         kept = Kept({}) if kept is None else kept
         nodes = tuple(filter(plan.is_executed, plan.nodes))

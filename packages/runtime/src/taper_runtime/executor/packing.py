@@ -71,16 +71,15 @@ def plan_to_run(
     """
     if fold and not plan.weights:
         raise InputError(
-            "runtime_const_folding: expected False, as the plan's weights are fixed; export the "
-            "module with weights='replaceable'"
+            "runtime_const_folding: expected False, because the weights of the plan are fixed; "
+            "export the module with weights='replaceable'"
         )
     if packs:
         for name in plan.constants.keys() - plan.derived.keys() - plan.states.keys():
             if is_packed(plan.tensors[name].type):
                 raise InputError(
-                    f"packing: expected 'stored', as the plan has weight {name!r} packed, in "
-                    f"{plan.tensors[name].format}, and not the plain one; export the module with "
-                    "packing='at_open'"
+                    f"packing: expected 'stored', because the plan has weight {name!r} only in "
+                    f"format {plan.tensors[name].format}; export the module with packing='at_open'"
                 )
         plan = packed_for_machine(plan, dispatch, other_bits=other_bits)
     return folded(plan) if fold else completed(plan)

@@ -54,9 +54,8 @@ def check_delegates(plan: Plan, options: SessionOptions) -> None:
         if backend not in options.delegates:
             known = ", ".join(map(repr, options.delegates)) or "none"
             raise InputError(
-                f"node {node.output!r}: the plan gives a region to the delegate {backend!r}, which "
-                f"runs what its file says; to allow it set SessionOptions.delegates (it has "
-                f"{known})"
+                f"node {node.output!r}: expected delegate {backend!r} in SessionOptions.delegates, "
+                f"got {known}; a delegate runs what the plan's file says, so it must be allowed"
             )
         kind = options.delegates[backend]
         if kind is not None and kind.runs_machine_code and not options.allow_native_code:
@@ -82,6 +81,6 @@ def check_whole(plan: Plan, options: SessionOptions) -> None:
     if others:
         named = ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")
         raise InputError(
-            f'executor: expected a plan of delegates alone for "delegate", got '
-            f"{counted(len(others), 'node')} that something else computes: {named}"
+            'executor="delegate": expected a plan whose nodes are all computed by delegates, got '
+            f"{counted(len(others), 'other node')}: {named}"
         )

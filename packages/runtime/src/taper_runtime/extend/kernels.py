@@ -118,8 +118,8 @@ def register_kernel(
 
         if not issubclass(kernel, Server) or kernel.kind != Server.kind:
             raise InputError(
-                f"kernel {name!r}: expected a function, or a subclass of Server that is no "
-                f"Delegate, got {kernel.__name__}"
+                f"kernel {name!r}: expected a function, or a subclass of Server that is not "
+                f"a Delegate, got {kernel.__name__}"
             )
     elif not callable(kernel):
         raise InputError(f"kernel {name!r}: expected a function, got {type(kernel).__name__}")
@@ -304,5 +304,6 @@ def _check(kernel: UserKernel, replace: bool) -> None:
         raise InputError(f"kernel {kernel.name!r} is registered already")
     if kernel.provider.endswith("ExecutionProvider") or kernel.provider in OURS:
         raise InputError(
-            f"kernel {kernel.name!r}: provider {kernel.provider!r}: expected a name of your own"
+            f"kernel {kernel.name!r}: provider {kernel.provider!r}: expected a name that "
+            "Taper and ONNX Runtime do not use"
         )

@@ -141,7 +141,9 @@ class Server:
         derived from weights must choose the data by the addresses of all weights, which are those
         that :meth:`prepare_weights` got.
         """
-        raise NotImplementedError(f"{type(self).__name__} overrides neither run nor bind")
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected a method run or bind, got neither"
+        )
 
 
 class FunctionServer(Server):
@@ -263,7 +265,10 @@ def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
         first, *_ = node.reads
         names, attrs = names[1:], {}
         if first not in plan.constants:
-            raise InputError(f"node {node.output!r}: expected a constant as the delegate's blob")
+            raise InputError(
+                f"node {node.output!r}: expected a constant with the delegate's bytes as the first "
+                f"input, got {first!r}"
+            )
         blob = plan.constants[first]
     return Region(
         name=node.output,
@@ -360,7 +365,9 @@ def commit(servers: Sequence[Server]) -> KernelError | None:
         try:
             _calling(server.region, "commit_weights", server.commit_weights)
         except KernelError as error:
-            first = first or KernelError(f"{error}; it must not, for the weights are replaced")
+            first = first or KernelError(
+                f"{error}; expected no error, because the weights are already replaced"
+            )
     return first
 
 

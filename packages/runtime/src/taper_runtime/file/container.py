@@ -215,7 +215,9 @@ def _parse_entries(
         nbytes = math.prod(shape) * dtypes[dtype].size
         if stop - start != nbytes:
             fail(
-                f"{field}.data_offsets", f"expected {nbytes} bytes by dtype and shape", stop - start
+                f"{field}.data_offsets",
+                f"expected {nbytes} bytes for its dtype and shape",
+                stop - start,
             )
         entries[name] = StoredArray(dtype, shape, data + start)
         spans.append((start, stop, field))

@@ -64,7 +64,7 @@ class _ExpressionParser:
 
     def sum(self, depth: int) -> int:
         if depth > MAX_NESTING:
-            raise ValueError(f"expected at most {MAX_NESTING} calls inside each other")
+            raise ValueError(f"expected at most {MAX_NESTING} levels of calls")
         total = -self.product(depth) if self.take("-") else self.product(depth)
         while True:
             if self.take(" + "):

@@ -106,7 +106,7 @@ def _read_weight(name: str, item: Any) -> WeightSpec:
     try:
         check_object(item, _WEIGHT_KEYS, "plan", _WEIGHT_OPTIONS)
         if "complex" in item and item["complex"] is not True:
-            fail("plan.complex", "expected true, or nothing", item["complex"])
+            fail("plan.complex", "expected true or no key 'complex'", item["complex"])
         aliases = items_or_none(item, "aliases") if "aliases" in item else ()
         shape = items_of(item, "shape")
     except PlanFormatError as error:
@@ -240,7 +240,7 @@ def write_arrays(plan: Plan) -> Iterator[tuple[str, np.ndarray, str]]:
         for name, array in getattr(plan, field.name).items():
             for prefix, feature in kept.items() if not field.prefix else ():
                 if name.startswith(prefix):
-                    reason = f"the file keeps this name for {feature}"
+                    reason = f"expected another name, because files use this one for {feature}"
                     raise PlanFormatError(tensor_field(name), reason)
             yield field.prefix + name, array, field.dtype(plan, name)
 

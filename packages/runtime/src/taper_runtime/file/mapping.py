@@ -100,7 +100,7 @@ def check_path(path: object) -> None:
     except UnicodeEncodeError:
         is_name = False
     if not is_name:
-        raise InputError(f"path: expected what can name a file, got {path!r}")
+        raise InputError(f"path: expected characters that file names can have, got {path!r}")
 
 
 def open_regular(path: FilePath, flags: int) -> int:

@@ -54,12 +54,12 @@ def model_names(document: Any) -> list[str]:
         raise PlanFormatError(f"plan.{key}", problem)
     models = document["models"]
     if type(models) is not dict or not models:
-        fail("plan.models", "expected plans by name", models)
+        fail("plan.models", "expected an object of plans by name", models)
     for name, item in models.items():
         field = f"plan.models[{name!r}]"
         check_name(name, field)
         if type(item) is not dict or item.keys() != _MODEL_KEYS:
-            fail(field, "expected an object of plan and tensors", item)
+            fail(field, "expected an object with the keys plan and tensors", item)
         if type(item["tensors"]) is not dict:
             fail(f"{field}.tensors", "expected an object", item["tensors"])
     return list(models)
@@ -105,7 +105,7 @@ def choose_model(
             used.add(shared)
     for name in stored:
         if name not in used:
-            raise PlanFormatError(f"header[{name!r}]", "expected a tensor of one of the models")
+            raise PlanFormatError(f"header[{name!r}]", "expected a tensor that a model uses")
     item = document["models"][model]
     tensors = {own: stored[shared] for own, shared in item["tensors"].items()}
     return model, item["plan"], tensors, f"plan.models[{model!r}].plan"

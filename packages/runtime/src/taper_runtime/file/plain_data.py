@@ -29,13 +29,13 @@ def to_json(value: Any, field: str, depth: int = 0) -> Any:
         return value if math.isfinite(value) else {"float": str(value)}
     if type(value) in (list, tuple, dict):
         if depth == MAX_DEPTH:
-            fail(field, f"expected at most {MAX_DEPTH} levels", value)
+            fail(field, f"expected at most {MAX_DEPTH} levels of nesting", value)
         if type(value) is not dict:
             return [to_json(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
         for key in value:
             check_text(key, f"{field}.{key}")
         if value.keys() == _FLOAT_KEYS:
-            fail(field, "expected another key than 'float' alone, which spells a number", value)
+            fail(field, "expected another key than 'float' alone, which stands for a number", value)
         return {key: to_json(value[key], f"{field}.{key}", depth + 1) for key in sorted(value)}
     _check_scalar(value, field)
     return value
@@ -54,7 +54,7 @@ def from_json(value: Any, field: str, depth: int = 0) -> Any:
             fail(field, "expected a signed 64-bit integer", value)
         return value
     if depth == MAX_DEPTH:
-        fail(field, f"expected at most {MAX_DEPTH} levels", value)
+        fail(field, f"expected at most {MAX_DEPTH} levels of nesting", value)
     is_dict = type(value) is dict
     if is_dict and value.keys() == _FLOAT_KEYS:
         return _parse_float(value["float"], f"{field}.float")

@@ -182,7 +182,7 @@ def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Container, Any]:
             f"{describe(metadata.get('format'))}",
         )
     if "plan" not in metadata:
-        fail(f"{field}.plan", "expected a plan as JSON", None)
+        fail(f"{field}.plan", "expected the JSON of a plan", None)
     document = parse_json(metadata["plan"], "plan")
     check_counts(document, limits)
     _check_version(document)
@@ -226,7 +226,11 @@ def _read_plan(
     plan = _from_document(document, arrays, samples, chars)
     validate(plan, limits)
     if document["features"] != features(plan):
-        fail("plan.features", f"expected those it uses, {features(plan)}", document["features"])
+        fail(
+            "plan.features",
+            f"expected the features that the plan uses, {features(plan)}",
+            document["features"],
+        )
     return plan.read_only()
 
 
@@ -249,8 +253,8 @@ def _check_version(document: Any) -> None:
     if type(version) is not int or version != FORMAT_VERSION:
         hint = ""
         if is_integer(version):
-            age = "older: export the model again" if version < FORMAT_VERSION else "newer"
-            hint = f" (the Taper that wrote the file is {age})"
+            older = "an older Taper wrote the file; export the model again"
+            hint = f" ({older if version < FORMAT_VERSION else 'a newer Taper wrote the file'})"
         fail("plan.format_version", f"expected {FORMAT_VERSION}{hint}", version)
 
 
@@ -266,7 +270,11 @@ def _from_document(
     for index, feature in enumerate(listed):
         if feature not in FEATURES:
             known = ", ".join(FEATURES)
-            fail(f"plan.features[{index}]", f"expected features known here ({known})", feature)
+            fail(
+                f"plan.features[{index}]",
+                f"expected a feature that this version knows ({known})",
+                feature,
+            )
     check_object(document, _PLAN_KEYS, "plan", _PLAN_OPTIONS)
     # features that it does not list are told of when it has been read
     hidden = [field.feature for field in PLAN_FIELDS if field.name in document]
@@ -303,7 +311,9 @@ def _samples_by_entry(
     for name, array in samples.items() if entries else ():
         entry, _, sample = name.partition("/")
         if entry not in found:
-            raise PlanFormatError(f"plan.samples[{name!r}]", "expected one of an entry")
+            raise PlanFormatError(
+                f"plan.samples[{name!r}]", "expected the name of an entry before '/'"
+            )
         found[entry][sample] = array
     return found
 
@@ -411,10 +421,10 @@ def _tensor(name: str, item: Any, expressions: _Expressions) -> tuple[TensorSpec
     offset = _parse_size(item["offset"], expressions, "plan.offset")
     format = item.get("format", PLAIN)
     if format == PLAIN and "format" in item:
-        fail("plan.format", f"expected no format where it is {PLAIN}", format)
+        fail("plan.format", f"expected no key 'format' for format {PLAIN}", format)
     is_complex = item.get("complex", False)
     if is_complex is not True and "complex" in item:
-        fail("plan.complex", "expected true, or nothing", is_complex)
+        fail("plan.complex", "expected true or no key 'complex'", is_complex)
     spec = TensorSpec(name, item["dtype"], shape, item["role"], format, is_complex)
     return spec, Placement(item["root"], offset, strides)
 
@@ -460,7 +470,7 @@ def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
 
 def _blocks(item: dict[str, Any], expressions: _Expressions, depth: int) -> tuple[Block, ...]:
     if depth >= MAX_BLOCK_DEPTH:
-        fail("plan.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", item["blocks"])
+        fail("plan.blocks", f"expected at most {MAX_BLOCK_DEPTH} levels of blocks", item["blocks"])
     blocks: list[Block] = []
     for block in items_or_none(item, "blocks"):
         try:

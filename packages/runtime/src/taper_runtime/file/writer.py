@@ -78,7 +78,9 @@ def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool 
 
         others = load_all(path)
         if name in others:
-            raise InputError(f"name: expected another than those of the file, {[*others]}")
+            raise InputError(
+                f"name: expected a name that the file does not have ({[*others]}), got {name!r}"
+            )
         plans |= others
     header, arrays = _file(plans)
     # Arrays are contiguous, so no bytes are copied.

@@ -95,8 +95,8 @@ def _encode_panel(bits: int, size: int, panel: np.ndarray) -> np.ndarray:
     fitted = _fit(rows, 2**bits) if np.isfinite(rows).all() else None
     if fitted is None:
         raise InputError(
-            f"format blocks.{bits}.{size}: expected numbers on {2**bits} levels in each block, "
-            "got others"
+            f"format blocks.{bits}.{size}: expected at most {2**bits} evenly spaced values in each "
+            "block, got other values"
         )
     low, step = fitted
     levels = np.rint((rows - low[:, None]) / np.where(step == 0, 1, step)[:, None]) + _BITS[bits]

@@ -163,14 +163,14 @@ class Forced(Choice):
         types = ", ".join("absent" if each is None else _type_text(each) for each in node.inputs)
         asked = f"kernels={{{node.op.name!r}: {self._name!r}}}"
         lines = [
-            f"node {node.label}: {asked}, but {self._name!r} does not serve it",
+            f"node {node.label}: {asked}: expected {self._name!r} to compute it, but it cannot",
             f"  of {types} -> {', '.join(map(_type_text, node.outputs))}",
         ]
         lines += [f"  {name}: {reason}" for name, reason in refused]
         names = [
             f"{each.variant} ({each.kernel})" if each.variant else each.kernel for each in offers
         ]
-        lines.append(f"  what serves it: {', '.join(names) or 'no kernel'}")
+        lines.append(f"  kernels that can: {', '.join(names) or 'none'}")
         return "\n".join(lines)
 
 
@@ -195,8 +195,9 @@ def choice_named(name: str) -> Choice | None:
     """
     if name == "measured":
         raise OptionError(
-            "kernel_choice='measured': no measurements of kernels are stored on this machine; "
-            "give a taper_runtime.machine.choices.MeasuredChoice(times), whose function knows the "
-            "times of a node's kernels, or choose 'first' or 'cost'"
+            "kernel_choice='measured': expected measured times of kernels, but this machine has "
+            "none stored; set 'first', 'cost', or a "
+            "taper_runtime.machine.choices.MeasuredChoice(times) with a function that returns "
+            "the times of a node's kernels"
         )
     return LeastCost() if name == "cost" else None

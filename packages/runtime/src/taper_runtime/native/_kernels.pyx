@@ -558,7 +558,7 @@ def read_library(uintptr_t table, library, path):
     cdef Kernel kernel
     cdef int32_t i
     if found == NULL:
-        raise InputError(f"{path}: taper_kernels gives no table")
+        raise InputError(f"{path}: expected taper_kernels to return a table, got NULL")
     if found.abi_version != TAPER_ABI_VERSION:
         raise InputError(
             f"{path}: expected version {TAPER_ABI_VERSION} of the interface of kernels, "
@@ -640,8 +640,8 @@ cdef int _check_external(const taper_kernel *kernel, what) except -1:
         )
     if kernel.n_attrs > MAX_EXTERNAL_ATTRS or (kernel.n_attrs > 0 and kernel.attrs == NULL):
         raise InputError(
-            f"{what}: expected descriptors of at most {MAX_EXTERNAL_ATTRS} attrs, got "
-            f"{'none' if kernel.attrs == NULL else 'those'} of {kernel.n_attrs}"
+            f"{what}: expected 0 to {MAX_EXTERNAL_ATTRS} attrs with descriptors, got "
+            f"{kernel.n_attrs} {'without' if kernel.attrs == NULL else 'with'} descriptors"
         )
     if max(kernel.attrs_bytes, kernel.state_bytes) > MAX_EXTERNAL_BYTES:
         raise InputError(
@@ -655,7 +655,9 @@ cdef int _check_external(const taper_kernel *kernel, what) except -1:
             raise InputError(f"{what}: attr {name!r}: expected a type, got {kernel.attrs[a].type}")
         offset, size = kernel.attrs[a].offset, _attr_bytes(kernel.attrs[a].type)
         if offset > kernel.attrs_bytes or size > kernel.attrs_bytes - offset:
-            raise InputError(f"{what}: attr {name!r} lies outside its struct")
+            raise InputError(
+                f"{what}: attr {name!r}: expected it inside the struct, got offset {offset}"
+            )
         if offset % min(size, <size_t>8):
             raise InputError(f"{what}: attr {name!r}: expected it aligned, got offset {offset}")
     return 0
@@ -791,7 +793,7 @@ cdef Selection select_kernel(
         if index is not None:
             selection.chosen, selection.attrs, variant = ways[index]
             if not _prepare_as(selection.chosen, selection.attrs, variant, step, state):
-                raise InternalError(f"kernel {selection.chosen.name!r} is not what it was")
+                raise InternalError(f"kernel {selection.chosen.name!r} refuses a node that it accepted before")
             selection.number = step.work.variant
             del selection.reasons[candidates.index(selection.chosen):]
     return selection

@@ -34,7 +34,7 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         fail("ATTENTION", expected, [list(q), list(k), list(v)])
     heads, kv_heads = (q[1], k[1]) if rank == 4 else (1, 1)
     if heads != kv_heads and (not kv_heads or heads < kv_heads or heads % kv_heads):
-        fail("ATTENTION", "H to be Hkv, or a multiple of it", [heads, kv_heads])
+        fail("ATTENTION", "H to be a multiple of Hkv", [heads, kv_heads])
     if len(inputs) == 4:
         mask = inputs[3]
         check_dtype("ATTENTION", "a mask", mask.dtype, ("bool", dtype))

@@ -123,7 +123,7 @@ def _eig(inputs: Sequence[np.ndarray], attrs: Attrs) -> tuple[np.ndarray, ...]:
     def compute(x: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(part.astype(dtype) for part in np.linalg.eig(x))
 
-    results = linalg.guarded_all("EIG", "matrices of finite numbers", True, compute, x)
+    results = linalg.guarded_all("EIG", "a matrix of finite numbers", True, compute, x)
     return tuple(map(_as_pairs, results))
 
 

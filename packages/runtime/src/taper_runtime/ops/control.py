@@ -66,7 +66,9 @@ def _infer_if(
     then, otherwise = blocks
     if not then.outputs:
         fail("IF", "blocks with outputs", "none")
-    check_types("IF", "result", "its block 'else', as of 'then'", then.outputs, otherwise.outputs)
+    check_types(
+        "IF", "result", "its block 'else', to match 'then'", then.outputs, otherwise.outputs
+    )
     return then.outputs
 
 
@@ -88,7 +90,7 @@ def _infer_while(
     check_types("WHILE", "input", "its condition", inputs, condition.inputs)
     check_types("WHILE", "input", "its body", inputs, body.inputs)
     check_types("WHILE", "result", "its condition", [_PREDICATE], condition.outputs)
-    check_types("WHILE", "result", "its body, as of its carry", inputs[:carries], body.outputs)
+    check_types("WHILE", "result", "its body, to match its carries", inputs[:carries], body.outputs)
     return tuple(inputs[:carries])
 
 
@@ -117,11 +119,11 @@ def _infer_scan(
         fail("SCAN", "xs with an axis to step along", [_text(x) for x in xs])
     steps = xs[0].shape[0]
     if any(x.shape[0] != steps for x in xs):
-        fail("SCAN", "xs with one number of steps", [str(x.shape[0]) for x in xs])
+        fail("SCAN", "xs with the same number of steps", [str(x.shape[0]) for x in xs])
     items = [x._replace(shape=x.shape[1:]) for x in xs]
     (body,) = blocks
     check_types("SCAN", "input", "its body", [*carries, *items, *others], body.inputs)
-    check_types("SCAN", "result", "its body, as of its carry", carries, body.outputs[:n])
+    check_types("SCAN", "result", "its body, to match its carries", carries, body.outputs[:n])
     if not body.outputs:
         fail("SCAN", "a body with outputs", "none")
     ys = [TensorType(y.dtype, (steps, *y.shape), y.format) for y in body.outputs[n:]]

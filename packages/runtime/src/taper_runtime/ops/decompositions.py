@@ -87,7 +87,7 @@ def _svd(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
 
     return guarded_all(
         "SVD",
-        "matrices without NaN",
+        "a matrix without NaN",
         True,
         lambda x: _compute_finite(compute, x, x),
         inputs[0],
@@ -110,7 +110,7 @@ def _eigh(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
 
     return guarded_all(
         "EIGH",
-        "matrices without NaN",
+        "a matrix without NaN",
         True,
         lambda x: _compute_finite(compute, x, np.triu(x) if attrs["upper"] else np.tril(x)),
         inputs[0],

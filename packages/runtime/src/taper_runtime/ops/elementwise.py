@@ -71,7 +71,7 @@ class MicroOp(NamedTuple):
 MICROOPS: dict[str, MicroOp] = {
     "NEG": MicroOp(np.negative, 1, REALS, "-x"),
     "ABS": MicroOp(np.abs, 1, REALS, "|x|"),
-    "SIGN": MicroOp(functions.sign, 1, REALS, "-1, 0 or 1; 0 of NaN"),
+    "SIGN": MicroOp(functions.sign, 1, REALS, "-1, 0 or 1; 0 for NaN"),
     "CEIL": MicroOp(np.ceil, 1, FLOATS, "x rounded up"),
     "FLOOR": MicroOp(np.floor, 1, FLOATS, "x rounded down"),
     "ROUND": MicroOp(np.rint, 1, FLOATS, "x rounded to the nearest integer, halves to even"),
@@ -126,18 +126,25 @@ MICROOPS: dict[str, MicroOp] = {
     "ISNAN": MicroOp(np.isnan, 1, FLOATS, "whether x is NaN", "bool"),
     "ISINF": MicroOp(np.isinf, 1, FLOATS, "whether x is an infinity", "bool"),
     "SQUARE": MicroOp(np.square, 1, REALS, "x * x"),
-    "ADD": MicroOp(np.add, 2, COMPUTED, "a + b; of bools, or", commutes=True),
+    "ADD": MicroOp(np.add, 2, COMPUTED, "a + b; for bools, or", commutes=True),
     "SUB": MicroOp(np.subtract, 2, REALS, "a - b"),
-    "MUL": MicroOp(np.multiply, 2, COMPUTED, "a * b; of bools, and", commutes=True),
+    "MUL": MicroOp(np.multiply, 2, COMPUTED, "a * b; for bools, and", commutes=True),
     "DIV": MicroOp(np.divide, 2, FLOATS, "a / b"),
-    "FLOOR_DIV": MicroOp(np.floor_divide, 2, REALS, "a / b rounded down; of integers by 0, 0"),
+    "FLOOR_DIV": MicroOp(
+        np.floor_divide, 2, REALS, "a / b rounded down; 0 for an integer divided by 0"
+    ),
     "TRUNC_DIV": MicroOp(
-        functions.trunc_div, 2, REALS, "a / b rounded toward zero; of integers by 0, 0"
+        functions.trunc_div, 2, REALS, "a / b rounded toward zero; 0 for an integer divided by 0"
     ),
     "REMAINDER": MicroOp(
-        functions.remainder, 2, REALS, "a - b * floor(a / b), signed as b; of integers by 0, 0"
+        functions.remainder,
+        2,
+        REALS,
+        "a - b * floor(a / b), with the sign of b; 0 for an integer divided by 0",
     ),
-    "FMOD": MicroOp(np.fmod, 2, REALS, "a - b * trunc(a / b), signed as a; of integers by 0, 0"),
+    "FMOD": MicroOp(
+        np.fmod, 2, REALS, "a - b * trunc(a / b), with the sign of a; 0 for an integer divided by 0"
+    ),
     "POW": MicroOp(
         functions.power, 2, REALS, "a ** b; of an integer to a negative power, truncated"
     ),
@@ -308,7 +315,7 @@ def _operands(op: str, inputs: Sequence[Any], attrs: Attrs) -> list[Any]:
             fail(op, f"a scalar_index of -1 or in [0, {count})", index)
         operands.insert(index, attrs["scalar"])
     if len(operands) != count:
-        fail(op, f"{count} operands, the scalar counted", len(operands))
+        fail(op, f"{count} operands, including the scalar", len(operands))
     return operands
 
 
@@ -324,7 +331,7 @@ def _infer_mul(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return product
     per_row = product.shape == x.shape and all(t.shape[-1:] in ((), (1,)) for t in inputs[1:])
     if not (per_row and find(x.format).scales_rows):
-        fail("MUL", "x in format plain, or in panels.1 and a factor for each row", list(inputs))
+        fail("MUL", "x in format plain, or in panels.1 with one factor for each row", list(inputs))
     return product._replace(format=x.format)
 
 

@@ -60,7 +60,7 @@ def _infer_embedding_bag(inputs: Sequence[TensorType], attrs: Attrs) -> TensorTy
     if attrs["mode"] not in _MODES:
         fail(op, f"a mode of {', '.join(_MODES)}", attrs["mode"])
     if weights and attrs["mode"] != "sum":
-        fail(op, f"no factors of rows for their {attrs['mode']}", weights[0])
+        fail(op, f"no factors of rows in mode {attrs['mode']}", weights[0])
     if weights and weights[0] != TensorType(table.dtype, indices.shape):
         fail(op, f"a factor for each index, {table.dtype} {list(indices.shape)}", weights[0])
     return TensorType(table.dtype, (*offsets.shape, table.shape[1]))
@@ -133,7 +133,7 @@ def check_along(op: str, x: TensorType, index: TensorType, axis: int) -> None:
         for i, (size, limit) in enumerate(zip(index.shape, x.shape, strict=True))
     )
     if not within:
-        fail(op, f"an index within {list(x.shape)} but for axis {axis}", list(index.shape))
+        fail(op, f"an index within {list(x.shape)} except along axis {axis}", list(index.shape))
 
 
 def along(index: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:

@@ -73,7 +73,7 @@ def guarded_all(
                 if check:
                     which = ", ".join(map(str, index))
                     place = f"matrix {which} of the batch" if index else "the matrix"
-                    raise InputError(f"{op}: expected {expected}, {place} is not") from None
+                    raise InputError(f"{op}: expected {expected}, but {place} is not one") from None
                 found.append((np.full_like(arrays[-1][index], np.nan),))
     stacked = map(np.stack, zip(*found, strict=True))
     return tuple(result.reshape(*batch, *result.shape[1:]) for result in stacked)
@@ -87,7 +87,7 @@ def _infer_inverse(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> Tenso
 
 
 def _inverse(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    return guarded("INVERSE", "invertible matrices", attrs["check"], np.linalg.inv, inputs[0])
+    return guarded("INVERSE", "an invertible matrix", attrs["check"], np.linalg.inv, inputs[0])
 
 
 def _infer_solve(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -108,7 +108,7 @@ def _broadcast_batches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _solve(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = _broadcast_batches(*inputs)
-    return guarded("SOLVE", "invertible matrices", attrs["check"], np.linalg.solve, a, b)
+    return guarded("SOLVE", "an invertible matrix", attrs["check"], np.linalg.solve, a, b)
 
 
 def _solve_triangular(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -141,7 +141,7 @@ def _solve_lower(a: np.ndarray, b: np.ndarray, unit: bool) -> np.ndarray:
 
 
 def _cholesky(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
-    expected = "positive definite matrices"
+    expected = "a positive definite matrix"
     return guarded("CHOLESKY", expected, attrs["check"], np.linalg.cholesky, inputs[0])
 
 

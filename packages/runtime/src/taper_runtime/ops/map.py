@@ -63,7 +63,7 @@ def infer_program(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> Tensor
         fail(op, f"code of 1 to {MAX_INSTRUCTIONS} instructions", len(code))
     needed = sum(map(arity, code))
     if len(args) != needed:
-        fail(op, f"args of {needed} entries, the operands of its code", len(args))
+        fail(op, f"args of {needed} entries, one for each operand of its code", len(args))
     values = [t.dtype for t in inputs]
     for name, operands in _instructions(attrs):
         for v in operands:
@@ -108,11 +108,11 @@ def infer_epilogue(
     """
     if not attrs["code"]:
         if extras or attrs["args"] or attrs["scalars"]:
-            fail(op, "code, as there are extras, args or scalars", "none")
+            fail(op, "code for the extras, args or scalars", "none")
         return product
     result = infer_program(op, [product, *extras], attrs)
     if result != product:
-        fail(op, f"an epilogue that keeps {product}", result)
+        fail(op, f"an epilogue whose result is {product}", result)
     return result
 
 

@@ -339,9 +339,8 @@ class OpDef(NamedTuple):
         """
         for name, attr in self.attrs.items():
             if attr.type not in _CHECKS:
-                raise OpError(
-                    f"{self.name}.{name}: no attr type {attr.type!r}; known: {', '.join(_CHECKS)}"
-                )
+                known = ", ".join(_CHECKS)
+                raise OpError(f"{self.name}.{name}: expected a type of {known}, got {attr.type!r}")
             default = attr.default
             if default is not REQUIRED and (type(default) is list or not attr.accepts(default)):
                 raise OpError(f"{self.name}.{name}: default: expected {attr.type}, got {default!r}")
@@ -358,7 +357,7 @@ class OpDef(NamedTuple):
         for name, attr in self.attrs.items():
             if name not in attrs:
                 if attr.default is REQUIRED:
-                    raise OpError(f"{self.name} needs attr {name!r} ({attr.type})")
+                    raise OpError(f"{self.name}.{name}: expected {attr.type}, got none")
                 full[name] = attr.default
                 continue
             given += 1
@@ -368,7 +367,7 @@ class OpDef(NamedTuple):
             full[name] = tuple(value) if type(value) is list else value
         if given < len(attrs):
             unknown = min(attrs.keys() - self.attrs.keys())
-            raise OpError(f"{self.name} has no attr {unknown!r}; it has {sorted(self.attrs)}")
+            raise OpError(f"{self.name}: expected attrs of {sorted(self.attrs)}, got {unknown!r}")
         return full
 
     def fill(self, attrs: Attrs) -> dict[str, Any]:
@@ -388,7 +387,7 @@ class OpDef(NamedTuple):
         """Return the output types; raise :class:`OpError` if the op does not accept the inputs."""
         low, high = self.inputs
         if not low <= len(inputs) <= high:
-            raise OpError(f"{self.name} takes {low} to {high} inputs, got {len(inputs)}")
+            raise OpError(f"{self.name}: expected {low} to {high} inputs, got {len(inputs)}")
         for index, tensor in enumerate(inputs):
             if tensor is None:
                 if index not in self.optional or index == len(inputs) - 1:
@@ -398,7 +397,7 @@ class OpDef(NamedTuple):
                     f"{self.name}: input {index}: expected format plain, got {tensor.format}"
                 )
         if len(blocks) != self.blocks:
-            raise OpError(f"{self.name} takes {self.blocks} blocks, got {len(blocks)}")
+            raise OpError(f"{self.name}: expected {self.blocks} blocks, got {len(blocks)}")
         attrs = self.complete(attrs)
         types = self.infer(inputs, attrs, blocks) if self.blocks else self.infer(inputs, attrs)
         return (types,) if isinstance(types, TensorType) else tuple(types)
@@ -407,7 +406,7 @@ class OpDef(NamedTuple):
         """Return the output type of an op that has one output; see :meth:`infer_types`."""
         types = self.infer_types(inputs, attrs)
         if len(types) != 1:
-            raise OpError(f"{self.name}: expected an op of one output, it has {len(types)}")
+            raise OpError(f"{self.name}: expected one output, got {len(types)}")
         return types[0]
 
     def evaluate_all(

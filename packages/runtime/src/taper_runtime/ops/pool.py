@@ -43,7 +43,7 @@ def _infer_avg(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     sizes = window_sizes("AVG_POOL", check_spatial("AVG_POOL", x, attrs), attrs)
     check_ints("AVG_POOL", attrs, "counted", 2 * len(sizes), 0)
     if abs(attrs["divisor"]) >= LIMIT:
-        fail("AVG_POOL", f"a divisor within {LIMIT - 1} of 0", attrs["divisor"])
+        fail("AVG_POOL", f"a divisor from {1 - LIMIT} to {LIMIT - 1}", attrs["divisor"])
     return TensorType(x.dtype, (x.shape[0], *sizes, x.shape[-1]))
 
 

@@ -114,7 +114,9 @@ def _integer(generator: Generator, count: int, limit: int, dtype: str) -> np.nda
 
 def _permutation_words(count: int, limit: int, dtype: str) -> int:
     if count >= _MAX_PERMUTATION:
-        raise InputError(f"a permutation: expected less than {_MAX_PERMUTATION}, got {count}")
+        raise InputError(
+            f"RANDOM: expected a permutation of fewer than {_MAX_PERMUTATION} numbers, got {count}"
+        )
     return max(count - 1, 0)
 
 
@@ -163,7 +165,7 @@ def _check(op: str, inputs: Sequence[TensorType], attrs: Attrs, dtype: str) -> N
     law = _LAWS.get(attrs["law"])
     if law is None:
         fail(op, f"a law of {', '.join(_LAWS)}", attrs["law"])
-    check_dtype(op, f"numbers that are {attrs['law']}", dtype, law.dtypes)
+    check_dtype(op, f"numbers of law {attrs['law']}", dtype, law.dtypes)
     if attrs["limit"] < 0:
         fail(op, "a limit of at least 0", attrs["limit"])
 

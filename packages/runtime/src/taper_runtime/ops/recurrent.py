@@ -122,7 +122,7 @@ def _infer_rnn(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     _check("RNN", "h", inputs[1], (batch, hidden))
     _check("RNN", "w_hh", inputs[2], _packed_shape(hidden, hidden, 1))
     if attrs["activation"] not in _ACTIVATIONS:
-        fail("RNN", f"activation one of {', '.join(_ACTIVATIONS)}", repr(attrs["activation"]))
+        fail("RNN", f"an activation of {', '.join(_ACTIVATIONS)}", repr(attrs["activation"]))
     return TensorType(inputs[0].dtype, (steps, batch, hidden))
 
 

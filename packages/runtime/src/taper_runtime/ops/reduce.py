@@ -133,7 +133,7 @@ def _define(
 def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
     return OpDef(
         name=op,
-        doc=f"The place of the {which} element along an axis: of the first of equals, or of the "
+        doc=f"The index of the {which} element along an axis: the first of equal ones, or the "
         "first NaN if there is one.",
         inputs=(1, 1),
         infer=partial(_infer_arg, op),
@@ -146,7 +146,7 @@ def _define_arg(op: str, which: str, function: Callable[..., Any]) -> OpDef:
 
 OPS = (
     _define("SUM", "Sum", np.sum, REALS),
-    _define("MEAN", "Mean, NaN of nothing,", _mean, FLOATS),
+    _define("MEAN", "Mean, NaN for no elements,", _mean, FLOATS),
     _define("PROD", "Product", np.prod, REALS),
     _define(
         "AMAX",

@@ -225,7 +225,7 @@ def _least_block(old: Shape, i: int, new: Shape, j: int) -> tuple[list[int], lis
         shape, axes = (old, mine) if have < want else (new, theirs)
         axis = next((axis for axis in range(axes[-1] + 1, len(shape)) if shape[axis] != 1), None)
         if axis is None:
-            raise UndecidedError("sizes that are equal in no structure")
+            raise UndecidedError("no groups of axes have equal sizes")
         axes.append(axis)
         if axes is mine:
             have *= old[axis]

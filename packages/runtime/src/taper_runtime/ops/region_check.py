@@ -85,7 +85,7 @@ class _Check:
         self._arrays, self._types, self._attrs = arrays, types, attrs
         self._output, *others = op.infer_types(types, attrs)
         if others and op.region is not whole:
-            self._fail("no region of an op that has several outputs", op.region)
+            self._fail("no region rule for an op with several outputs", op.region)
         self._regions = op.needs(types, self._output, attrs)
 
     def run(self) -> None:
@@ -145,10 +145,10 @@ class _Check:
             except InputError:  # values that the op does not accept prove nothing
                 continue
             if got.tobytes() != result[element].tobytes():
-                what = f"element {list(element)} to need of input {index} no more than the ranges"
+                what = f"element {list(element)} to need only these ranges of input {index}:"
                 self._fail(
                     f"{what} {list(map(list, needed))}, hence {result[element]}",
-                    f"{got} when other elements change",
+                    f"{got} after other elements changed",
                 )
 
     # -- parts -------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def check_axes(op: str, axes: Sequence[int], rank: int) -> Shape:
     for axis in axes:
         check_axis(op, axis, rank)
     if any(a >= b for a, b in itertools.pairwise(axes)):
-        fail(op, "axes that rise", list(axes))
+        fail(op, "axes in increasing order", list(axes))
     return tuple(axes)
 
 

@@ -85,7 +85,7 @@ def _define(op: str, doc: str, evaluate: Evaluate, dtypes: Sequence[str]) -> OpD
 def _define_extreme(op: str, which: str) -> OpDef:
     return OpDef(
         name=op,
-        doc=f"The place of the {which} element up to each place of an axis: of the last of equals.",
+        doc=f"The index of the {which} element so far along an axis: the last of equal ones.",
         inputs=(1, 1),
         infer=partial(_infer_places, op),
         evaluate=partial(_extreme, op),

@@ -46,7 +46,7 @@ def _infer_scatter(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         fail("SCATTER", f"src of {x.dtype} and of the index's shape {list(index.shape)}", src)
     if attrs["reduce"] != "none":
         if attrs["reduce"] not in _COMBINE:
-            fail("SCATTER", f"reduce one of none, {', '.join(_COMBINE)}", repr(attrs["reduce"]))
+            fail("SCATTER", f"a reduce of none, {', '.join(_COMBINE)}", repr(attrs["reduce"]))
         check_dtype("SCATTER", "x", x.dtype, COMPUTED)
     return x
 

@@ -224,7 +224,11 @@ def _infer_cat(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     axis = check_axis("CAT", attrs["axis"], len(shape))
     for t in inputs:
         if len(t.shape) != len(shape) or replace(t.shape, axis) != replace(shape, axis):
-            fail("CAT", f"shapes equal but for axis {axis}", [list(t.shape) for t in inputs])
+            fail(
+                "CAT",
+                f"shapes that are equal except along axis {axis}",
+                [list(t.shape) for t in inputs],
+            )
     return TensorType(dtype, replace(shape, axis, sum(t.shape[axis] for t in inputs)))
 
 

@@ -24,10 +24,12 @@ def check_constants(plan: Plan) -> None:
     """Check that constants and states have the data they need, and that nothing else has data."""
     for name, spec in watched(plan.tensors.items()):
         if spec.role == "constant" and name not in plan.constants and not _is_computed(plan, name):
-            raise PlanFormatError(tensor_field(name), "expected its data, as it is a constant")
+            raise PlanFormatError(tensor_field(name), "expected data for a constant, got none")
     for name, array in watched(plan.constants.items()):
         if name not in plan.tensors or plan.tensors[name].role not in STORED:
-            raise PlanFormatError(tensor_field(name), "expected no data, as it is no constant")
+            raise PlanFormatError(
+                tensor_field(name), "expected no data for a tensor that is not a constant"
+            )
         check_array(array, plan.tensors[name], tensor_field(name))
 
 
@@ -64,16 +66,14 @@ def check_array(array: np.ndarray, spec: TensorSpec, field: str) -> None:
         shape = tuple([1 if type(size) is Size else size for size in shape])
     if spec.role == "input" and any(isinstance(size, Size) for size in shape):
         shape = getattr(array, "shape", shape)  # shapes with size variables are checked together
-    as_stored = "" if spec.format == PLAIN else f" in format {spec.format}"
-    check_stored(array, dtype, shape, field, f"the tensor's{as_stored}")
+    reason = "" if spec.format == PLAIN else f" for format {spec.format}"
+    check_stored(array, dtype, shape, field, reason)
     if spec.dtype == "bool" and apart_if_large(_largest_byte, array) > 1:
         raise PlanFormatError(field, "expected only bytes 0 and 1 in the data of a bool tensor")
 
 
-def check_stored(
-    array: object, dtype: str, shape: Shape, field: str, whose: str = "expected"
-) -> None:
-    """Check an array that stands in the file: its dtype and shape, and that it lies there as it is.
+def check_stored(array: object, dtype: str, shape: Shape, field: str, reason: str = "") -> None:
+    """Check the dtype, the shape and the memory layout of an array that a file stores.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def check_stored(
         The name of one of Taper's.
     shape : tuple of int
     field : str
-        What an error names.
-    whose : str
-        Whose dtype and shape these are.
+        The path that errors begin with.
+    reason : str
+        What errors add to the expected dtype and shape.
 
     Raises
     ------
@@ -94,10 +94,10 @@ def check_stored(
     if not isinstance(array, np.ndarray):
         fail(field, "expected an array", array)
     if array.dtype != DTYPES[dtype].storage:
-        fail(f"{field}.dtype", f"expected data of {whose} {dtype}", str(array.dtype))
+        fail(f"{field}.dtype", f"expected {dtype}{reason}", str(array.dtype))
     if array.shape != shape:
         raise PlanFormatError(
-            f"{field}.shape", f"{whose} is {list(shape)}, its data's {list(array.shape)}"
+            f"{field}.shape", f"expected {list(shape)}{reason}, got {list(array.shape)}"
         )
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise PlanFormatError(field, "expected C-contiguous, aligned data")

@@ -52,8 +52,8 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
                 raise InputError(f"{place}: expected {limits}, got {got}")
             if values.setdefault(variable, value) != value:
                 raise InputError(
-                    f"{place}: expected {size_at(size, values)}, as {origins[variable]} says "
-                    f"{variable} is {values[variable]}; got {got}"
+                    f"{place}: expected {size_at(size, values)}, because {origins[variable]} gives "
+                    f"{variable} = {values[variable]}; got {got}"
                 )
             origins.setdefault(variable, f"dimension {axis} of input {name!r}")
     for variable, value in values.items():

@@ -115,7 +115,9 @@ def _check_placements(
     ``stored`` are the types that tensors are stored as.
     """
     for name in plan.tensors.keys() ^ plan.placements.keys():
-        raise PlanFormatError(tensor_field(name), "expected a tensor and its placement")
+        raise PlanFormatError(
+            tensor_field(name), "expected both a tensor and a placement of this name"
+        )
     sizes = {name: storage.nbytes for name, storage in watched(stored.items())}
     extents = {}
     for name, storage in watched(stored.items()):
@@ -128,12 +130,16 @@ def _check_placements(
             fail(f"{tensor_field(name)}.strides", "expected an array of integers", strides)
         rank = len(storage.shape)
         if len(strides) != rank:
-            fail(f"{tensor_field(name)}.strides", f"expected {rank}, one per dim", len(strides))
+            fail(
+                f"{tensor_field(name)}.strides",
+                f"expected {rank} strides, one per dim",
+                len(strides),
+            )
         if root == name:
             _check_row_major(name, strides, storage)
             if type(offset) is Size or offset != 0:
                 field = f"{tensor_field(name)}.offset"
-                fail(field, "expected 0, as it is its own root", offset)
+                fail(field, "expected 0 for a tensor that is its own root", offset)
             extents[name] = Extent(0, sizes[name])
         else:
             if not all(type(stride) is Size or is_integer(stride) for stride in strides):
@@ -160,10 +166,10 @@ def _check_slice(
     placement, role = plan.placements[name], plan.tensors[name].role
     root, offset, strides = placement
     if plan.placements[root].root != root:
-        fail(f"{tensor_field(name)}.root", "expected a root", root)
+        fail(f"{tensor_field(name)}.root", "expected a tensor that is its own root", root)
     if role != "intermediate":
         if root != replaced:
-            expected = f"expected itself, for an {role} has external memory"
+            expected = f"expected the tensor itself, because its role is {role}"
             fail(f"{tensor_field(name)}.root", expected, root)
         _check_row_major(name, strides, stored[name])
     itemsize = DTYPES[stored[name].dtype].size
@@ -181,7 +187,8 @@ def _check_slice(
     if not (start >= 0 and stop <= size):
         raise PlanFormatError(
             f"{tensor_field(name)}.offset",
-            f"spans bytes {start} to {stop} of {root!r}, which has {sizes[root]}",
+            f"expected a tensor within the {sizes[root]} bytes of {root!r}, got bytes {start} to "
+            f"{stop}",
         )
     return extent
 
@@ -209,7 +216,7 @@ def _check_inputs(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, 
         ):
             raise PlanFormatError(
                 f"plan.nodes[{step}].inputs[{index}]",
-                f"{node.op} takes it contiguous, which {name!r} is not",
+                f"expected a contiguous tensor for {node.op}, got {name!r}, which is not",
             )
 
 
@@ -266,7 +273,7 @@ def _is_in_place(
 def _fail_overwrite(plan: Plan, node: PlanNode, output: str, name: str, last_read: int) -> None:
     reader = f"node {last_read} reads it" if last_read < len(plan.nodes) else "it is an output"
     if name in node.outputs:
-        reader = "that is its output too"
+        reader = "it is another output of the node"
     raise PlanFormatError(
         f"{tensor_field(output)}.root", f"{node.op} overwrites {name!r}, but {reader}"
     )
@@ -290,11 +297,11 @@ def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) ->
         attrs = {key: substitute(value, assume) for key, value in attrs.items()}
     view = op.view(whole, steps, attrs)
     if view is None:
-        expected = f"expected itself, as strides cannot view {source!r} so"
+        expected = f"expected the tensor itself, because no strides make this view of {source!r}"
         fail(f"{tensor_field(name)}.root", expected, source)
     offset = assume(start) + view.offset * DTYPES[dtype].size
     if got != offset and assume(got) != offset:
-        fail(f"{tensor_field(name)}.offset", f"expected {offset} in {source!r}'s root", got)
+        fail(f"{tensor_field(name)}.offset", f"expected {offset} for this view of {source!r}", got)
     if strides != view.strides and substitute(strides, assume) != tuple(view.strides):
         raise PlanFormatError(
             f"{tensor_field(name)}.strides", f"expected {list(view.strides)}, got {list(strides)}"
@@ -311,15 +318,16 @@ def _check_parts(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, o
     if offsets is None:
         fail(
             f"{tensor_field(node.output)}.root",
-            f"expected another than {node.reads[0]!r}'s, for the parts lie apart",
+            f"expected another root than that of {node.reads[0]!r}, because the inputs are not "
+            "contiguous parts of the output",
             root,
         )
     for name, shape, offset in zip(node.reads, shapes, offsets, strict=True):
         field, placement = tensor_field(name), plan.placements[name]
         expected = plan.placements[node.output].offset + offset * DTYPES[spec.dtype].size
         if placement.root != root:
-            fail(f"{field}.root", f"expected that of {node.output!r}, {root!r}", placement.root)
+            fail(f"{field}.root", f"expected {root!r}, the root of {node.output!r}", placement.root)
         if placement.offset != expected:
             fail(f"{field}.offset", f"expected {expected} in {root!r}", placement.offset)
         if not placement.is_contiguous(shape):
-            fail(f"{field}.strides", "expected row-major", placement.strides)
+            fail(f"{field}.strides", "expected row-major strides", placement.strides)

@@ -114,7 +114,7 @@ def _step(step: Any, place: int, field: str) -> RecipeStep:
         fail(f"{field}[1]", "expected an array", inputs)
     for each in inputs:
         if each is not None and (not is_size(each) or each >= place):
-            fail(f"{field}[1]", f"expected steps before step {place}", each)
+            fail(f"{field}[1]", f"expected the number of a step before {place}", each)
     if type(attrs) is not dict:
         fail(f"{field}[2]", "expected an object", attrs)
     if op == PARAMETER:

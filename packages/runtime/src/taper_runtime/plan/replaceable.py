@@ -336,9 +336,11 @@ def check_recipe(
         types.append(_step_type(step, types, where))
         total += types[-1].nbytes
         if total > limit:
-            fail(where, f"expected at most {limit} bytes that the steps compute", total)
+            fail(where, f"expected steps that compute at most {limit} bytes", total)
     if types[-1] != wanted:
-        fail(field, f"expected a recipe of the constant's {wanted}", types[-1])
+        fail(
+            field, f"expected a recipe that computes {wanted}, the type of the constant", types[-1]
+        )
 
 
 def _step_type(step: RecipeStep, types: Sequence[TensorType], field: str) -> TensorType:
@@ -347,16 +349,20 @@ def _step_type(step: RecipeStep, types: Sequence[TensorType], field: str) -> Ten
     if op not in REGISTRY or REGISTRY[op].blocks:
         fail(f"{field}[0]", "expected a registered op without blocks", step.op)
     if step.op not in (op, f"{op}[{index}]") or step.op == f"{op}[0]":
-        fail(f"{field}[0]", "expected an op, and perhaps [1] or more", step.op)
+        fail(
+            f"{field}[0]",
+            "expected the name of an op, with [1] or more for another output than the first",
+            step.op,
+        )
     inputs = [None if place is None else types[place] for place in step.inputs]
     try:
         inferred = REGISTRY[op].infer_types(inputs, step.attrs)
     except OpError as error:
         raise PlanFormatError(field, str(error)) from error
     if index >= len(inferred):
-        fail(f"{field}[0]", f"expected one of its {len(inferred)} outputs", step.op)
+        fail(f"{field}[0]", f"expected one of the {len(inferred)} outputs of {op}", step.op)
     if any(type(size) is not int for size in inferred[index].shape):
-        fail(field, "expected sizes that are known", inferred[index].shape)
+        fail(field, "expected sizes without variables", inferred[index].shape)
     return inferred[index]
 
 
@@ -385,7 +391,7 @@ def check_weights(plan: Plan) -> None:
             fail(f"{field}.kind", f"expected one of {', '.join(KINDS)}", spec.kind)
         check_type(spec.dtype, spec.shape, field)
         if any(type(size) is Size for size in spec.shape):
-            fail(f"{field}.shape", "expected sizes that are known", spec.shape)
+            fail(f"{field}.shape", "expected sizes without variables", spec.shape)
         if spec.is_complex and (spec.dtype not in COMPLEX or spec.shape[-1:] != (2,)):
             fail(f"{field}.complex", "expected floats with a last axis of 2", spec.shape)
     _check_derived(plan)
@@ -413,5 +419,5 @@ def _check_derived(plan: Plan) -> None:
     needed = weights_needed(plan.derived) - direct
     if wrong := needed ^ plan.originals.keys():
         name = min(wrong)
-        expected = "expected its data" if name in needed else "expected no data"
-        raise PlanFormatError(f"plan.weights[{name!r}]", f"{expected}, as recipes say")
+        expected = "data, because a recipe" if name in needed else "no data, because no recipe"
+        raise PlanFormatError(f"plan.weights[{name!r}]", f"expected {expected} needs it")

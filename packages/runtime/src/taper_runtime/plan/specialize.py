@@ -49,7 +49,10 @@ def specialize(plan: Plan, values: Mapping[str, int]) -> Plan:
 
     def place(spec: TensorSpec, placement: Placement) -> Placement:
         if counted_bytes(spec.type) > MAX_TENSOR_BYTES:
-            raise InputError(f"the inputs' sizes {dict(values)}: a tensor would be too large")
+            raise InputError(
+                f"the inputs' sizes {dict(values)}: expected tensors of at most {MAX_TENSOR_BYTES} "
+                "bytes, got a larger one"
+            )
         shape = spec.storage.shape
         if 0 in shape:  # an empty tensor needs no place: that for other sizes may not exist
             return Placement(placement.root, 0, contiguous_strides(shape))

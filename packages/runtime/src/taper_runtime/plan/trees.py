@@ -118,7 +118,7 @@ def check_arguments(tree: Tree, inputs: Mapping[str, TensorSpec], field: str) ->
             fail(f"{field}[1][1][1][{index}][0]", "expected the name of an argument", key)
     for name in inputs:
         if counts[name] != 1:
-            fail(field, f"expected each input once, not {counts[name]} times", name)
+            fail(field, f"expected input {name!r} once", counts[name])
 
 
 def _check_leaf(kind: str, name: object, tensors: Mapping[str, TensorSpec], field: str) -> None:
@@ -126,7 +126,7 @@ def _check_leaf(kind: str, name: object, tensors: Mapping[str, TensorSpec], fiel
         fail(field, "expected the name of an input or output", name)
     spec = tensors[name]
     if kind == "number" and (spec.shape != () or spec.dtype not in NUMBERS):
-        fail(field, f"expected a tensor of one number: {' or '.join(NUMBERS)}, no dims", name)
+        fail(field, f"expected a tensor of {' or '.join(NUMBERS)} without dims", name)
 
 
 def _pairs(kind: str, content: Any, field: str) -> Iterator[tuple[str, Tree]]:
@@ -135,16 +135,16 @@ def _pairs(kind: str, content: Any, field: str) -> Iterator[tuple[str, Tree]]:
     for index, item in enumerate(content):
         where = f"{field}[{index}]"
         if type(item) not in (list, tuple) or len(item) != 2:
-            fail(where, "expected a key and a tree", item)
+            fail(where, "expected an array of a key and a tree", item)
         key, child = item
         if kind == "namedtuple":
             check_word(key, f"{where}[0]")
             if key.startswith("_"):
-                fail(f"{where}[0]", "expected a field without _ at its begin", key)
+                fail(f"{where}[0]", "expected a name that does not begin with _", key)
         elif type(key) not in (str, int, float, bool, type(None)):
-            fail(f"{where}[0]", "expected a plain key", key)
+            fail(f"{where}[0]", "expected a string, a number, a bool or null", key)
         if key in seen:
-            fail(f"{where}[0]", "expected every key once", key)
+            fail(f"{where}[0]", "expected each key once", key)
         seen.add(key)
         yield f"{where}[1]", child
 
@@ -153,4 +153,4 @@ def check_word(name: object, field: str) -> None:
     """Check that ``name`` can be the name of a class or a field in Python."""
     check_name(name, field)
     if iskeyword(str(name)):
-        fail(field, "expected no keyword of Python", name)
+        fail(field, "expected a name that is not a keyword of Python", name)

@@ -77,12 +77,13 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
         field = f"plan.entries[{name!r}]"
         check_name(name, field)
         if name == plan.default:
-            fail(field, "expected another name than the default entry's", name)
+            fail(field, "expected another name than that of the default entry", name)
         for tensor, spec in entry.tensors.items():
             if spec.role in STORED:
                 fail(
                     f"{field}.tensors[{tensor!r}].role",
-                    "expected input, output or intermediate, as entries share the others",
+                    "expected input, output or intermediate, because entries share constants and "
+                    "states",
                     spec.role,
                 )
         try:
@@ -104,7 +105,7 @@ def check_plan(plan: Plan) -> None:
     except TaperError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        reason = f"expected fields as a load gives them, got another: {error}"
+        reason = f"expected fields of the types that a load returns, got another: {error}"
         raise PlanFormatError("plan", reason) from error
 
 
@@ -151,7 +152,9 @@ def _check_sizes(plan: Plan) -> None:
     seen: dict[str, tuple[int, int]] = {}
     for name, (low, high) in plan.sizes.items():
         if name not in given and name not in plan.origins:
-            raise PlanFormatError(f"plan.sizes[{name!r}]", "expected an input with a dim of it")
+            raise PlanFormatError(
+                f"plan.sizes[{name!r}]", "expected an input with a dim that gives this size"
+            )
         _check_variables(seen, (high,), f"plan.sizes[{name!r}]")
         seen[name] = low, high
     for name, origin in plan.origins.items():
@@ -173,7 +176,7 @@ def _check_expressions(plan: Plan) -> None:
 def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
     """Check that an element of an input, or of a node's output, can be the only value of a size."""
     if type(origin) is not tuple or [type(part) for part in origin] != [str, int]:
-        fail(field, "expected a tensor and the place of an element", origin)
+        fail(field, "expected a tensor and the index of an element", origin)
     tensor, element = origin
     if tensor not in plan.tensors or plan.tensors[tensor].role not in _MEASURED:
         fail(field, "expected a tensor that a node makes, or an input", tensor)
@@ -181,16 +184,16 @@ def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
     _check_spec(tensor, spec)
     static = not any(type(size) is Size for size in spec.shape)
     if spec.dtype != "int64" or not static or placement is None or type(placement.offset) is Size:
-        fail(field, "expected an int64 tensor whose shape and place are known", tensor)
+        fail(field, "expected an int64 tensor of fixed shape and offset", tensor)
     if len(placement.strides) != len(spec.shape):
         fail(field, "expected a tensor with a stride for each dim", tensor)
     if not 0 <= element < spec.type.size or not placement.is_contiguous(spec.shape):
         fail(field, "expected an element of a contiguous tensor", element)
     if name not in plan.sizes:
-        fail(field, "expected the origin of a size variable", name)
+        fail(field, "expected the name of a size variable", name)
     for each in plan.tensors.values():
         if each.role in ("input", "constant", "state") and name in _variables_in(each.shape):
-            fail(field, "expected no input, constant or state of that size", each.name)
+            fail(field, f"expected no input, constant or state with size {name}", each.name)
 
 
 def _variables_in(values: Iterable[object]) -> set[str]:
@@ -220,7 +223,7 @@ def _check_variables(
             continue
         for atom in variables(value):
             if sizes.get(atom.text) != range_of(atom):
-                fail(field, "expected size variables of the plan", atom.text)
+                fail(field, "expected a size variable of the plan", atom.text)
 
 
 def _check_spec(name: object, spec: TensorSpec) -> None:
@@ -243,7 +246,7 @@ def _check_description(name: object, spec: TensorSpec) -> None:
     if spec.is_complex:
         _check_complex(spec, "plan.complex")
     if spec.role in STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
-        raise PlanFormatError("plan", "the file keeps this name for itself: rename the constant")
+        raise PlanFormatError("plan", "expected another name, because files reserve this one")
 
 
 def _check_complex(spec: TensorSpec, field: str) -> None:
@@ -261,9 +264,9 @@ def _check_format(spec: TensorSpec, field: str) -> None:
     if type(spec.format) is not str:
         fail(field, "expected a string", spec.format)
     if spec.role not in ("constant", "intermediate"):
-        fail(field, f"expected {PLAIN}, as it is an {spec.role}", spec.format)
+        fail(field, f"expected {PLAIN} for a tensor of role {spec.role}", spec.format)
     if any(type(size) is Size for size in spec.shape):
-        fail(field, f"expected {PLAIN}, as its shape has size expressions", spec.format)
+        fail(field, f"expected {PLAIN} for a shape with size expressions", spec.format)
     try:
         dtype, shape, _ = spec.storage
     except OpError as error:
@@ -284,11 +287,12 @@ def _check_signature(
         if type(name) is not str or name not in tensors or tensors[name].role != role:
             fail(field, f"expected a tensor of role {role}", name)
         if role == "input" and name in seen:
-            fail(field, "expected every input once", name)
+            fail(field, "expected each input once", name)
         seen.add(name)
     for name, spec in watched(tensors.items()):
         if spec.role == role and name not in seen:
-            raise PlanFormatError(f"{tensor_field(name)}.role", f"{role}, but not in plan.{role}s")
+            reason = f"expected the tensor in plan.{role}s, because its role is {role}"
+            raise PlanFormatError(f"{tensor_field(name)}.role", reason)
 
 
 def _check_states(plan: Plan, kept: Collection[str]) -> None:
@@ -301,14 +305,15 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
         if spec.role != "state":
             continue
         if name not in plan.states and name not in kept:
-            raise PlanFormatError(f"{tensor_field(name)}.role", "state, but not in plan.states")
+            reason = "expected the tensor in plan.states, because its role is state"
+            raise PlanFormatError(f"{tensor_field(name)}.role", reason)
         varying = [size for size in spec.shape if type(size) is Size]
         batches.update(varying)
         if len(varying) > 1 or len(batches) > 1 or not all(map(partial(_is_batch, plan), varying)):
             fail(
                 f"{tensor_field(name)}.shape",
-                "expected at most one dim that varies: the variable, from 1 on, that all states "
-                "have for it",
+                "expected at most one dim that varies, whose size is the same variable in all "
+                "states and may be 1",
                 spec.shape,
             )
     taken = set(plan.outputs)
@@ -317,7 +322,11 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
         if name not in plan.tensors or plan.tensors[name].role != "state":
             raise PlanFormatError(field, "expected the name of a tensor of role state")
         if type(after) is not str or after not in plan.tensors or after in taken:
-            fail(field, "expected an output of its own", after)
+            fail(
+                field,
+                "expected a tensor that is not an output of the plan or of another state",
+                after,
+            )
         if plan.tensors[after].role != "output" or (
             plan.tensors[after].type != plan.tensors[name].type
         ):
@@ -348,7 +357,7 @@ def _check_block(
         _check_signature(block.inputs, block.tensors, "input")
         _check_signature(block.outputs, block.tensors, "output")
         if len(set(block.outputs)) < len(block.outputs):
-            raise PlanFormatError("plan.outputs", "expected every output once")
+            raise PlanFormatError("plan.outputs", "expected each output once")
         types = {name: spec.type for name, spec in watched(body.tensors.items())}
         last_read = _check_nodes(body, types, shared, depth)
         pairs = zip(block.outputs[:replaced], block.inputs, strict=False)
@@ -395,14 +404,22 @@ def _check_nodes(
             _check_arguments(node, f"{field}.arguments")
         for index, name in enumerate(node.inputs):
             if name is not None and (type(name) is not str or name not in defined):
-                fail(f"{field}.inputs[{index}]", "expected a tensor that has its value", name)
+                fail(
+                    f"{field}.inputs[{index}]",
+                    "expected a tensor that has a value before this step",
+                    name,
+                )
         if not node.outputs:
             raise PlanFormatError(f"{field}.outputs", "expected at least one tensor")
         for index, name in enumerate(node.outputs):
             if type(name) is not str or name not in tensors:
                 fail(f"{field}.outputs[{index}]", "expected the name of a tensor", name)
             if name in defined:
-                fail(f"{field}.outputs[{index}]", "expected a tensor without a value yet", name)
+                fail(
+                    f"{field}.outputs[{index}]",
+                    "expected a tensor that has no value before this step",
+                    name,
+                )
             defined.add(name)
         if node.blocks:
             _check_blocks(plan, node, shared, field, depth + 1)
@@ -431,20 +448,21 @@ def _check_origins_before(plan: Plan, node: PlanNode, defined: Collection[str], 
         needed |= _variables_in(value if type(value) in (tuple, list) else (value,))
     for name in sorted(needed & plan.origins.keys()):
         if plan.origins[name][0] not in defined:
-            fail(field, f"expected {name}'s origin {plan.origins[name][0]!r} before it", name)
+            reason = f"expected a value of {plan.origins[name][0]!r}, which gives size {name},"
+            raise PlanFormatError(field, f"{reason} before this step")
 
 
 def _check_blocks(plan: Plan, node: PlanNode, shared: _CheckScope, field: str, depth: int) -> None:
     """Check the blocks of a node."""
     op = REGISTRY[node.op]
     if len(node.blocks) != op.blocks:
-        fail(f"{field}.blocks", f"expected the {op.blocks} of {node.op}", len(node.blocks))
+        fail(f"{field}.blocks", f"expected the {op.blocks} blocks of {node.op}", len(node.blocks))
     try:
         attrs = op.complete(node.attrs)
     except OpError as error:
         raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
     if depth > MAX_BLOCK_DEPTH:
-        fail(f"{field}.blocks", f"expected blocks at most {MAX_BLOCK_DEPTH} deep", depth)
+        fail(f"{field}.blocks", f"expected at most {MAX_BLOCK_DEPTH} levels of blocks", depth)
     for index, block in enumerate(node.blocks):
         carries = op.carries(attrs, index)
         _check_block(plan, block, shared, carries, f"{field}.blocks[{index}]", depth)
@@ -462,13 +480,17 @@ def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) ->
     except OpError as error:
         raise PlanFormatError(field + _attr_at_fault(op, node.attrs), str(error)) from error
     if len(inferred) != len(node.outputs):
-        fail(f"{field}.outputs", f"expected the {len(inferred)} of {node.op}", len(node.outputs))
+        fail(
+            f"{field}.outputs",
+            f"expected the {len(inferred)} outputs of {node.op}",
+            len(node.outputs),
+        )
     for index, (name, given) in enumerate(zip(node.outputs, inferred, strict=True)):
         if given != types[name]:
             raise PlanFormatError(
                 f"{field}.outputs[{index}]",
-                f"{node.op} gives {_type_text(given)}, but {name!r} is "
-                f"declared {_type_text(types[name])}",
+                f"expected {name!r} of type {_type_text(given)}, which {node.op} returns, got "
+                f"{_type_text(types[name])}",
             )
 
 

@@ -101,7 +101,9 @@ class Archive:
         self._of_bools: set[str] = set()  # records of bools that were checked to hold only 0 and 1
         if "serialized_exported_program.json" in self._members:
             raise PlanFormatError(
-                "archive", f"of a torch before 2.8, whose weights are pickled; {_HINT}"
+                "archive",
+                f"expected one of torch 2.8 or later, got an older one with pickled weights; "
+                f"{_HINT}",
             )
         for name, expected, default in (
             ("archive_format", b"pt2", b""),
@@ -217,7 +219,9 @@ class Archive:
         if path not in self._members:
             pickled = f"data/{kind}/{model}.pt"
             if pickled in self._members:
-                raise PlanFormatError(f"archive[{pickled!r}]", f"pickled; {_HINT}")
+                raise PlanFormatError(
+                    f"archive[{pickled!r}]", f"expected weights that are not pickled; {_HINT}"
+                )
             return {}
         member, limits = self._members[path], self._limits
         refuse_beyond(path, "header_bytes", member.stop - member.start, limits.header_bytes)
@@ -257,7 +261,7 @@ class Archive:
         if prod(n or 1 for n in shape) * storage.itemsize > MAX_TENSOR_BYTES:
             fail(f"{field}.sizes", f"expected at most {MAX_TENSOR_BYTES} bytes", meta["sizes"])
         if len(strides) != len(shape):
-            fail(f"{field}.strides", f"expected {len(shape)}, one per dim", len(strides))
+            fail(f"{field}.strides", f"expected {len(shape)} strides, one per dim", len(strides))
         reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
         last = offset + reach if 0 not in shape else 0
         record = self._record(path)
@@ -268,7 +272,7 @@ class Archive:
             return _frozen(np.zeros(shape, storage))
         if dtype == "bool" and path not in self._of_bools:
             if record.max(initial=0) > 1:
-                fail(field, "expected bytes of 0 and 1 in a bool", path)
+                fail(field, "expected only bytes 0 and 1 in a bool tensor", path)
             self._of_bools.add(path)
         # the stride of a dim of 1 has no meaning, and may be larger than numpy accepts
         steps = [
@@ -306,7 +310,8 @@ def _metadata(item: Any, kind: str, name: str) -> dict[str, Any]:
     if type(item) is not dict:
         fail(field, "expected an object", item)
     if item.get("use_pickle"):
-        raise PlanFormatError(field, f"pickled ({item.get('path_name')!r}); {_HINT}")
+        got = item.get("path_name")
+        raise PlanFormatError(field, f"expected a tensor that is not pickled, got {got!r}; {_HINT}")
     meta = item.get("tensor_meta")
     if type(meta) is not dict:
         fail(f"{field}.tensor_meta", "expected an object", meta)

@@ -71,10 +71,10 @@ def parse_members(buffer: bytes | mmap, limits: Limits) -> dict[str, Member]:
         name = _name(item.name)
         field = f"archive[{name!r}]"
         if name in members:
-            raise PlanFormatError(field, "expected each name once")
+            raise PlanFormatError(field, "expected each name once, got it again")
         start = _data_start(buffer, item, field)
         if item.header < filled:
-            raise PlanFormatError(field, "lies over another member")
+            raise PlanFormatError(field, "expected members apart, got one that overlaps another")
         if start + item.size > begin:
             fail(field, f"expected an end before the directory at byte {begin}", start + item.size)
         filled = start + item.size
@@ -92,7 +92,10 @@ def read_member(buffer: bytes | mmap, member: Member) -> memoryview:
     """
     content = memoryview(buffer)[member.start : member.stop]
     if zlib.crc32(content) != member.crc:
-        raise PlanFormatError(f"archive[{member.name!r}]", "damaged: its checksum is another")
+        raise PlanFormatError(
+            f"archive[{member.name!r}]",
+            "damaged: expected the checksum in the directory, got another",
+        )
     return content
 
 
@@ -101,7 +104,7 @@ def _directory(buffer: bytes | mmap, limits: Limits) -> tuple[int, list[_Listed]
     count, size, begin, end = _find_directory(buffer)
     refuse_beyond(_DIRECTORY, "members", count, limits.members)
     if begin + size > end:
-        fail(_DIRECTORY, f"expected it to end before byte {end}", begin + size)
+        fail(_DIRECTORY, f"expected an end of at most byte {end}", begin + size)
     listed = list(_listed(buffer[begin : begin + size]))
     if len(listed) != count:
         fail(_DIRECTORY, f"expected {count} members", len(listed))
@@ -116,12 +119,12 @@ def _find_directory(buffer: bytes | mmap) -> tuple[int, int, int, int]:
         raise PlanFormatError("archive", "expected a zip archive (is the file truncated?)")
     _, *disks, count, size, begin, comment = _END.unpack_from(buffer, at)
     if at + _END.size + comment != len(buffer):
-        raise PlanFormatError(_DIRECTORY, "expected it at the end of the file")
+        raise PlanFormatError(_DIRECTORY, "expected its end record at the end of the file")
     locator = at - _LOCATOR64.size
     if locator >= 0 and buffer[locator : locator + 4] == b"PK\6\7":
         _, _, at, _ = _LOCATOR64.unpack_from(buffer, locator)
         if at + _END64.size > locator or buffer[at : at + 4] != b"PK\6\6":
-            fail(_DIRECTORY, "expected the end of a directory of 64 bits", at)
+            fail(_DIRECTORY, "expected the end record of a 64-bit directory", at)
         *_, disk, first_disk, here, count, size, begin = _END64.unpack_from(buffer, at)
         disks = [disk, first_disk, here]
     if disks != [0, 0, count]:
@@ -134,7 +137,7 @@ def _listed(directory: bytes) -> Iterator[_Listed]:
     at = 0
     while at < len(directory):
         if directory[at : at + 4] != b"PK\1\2" or at + _CENTRAL.size > len(directory):
-            fail(_DIRECTORY, "expected an entry there", at)
+            fail(_DIRECTORY, "expected an entry at this byte", at)
         (_, _, _, flags, method, _, _, crc, packed, size, *lengths, disk, _, _, header) = (
             _CENTRAL.unpack_from(directory, at)
         )
@@ -148,7 +151,7 @@ def _listed(directory: bytes) -> Iterator[_Listed]:
             raise PlanFormatError(field, "expected a member as torch stores it, not compressed")
         size, packed, header = _wide(directory[name_end:extra_end], [size, packed, header], field)
         if size != packed:
-            fail(field, f"expected {packed} bytes, as they are stored", size)
+            fail(field, f"expected {packed} bytes, because members are not compressed", size)
         yield _Listed(name, header, size, crc)
 
 
@@ -173,11 +176,11 @@ def _data_start(buffer: bytes | mmap, item: _Listed, field: str) -> int:
     """Return the start of a member's bytes, after its local header, which must have its name."""
     begin = item.header
     if begin + _LOCAL.size > len(buffer) or buffer[begin : begin + 4] != b"PK\3\4":
-        fail(field, "expected the header of a member there", begin)
+        fail(field, "expected the header of a member at this byte", begin)
     *_, name_length, extra_length = _LOCAL.unpack_from(buffer, begin)
     begin += _LOCAL.size
     if buffer[begin : begin + name_length] != item.name:
-        raise PlanFormatError(field, "expected one name in the directory and before the bytes")
+        raise PlanFormatError(field, "expected the same name in the directory and in the header")
     return begin + int(name_length) + int(extra_length)
 
 
@@ -189,5 +192,5 @@ def _name(raw: bytes) -> str:
         raise PlanFormatError(_DIRECTORY, f"expected names in UTF-8, got {raw[:40]!r}") from None
     parts = name.removesuffix("/").split("/")
     if "\\" in name or "\0" in name or not all(part not in ("", ".", "..") for part in parts):
-        raise PlanFormatError(f"archive[{name!r}]", "expected a path inside of the archive")
+        raise PlanFormatError(f"archive[{name!r}]", "expected a path inside the archive")
     return name

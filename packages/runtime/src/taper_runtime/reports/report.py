@@ -200,7 +200,7 @@ def describe_memory(plan: Plan, *, kernels: bool = False) -> str:
     try:
         memory = memory_use(plan, kernels=kernels)
     except PlanFormatError as error:
-        return f"unknown, as the plan is not valid: {error}"
+        return f"unknown, because the plan is not valid: {error}"
     packed = f" and {size_text(memory.packed)} packed when opened" if memory.packed else ""
     line = (
         f"weights {size_text(memory.weights)}{packed}, arena {size_text(memory.arena)}"
@@ -338,7 +338,7 @@ def _describe_copies(plan: Plan) -> list[str]:
         for name in dict.fromkeys(node.reads):
             readers.setdefault(name, []).append(step)
     count = counted(len(copies), "node")
-    lines = [f"{count} moving values only, between what makes and needs them:"]
+    lines = [f"{count} that only move values, between the ops that make and read them:"]
     for node in copies:
         source = node.reads[0]
         while source in makers and not plan.is_executed(makers[source]):

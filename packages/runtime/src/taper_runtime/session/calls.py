@@ -40,7 +40,7 @@ class CallAdapter:
     def __init__(self, plan: Plan, bfloat16: str) -> None:
         if plan.input_tree is None or plan.output_tree is None:
             raise InputError(
-                "the plan does not say how its arguments and results nest; "
+                "the plan does not record how arguments and results are nested; "
                 "run takes the inputs by name"
             )
         self._plan = plan
@@ -107,7 +107,7 @@ class CallAdapter:
             found[content] = _number(self._plan.tensors[content].dtype, value)
         elif kind == "value":
             if not _same(value, content):
-                _fail(f"expected {_say(content)}, as it was exported", _say(value))
+                _fail(f"expected {_say(content)}, the value at export", _say(value))
         else:
             for step, child, item in _items(kind, tree, value):
                 try:

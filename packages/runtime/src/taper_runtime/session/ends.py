@@ -182,8 +182,9 @@ def _exact_bits(array: np.ndarray, what: str) -> np.ndarray:
     if lost.any() and (lost := lost & ~np.isnan(array)).any():
         place = tuple(map(int, np.argwhere(lost)[0]))
         raise InputError(
-            f"{what}: expected values that bfloat16 has, got {array[place]!s} at {list(place)}, "
-            f"nearest is {from_bfloat16(bits)[place]!s}; taper_runtime.round_to_bfloat16 rounds it"
+            f"{what}: expected values that bfloat16 can represent, got {array[place]!s} at "
+            f"{list(place)}, near {from_bfloat16(bits)[place]!s}; taper_runtime.round_to_bfloat16 "
+            "rounds it"
         )
     return bits
 

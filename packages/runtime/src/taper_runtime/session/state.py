@@ -279,9 +279,9 @@ def check_states(given: object, own: State) -> State | Sequence[State]:
             got = type(state).__name__
             raise InputError(f"state: expected a State or a list of them, got {got}")
         if state._plan is not own._plan:
-            raise InputError("state: expected one that new_state() of this session has made")
+            raise InputError("state: expected a State that new_state() of this session returned")
     if len({*map(id, states)}) < max(len(states), 1):
-        raise InputError(f"state: expected different states, one at least, got {len(states)}")
+        raise InputError(f"state: expected one or more states, each once, got {len(states)}")
     return given if isinstance(given, State) else states
 
 
@@ -356,14 +356,14 @@ class EntryStates:
         """Return the axis of each state that counts rows, if all states have one."""
         if self._generator is not None and not own:
             raise InputError(
-                "state: expected one State, as all rows of a batch draw from one generator; "
-                "RunOptions.seed gives a run of several states its own"
+                "state: expected one State, because all rows of a batch draw from one generator; "
+                "RunOptions.seed gives a run of several states a generator of its own"
             )
         axes = {name: axis for name, axis in self._axes.items() if axis is not None}
         for name in self._others:
             if name not in axes:
                 raise InputError(
-                    f"state: expected one State, as the state {name!r} of shape "
+                    f"state: expected one State, because state {name!r} of shape "
                     f"{self._plan.tensors[name].shape} has no dim that varies with the batch; "
                     "got a list"
                 )
@@ -405,6 +405,6 @@ def _check_count(at: _Count, array: object, rows: int) -> None:
     got, rest = divmod(shape[at.axis] - at.addend, at.factor)
     if got != rows and not rest:
         raise InputError(
-            f"state: expected {got} states, a row of the batch each, as dimension {at.axis} of "
-            f"input {at.name!r} says; got {rows}"
+            f"state: expected {got} states, one for each row of the batch in dimension {at.axis} "
+            f"of input {at.name!r}, got {rows}"
         )

@@ -143,7 +143,7 @@ def _times(seconds: list[float]) -> RunTimes:
 _METRICS = {
     "runs_total": ("counter", "Runs that have ended."),
     "run_errors_total": ("counter", "Runs that raised, or were refused."),
-    "run_seconds": ("gauge", "Seconds that latest runs took, by quantile."),
+    "run_seconds": ("gauge", "Seconds that the latest runs took, by quantile."),
     "frames_created_total": ("counter", "Frames made."),
     "frames_in_use": ("gauge", "Frames with a run."),
     "frames_idle": ("gauge", "Frames without a run."),

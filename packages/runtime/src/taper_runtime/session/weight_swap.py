@@ -150,7 +150,7 @@ class SessionWeights:
         spec = self._spec(name)
         values = weight_values(self._plan)
         if spec.name not in values:
-            raise InputError(f"weight {name!r}: no run needs it, so that the plan does not keep it")
+            raise InputError(f"weight {name!r}: no run needs it, so the plan does not store it")
         value = read_only(values[spec.name])
         if not is_converted(spec):
             return value
@@ -373,7 +373,8 @@ class SessionWeights:
                 continue
             if spec.name in found and not _same_bytes(found[spec.name], array):
                 problems.append(
-                    f"weight {name!r}: expected the values of {from_[spec.name]!r}, which is tied"
+                    f"weight {name!r}: expected the values of {from_[spec.name]!r}, which is the "
+                    "same weight"
                 )
             found[spec.name], from_[spec.name] = array, str(name)
         if strict:
@@ -391,10 +392,10 @@ class SessionWeights:
         if not isinstance(name, str) or name not in self._names:
             tensor = self._plan.tensors.get(str(name))
             if tensor is not None and tensor.role == "state":
-                return f"{name!r} is state, which set_state gives a value, and no weight"
+                return f"{name!r} is a state and not a weight; set_state sets its value"
             return f"unknown weight {name!r}"
         if self._plan.weights[self._names[name]].kind == "constant":
-            return f"weight {name!r} is a constant of the program, which stays"
+            return f"weight {name!r} is a constant of the program, which cannot be replaced"
         return ""
 
 

@@ -255,7 +255,7 @@ class Builder(Structure):
         attrs, operands, base = plain(attrs or {}), present(inputs), name or op.lower()
         types = self._infer(op, operands, attrs, blocks)
         if one and len(types) != 1:
-            raise OpError(f"{op}: expected an op of one output, it has {len(types)}")
+            raise OpError(f"{op}: expected one output, got {len(types)}")
         names = [base, *(f"{base}.{index}" for index in range(1, len(types)))]
         outputs = [
             self._add_tensor(wanted, type_, "intermediate")
