@@ -207,7 +207,7 @@ class TestWrong:
     @pytest.mark.parametrize(
         ("replacement", "message"),
         [
-            (op("SUM", X, axes=(1,)), r"expected .*\(2, 3\).*, got .*\(2,\).* of SUM"),
+            (op("SUM", X, axes=(1,)), r"expected .*\(2, 3\).*, got SUM of .*\(2,\)"),
             (op("NEG", op("SUM", X, axes=(5,))), "SUM"),
             (op("NO_SUCH_OP", X), "NO_SUCH_OP"),
             (op("EXP", X, nonsense=1), "EXP: expected attrs of .*, got 'nonsense'"),
@@ -257,7 +257,7 @@ def test_rewrite_that_never_settles_is_refused():
 
     b = Builder()
     graph = b.done(b.op("ADD", b.input("x", 3), b.input("y", 3)))
-    with pytest.raises(InternalError, match=r"'swap' at node .* \(ADD\): expected that it settles"):
+    with pytest.raises(InternalError, match=r"'swap' at node .* \(ADD\): expected at most"):
         rewrite(graph, swap)
 
 

@@ -80,7 +80,7 @@ class TestSeveralOutputs:
         g = halves()
         with pytest.raises(OpError, match="HALVES: expected one output, got 2"):
             g.add_node("HALVES", ["x"])
-        with pytest.raises(OpError, match="it has 2"):
+        with pytest.raises(OpError, match="expected one output, got 2"):
             HALVES.infer_type([TensorType("float32", (3,))], {})
 
     def test_node_lives_while_one_output_is_used(self):
@@ -168,9 +168,9 @@ class TestSeveralOutputs:
 
     def test_definition_of_another_type_is_refused(self):
         g = halves()
-        with pytest.raises(InternalError, match=r"expected .* of its new definition"):
+        with pytest.raises(InternalError, match=r"expected a new definition of .*"):
             g.replace_node(g.nodes["above"], "EXP", ["x"])
-        with pytest.raises(InternalError, match=r"expected .* of its new definition"):
+        with pytest.raises(InternalError, match=r"expected a new definition of .*"):
             g.replace_node(g.nodes["y"], "HALVES", ["x"])
         g.verify()
 
@@ -314,7 +314,7 @@ class TestBlocks:
     def test_states_inside_are_refused(self):
         g = repeating(block := body())
         block.add_state("s", floats(2))
-        with pytest.raises(InternalError, match="block 0: has states"):
+        with pytest.raises(InternalError, match="block 0: expected no states"):
             g.verify()
 
     def test_sizes_are_those_of_the_graph_around(self):
@@ -453,7 +453,7 @@ class TestComputedSizes:
         for origin in (("x", 0), ("count", 1), (v, 0)):
             with pytest.raises(InternalError, match="size 'u1': expected"):
                 g.add_computed_size("u1", (0, 6), origin, 3)
-        with pytest.raises(InternalError, match="size 'u0': expected a new one"):
+        with pytest.raises(InternalError, match="size 'u0': expected a new size"):
             g.add_computed_size("u0", (0, 6), ("count", 0), 3)
 
     def test_wrong_origin_is_found(self):

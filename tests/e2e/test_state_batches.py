@@ -425,11 +425,15 @@ def zeros(*shape):
         (Written(a=torch.eye(2, 3)), {"a": ROW}, "state 'a' was to vary.*expected equal rows"),
         (Written(a=zeros(2, 3), table=zeros(2, 3)), {"a": ROW, "table": ROW}, "only reads"),
         (Written(a=zeros(2, 3), steps=zeros()), {"a": ROW}, "state 'steps': expected a dimension"),
-        (Viewed(), {"a": ROW}, "state 'a': expected a buffer that the module finds in itself"),
+        (
+            Viewed(),
+            {"a": ROW},
+            "state 'a': expected a buffer that the module reads only as an attribute",
+        ),
         (
             Written(a=zeros(2, 3)),
             {"a": {0: torch.export.Dim("batch", min=2)}},
-            "state 'a': expected a batch from 1 on",
+            "state 'a': expected a batch of 1 or more",
         ),
     ],
 )

@@ -342,7 +342,7 @@ def test_entries_share_their_weights(everything, plan, tmp_path):
     torch.testing.assert_close(torch.from_numpy(session.run(None, FEED)[0]), other(X))
     (got,) = session.run(None, feed, entry="small")
     torch.testing.assert_close(torch.from_numpy(got), other(small))
-    with pytest.raises(taper_frontend.ExportError, match="expected one type, value and names"):
+    with pytest.raises(taper_frontend.ExportError, match="expected the same type, value and names"):
         join_plans({"large": plan, "small": replaceable(other, (small,))})
 
 

@@ -60,7 +60,7 @@ def save(path, content):
         (lambda path: path.write_bytes(b"ONNX"), "it is not an archive of torch"),
         (
             lambda path: save(path, Double().state_dict() | {"w": X}),
-            "was written by torch.save: .* a state dict of 1 tensors, weights without a model",
+            "was written by torch.save: .* a state dict of 1 tensors, which has no model",
         ),
         (
             lambda path: save(path, {"epoch": 3, "model": {"w": X}}),
@@ -112,7 +112,7 @@ class Decides(torch.nn.Module):
 
 
 def test_a_decision_by_values_names_the_line(capfd):
-    with pytest.raises(ExportError, match=r"number out of a tensor") as caught:
+    with pytest.raises(ExportError, match=r"reads a number from a tensor and branches") as caught:
         taper_frontend.export(Decides(), (X,))
     assert "in forward: if y.sum() > 0:" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 2

@@ -141,7 +141,7 @@ def test_texts_of_the_maker_are_kept_apart_from_the_report(tmp_path):
 
 @pytest.mark.parametrize("metadata", [{"version": 3}, {3: "a"}])
 def test_metadata_that_is_no_text_is_refused(metadata):
-    with pytest.raises(taper_frontend.ExportError, match="metadata: expected texts by name"):
+    with pytest.raises(taper_frontend.ExportError, match="metadata: expected a dict of strings"):
         taper_frontend.export(torch.nn.ReLU(), (torch.ones(2),), metadata=metadata)
 
 
@@ -190,7 +190,7 @@ def test_arguments_that_nest_too_deeply_are_an_export_error(depth, tmp_path):
     for _ in range(depth):
         x = [x]
     if depth == 60:
-        with pytest.raises(ExportError, match="nest too deeply: expected at most 100 levels"):
+        with pytest.raises(ExportError, match="expected at most 100 levels of nesting"):
             taper_frontend.export(Unpacks(), (x,))
     else:
         taper_frontend.export(Unpacks(), (x,)).save(tmp_path / "deep.taper")

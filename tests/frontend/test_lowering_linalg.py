@@ -235,7 +235,7 @@ def test_weights_that_cannot_be_factorized_stop_the_export():
         def forward(self, x):
             return x @ L.cholesky(self.weight)
 
-    with pytest.raises(ExportError, match=r"CHOLESKY: expected positive definite .* in forward"):
+    with pytest.raises(ExportError, match=r"CHOLESKY: expected a positive definite .* in forward"):
         export(Model().eval(), (matrices(2, 3),))
 
 

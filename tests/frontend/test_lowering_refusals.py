@@ -89,7 +89,7 @@ def test_dynamic_shape():
     with pytest.raises(UnsupportedOpError) as caught:
         lower(capture(model, (X,), dynamic_shapes=[({0: n},)]))
     assert [node.category for node in caught.value.nodes] == ["dynamic shape"]
-    assert "plans do not know" in caught.value.nodes[0].reason
+    assert "expected a size that plans can compute" in caught.value.nodes[0].reason
 
 
 def test_parameter_mutation():

@@ -144,11 +144,11 @@ def test_names_that_a_user_gives(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_names": []}, r"input_names: expected 1 \(for x\), got 0"),
-        ({"input_names": ["a", "b"]}, r"input_names: expected 1 \(for x\), got 2: a, b"),
-        ({"output_names": ["a"]}, r"expected 2 \(for output_0, output_1\), got 1: a"),
+        ({"input_names": []}, r"input_names: expected 1 names \(for x\), got 0"),
+        ({"input_names": ["a", "b"]}, r"input_names: expected 1 names \(for x\), got 2: a, b"),
+        ({"output_names": ["a"]}, r"expected 2 names \(for output_0, output_1\), got 1: a"),
         ({"output_names": ["a", "a"]}, "expected each name once, got 'a' twice"),
-        ({"output_names": ["a", "x"]}, "that no input and no state has, got 'x'"),
+        ({"output_names": ["a", "x"]}, "that inputs and states do not have, got 'x'"),
         ({"output_names": ["a", "b\n"]}, r"expected printable names, got 'b\\n'"),
         ({"output_names": ["a", ""]}, "expected printable names, got ''"),
         ({"output_names": ["a", 3]}, "expected a sequence of strings"),

@@ -108,9 +108,9 @@ def frozen():
         ({}, "at least one"),
         (
             {"a": counter(1.0), "b": counter(1.0, first=np.ones(4, np.float32))},
-            "one type and first",
+            "the same type and first",
         ),
-        ({"a": counter(1.0), "b": frozen()}, "state 'count' of 'a': expected one of 'b' too"),
+        ({"a": counter(1.0), "b": frozen()}, "state 'count' of 'a': expected a state of 'b' too"),
         ({"a": join_plans({"c": counter(1.0), "d": counter(1.0)})}, "a plan of one entry, got 2"),
     ],
 )

@@ -136,7 +136,7 @@ def _stored(path: str) -> tuple[Mapping[str, torch.Tensor], list[str]]:
             problems.append(f"{file}: expected a safetensors file, got {error}")
             continue
         problems += [
-            f"{name}: expected in {file} by the index, got nothing"
+            f"{name}: expected it in {file}, which the index names, got nothing"
             for name in names or ()
             if name not in found
         ]
@@ -182,7 +182,7 @@ def _mapped(file: str, names: list[str] | None) -> dict[str, torch.Tensor]:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise ExportError(
-            "checkpoint: expected the package safetensors, which reads it: "
+            "checkpoint: expected the package safetensors, got none: "
             "pip install taper-frontend[checkpoint]"
         ) from error
     try:

@@ -233,7 +233,7 @@ def _export_module(
 def _export_program(program: ExportedProgram, options: Options, step: ExportProgress) -> Plan:
     """Make a verified plan of a program that torch has captured."""
     if options.checkpoint is not None:
-        raise ExportError("checkpoint: expected None, for an exported program has its tensors")
+        raise ExportError("checkpoint: expected None, because an exported program has its tensors")
     if options.dynamic_axes is not None:
         raise ExportError("dynamic_axes: expected None, for an exported program has its shapes")
     keep = Keep(options.keep)
@@ -268,4 +268,4 @@ def _check_example(plan: Plan) -> None:
     try:
         bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
     except InputError as error:
-        raise ExportError(f"the plan does not take the example: {error}") from error
+        raise ExportError(f"the plan does not accept the example inputs: {error}") from error

@@ -224,8 +224,8 @@ def compile_lowered(
         if not graph.sizes:
             raise
         raise ExportError(
-            f"the plan is not shown to be sound for all sizes ({error}); dims with narrower ranges "
-            "may be"
+            f"expected a plan that is valid for all sizes, but that could not be proved ({error}); "
+            "narrower ranges of the dims may help"
         ) from error
     found = [
         *captured.notes,

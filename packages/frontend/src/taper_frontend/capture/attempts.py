@@ -143,7 +143,7 @@ def check_range(plan: Plan, axes: Sequence[Axis], inputs: ProgramInputs) -> None
             words = told_range(inputs.shape_env, expr, known, (low, high))
             raise NarrowSizeError(f"{axis.where} {words}")
     if any(note["kind"] == "branch" for note in plan.metadata["warnings"]):
-        raise ExportError("the model takes another way for some sizes")
+        raise ExportError("expected one path through the model for all sizes, got several")
 
 
 def _with_larger_examples(

@@ -95,7 +95,7 @@ def capture(
             program = _capture_module(model, args, kwargs, dynamic_shapes, states or {})
         elif dynamic_shapes is not None:
             raise ExportError(
-                "dynamic_shapes: expected None, for an exported program has its shapes already"
+                "dynamic_shapes: expected None, because an exported program already has its shapes"
             )
         else:
             program = model
@@ -193,8 +193,8 @@ def _capture_module(
         program = with_own_names(program, model, states)
         if others := [*_written_constants(program)]:
             raise BatchError(
-                "dimensions of states that vary: expected them for every tensor that the module "
-                f"writes to, got none for {', '.join(sorted(others))}, in an object beside buffers"
+                "expected a dimension that varies for every tensor that the module writes to, got "
+                f"none for {', '.join(sorted(others))}, which is not a buffer"
             )
     if _written_constants(program):
         assigned = _written_buffers(program)
@@ -202,8 +202,9 @@ def _capture_module(
         if lost := assigned - _written_buffers(program):
             raise CaptureError(
                 "capture the module",
-                f"the module assigns to {', '.join(sorted(lost))}, which is lost where it also "
-                "writes to tensors of another object; write into the buffer: self.name.copy_(...)",
+                f"torch loses the module's assignments to {', '.join(sorted(lost))}, because the "
+                "module also writes to tensors that are not buffers; write into the buffer: "
+                "self.name.copy_(...)",
                 "mutation",
                 "",
             )

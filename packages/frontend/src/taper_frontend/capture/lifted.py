@@ -85,9 +85,9 @@ def with_own_names(
             specs.append(spec)
         elif nodes[spec.arg.name].users:
             raise BatchError(
-                f"state {name!r}: expected a buffer that the module finds in itself, got one whose "
-                "memory it also reads through a view, or in an object other than a list, tuple, "
-                "dict or part of it; its dimensions cannot vary"
+                f"state {name!r}: expected a buffer that the module reads only as an attribute or "
+                "in a list, tuple or dict, got one that it also reads through a view or in another "
+                "object; its dimensions cannot vary"
             )
         else:
             program.graph.erase_node(nodes[spec.arg.name])
@@ -151,14 +151,14 @@ def with_buffers(
     written = {spec.target for spec in signature.output_specs if spec.kind in kinds}
     if others := written & {*signature.inputs_to_buffers.values()}:
         raise BatchError(
-            f"state {min(others)!r}: expected a dimension that varies with the batch, as "
-            f"{', '.join(states)} have, got none: all rows would share it; give each row its own"
+            f"state {min(others)!r}: expected a dimension that varies with the batch, like that of "
+            f"{', '.join(states)}, got none: all rows would share the state; give each row its own"
         )
     for placeholder, name in lifted.items():
         if placeholder not in written:
             raise BatchError(
-                f"dimensions of {name!r} that vary: expected a buffer that the module writes to, "
-                "got one that it only reads; make it an argument"
+                f"dynamic_shapes of {name!r}: expected a buffer that the module writes to, got one "
+                "that it only reads; make it an argument"
             )
     inputs = [
         InputSpec(InputKind.BUFFER, spec.arg, name, name not in transient) if name else spec

@@ -85,7 +85,9 @@ def compile_region(graph: Graph) -> bytes:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
-            raise CannotDelegate(f"no compiler: {command[0]}: {error.strerror}") from error
+            raise CannotDelegate(
+                f"expected the compiler {command[0]}, got {error.strerror}"
+            ) from error
         if done.returncode:
             raise CannotDelegate(f"{command[0]} failed: {done.stderr.strip()[:200]}")
         return library.read_bytes()
@@ -191,4 +193,4 @@ def _check(graph: Graph, node: Node, shape: tuple[int, ...] | None) -> None:
         if graph.tensors[name].dtype != "float32" or graph.tensors[name].format != "plain":
             raise CannotDelegate(f"expected plain float32, got {graph.tensors[name].type}")
     if shape is not None and len(graph.tensors[node.output].shape) > len(shape):
-        raise CannotDelegate(f"expected tensors that {shape} broadcasts")
+        raise CannotDelegate(f"expected tensors that broadcast to {shape}")

@@ -136,8 +136,8 @@ def _check_convex(graph: Graph, region: Sequence[Node], made: Collection[str]) -
         behind = after.intersection(needs)
         if node.output in inside and behind:
             raise ExportError(
-                f"region of {region[0].output!r}: node {node.output!r} reads {min(behind)!r}, "
-                "which a node outside makes of what is inside; expected no such node"
+                f"region of {region[0].output!r}: expected no path that leaves the region and "
+                f"enters it again, got one through {min(behind)!r} to node {node.output!r}"
             )
         if node.output not in inside and (
             behind or any(name in made for name in graph.needs(node))
@@ -154,4 +154,7 @@ def _check_edge(graph: Graph, edge: Sequence[str], made: Collection[str]) -> Non
             )
     for size, (name, _) in graph.origins.items():
         if name in made:
-            raise ExportError(f"region: the size {size!r} is an element of {name!r}, made inside")
+            raise ExportError(
+                f"region: expected no sizes that depend on its results, got {size!r}, an element "
+                f"of {name!r}"
+            )

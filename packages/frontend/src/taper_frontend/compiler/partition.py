@@ -134,7 +134,9 @@ class Partition:
                     f"partition: expected nodes of the graph or their first outputs, got {got}"
                 )
             if twice := seen & region:
-                raise ExportError(f"partition: node {min(twice)!r} is in two regions")
+                raise ExportError(
+                    f"partition: expected each node in one region, got {min(twice)!r} in two"
+                )
             seen |= region
         return regions
 

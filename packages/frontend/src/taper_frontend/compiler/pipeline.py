@@ -97,8 +97,8 @@ class Stage:
                 node = graph.producers.get(name)
                 raise InternalError(
                     f"after stage {self.name!r}: node {name!r}"
-                    f"{f' ({node.op})' if node else ''}: expected {absent}, got what "
-                    f"{rule!r} of {name_of(found_by)} would change"
+                    f"{f' ({node.op})' if node else ''}: expected {absent}, but "
+                    f"rule {rule!r} of {name_of(found_by)} would change it"
                 )
 
 
@@ -181,7 +181,9 @@ def _run_until_stable(
             return changed
         changed = True
     names = ", ".join(name_of(pass_) for pass_ in changing)
-    raise InternalError(f"passes never settle: after {_MAX_ROUNDS} rounds {names} still change")
+    raise InternalError(
+        f"expected passes to change nothing after {_MAX_ROUNDS} rounds, but {names} did"
+    )
 
 
 def run_pipeline(

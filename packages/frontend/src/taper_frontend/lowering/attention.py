@@ -103,7 +103,7 @@ def _as_rank_4(
     heads = [shape[-3] for shape in shapes]
     kv_heads = max(heads[1:])
     if set(heads[1:]) - {1, kv_heads} or (heads[0] % kv_heads and heads[0] != 1):
-        ctx.unsupported(f"expected heads that divide each other, got {heads}")
+        ctx.unsupported(f"expected numbers of heads of which one divides the other, got {heads}")
     wanted = [max(heads[0], kv_heads), kv_heads, kv_heads]
     folded = [
         _fold(ctx, x, (*batch, n, *shape[-2:]))

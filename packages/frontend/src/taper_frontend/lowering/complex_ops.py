@@ -115,7 +115,7 @@ def cast(ctx: Lowering, x: str, dtype: str) -> str:
         return Pairs(ctx.cast(str(x), real_dtype(dtype)))
     if dtype == "bool":
         return _any_part(ctx, ctx.cast(str(x), "bool"))
-    raise OpError(f"expected real numbers, or an op of complex ones, got {ctx.dtype(x)}")
+    raise OpError(f"expected real numbers, or an op that takes complex ones, got {ctx.dtype(x)}")
 
 
 # -- movement -------------------------------------------------------------------------------------

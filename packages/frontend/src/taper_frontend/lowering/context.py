@@ -457,7 +457,7 @@ class Lowering:
         value = node.meta["val"]
         size = self.sizes.size(value) if isinstance(value, torch.SymInt) else None
         if type(size) is not int:
-            self.unsupported("what it gives depends on the inputs' sizes", "dynamic shape")
+            self.unsupported("its result depends on the inputs' sizes", "dynamic shape")
         return size
 
     def unsupported(self, reason: str, category: str = "op") -> NoReturn:

@@ -123,7 +123,7 @@ def find_handler(node: Node) -> Handler | None:
     if isinstance(target, HigherOrderOperator) and str(target) not in HANDLERS:
         mutates = str(target).startswith("auto_functionalized")
         category = "mutation" if mutates else "control flow" if _has_bodies(node) else "op"
-        raise Refusal("no handler lowers this operator of higher order", category)
+        raise Refusal("no handler lowers this higher-order operator", category)
     if is_item(node):
         return HANDLERS[str(target)]
     if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -140,7 +140,9 @@ def find_handler(node: Node) -> Handler | None:
             "data-dependent",
         )
     if draws(node):
-        reason = "it draws random numbers of a kind that no handler lowers; docs/random-numbers.md"
+        reason = (
+            "no handler lowers this random distribution; docs/random-numbers.md lists the others"
+        )
         raise Refusal(reason, "op")
     raise Refusal("no handler lowers this op; docs/adding-an-op.md shows how to add one", "op")
 

@@ -66,8 +66,9 @@ class Keep:
         called = _called(captured)
         if missing := self.targets - called:
             raise ExportError(
-                f"keep: the program calls no {', '.join(sorted(missing))}; it calls "
-                f"{', '.join(sorted(name for name in called if '.' in name))}"
+                f"keep: expected ops that the program calls, "
+                f"{', '.join(sorted(name for name in called if '.' in name))}, got "
+                f"{', '.join(sorted(missing))}"
             )
 
     def check_kept(self, decomposed: GraphModule) -> None:
@@ -128,7 +129,9 @@ def keep_call(
     """
     emitted = [name for name in graph.nodes if name not in before]
     if any(graph.nodes[name].op == "RANDOM" for name in emitted):
-        raise Refusal(f"keep: {node.target} draws random numbers", "op")
+        raise Refusal(
+            f"keep: expected a call that draws no random numbers, got {node.target}", "op"
+        )
     given = [name for name in results if name is not None]
     made = outline(
         graph,
@@ -237,7 +240,9 @@ def _plain(what: str, value: Any, argument: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.fx.Node):
         value = argument(value)
     if isinstance(value, Size):
-        raise Refusal(f"keep: {what} varies from run to run", "dynamic shape")
+        raise Refusal(
+            f"keep: {what}: expected a value that is the same in every run", "dynamic shape"
+        )
     if isinstance(value, torch.dtype):
         return DTYPE_NAMES.get(value, str(value))
     if value is None or isinstance(value, bool | int | float | str):

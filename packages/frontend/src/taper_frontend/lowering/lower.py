@@ -253,7 +253,7 @@ class _ProgramWalk(Walk):
         leaves = [*ends.results, *ends.written.values()]
         outputs = [name for kind, name in leaves if kind in TENSORS]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):
-            raise InternalError("an output has no value though nothing was refused")
+            raise InternalError("an output has no value although nothing was refused")
         self._note_values()
         self.graph.set_outputs(map(str, outputs))
         self.set_next_values()
@@ -348,7 +348,7 @@ class _ProgramWalk(Walk):
         if isinstance(arg, SymIntArgument):
             return self._bind_int(what, placeholders[arg.name])
         if isinstance(arg, CustomObjArgument) and spec.kind == InputKind.CUSTOM_OBJ:
-            reason = f"an object of class {arg.class_fqn}, which no op of a plan takes; use tensors"
+            reason = f"expected a tensor, got an object of class {arg.class_fqn}"
             self.refuse(f"constant {spec.target!r}", "op", reason)
         elif isinstance(arg, CustomObjArgument):  # such as a random generator
             self.refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
@@ -373,7 +373,7 @@ class _ProgramWalk(Walk):
         if is_only_computed_with(node):
             self.values[node.name] = name
         elif not expr.is_symbol or expr in self.sizes.symbols:
-            reason = f"it must be {expr}, which other inputs give; compute it from their shapes"
+            reason = f"it must equal {expr} of other inputs; compute it from their shapes"
             self.refuse(what, "dynamic shape", reason)
         else:
             try:
@@ -415,14 +415,14 @@ class _ProgramWalk(Walk):
         known = linear(size)
         if known is None or known[1:] != (1, 0) or size != first:
             raise BatchError(
-                f"state {target!r}: expected rows of one batch, {first}, as all states have, got "
-                f"{size}, which the model makes of it"
+                f"state {target!r}: expected the same batch size, {first}, for all states, got "
+                f"{size} from the model"
             )
         low, high = self.graph.sizes[known[0]]
         if low > 1:
             raise BatchError(
-                f"state {target!r}: expected a batch from 1 on, as a state that is kept has one "
-                f"row, got {known[0]} from {low} on"
+                f"state {target!r}: expected a batch of 1 or more, because a state has one row, "
+                f"got {known[0]} of {low} or more"
             )
         self.graph.sizes[known[0]] = 1, high  # there is no state of no row
 

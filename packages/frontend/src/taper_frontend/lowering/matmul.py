@@ -68,7 +68,7 @@ def grouped_mm(
 ) -> str:
     """Multiply each group of rows by its own matrix; ``offs`` has the ends of the groups."""
     if offs is None or (ctx.rank(a), ctx.rank(b)) != (2, 3):
-        ctx.unsupported("only groups of rows: offs given, a of rank 2, b of rank 3")
+        ctx.unsupported("expected groups of rows: offs, a of rank 2 and b of rank 3")
     y = ctx.emit("GROUPED_MATMUL", [a, b, offs])
     if bias is not None:
         y = ctx.emit("ADD", [y, bias])

@@ -293,8 +293,8 @@ def _places_counted(ctx: Lowering, places: str, count: int) -> str:
     counted = counting.inputs[0] if counting is not None and counting.op == "SEARCHSORTED" else ""
     if not _are_equal(ctx.graph, counted, places):
         ctx.unsupported(
-            "expected a mask alone, and as many values as the same mask has taken; other values "
-            "must not depend on how many it has"
+            "expected one mask as index, and values whose number comes from the same mask or does "
+            "not depend on a mask"
         )
     return counted
 

@@ -60,7 +60,7 @@ def lower_number(ctx: Lowering, node: Node, operands: Sequence[Operand]) -> str:
         return ctx.apply(op, *operands, dtype="int64")
     if (op := _LOGIC.get(node.target)) is None:
         name = getattr(node.target, "__name__", str(node.target))
-        ctx.unsupported(f"{name} of a number that values decide", "data-dependent")
+        ctx.unsupported(f"{name} of a number that is read from a tensor", "data-dependent")
     return ctx.apply(op, *operands, dtype="bool")
 
 

@@ -183,7 +183,7 @@ def _on_batch(ctx: Lowering, x: str, n: int, op: str, **attrs: Any) -> str:
 def _refuse_places_in_varying(ctx: Lowering, x: str, n: int) -> None:
     if not all(map(is_static, ctx.shape(x)[-n:])):
         ctx.unsupported(
-            "where the largest are is found in images of one size only", "dynamic shape"
+            "expected images of fixed size for the indices of the largest elements", "dynamic shape"
         )
 
 

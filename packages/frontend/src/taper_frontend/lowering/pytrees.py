@@ -44,8 +44,8 @@ def describe_tree(spec: TreeSpec, leaves: Iterable[Tree]) -> Tree:
     tree = _describe(spec, iter(leaves))
     if (levels := _levels(tree)) > MAX_DEPTH:
         raise ExportError(
-            f"arguments or results nest too deeply: expected at most {MAX_DEPTH} levels, of which "
-            f"a list or tuple takes two and a dict three, got {levels}"
+            f"arguments or results: expected at most {MAX_DEPTH} levels of nesting, where a list "
+            f"or tuple takes two and a dict three, got {levels}"
         )
     return tree
 
@@ -105,7 +105,7 @@ def _keys(spec: TreeSpec) -> list[str | int] | None:
             return keys
     if isinstance(spec.type, type) and issubclass(spec.type, dict):
         raise ExportError(
-            f"a {spec.type.__name__} among the inputs or outputs: expected keys str or int, "
+            f"a {spec.type.__name__} among the inputs or outputs: expected keys of str or int, "
             f"got {spec.context!r}"
         )
     return None

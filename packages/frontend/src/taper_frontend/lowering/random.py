@@ -136,7 +136,7 @@ def randint_like_low(
 ) -> str:
     """Draw integers from [low, high)."""
     if high is None:
-        ctx.unsupported("expected a limit of the integers, got None")
+        ctx.unsupported("expected an upper limit of the integers, got None")
     return _integers(ctx, low, high)
 
 
@@ -148,7 +148,7 @@ def random(ctx: Lowering, x: str, **kwargs: Any) -> str:
         return ctx.apply("BITWISE_AND", _draw(ctx, "integer", "int64"), 2**63 - 1, dtype="int64")
     # torch uses 32 bits here, although it uses 64 for as many integers elsewhere
     if dtype == "int32":
-        ctx.unsupported("expected a limit of the integers, got None", "dtype")
+        ctx.unsupported("expected an upper limit of the integers, got None", "dtype")
     if dtype == "bool":
         return _integers(ctx, 0, 2)
     largest = _WHOLE[dtype] if dtype in _WHOLE else torch.iinfo(getattr(torch, dtype)).max
@@ -255,7 +255,9 @@ def multinomial(
 def _pairs(ctx: Lowering, law: str) -> Pairs:
     """Draw real and imaginary parts one after the other, as torch does."""
     if not _is_row_major(ctx):
-        ctx.unsupported("expected complex numbers in row-major order", "dtype")
+        ctx.unsupported(
+            "expected a row-major tensor of complex numbers, got other strides", "dtype"
+        )
     return Pairs(ctx.random(law, [*ctx.output.shape, 2], "float32", 0))
 
 

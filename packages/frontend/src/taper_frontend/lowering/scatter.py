@@ -250,7 +250,7 @@ def one_hot(ctx: Lowering, x: str, num_classes: int | str = -1) -> str:
     """Write a 1 at the position of each class; a class out of range is refused."""
     shape = ctx.output.shape
     if isinstance(num_classes, str) or bounds(num_classes)[0] < 1:
-        ctx.unsupported("expected the number of classes, got one that values decide")
+        ctx.unsupported("expected a fixed number of classes, got one that depends on values")
     index = ctx.reshape(x, (*ctx.shape(x), 1))
     zeros, ones = ctx.full(shape, 0, "int64"), ctx.full(ctx.shape(index), 1, "int64")
     axis = len(shape) - 1

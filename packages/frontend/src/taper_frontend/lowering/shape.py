@@ -64,7 +64,7 @@ def _between(
     """Return the elements between two positions, of which at least one is a tensor."""
     count, size = ctx.output.shape[axis], ctx.shape(x)[axis]
     if not ctx.is_unmeasured(count):
-        ctx.unsupported(f"expected a slice whose size its ends alone decide, got one of {count}")
+        ctx.unsupported(f"expected a slice whose size depends only on its ends, got one of {count}")
     low, high = ctx.range(x, axis, *(None if isinstance(e, str) else e for e in (start, end)))
     first = _place(ctx, start, size) if isinstance(start, str) else low
     last = _place(ctx, end, size) if isinstance(end, str) else high
@@ -200,9 +200,9 @@ def as_strided(
     if same and all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
         return x
     if any(isinstance(n, Size) for n in (*shape, *size, *stride)):
-        ctx.unsupported("expected sizes and strides that are known", "dynamic shape")
+        ctx.unsupported("expected fixed sizes and strides", "dynamic shape")
     if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
-        ctx.unsupported("expected a contiguous tensor with memory of its own, got a view")
+        ctx.unsupported("expected a contiguous tensor with its own memory, got a view")
     grid = np.indices(tuple(size), sparse=True)
     places = sum((g * s for g, s in zip(grid, stride, strict=True)), np.int64(storage_offset or 0))
     return _pick(ctx, x, np.broadcast_to(places, tuple(size)))

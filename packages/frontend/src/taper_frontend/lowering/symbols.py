@@ -362,7 +362,7 @@ class Sizes:
         low = max(low, self._least.get(name, 0))
         typical = size_at(most, self.examples)
         if low >= typical:
-            raise SizeError(f"the size {name} is always {low}; expected one that varies")
+            raise SizeError(f"size {name}: expected a size that varies, got {low} always")
         example = max(low, typical // 2 if typical < UNBOUNDED else 16)
         return self._new(name, (low, most), example)
 
@@ -387,7 +387,7 @@ class Sizes:
         name = self._names.get(str(symbol), str(symbol))
         low = max(low, self._least.get(name, 0))
         if low >= most:
-            raise SizeError(f"the int {name} is always {low}; expected one that varies")
+            raise SizeError(f"int {name}: expected an int that varies, got {low} always")
         name = self._new(name, (low, most), max(low, example or 1))
         size = self.symbols[symbol] = variable(name, low, most)
         self.unmeasured[size] = Unmeasured(symbol, name)

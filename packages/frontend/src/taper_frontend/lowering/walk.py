@@ -169,7 +169,7 @@ class Walk:
     def _check_shapes(self, node: Node) -> None:
         """Refuse shapes that depend on values: a body's memory must be known before a run."""
         if not unbacked_shapes(node) <= self.sizes.symbols.keys():
-            raise Refusal("the shape of the result depends on values, in a body", "data-dependent")
+            raise Refusal("the shape of a result in a body depends on values", "data-dependent")
 
     def _source(self, node: Node) -> str:
         return source_line(node) or self._around
@@ -210,7 +210,10 @@ class Walk:
             category, reason = refusal.category, str(refusal)
         except UndecidedError as error:
             self.findings.undecided.update(atom.text for atom in variables(error.size))
-            category, reason = "dynamic shape", f"{error}; a Dim with a narrower range may tell"
+            category, reason = (
+                "dynamic shape",
+                f"{error}; a Dim with a narrower range may decide it",
+            )
         except SizeError as error:
             category, reason = "dynamic shape", str(error)
         except OpError as error:
@@ -220,7 +223,7 @@ class Walk:
             if not self.sizes.ranges:
                 raise
             category = "dynamic shape"
-            reason = f"lowered only where its sizes are fixed ({error})"
+            reason = f"expected fixed sizes ({error})"
         self.refuse(str(node.target), category, reason, self._source(node))
         return self._stand_in(node)
 
@@ -233,8 +236,9 @@ class Walk:
             numbers = (torch.SymInt, torch.SymFloat)
             if any(isinstance(user.meta.get("val"), numbers) for user in node.users):
                 raise Refusal(
-                    "a number that is read out of a tensor is computed with, and it may be "
-                    "negative or a fraction; torch._check(n >= 0) makes a size of it",
+                    "expected an integer of at least 0 to compute with, got a number read from a "
+                    "tensor that may be negative or a fraction; torch._check(n >= 0) makes it a "
+                    "size",
                     "data-dependent",
                 )
         return result
@@ -270,7 +274,7 @@ class Walk:
         if len(got) != len(expected) or any(
             mine is not None and mine != torchs for mine, torchs in zip(got, expected, strict=True)
         ):
-            message = f"{node.target} is lowered to {got}, torch gives {expected}"
+            message = f"{node.target}: expected {expected} as in torch, got {got}"
             if self.sizes.symbols:  # two forms of the same size
                 raise UndecidedError(message, _difference(got, expected))
             raise InternalError(message)

@@ -32,7 +32,7 @@ def check_model(model: Any) -> None:
     """
     if isinstance(model, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         raise ExportError(
-            f"the model is TorchScript ({type(model).__name__}), which torch.export does not take: "
+            f"the model is TorchScript ({type(model).__name__}), which torch.export refuses: "
             f"{_EXPECTED}; build the module from its Python class and give it the weights, "
             "module.load_state_dict(scripted.state_dict())"
         )
@@ -73,7 +73,7 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if isinstance(leaf, np.ndarray | np.generic):
                 raise ExportError(
                     f"{what}{keystr(path)}: expected a torch.Tensor, got {type(leaf).__name__}; "
-                    "torch.from_numpy makes one of an array"
+                    "torch.from_numpy makes a tensor of an array"
                 )
     signature = inspect.signature(module.forward)
     try:
@@ -102,7 +102,7 @@ def _check_file(path: str | os.PathLike[str]) -> None:
         members = {member.partition("/")[2] for member in archive.namelist()}
     if "constants.pkl" in members and "data.pkl" in members:
         raise ExportError(
-            f"{name} is TorchScript (torch.jit.save), which torch.export does not take: "
+            f"{name} is TorchScript (torch.jit.save), which torch.export refuses: "
             f"{_EXPECTED}; build the module from its Python class and give it the weights"
         )
     if "data.pkl" in members:
@@ -119,8 +119,8 @@ def _what_is_in(content: Any) -> str:
     """Describe the content of a checkpoint, and what to do with it."""
     if isinstance(content, Mapping) and any(isinstance(x, torch.Tensor) for x in content.values()):
         return (
-            f"it is a state dict of {len(content)} tensors, weights without a model: make the "
-            "module, then module.load_state_dict(...), and export the module"
+            f"it is a state dict of {len(content)} tensors, which has no model: make the module, "
+            "call module.load_state_dict(...), and export the module"
         )
     if isinstance(content, Mapping):
         keys = ", ".join(map(repr, list(content)[:5]))

@@ -284,16 +284,16 @@ def state_axes(
         own = [_axis(None, name, source, x, axis, dim) for axis, dim in pairs if dim is not None]
         if len(own) > 1:
             raise ExportError(
-                f"dynamic_shapes of state {name!r}: expected one dimension, the rows of a batch, "
+                f"dynamic_shapes of state {name!r}: expected one dimension, that of the batch, "
                 f"got {[axis.axis for axis in own]}"
             )
         for axis in own:
             rows = x.detach().unbind(axis.axis)
             if not rows or any(not torch.equal(_bits(rows[0]), _bits(row)) for row in rows[1:]):
                 raise BatchError(
-                    f"{axis.where} was to vary, so that each row of a batch begins with the same "
-                    f"values: expected equal rows in the buffer, got {axis.size} that are not "
-                    "equal; give the module's buffer one row"
+                    f"{axis.where} varies with the batch: expected equal rows in the buffer, which "
+                    f"every row of a batch begins with, got {axis.size} different rows; give the "
+                    "buffer one row"
                 )
         axes += own
     return axes
@@ -504,7 +504,7 @@ def of_ranges(
         (symbol,) = expr.free_symbols
         told = told_range(env, symbol, known, got)
         wanted = limits(*own, *asked) if asked != _ANY else ""
-        text = f"{axis.where} ({size}) {f'was to vary {wanted}, and ' if wanted else ''}{told}"
+        text = f"{axis.where} ({size}) {f'was to vary {wanted}, but ' if wanted else ''}{told}"
         if not axis.required:
             text += "; an example of another size may allow more"
         notes.setdefault(name, Note("shape", text))
@@ -543,7 +543,7 @@ def _of_ints(lowered: Lowered | Survey, inputs: ProgramInputs) -> list[Note]:
         if known is None or _ends(known, graph.sizes[known[0]])[0] <= 0:
             continue
         told = told_range(env, value.node.expr, known, graph.sizes[known[0]])
-        notes.append(Note("shape", f"the int {name!r} was to vary from 0 on, and {told}"))
+        notes.append(Note("shape", f"the int {name!r} was to vary from 0, but {told}"))
     return notes
 
 
@@ -671,9 +671,10 @@ def _note_of_decision(way: Decision) -> Note:
     sizes = ", ".join(f"{name} = {value}" for name, value in way.sizes.items())
     return Note(
         "branch",
-        f"the module decides by a size at {way.line}; the plan always takes the way of the "
-        f"example, where {way.condition} holds, and may be wrong for others, such as {sizes}; "
-        "give the sizes ranges in which it holds, or export the other way apart",
+        f"the module branches on a size at {way.line}; the plan always takes the branch of the "
+        f"example, where {way.condition} holds, and may be wrong for other sizes, such as {sizes}; "
+        "give the sizes ranges in which the condition holds, or export the other branch as a "
+        "plan of its own",
     )
 
 

@@ -119,7 +119,7 @@ def output_names(
     check_names("output_names", given, names)
     if clash := set(given) & set(taken):
         raise ExportError(
-            f"output_names: expected names that no input and no state has, got {min(clash)!r}"
+            f"output_names: expected names that inputs and states do not have, got {min(clash)!r}"
         )
     return list(given)
 
@@ -145,7 +145,7 @@ def check_names(what: str, given: Sequence[str], defaults: Sequence[str]) -> Non
         raise ExportError(f"{what}: expected a sequence of strings, got {given!r}")
     if len(given) != len(defaults):
         raise ExportError(
-            f"{what}: expected {len(defaults)} (for {', '.join(defaults) or 'no tensor'}), "
+            f"{what}: expected {len(defaults)} names (for {', '.join(defaults) or 'no tensor'}), "
             f"got {len(given)}: {', '.join(given)}"
         )
     for index, name in enumerate(given):

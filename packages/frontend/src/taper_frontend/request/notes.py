@@ -56,7 +56,7 @@ def of_partition(backend: str, left: Sequence[str]) -> list[Note]:
     more = f"\n  and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
     listed = "\n  ".join(left[:_LISTED])
     count = counted(len(left), "region")
-    text = f"the CPU computes {count} that delegate {backend!r} does not take:\n  {listed}{more}"
+    text = f"the CPU computes {count} that delegate {backend!r} refuses:\n  {listed}{more}"
     return [Note("delegate", text)]
 
 
@@ -88,8 +88,8 @@ def of_arguments(baked: Mapping[str, Any]) -> list[Note]:
             "argument",
             f"{_are(len(baked), 'argument')} not a tensor and became part of the plan, which has "
             f"no such input: {_list([f'{name}={value!r}' for name, value in baked.items()])}; "
-            f"give a tensor for what is to vary from run to run"
-            f"{', or a name in dynamic_shapes to an int' * ints}",
+            "pass a tensor for a value that varies from run to run"
+            f"{', or give an int a name in dynamic_shapes' * ints}",
         )
     ]
 
@@ -158,7 +158,7 @@ def _of_size(plan: Plan, weights: int) -> list[Note]:
             "tiles out of the file, and each session makes them"
         )
     else:
-        text += "; what depends on weights alone is computed at export, and may be larger than they"
+        text += "; export computes values that depend only on weights, and they may be larger"
     return [Note("size", text)]
 
 
@@ -174,8 +174,8 @@ def _of_states(plan: Plan) -> list[Note]:
     return [
         Note(
             "state",
-            f"the module writes to {_list(states)}, so that results depend on the session's "
-            "earlier runs; where that is not meant, let forward return the new value instead of "
+            f"the module writes to {_list(states)}, so results depend on earlier runs of the "
+            "session; if that is not intended, return the new value from forward instead of "
             "keeping it",
         )
     ]
@@ -189,10 +189,10 @@ def of_attributes(changed: Mapping[str, tuple[str, str]]) -> list[Note]:
     return [
         Note(
             "state",
-            f"a call of the module changes {listed}; a plan does not keep that, and every run "
-            "computes what the first call does; where later calls depend on it, let it be a tensor "
-            "of one shape and dtype from the beginning, such as torch.zeros(2, 3) or "
-            "torch.tensor(0): that is state, which a session keeps",
+            f"a call of the module changes {listed}; a plan does not keep this change, and every "
+            "run computes what the first call does; if later calls depend on it, make it a tensor "
+            "of fixed shape and dtype from the beginning, such as torch.zeros(2, 3) or "
+            "torch.tensor(0), which becomes a state that sessions keep",
         )
     ]
 
@@ -203,8 +203,8 @@ def of_first_call(parameters: Sequence[str]) -> list[Note]:
         Note(
             "state",
             f"the first call of the module changes {_list(parameters)}; export made this call with "
-            "the example arguments, and the plan and the module hold what it left; where it "
-            "depends on them, call the module before export",
+            "the example arguments, and the plan and the module have the new values; if these "
+            "depend on the arguments, call the module before export",
         )
     ]
 

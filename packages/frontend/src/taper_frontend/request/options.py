@@ -64,9 +64,9 @@ class Options(NamedTuple):
         if not all(
             isinstance(text, str) for pair in (self.metadata or {}).items() for text in pair
         ):
-            raise ExportError(f"metadata: expected texts by name, got {self.metadata!r}")
+            raise ExportError(f"metadata: expected a dict of strings, got {self.metadata!r}")
         if (self.partition is None) != (self.delegate is None):
-            raise ExportError("partition, delegate: expected both or none")
+            raise ExportError("partition, delegate: expected both or neither, got one of them")
         if self.delegate is not None:
             find_backend(self.delegate)
         if type(self.verify) not in (bool, str) or self.verify not in DEPTHS:
@@ -110,7 +110,9 @@ class Options(NamedTuple):
         parts = [(name, _plain(name, value)) for name, value in given if name not in _ASIDE]
         users = registered_among(self.passes)
         if users:
-            raise ExportError(f"passes: expected Taper's for a fingerprint, got {users[0]!r}")
+            raise ExportError(
+                f"passes: expected only passes of Taper for a fingerprint, got {users[0]!r}"
+            )
         return sha256(repr(parts).encode()).hexdigest()
 
 

@@ -31,8 +31,8 @@ _ABOUT_TORCH = re.compile(
 #: torch.export treats a dim of 1 as a special case, and guards against it at every layer.
 _GUARD_OF_ONE = re.compile(r"Not all values of .* satisfy the generated guard .* != 1\b")
 _HINT_OF_ONE = (
-    "hint: for the least sizes in range a dim inside the model would be 1, which torch.export does "
-    "not mix with others; give the Dim a larger min"
+    "hint: for the smallest sizes in range a dim inside the model would be 1, which torch.export "
+    "treats as a special case; give the Dim a larger min"
 )
 
 _HINT_OF_PACKED = (
@@ -45,9 +45,9 @@ _WITHOUT_CACHE = (
     "pass use_cache=False, or decode with a static cache as docs/how-to/transformers.md does"
 )
 CACHE_HINT = (
-    "torch.export knows what a cache that grows is made of once transformers.integrations."
-    "executorch.register_dynamic_cache_export_support() has been called: its tensors are then "
-    f"inputs and outputs; or {_WITHOUT_CACHE}"
+    "call transformers.integrations.executorch.register_dynamic_cache_export_support(), so that "
+    "torch.export takes the tensors of a cache that grows as inputs and outputs; or "
+    f"{_WITHOUT_CACHE}"
 )
 
 #: For texts in torch's errors, what to do.
@@ -57,20 +57,20 @@ _HINTS = (
     (
         re.compile(r"lifted_tensor_\d+ is not in the constants dictionary"),
         (
-            "hint: torch loses tensors that a class of arguments or results makes anew, as a "
-            f"growing cache of transformers does: {_WITHOUT_CACHE}"
+            "hint: torch loses tensors that a class of arguments or results creates, such as a "
+            f"growing cache of transformers: {_WITHOUT_CACHE}"
         ),
     ),
     (
         re.compile(r"expected compiled_fn to be GraphModule"),
         (
             "hint: the model writes to a buffer that shares its memory with another one; register "
-            "one of them and take the other from it in forward"
+            "one of them and compute the other from it in forward"
         ),
     ),
     (
         re.compile(r"^aten\.[\w.]+$"),
-        "hint: torch cannot tell before a run what this op gives",
+        "hint: torch does not know the shape of this op's result before a run",
     ),
 )
 
@@ -111,9 +111,9 @@ def read(error: Exception) -> CaptureRefusal:
         return CaptureRefusal(f"{text}\n{_HINT_OF_PACKED}", _source(error), "data-dependent")
     if isinstance(error, GuardOnDataDependentSymNode):
         return CaptureRefusal(
-            "the model takes a number out of a tensor and decides by it, and a plan is one "
-            "straight line; compute both ways and choose with torch.where, or give the number as "
-            "an argument",
+            "the model reads a number from a tensor and branches on it, which torch.export cannot "
+            "capture; compute both results and choose with torch.where, use torch.cond, or pass "
+            "the number as an argument",
             _source(error),
             "data-dependent",
         )
@@ -150,7 +150,7 @@ def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
         body = body.replace(f"{axis.name} = {axis.source}", f"{axis.name!r} ({axis.where})")
         body = body.replace(axis.source, axis.name or axis.where)
     reasons = re.findall(r"^\s*- (.+?)(?:\. |\.?$)", body, re.MULTILINE)
-    lines = ["the model does not take all sizes that dynamic_shapes lets vary:"]
+    lines = ["the model does not accept all sizes that dynamic_shapes allows:"]
     lines += [f"  - {reason}" for reason in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
         lines.append(f"  - and {len(reasons) - _REASONS} more")
@@ -158,7 +158,7 @@ def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
         lines.append(f"torch suggests: {'; '.join(map(str.strip, fixes.strip().splitlines()))}")
     if _GUARD_OF_ONE.search(text):
         lines.append(_HINT_OF_ONE)
-    lines.append("a string or Dim.AUTO in place of the Dim takes whatever range the model allows")
+    lines.append("with a string or Dim.AUTO instead of the Dim, the model decides the range")
     return "\n".join(lines)
 
 

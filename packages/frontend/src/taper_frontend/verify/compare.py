@@ -125,11 +125,11 @@ def describe(got: np.ndarray, want: np.ndarray, limit: float) -> str:
     if want.dtype.kind != "f" or got.dtype.kind != "f":
         return (
             "expected the same numbers, except for the order of equal ones and its effects, got "
-            f"{np.count_nonzero(got != want)} others of {want.size}"
+            f"{np.count_nonzero(got != want)} different ones of {want.size}"
         )
     error = difference(got, want)
     if math.isinf(error.relative):
-        return "expected NaNs and infinities in the same places, got them in others"
+        return "expected NaNs and infinities at the same indices, got them at others"
     return (
         f"expected a relative error of at most {limit:g}, got {error.relative:.3g} "
         f"(largest difference {error.largest:.3g})"

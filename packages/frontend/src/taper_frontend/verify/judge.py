@@ -136,10 +136,10 @@ def _excuse(
         return ""
     if overflows.any():
         return (
-            f"{np.count_nonzero(overflows)} of {truth.size} elements are as the module has them in "
-            "float64, where in float32 it has infinities or NaNs"
+            f"{np.count_nonzero(overflows)} of {truth.size} elements equal those of the module in "
+            "float64, which are infinities or NaNs in float32"
         )
-    return f"{off:.0e} from the module in float64, which in float32 is {limit:.0e} away"
+    return f"an error of {off:.0e} beside float64, where the module in float32 has {limit:.0e}"
 
 
 def first_line(error: Exception) -> str:

@@ -91,8 +91,8 @@ class Reference:
         """Copy the captured program, and find the tensors among arguments and results."""
         if program.example_inputs is None:
             raise ExportError(
-                "the program carries no example inputs to verify the plan on; "
-                "export(..., verify=False) skips that"
+                "expected a program with example inputs to verify the plan on, got none; "
+                "export(..., verify=False) skips the check"
             )
         self.module = model if isinstance(model, torch.nn.Module) else model.module()
         self.captured: Captured = program.graph_module.meta[CAPTURED]

@@ -195,7 +195,7 @@ class _Trials:
             if not timid:
                 self._draw_ints(arrays)
             if self.plan.sizes and not self.reference.admits(arrays, self._rows(arrays)):
-                refusals.append(f"torch captured it for other sizes than {shapes}")
+                refusals.append(f"torch captured the module for sizes other than {shapes}")
                 break
             try:
                 return self._run(arrays)
@@ -292,13 +292,12 @@ class _Trials:
             got = self._session(arrays or self.given)
         except TaperError as error:
             raise VerificationError(
-                f"the plan refuses what the module runs, {self._inputs(arrays)}: {error}"
+                f"the plan refuses {self._inputs(arrays)}, which the module accepts: {error}"
             ) from error
         self.ran += 1
         if len(got) != len(want):
             raise VerificationError(
-                f"the module returns other tensors than were captured: expected {len(got)}, "
-                f"got {len(want)}"
+                f"expected {len(got)} tensors from the module, as captured, got {len(want)}"
             )
         wrong = self._compare_outputs(got, want, arrays, before)
         if wrong and not is_deep:
@@ -396,7 +395,9 @@ class _OutputRuns:
 
 def _float64_note(reason: str) -> str:
     return (
-        f" The module does not run in float64, which could tell more: {reason}." if reason else ""
+        f" A run of the module in float64, which could tell more, failed: {reason}."
+        if reason
+        else ""
     )
 
 

@@ -207,9 +207,11 @@ class Builder(Structure):
         self._check_exists(tensor)
         spec = self.tensors[tensor]
         if name in self.sizes or (tensor not in self.producers and tensor not in self.inputs):
-            raise InternalError(f"size {name!r}: expected a new one, of a node or an input")
+            raise InternalError(f"size {name!r}: expected a new size, from a node or an input")
         if spec.dtype != "int64" or not 0 <= element < bounds(spec.type.size)[0]:
-            raise InternalError(f"size {name!r}: expected an int64, got {element} of {spec.type}")
+            raise InternalError(
+                f"size {name!r}: expected an int64 element, got {element} of {spec.type}"
+            )
         self.sizes[name], self.examples[name] = limits, example
         self.origins[name] = origin
         self._ends_changed()
@@ -229,15 +231,15 @@ class Builder(Structure):
     def _check_same_type(self, old: str, new: str) -> None:
         if self.tensors[old].type != self.tensors[new].type:
             raise InternalError(
-                f"{old!r} of {self.tensors[old].type} cannot be replaced by "
-                f"{new!r} of {self.tensors[new].type}"
+                f"{old!r}: expected a replacement of type {self.tensors[old].type}, got "
+                f"{new!r} of type {self.tensors[new].type}"
             )
 
     def _infer(
         self, op: str, inputs: Sequence[str], attrs: Mapping[str, Any], blocks: Sequence[Graph]
     ) -> tuple[TensorType, ...]:
         if op not in REGISTRY:
-            raise OpError(f"no op {op!r} is registered")
+            raise OpError(f"expected a registered op, got {op!r}")
         signatures = [block.signature for block in blocks]
         return REGISTRY[op].infer_types(self._types(inputs), attrs, signatures)
 

@@ -230,7 +230,7 @@ def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
     array = np.asarray(array, order="C")
     dtype = dtype or array.dtype.name
     if dtype not in DTYPES or DTYPES[dtype].storage != array.dtype:
-        raise OpError(f"no {dtype} stored as {array.dtype}; known dtypes: {', '.join(DTYPES)}")
+        raise OpError(f"expected an array of {', '.join(DTYPES)}, got {dtype} in {array.dtype}")
     return Literal(TensorType(dtype, array.shape), array)
 
 
@@ -318,7 +318,7 @@ def _compute(step: Derived, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
     except InputError as error:
         place = f" at {step.source}" if step.source else ""
         raise ExportError(
-            f"what follows from weights and constants alone cannot be computed: {error}{place}"
+            f"a value that depends only on weights and constants cannot be computed: {error}{place}"
         ) from error
     if array.nbytes <= _KEPT:
         step._known["value"] = array = np.asarray(array, order="C")

@@ -162,7 +162,7 @@ class Graph(Builder):
         """Remove a node whose outputs nothing uses, and those outputs."""
         for name in node.outputs:
             if self.is_used(name):
-                raise InternalError(f"node {node.output!r} is to be removed but {name!r} is used")
+                raise InternalError(f"node {node.output!r} cannot be removed: {name!r} is used")
         self._drop_node(node)
         self._drop_tensors(node.outputs)
 
@@ -171,7 +171,7 @@ class Graph(Builder):
         """Remove an unused input or constant, or an output of a removed node."""
         spec = self.tensors[name]
         if self.is_used(name) or name in self._producers or spec.role == "state":
-            raise InternalError(f"tensor {name!r} is to be removed but is used or produced")
+            raise InternalError(f"tensor {name!r} cannot be removed: it is used or has a producer")
         if spec.role == "input":
             self.inputs.remove(name)
         self._drop_tensors([name])
@@ -198,7 +198,7 @@ class Graph(Builder):
             return names.get(name, name)
 
         if len({new(name) for name in self.tensors}) < len(self.tensors):
-            raise InternalError(f"two tensors would have one name: {dict(names)}")
+            raise InternalError(f"expected different names for all tensors, got {dict(names)}")
         for old in names:
             self.listener.touch(old, new(old), *map(new, self._consumers[old]))
             self.listener.replaced(old, new(old))
@@ -297,8 +297,8 @@ class Graph(Builder):
         expected, inferred = self.output_types(node), self._infer(op, inputs, attrs, blocks)
         if [*inferred] != expected:
             raise InternalError(
-                f"{node.output!r}: expected {_types_text(expected)} of its new "
-                f"definition, got {_types_text(inferred)} of {op}"
+                f"{node.output!r}: expected a new definition of {_types_text(expected)}, "
+                f"got {op} of {_types_text(inferred)}"
             )
         self._unlink(node)
         node.define(op, inputs, attrs, blocks)

@@ -40,7 +40,9 @@ def changes(
     @wraps(method)
     def checked(graph: _Graph, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         if graph.is_frozen:
-            raise InternalError(f"{method.__name__}: the graph is frozen, as it has been planned")
+            raise InternalError(
+                f"{method.__name__}: the graph is frozen, because it has been planned"
+            )
         return method(graph, *args, **kwargs)
 
     return checked

@@ -50,25 +50,25 @@ def _tensor_problems(graph: Graph) -> Iterable[str]:
             "intermediate": int(name in graph.producers),
         }
         if spec.name != name:
-            yield f"tensor {name!r} calls itself {spec.name!r}"
+            yield f"tensor {name!r} has the name {spec.name!r}"
         if not name.strip():
             yield "a tensor has an empty name"
         if spec.role not in origins:
             yield f"tensor {name!r} has role {spec.role!r}, which graphs do not have"
         elif origins[spec.role] != 1 or sum(origins.values()) != 1:
-            yield f"tensor {name!r} of role {spec.role!r} must have one origin, has {origins}"
+            yield f"tensor {name!r} of role {spec.role!r}: expected one origin, got {origins}"
     made = [name for node in graph.nodes.values() for name in node.outputs]
     for name in [*graph.reads, *graph.constants, *made, *graph.writes]:
         if name not in graph.tensors:
             yield f"{name!r} is not among the tensors"
     for name, constant in graph.constants.items():
         if name in graph.tensors and constant.type != graph.tensors[name].type:
-            yield f"constant {name!r} is {graph.tensors[name].type}, its recipe {constant.type}"
+            yield f"constant {name!r} is {graph.tensors[name].type}, but its recipe {constant.type}"
     for state in graph.states:
         yield from _array_problems(graph, state.name, state.first)
         types = [graph.tensors[t].type for t in (state.name, state.next) if t in graph.tensors]
         if len(set(types)) > 1:
-            yield f"state {state.name!r} is {types[0]}, its next value {state.next!r} {types[1]}"
+            yield f"state {state.name!r} is {types[0]}, but its next {state.next!r} {types[1]}"
 
 
 def _array_problems(graph: Graph, name: str, array: np.ndarray) -> Iterable[str]:
@@ -79,7 +79,7 @@ def _array_problems(graph: Graph, name: str, array: np.ndarray) -> Iterable[str]
     dtype, shape, _ = spec.storage
     first = tuple(size if is_static(size) else 1 for size in shape)
     if array.shape != first or array.dtype != DTYPES[dtype].storage:
-        yield f"state {name!r} is {spec.type}, its array {array.dtype} {array.shape}"
+        yield f"state {name!r} is {spec.type}, but its array {array.dtype} {array.shape}"
     if not array.flags.c_contiguous:
         yield f"state {name!r} is not C-contiguous"
 
@@ -93,7 +93,7 @@ def _index_problems(graph: Graph) -> Iterable[str]:
         yield from _node_problems(node)
         for name in node.outputs:
             if graph.producers.get(name) is not node:
-                yield f"{name!r} of node {output!r} is indexed as another's"
+                yield f"{name!r} of node {output!r} is indexed as an output of another node"
         for name in node.reads:
             if name in readers:
                 readers[name].add(output)
@@ -102,7 +102,7 @@ def _index_problems(graph: Graph) -> Iterable[str]:
     for name, expected in readers.items():
         indexed = [node.output for node in graph.consumers(name)]
         if set(indexed) != expected or len(indexed) != len(expected):
-            yield f"{name!r} is read by {sorted(expected)}, its index says {sorted(indexed)}"
+            yield f"{name!r} is read by {sorted(expected)}, but its index has {sorted(indexed)}"
 
 
 def _node_problems(node: Node) -> Iterable[str]:
@@ -110,11 +110,11 @@ def _node_problems(node: Node) -> Iterable[str]:
     given = [name for name in node.inputs if name != ABSENT]
     for what, said, follows in (
         ("reads", node.reads, given),
-        ("its first output is", node.output, node.outputs[0]),
-        ("is of the op", node.definition.name, node.op),
+        ("output", node.output, node.outputs[0]),
+        ("definition", node.definition.name, node.op),
     ):
         if said != follows:
-            yield f"node {node.output!r}: expected that it {what} {follows!r}, got {said!r}"
+            yield f"node {node.output!r}: {what}: expected {follows!r}, got {said!r}"
 
 
 def _origin_problems(graph: Graph) -> Iterable[str]:
@@ -123,11 +123,11 @@ def _origin_problems(graph: Graph) -> Iterable[str]:
         if size not in graph.sizes or size not in graph.examples:
             yield f"size {size!r} has an origin but no limits or no example"
         if name not in graph.producers and name not in graph.inputs:
-            yield f"size {size!r} is an element of {name!r}, which no node makes"
+            yield f"size {size!r} is an element of {name!r}, which no node computes"
         elif graph.tensors[name].dtype != "int64":
             yield f"size {size!r} is an element of {name!r}, which is {graph.tensors[name].type}"
         elif not 0 <= element < bounds(graph.tensors[name].type.size)[0]:
-            yield f"size {size!r} is element {element} of {name!r}, which has no such"
+            yield f"size {size!r} is element {element} of {name!r}, which has fewer"
 
 
 def _order_problems(graph: Graph) -> Iterable[str]:
@@ -138,7 +138,7 @@ def _order_problems(graph: Graph) -> Iterable[str]:
         yield str(error)
         return
     if {node.output for node in order} != graph.nodes.keys() or len(order) != len(graph.nodes):
-        yield "the cached order does not hold each node once"
+        yield "the cached order does not have each node once"
     done: set[str] = set()
     for node in order:
         late = [t for t in graph.needs(node) if t in graph.producers and t not in done]
@@ -151,7 +151,7 @@ def _type_problems(graph: Graph) -> Iterable[str]:
     """Check the outputs of each node against the types its op infers, and its blocks."""
     for output, node in graph.nodes.items():
         if node.op not in REGISTRY:
-            yield f"node {output!r}: no op {node.op!r} is registered"
+            yield f"node {output!r}: expected a registered op, got {node.op!r}"
             continue
         for index, block in enumerate(node.blocks):
             yield from _block_problems(graph, f"node {output!r}: block {index}", block)
@@ -165,17 +165,17 @@ def _type_problems(graph: Graph) -> Iterable[str]:
         declared = graph.output_types(node)
         if [*inferred] != declared:
             got, want = (", ".join(map(str, types)) for types in (declared, inferred))
-            yield f"node {output!r} is {got}, {node.op} infers {want}"
+            yield f"node {output!r} is {got}, but {node.op} infers {want}"
 
 
 def _block_problems(graph: Graph, place: str, block: Graph) -> Iterable[str]:
     """Check a graph inside a node, and that its sizes agree with the enclosing graph's."""
     if block.states:
-        yield f"{place}: has states"
+        yield f"{place}: expected no states"
     if block.origins:
-        yield f"{place}: computes sizes"
+        yield f"{place}: expected no sizes that nodes compute"
     if block.sizes is not graph.sizes or block.examples is not graph.examples:
-        yield f"{place}: has size variables of its own"
+        yield f"{place}: expected the size variables of the enclosing graph, got others"
     try:
         verify(block)
     except InternalError as error:

@@ -83,15 +83,15 @@ def _check_states(plans: Mapping[str, Plan]) -> None:
                 before.first_value(name), plan.first_value(name)
             ):
                 raise ExportError(
-                    f"state {name!r}: expected one type and first value in all entries, "
-                    f"got others in {owners[name]!r} and {entry!r}"
+                    f"state {name!r}: expected the same type and first value in all entries, "
+                    f"got different ones in {owners[name]!r} and {entry!r}"
                 )
     for entry, plan in plans.items():
         for name in owners:
             if name not in plan.states and (name in plan.tensors or plan.made_from(name)):
                 raise ExportError(
-                    f"state {name!r} of {owners[name]!r}: expected one of {entry!r} too, whose "
-                    "module does not write to it, so that it would keep its first value there"
+                    f"state {name!r} of {owners[name]!r}: expected a state of {entry!r} too, got "
+                    "a constant, because the module of that entry does not write to it"
                 )
 
 
@@ -113,7 +113,8 @@ def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
             for key, value in getattr(plan, field.name).items():
                 if not _is_equal(items.setdefault(key, value), value):
                     raise ExportError(
-                        f"{field.name}[{key!r}] of {name!r}: expected that of the plans before"
+                        f"{field.name}[{key!r}]: expected the same in all entries, got another in "
+                        f"{name!r}"
                     )
     return joined
 

@@ -67,7 +67,7 @@ class WeightJoiner:
         differs = known is not None and value is not None and digest(known) != digest(value)
         if self._specs.setdefault(spec.name, spec) != spec or differs:
             raise ExportError(
-                f"weight {spec.name!r}: expected one type, value and names in all entries, "
+                f"weight {spec.name!r}: expected the same type, value and names in all entries, "
                 f"got another in {entry!r}"
             )
         if value is not None:

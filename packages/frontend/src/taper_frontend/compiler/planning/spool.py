@@ -54,8 +54,8 @@ def spool(constants: Mapping[str, Constant]) -> dict[str, np.ndarray]:
             mapped = mmap(file.fileno(), nbytes, access=ACCESS_READ)
     except OSError as error:
         raise ExportError(
-            f"{tempfile.gettempdir()}: expected room for the {nbytes:,} bytes of the plan's "
-            f"constants (TMPDIR names another directory), got {error}"
+            f"{tempfile.gettempdir()}: expected room for {nbytes:,} bytes of constants, got "
+            f"{error}; set TMPDIR to use another directory"
         ) from error
     stored = {name: constant.type.storage for name, constant in constants.items()}
     return {

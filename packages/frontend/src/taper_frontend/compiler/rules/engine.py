@@ -80,7 +80,7 @@ class Rule:
             unbound = [*_unbound(self.rewrite, set(_pieces(self.pattern)))]
             if unbound:
                 raise ValueError(
-                    f"rule {self.name!r}: expected a rewrite of pieces that its pattern binds, "
+                    f"rule {self.name!r}: expected a rewrite with variables of its pattern, "
                     f"got {unbound[0]}"
                 )
 
@@ -187,8 +187,8 @@ def _rewrite(graph: Graph, steps_at: Callable[[str], Sequence[Step]]) -> bool:
             left -= 1
             if not left:
                 raise InternalError(
-                    f"rule {_name(applied)!r} at node {node.output!r} ({node.op}): expected that "
-                    f"it settles, got more than {_MOST_STEPS} changes"
+                    f"rule {_name(applied)!r} at node {node.output!r} ({node.op}): expected at "
+                    f"most {_MOST_STEPS} changes, got more"
                 )
     return changed
 

@@ -39,7 +39,9 @@ class Tiles:
         """Add a node for ranges of the axes of ``node``'s output; return its output."""
         part = part_of(self._graph, node, cuts)
         if part is None:
-            raise InternalError(f"{node.op} {node.output!r}: expected to compute {dict(cuts)}")
+            raise InternalError(
+                f"{node.op} {node.output!r}: expected a rule to compute ranges {dict(cuts)}"
+            )
         inputs = [
             self._take(name, ranges) for name, ranges in zip(node.inputs, part.inputs, strict=True)
         ]
