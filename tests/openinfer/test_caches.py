@@ -220,7 +220,10 @@ def test_a_window_of_a_table_ends_before_the_last():
     for i in range(10):
         cache.write([i], row(i))
     assert cache.read([(0, -3)]).shape == (7, 2)
-    with pytest.raises(StepError, match=r"A: index i: \[4\.\.-8\] of 10 ends at 2, before its"):
+    with pytest.raises(
+        StepError,
+        match=r"A: index i: expected an end of at least 4, .* \[4\.\.-8\] of 10, which ends at 2",
+    ):
         cache.read([(4, -8)])
     assert cache.read([(8, 12)]).shape == (4, 2)
     assert cache.sizes == (12,)
@@ -250,7 +253,7 @@ def test_a_growing_tensor_keeps_its_corner_and_never_shrinks():
     np.testing.assert_array_equal(cache.read([(4, 6), (0, 1)]), [[1], [9]])
     with pytest.raises(StepError, match="slices of @auto_dim do not grow"):
         cache.read([(0, 8)])
-    with pytest.raises(StepError, match="a reset takes no index of @auto_dim, got one for r"):
+    with pytest.raises(StepError, match="expected no index of @auto_dim in a reset, got one for r"):
         cache.reset([1])
     cache.reset()
     np.testing.assert_array_equal(cache.read([0, 0]), np.full((2, 2), 9.0))
@@ -300,10 +303,12 @@ def test_growing_row_by_row_copies_seldom():
 
 def test_sizes_beyond_memory_are_an_error_that_names_the_variable():
     cache = make((2,), ("i", "j"))
-    with pytest.raises(StepError, match=r"A: \d+ bytes for a shape of .* than there is memory"):
+    with pytest.raises(
+        StepError, match=r"A: expected memory for \d+ bytes of shape .*, got too little"
+    ):
         cache.write([2**61, 2**61], row(1))
     assert cache.sizes == (0, 0)
-    with pytest.raises(StepError, match="than there is memory"):
+    with pytest.raises(StepError, match="got too little"):
         cache.read([2**42, 0])
     cache.write([0, 0], row(1))
     assert cache.sizes == (1, 1)

@@ -120,7 +120,7 @@ def test_nodes(text, messages):
 
 def test_only_entry_declares_temporaries():
     found = problems("branch b;", "block b { assign t: f32; }")
-    assert found == ["23: 't': expected assign in block 'entry' alone"]
+    assert found == ["23: 't': expected assign only in block 'entry'"]
 
 
 def test_blocks():
@@ -145,7 +145,7 @@ def test_loops_are_counted_through_branches():
     link(chain(32), MODEL)
     with pytest.raises(ProgramError) as raised:
         link(chain(33), MODEL)
-    assert str(raised.value) == "34:13: expected at most 32 loops in one another, got more"
+    assert str(raised.value) == "34:13: expected at most 32 nested loops, got more"
 
 
 def test_very_many_problems_end():
@@ -225,7 +225,7 @@ def test_graphs_by_hand_that_no_text_could_be():
         "expected a name of letters, digits and _, got '\\x1b[1m'",
         "expected a name of letters, digits and _, got 'no block'",
         "expected a bound from 0 to 9223372036854775807, got -1",
-        "expected at most 32 loops in one another, got more",
+        "expected at most 32 nested loops, got more",
         "expected no block that branches back to itself, got entry -> entry",
     ):
         assert part in text

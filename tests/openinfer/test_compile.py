@@ -108,9 +108,9 @@ EXAMPLES = {
 
 #: What varies from step to step in these has no place in a plan.
 REFUSED = {
-    "cache_auto_dim": "L: a run decides how far index r goes",
-    "cache_fixed_limit": "M: a run decides how far index r grows",
-    "cache_window_slice": "A: a run decides the ends of the slice along i",
+    "cache_auto_dim": "L: expected a limit of index r",
+    "cache_fixed_limit": "M: expected a position of index r that is known",
+    "cache_window_slice": "A: expected fixed ends of the slice along i",
 }
 
 
@@ -427,9 +427,7 @@ def test_two_blocks_that_write_one_variable_are_refused():
 
 def test_what_begins_as_zeros_is_told():
     text = "volatile { v: f32; n: f32; y: f32; } block entry { op add(v, n) >> y; }"
-    told = (
-        "a step reads v, n before it writes them, and they begin as zeros: the file has no tensor"
-    )
+    told = "a step reads v, n before it writes them, and they begin as zeros, because the"
     with pytest.warns(ExportWarning, match=told) as caught:
         plan = compile_program(parse(text), model())
     assert [warning.message.kind for warning in caught] == ["zeros"]
@@ -495,7 +493,7 @@ def test_weights_of_four_bits():
 
 def test_numbers_beyond_63_bits_are_refused():
     text = "constant { n: u64; } volatile { y: f32; } block entry { op cast(n, to=f32) >> y; }"
-    with pytest.raises(ExportError, match=r"'n': plans have no integers of u64 beyond 2\*\*63 - 1"):
+    with pytest.raises(ExportError, match=r"'n': expected u64 integers of at most 2\*\*63 - 1"):
         compile_program(parse(text), model(n=np.array(2**63, np.uint64)))
 
 
@@ -579,12 +577,12 @@ def test_what_was_refused_is_refused_inside_of_loops_and_branches(inside, nodes)
     block entry {{ cache.write x >> K[s]; op add(x, x) >> y; {inside.format(nodes=nodes)} }}
     block one {{ {nodes} }} block two {{}}
     """)
-    assert all(" a run decides how far index i goes" in line or "plans have no" in line
-               or "could come to it in any order" in line for line in found)  # fmt: skip
+    assert all(" expected a limit of index i" in line or "plans have no" in line
+               or "to use no persistent variable" in line for line in found)  # fmt: skip
 
 
 def test_everything_that_is_refused_is_told_at_once():
-    no_u16 = "plans have no inputs, states or outputs of u16, only constants and what is computed"
+    no_u16 = "plans have no inputs, states or outputs of u16, only constants and values"
     assert refusals(
         """
         dynamic { x: f32[2]; odd: u16[2]; i: i64[2]; }
@@ -601,18 +599,21 @@ def test_everything_that_is_refused_is_told_at_once():
         }
         """
     ) == [
-        f"p.oi:2:30: {no_u16} of them",
+        f"p.oi:2:30: {no_u16} that depend only on them",
         (
-            "p.oi:4:30: A: a run decides how far index i goes, and a state has one size; "
-            "@fixed(i=N) would give it a limit"
+            "p.oi:4:30: A: expected a limit of index i, because a state has a fixed size, got an "
+            "index that depends on the run; @fixed(i=N) sets a limit"
         ),
         (
-            "p.oi:9:13: B: a run decides the ends of the slice along i, and a tensor of a plan has "
-            "one shape; read all of a table of @fixed size, and mask"
+            "p.oi:9:13: B: expected fixed ends of the slice along i, got ends that depend on the "
+            "run; read a whole table of @fixed size, and mask it"
         ),
-        "p.oi:10:13: op popcount: no op of a plan computes it of i64",
-        "p.oi:11:13: op cast: what floats beyond the integers become without saturate",
-        f"p.oi:3:55: {no_u16} of them",
+        "p.oi:10:13: op popcount: no op of a plan computes it for i64",
+        (
+            "p.oi:11:13: op cast: without saturate, no op of a plan converts floats beyond the "
+            "range of the integers"
+        ),
+        f"p.oi:3:55: {no_u16} that depend only on them",
     ]
 
 
@@ -622,13 +623,16 @@ def test_everything_that_is_refused_is_told_at_once():
         ("cache.write x >> A[1]; cache.read A[] >> all; cache.write x >> A[2];", "from 2 to 3"),
         (
             "yield x; } block beside { await x; cache.write x >> A[0];",
-            "could come to it in any",
+            "expected it to use no persistent variable, got",
         ),
         (
             "yield x; yield x; } block beside { await x;",
             "an await before the second yield",
         ),
-        ("loop l (i in 0..70000) { cache.write x >> A[i]; }", "70000 nodes are more than 65536"),
+        (
+            "loop l (i in 0..70000) { cache.write x >> A[i]; }",
+            "expected at most 65536 nodes, got 70000",
+        ),
     ],
 )
 def test_refusals(nodes, reason):
@@ -652,7 +656,7 @@ BOMBS = {
 @pytest.mark.parametrize("nodes", BOMBS.values(), ids=BOMBS)
 def test_programs_that_come_to_very_many_nodes_end_soon(nodes):
     text = "dynamic { x: f32[2]; c: bool; } volatile { y: f32[2]; }" + nodes
-    with pytest.raises(ProgramError, match="more than"):
+    with pytest.raises(ProgramError, match="expected at most"):
         compile_program(parse(text), model())
 
 
@@ -721,7 +725,7 @@ def test_what_is_refused_is_printed_and_nothing_written(taper):
     Path("p.oi").write_text(GROWING.format(nodes="cache.read A[] >> all;\n cache.write x >> A[2];"))
     code, _, err = taper("compile", "p.oi", "m.oinf", "-o", "m.taper")
     assert code == 1
-    assert "p.oi:6:5: A: the size along i depends on the steps before (from 0 to 3)" in err
+    assert "p.oi:6:5: A: expected a fixed size along i, got one that depends on earlier" in err
     assert not Path("m.taper").exists()
 
 

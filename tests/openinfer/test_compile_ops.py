@@ -138,11 +138,11 @@ def refusal_of_carried(op, dtypes, out, settings):
     if op == "popcount":
         return "no op of a plan computes it"
     if out == "f8":
-        return "no op of a plan gives f8"
+        return "no op of a plan has results of f8"
     if out == "u64" and op != "cast" and op not in NEVER_LARGER:
-        return "no op of a plan gives u64"
+        return "no op of a plan has results of u64"
     if out == "u64" and dtypes[0] in reference.FLOATS:
-        return "makes u64 of floats"
+        return "converts floats to u64"
     return None
 
 
@@ -191,7 +191,9 @@ def test_constants_of_types_that_plans_lack(op):
 
 def test_bits_that_a_cast_drops_are_refused():
     arrays = [np.zeros(3, np.float32)]
-    with pytest.raises(ProgramError, match="op cast: what floats beyond the integers become"):
+    with pytest.raises(
+        ProgramError, match="op cast: without saturate, no op of a plan converts floats beyond"
+    ):
         run("cast", ("f32",), arrays, [{"to": "i32", "saturate": False}])
 
 

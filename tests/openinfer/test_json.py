@@ -182,7 +182,7 @@ def test_settings_of_the_first_era():
     assert again.blocks["entry"].nodes[0].kind.op == "is_finite"
     graph.add_node("entry", Op("add", ["x", "x"], {"acc": Name("i64")}, "y"))
     with pytest.raises(
-        OpenInferError, match=r"^op 'add': OpenInfer's earlier eras have no setting"
+        OpenInferError, match=r"^op 'add': OpenInfer's earlier era has no such setting"
     ):
         graph_to_json(graph, "first")
     with pytest.raises(
@@ -290,7 +290,7 @@ for _ in range(32):
             _kind({"Loop": DEEP["Loop"] | {"start": "9" * 30, "body": []}}),
             f"{AT}.Loop.start: expected a whole number of 64 bits, got '9999",
         ),
-        (_kind(DEEP), "expected at most 32 loops in one another, got more"),
+        (_kind(DEEP), "expected at most 32 nested loops, got more"),
     ],
 )
 def test_fields_that_are_wrong_are_named(document, message):
@@ -329,6 +329,6 @@ def test_ops_that_the_first_era_cannot_spell():
     graph.add_node("entry", Op("isFinite", ["x"], {}, "y"))
     assert graph_from_json(graph_to_json(graph)) == graph
     with pytest.raises(
-        OpenInferError, match=r"^OpenInfer's era before the later one cannot spell op 'isFinite'$"
+        OpenInferError, match=r"^op 'isFinite': OpenInfer's earlier era has no name for it"
     ):
         graph_to_json(graph, "first")

@@ -85,8 +85,8 @@ def refusals(text, model, **options):
 
 
 NO_VALUE = (
-    "expected a value of the constant, which is a tensor or a number of metadata by its name in "
-    "the file, or @init; got "
+    "expected a value for the constant: a tensor or a number in the file's metadata with its "
+    "name, or @init; got "
 )
 
 
@@ -246,10 +246,7 @@ def test_what_begins_as_zeros_and_is_read_first(nodes, early):
     refused = refusals(text, model, strict=True)
     assert len(refused) == len(early)
     for name, line in zip(early, refused, strict=True):
-        assert (
-            f"'{name}': expected a tensor of this name in the file, or @init, for a step reads"
-            in line
-        )
+        assert f"'{name}': expected a tensor of this name in the file, or @init, because" in line
 
 
 def test_entries_of_prefix_tables():

@@ -48,7 +48,7 @@ CASES = {
         "dynamic { x: f32[4]; } volatile { z: f32[5]; h: f16[4]; y: f32[4]; }",
         "op add(x, x) >> z; op mul(z, x) >> z; op add(x, x) >> h; op mul(h, x) >> y;",
         [
-            "1: 'z': expected shape [5], as it is declared, got [4] of 'add'",
+            "1: 'z': expected the declared shape [5], got [4] of 'add'",
             "1: no kernel computes 'add' of (f32, f32) -> f16 on Cpu",
         ],
     ),
@@ -67,7 +67,7 @@ CASES = {
         "dynamic { x: f32[4]; } volatile { z: f32[4]; }",
         "loop l (i in 0..3) { op add(x, h) >> y; op mul(y, x) >> h; } op add(y, h) >> z;",
         [
-            ("1: 'h': expected an assign that declares it, for it is read here before "
+            ("1: 'h': expected an assign that declares it, because it is read before "
             "'op mul(y,x) >> h' at 2:"),
         ],
     ),
@@ -76,15 +76,15 @@ CASES = {
         """assign c: f32[2]; assign t: f32[2]; assign t: i32[2];
         op add(x, c) >> z; op add(c, c) >> t; op add(t, z) >> z;""",
         [
-            "1: 'c': expected a new name, got that of a dynamic variable",
-            "1: 't': expected one assign of a name, got a second one",
+            "1: 'c': expected a new name, got the name of a dynamic variable",
+            "1: 't': expected one assign for each name, got a second one",
         ],
     ),
     "a temporary that other blocks write": (
         "dynamic { x: f32[2]; c: i32; } volatile { z: f32[2]; }",
         ("branch c three four; op add(t, x) >> z; } block three { op add(x, x) >> t; }"
         " block four { op neg(x) >> t;"),
-        ["1: 't': expected an assign that declares it, for another block writes it, by 'op "],
+        ["1: 't': expected an assign that declares it, because another block writes it, in 'op "],
     ),
     "a number of metadata of another type": (
         "dynamic { x: f32[2]; } volatile { z: f32[2]; } constant { count: i32; }",
@@ -94,7 +94,7 @@ CASES = {
     "a destination that nothing declares": (
         "dynamic { x: f32[2]; } volatile { z: f32[2]; } persistent { K(i): f32[2] @table; }",
         "cache.read K[0] >> row; op add(row, x) >> z; op mul(row, z) >> z;",
-        ["1: expected a variable to write, which an assign would declare, got 'row'"],
+        ["1: expected a variable to write, or an assign that declares one, got 'row'"],
     ),
     "what a cache gives varies": (
         ("dynamic { x: f32[2]; } volatile { z: f32[2]; ks: f32[4, 2]; }"
@@ -104,9 +104,9 @@ CASES = {
         op relu(ks) >> a; op relu(a) >> b; op add(b, b) >> c; op add(c, x) >> d;
         op add(d, d) >> e; op add(e, e) >> f; op add(f, f) >> g; op sum_axis(g, axes=[0]) >> z;""",
         [
-            ("3: 'a': expected an assign that declares it, as its shape is known only when the "
-            "program runs: what 'cache.read K[0..n] >> ks' at 3:9 gives can have another one in "
-            "each step; so do 'b', 'c', 'd', 'e', 'f' and 1 more"),
+            ("3: 'a': expected an assign that declares it, because its shape is known only when "
+            "the program runs: each step may give 'cache.read K[0..n] >> ks' at 3:9 another "
+            "shape; so do 'b', 'c', 'd', 'e', 'f' and 1 more"),
         ],
     ),
     "settings that only a run knows": (
@@ -116,10 +116,11 @@ CASES = {
         op taper.RESHAPE(x, shape=[k, 4]) >> z; }
         op taper.SLICE(x, axis=0, start=s, stop=4) >> z;""",
         [
-            ("2: taper.SLICE: setting 'start': expected what is known before the program runs, "
-            "got 'k', the variable of a loop; taper.INDEX_SELECT takes positions as an input"),
-            ("3: taper.RESHAPE: setting 'shape': expected what is known before the program runs, "
-            "got 'k', the variable of a loop; taper.INDEX_SELECT takes"),
+            ("2: taper.SLICE: setting 'start': expected a value that is known before the program "
+            "runs, got 'k', the variable of a loop; taper.INDEX_SELECT takes positions as an "
+            "input"),
+            ("3: taper.RESHAPE: setting 'shape': expected a value that is known before the program "
+            "runs, got 'k', the variable of a loop; taper.INDEX_SELECT takes"),
             ("4: taper.SLICE: setting 'start': expected a value, or the name of a constant without "
             "dims, got 's', a persistent i64; taper.INDEX_SELECT takes"),
         ],
@@ -136,8 +137,8 @@ CASES = {
         "dynamic { x: f32[4]; } volatile { y: f32[4]; } constant { k: f32; v: f32[4, 3]; }",
         "op relu(x, alpha=k) >> a; op add(a, x) >> y; op matmul(x, v) >> b; op add(b, b) >> b;",
         [
-            "0: 'k': expected a value of the constant",
-            "0: 'v': expected a value of the constant",
+            "0: 'k': expected a value for the constant",
+            "0: 'v': expected a value for the constant",
         ],
     ),
 }  # fmt: skip

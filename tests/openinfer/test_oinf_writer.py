@@ -287,7 +287,7 @@ def test_numbers_of_another_type(data, dtype, expected):
         ({"a": SizeVar(2**64)}, "sizevars['a']: expected an integer of 0 to 2**64 - 1, got an"),
         ({"a": SizeVar(1.0)}, "sizevars['a']: expected an integer"),
         ({"a": ScalarValue(1, "i3")}, "metadata['a'].dtype: expected one of i8, "),
-        ({"a": ScalarValue(1, "bitset")}, "metadata['a'].dtype: expected a number's type"),
+        ({"a": ScalarValue(1, "bitset")}, "metadata['a'].dtype: expected a type of numbers"),
         ({"a": ScalarValue(128, "i8")}, "metadata['a']: expected -128 to 127 of i8, got 128"),
         ({"a": ScalarValue(1.5, "i8")}, "metadata['a']: expected -128 to 127 of i8, got 1.5"),
         ({"a": ScalarValue("1", "i8")}, "metadata['a']: expected a bool, an int or a float"),
@@ -322,7 +322,10 @@ def _quantised(quant):
     ("quant", "reason"),
     [
         (Quantization(np.ones(1)), "scales: expected float32 of one dim, got 'float64(1,)'"),
-        (Quantization(np.ones(2, "f4")), "scale_count: expected 1 of one per tensor, got 2"),
+        (
+            Quantization(np.ones(2, "f4")),
+            "scale_count: expected 1 for a quantization per tensor, got 2",
+        ),
         (Quantization(np.ones(2, "f4"), axis=1), "scale_count: expected 3, the tensor's dim 1"),
         (Quantization(np.ones(2, "f4"), axis=2), "axis: expected 0 to 1, got 2"),
         (Quantization(np.ones(1, "f4"), np.zeros(1, "i4")), "zp_mode: expected 0 in this scheme"),

@@ -72,7 +72,12 @@ def test_dtypes_are_spelled_as_programs_spell_them():
     [
         ("taper.SOFTMAXX", ["f32"], {}, "no op 'taper.SOFTMAXX'; do you mean 'taper.SOFTMAX'?"),
         ("taper.softmax", ["f32"], {}, "do you mean 'taper.SOFTMAX'?"),
-        ("taper.IF", ["bool"], {}, "taper.IF: expected an op without blocks; .* got one with"),
+        (
+            "taper.IF",
+            ["bool"],
+            {},
+            "taper.IF: expected an op without blocks, because .* got one with",
+        ),
         ("taper.SOFTMAX", ["f32"], {}, r"SOFTMAX.axis: expected int, got none"),
         ("taper.SOFTMAX", ["f32"], {"axis": 1.5}, "SOFTMAX.axis: expected int, got 1.5"),
         (

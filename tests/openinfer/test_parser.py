@@ -245,7 +245,7 @@ ERRORS = [
     ("block entry { op add(|1) >> y; }", "expected the name of a variable, got '1'"),
     (
         "block entry { op add(x, a=1, |y) >> y; }",
-        "expected a setting (name=value), as inputs stand before settings, got 'y'",
+        "expected a setting (name=value), because inputs come before settings, got 'y'",
     ),
     ("block entry { op add(x, a=|) >> y; }", f"{VALUE}, got ')'"),
     ("block entry { op add(x, a=[|1.5]) >> y; }", f"{SIZE}, got '1.5'"),
@@ -325,7 +325,7 @@ def test_duplicates_are_all_listed():
 
 def test_limits():
     nested = "loop l (i in 0..1) {" * 40 + "}" * 40
-    with pytest.raises(ProgramError, match=r"^<program>:1:655: expected at most 32 loops in one "):
+    with pytest.raises(ProgramError, match=r"^<program>:1:655: expected at most 32 nested loops"):
         parse(f"block entry {{ {nested} }}")
     parse(f"block entry {{ {'loop l (i in 0..1) {' * 32}{'}' * 32} }}")
     with pytest.raises(ProgramError, match=r"a text of at most 1048576 characters, got 10"):

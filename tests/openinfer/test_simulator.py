@@ -120,7 +120,7 @@ def test_what_is_given_and_fetched_is_a_copy():
 
 def test_what_cannot_be_fetched_says_why():
     made = step(kinds(), x=f32(1, 2), n=3.0)
-    with pytest.raises(OpenInferError, match="t: expected a step under way, got a temporary"):
+    with pytest.raises(OpenInferError, match="t: expected a running step for a temporary"):
         made.fetch("t")
     with pytest.raises(OpenInferError, match="expected a variable of the program, got 'nothing'"):
         made.fetch("nothing")

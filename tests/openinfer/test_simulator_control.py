@@ -90,7 +90,7 @@ def test_branches_deeper_than_pythons_stack_are_an_error_and_leave_a_usable_exec
     block b{depth} {{ cache.increment n; }}
     """
     made = executor(text)
-    with pytest.raises(StepError, match=f"at most {MAX_DEPTH} branches inside each other"):
+    with pytest.raises(StepError, match=f"at most {MAX_DEPTH} nested branches"):
         step(made, c=True)
     before = made.fetch("n")
     assert step(made, c=False).fetch("n") == before + 1

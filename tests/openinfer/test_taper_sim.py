@@ -97,11 +97,11 @@ def test_what_began_as_zeros_is_listed(capsys, model, tmp_path):
     volatile { v: f32; a: f32[B]; y: f32[B]; } block entry { op add(a, v) >> y; }
     """)
     _, out, _ = sim(capsys, program, model)
-    assert "began as zeros, for the model has no such tensors: v\n" in out
+    assert "began as zeros, because the model has no such tensors: v\n" in out
     assert json.loads(sim(capsys, program, model, "--json")[1])["zeros"] == ["v"]
     code, _, err = sim(capsys, program, model, "--strict")
     assert code == 1
-    assert "p.oi:2:16: 'v': expected a tensor of this name in the file, or @init, for" in err
+    assert "p.oi:2:16: 'v': expected a tensor of this name in the file, or @init, because" in err
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,8 @@ def _zeros(context: Context, flow: Flow) -> list[str]:
             node = early[name]
             place = "" if node.place is None else f" at {node.place}"
             context.report(
-                "expected a tensor of this name in the file, or @init, for a step reads it before "
-                f"it writes it ('{describe(node.kind)}'{place}); it is linked strictly",
+                "expected a tensor of this name in the file, or @init, because linking is strict "
+                f"and a step reads it before it writes it ('{describe(node.kind)}'{place})",
                 linked.declaration.place,
                 name,
             )

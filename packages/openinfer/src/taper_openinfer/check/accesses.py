@@ -30,7 +30,7 @@ def check_operand(context: Context, step: Visit, access: Access) -> LinkedVariab
         return linked if _check_entry(context, step, linked, access) else None
     if access.bracketed:
         context.report(
-            f"expected no brackets, which prefix tables and caches have, got "
+            "expected no brackets, which only prefix tables and caches can have, got "
             f"{describe_variable(linked)}",
             place,
             name,
@@ -48,9 +48,9 @@ def _check_order(context: Context, step: Visit, name: str) -> None:
     where = "" if node.place is None else f" at {node.place}"
     writer = f"'{describe(node.kind)}'{where}"
     context.report(
-        f"expected an assign that declares it, for it is read here before {writer} writes it"
+        f"expected an assign that declares it, because it is read before {writer} writes it"
         if block == step.block
-        else f"expected an assign that declares it, for another block writes it, by {writer}",
+        else f"expected an assign that declares it, because another block writes it, in {writer}",
         step.node.place,
         name,
     )
@@ -64,7 +64,7 @@ def _check_entry(context: Context, step: Visit, linked: LinkedVariable, access: 
     )
     if not is_entry:
         context.report(
-            f"expected an entry by its indices ({', '.join(declared)}), got {access}",
+            f"expected an entry with the indices ({', '.join(declared)}), got {access}",
             step.node.place,
             access.base,
         )
@@ -79,7 +79,7 @@ def _check_entry(context: Context, step: Visit, linked: LinkedVariable, access: 
 def check_target(context: Context, step: Visit, access: Access) -> LinkedVariable | None:
     """Check what an op, a cache.read or a transfer writes; return its variable if writable."""
     name, place = access.base, step.node.place
-    linked = context.find(name, place, "a variable to write, which an assign would declare")
+    linked = context.find(name, place, "a variable to write, or an assign that declares one")
     if linked is None:
         return None
     kind = linked.declaration.kind
@@ -90,7 +90,9 @@ def check_target(context: Context, step: Visit, access: Access) -> LinkedVariabl
     elif kind == PERSISTENT:
         context.report("expected cache.write for persistent memory", place, name)
     elif access.bracketed:
-        context.report(f"expected the name of a variable alone, got {access}", place, name)
+        context.report(
+            f"expected the name of a variable without indices, got {access}", place, name
+        )
     else:
         return linked
     return None
@@ -111,7 +113,7 @@ def check_cache(context: Context, step: Visit, access: Access) -> LinkedVariable
         return None
     if access.indices and not declaration.table_indices:
         context.report(
-            f"expected no indices, which @table and @auto_dim take, got {access}",
+            f"expected no indices without @table or @auto_dim, got {access}",
             step.node.place,
             access.base,
         )

@@ -45,13 +45,13 @@ def check_temporaries(context: Context, steps: list[Visit]) -> None:
             continue
         name, place = kind.name, step.node.place
         if step.block != ENTRY:
-            context.report("expected assign in block 'entry' alone", place, name)
+            context.report("expected assign only in block 'entry'", place, name)
         if name in context.graph.vars:
             memory = context.graph.vars[name].kind
-            context.report(f"expected a new name, got that of a {memory} variable", place, name)
+            context.report(f"expected a new name, got the name of a {memory} variable", place, name)
             context.broken.add(name)  # which of both a node means is not known
         elif name in context.variables:
-            context.report("expected one assign of a name, got a second one", place, name)
+            context.report("expected one assign for each name, got a second one", place, name)
             context.broken.add(name)
         else:
             context.add(Variable(name, TEMPORARY, kind.dtype, kind.dims, place=place))
@@ -100,8 +100,8 @@ def _check_constant(context: Context, linked: LinkedVariable, metadata: Value | 
         else:
             got = f"none{hint(tensor, [*context.model.tensors, *context.model.metadata])}"
         context.report(
-            "expected a value of the constant, which is a tensor or a number of metadata by its "
-            f"name in the file, or @init; got {got}",
+            "expected a value for the constant: a tensor or a number in the file's metadata with "
+            f"its name, or @init; got {got}",
             place,
             name,
         )
@@ -117,7 +117,7 @@ def _check_tensor(context: Context, linked: LinkedVariable, metadata: Value | No
             context.report("expected @ref on volatile or constant memory", place, name)
         if name in context.model.tensors:
             context.report(
-                "expected a persistent variable of another name than the file's tensors",
+                "expected a persistent variable whose name no tensor of the file has",
                 place,
                 name,
             )
@@ -180,7 +180,7 @@ def _check_cache(context: Context, variable: Variable) -> None:
             for attribute in (attribute for attribute, is_given in given.items() if is_given):
                 report(f"expected {attribute} on persistent memory, got {variable.kind}")
         if indices and not variable.is_cache:
-            report(f"expected @table or @auto_dim with indices, got ({', '.join(indices)}) alone")
+            report(f"expected @table or @auto_dim for indices, got ({', '.join(indices)}) without")
     if auto_dim:
         unknown = [index for index in auto_dim if index not in indices]
         if unknown:

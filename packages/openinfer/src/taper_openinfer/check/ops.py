@@ -135,7 +135,7 @@ def _check_op(
         _declare(context, step, kind, result, read)
     elif result is not None and result[1] != output.shape:
         context.report(
-            f"expected shape {list(output.shape)}, as it is declared, got {list(result[1])} "
+            f"expected the declared shape {list(output.shape)}, got {list(result[1])} "
             f"of {shown(kind.op)}",
             place,
             name,
@@ -153,8 +153,8 @@ def _report_undeclared(context: Context, steps: Sequence[Visit]) -> None:
     rest = f"; so do {', '.join(map(shown, others[:_MAX_NAMED]))}" if others else ""
     rest += f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
     context.report(
-        "expected an assign that declares it, as its shape is known only when the program runs: "
-        f"what '{describe(read.kind)}'{where} gives can have another one in each step{rest}",
+        "expected an assign that declares it, because its shape is known only when the program "
+        f"runs: each step may give '{describe(read.kind)}'{where} another shape{rest}",
         steps[0].node.place,
         first,
     )

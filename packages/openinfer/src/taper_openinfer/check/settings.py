@@ -94,7 +94,7 @@ _BY_INPUT = "taper.INDEX_SELECT takes positions as an input"
 
 def _of_loop(setting: str, name: str) -> OpenInferError:
     return OpenInferError(
-        f"setting {shown(setting)}: expected what is known before the program runs, got "
+        f"setting {shown(setting)}: expected a value that is known before the program runs, got "
         f"{shown(name)}, the variable of a loop; {_BY_INPUT}"
     )
 

@@ -121,9 +121,7 @@ def _nodes(
         yield Visit(node, block, loops, depth)
         if isinstance(node.kind, Loop):
             if depth == MAX_DEPTH:
-                context.report(
-                    f"expected at most {MAX_DEPTH} loops in one another, got more", node.place
-                )
+                context.report(f"expected at most {MAX_DEPTH} nested loops, got more", node.place)
                 continue
             inside = {**loops, node.kind.index: loop_range(context, node.kind)}
             yield from _nodes(context, node.kind.body, block, inside, depth + 1)

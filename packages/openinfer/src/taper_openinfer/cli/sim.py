@@ -154,7 +154,9 @@ def _result(
     variables = simulator.program.variables
     data: dict[str, Any] = {}
     zeros = list(simulator.program.zeros)
-    lines = [f"began as zeros, for the model has no such tensors: {', '.join(zeros)}"] * bool(zeros)
+    lines = [f"began as zeros, because the model has no such tensors: {', '.join(zeros)}"] * bool(
+        zeros
+    )
     for name, array in executor.loaded().items():
         variable = variables[name]
         kind = variable.declaration.kind

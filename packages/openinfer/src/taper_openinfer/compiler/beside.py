@@ -46,8 +46,8 @@ class Beside:
             written |= dict.fromkeys(found.written)
             if name != g.ENTRY and (shared := [each for each in found.names if each in kept]):
                 raise CannotLower(
-                    f"block {name} runs beside others and has {shared[0]}, which is persistent: "
-                    "they could come to it in any order"
+                    f"block {name} runs at the same time as others: expected it to use no "
+                    f"persistent variable, got {shared[0]}"
                 )
         # a write is found by comparing the values at the await with those loaded here
         lowering.loaded(scope, [name for name in written if name in graph.vars])

@@ -69,12 +69,15 @@ def lower_loop(lowering: ProgramLowering, scope: Scope, loop: Loop) -> bool:
         if count <= _SHORT or (reason := _reason_to_unroll(lowering, loop, inside)):
             if count > _LONGEST:
                 raise CannotLower(
-                    f"loop {loop.name}: {reason}, which needs it unrolled, and {count} nodes are "
-                    f"more than {_LONGEST}"
+                    f"loop {loop.name}: {reason}, so it must be unrolled: expected at most "
+                    f"{_LONGEST} nodes, got {count}"
                 )
             return _unroll(lowering, scope, loop, range(start, end))
     elif reason := _reason_to_unroll(lowering, loop, inside):
-        raise CannotLower(f"loop {loop.name}: {reason}, but a run decides its bounds")
+        raise CannotLower(
+            f"loop {loop.name}: {reason}, so it must be unrolled: expected fixed bounds, got "
+            "bounds that depend on the run"
+        )
     _lower_while(lowering, scope, loop, start, end)
     return False
 
@@ -112,7 +115,7 @@ def _reason_to_unroll(lowering: ProgramLowering, loop: Loop, inside: Sequence[No
         return "its body has a return"
     for node in inside:
         if isinstance(node.kind, g.Yield | g.Await):
-            return "its body hands variables to blocks"
+            return "its body passes variables to blocks"
         if isinstance(node.kind, g.Loop) and loop.index in (node.kind.start, node.kind.end):
             return f"its index {loop.index} bounds another loop"
         for access in chain(*accesses(node.kind)):

@@ -52,7 +52,9 @@ def carried(dtype: str, array: np.ndarray) -> np.ndarray:
     if dtype == "f8":
         return to_float32(dtype, array)
     if dtype == "u64" and array.max(initial=0) > np.iinfo("i8").max:
-        raise CannotLower(f"plans have no integers of u64 beyond 2**63 - 1, got {array.max()}")
+        raise CannotLower(
+            f"expected u64 integers of at most 2**63 - 1 in a plan, got {array.max()}"
+        )
     return array.astype(TAPER_DTYPES[carrier(dtype)].storage)
 
 

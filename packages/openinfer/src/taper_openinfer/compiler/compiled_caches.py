@@ -116,8 +116,8 @@ class CompiledCache:
             return axis.limit if axis.is_table else axis.base + axis.limit
         if reached is None:
             raise CannotLower(
-                f"{self.name}: a run decides how far index {axis.name} goes, and a state has one "
-                f"size; @fixed({axis.name}=N) would give it a limit"
+                f"{self.name}: expected a limit of index {axis.name}, because a state has a fixed "
+                f"size, got an index that depends on the run; @fixed({axis.name}=N) sets a limit"
             )
         return reached if axis.is_table else axis.base + reached
 
@@ -180,7 +180,9 @@ class CompiledCache:
     def write(self, scope: Scope, access: Sequence[Index], value: str) -> None:
         """Write an entry; a variable that is no table is written whole."""
         if len(access) != len(self.indices) or any(isinstance(i, tuple) for i in access):
-            raise CannotLower(f"{self.name}: a write takes a position for each of its indices")
+            raise CannotLower(
+                f"{self.name}: expected a position for each of its indices in a write"
+            )
         extent, cut = self._resolve(scope.extents[self.name], access)
         shape = tuple(len(part) for part in cut.of[self.rank :] if isinstance(part, range))
         if scope.type(value).shape != shape:
@@ -216,7 +218,7 @@ class CompiledCache:
         prefix = [i for i in access if not isinstance(i, tuple)]
         places = self._places[: len(access)]
         if len(prefix) < len(access) or len(access) > self.rank or max(places) >= self.rank:
-            raise CannotLower(f"{self.name}: a reset takes positions in the table alone")
+            raise CannotLower(f"{self.name}: expected only positions in the table in a reset")
         for axis, index in enumerate(prefix):
             self._check_position(axis, index)
         row = filled(self.first, self.dtype, self.shape[len(prefix) :])
@@ -302,8 +304,8 @@ class CompiledCache:
                 cut[place] = index
             elif isinstance(index, str):
                 raise CannotLower(
-                    f"{self.name}: a run decides how far index {axis.name} grows, so that the "
-                    "shape would vary"
+                    f"{self.name}: expected a position of index {axis.name} that is known before "
+                    "a run, because the shape depends on it"
                 )
             if isinstance(index, int):
                 size = index + 1 if axis.is_table else axis.base + index
@@ -324,9 +326,9 @@ class CompiledCache:
         if least[axis] == most[axis]:
             return least[axis]
         raise CannotLower(
-            f"{self.name}: the size along {self.axes[axis].name} depends on the steps before "
-            f"(from {least[axis]} to {most[axis]}), and a tensor of a plan has one shape; "
-            f"@fixed({self.axes[axis].name}=N) gives a table its size"
+            f"{self.name}: expected a fixed size along {self.axes[axis].name}, got one that "
+            f"depends on earlier steps, from {least[axis]} to {most[axis]}; "
+            f"@fixed({self.axes[axis].name}=N) gives a table a fixed size"
         )
 
     def _check_position(self, place: int, index: int | str) -> None:
@@ -357,12 +359,13 @@ class CompiledCache:
         index = self.axes[place].name
         if isinstance(start, str) or isinstance(end, str):
             raise CannotLower(
-                f"{self.name}: a run decides the ends of the slice along {index}, and a tensor of "
-                "a plan has one shape; read all of a table of @fixed size, and mask"
+                f"{self.name}: expected fixed ends of the slice along {index}, got ends that "
+                "depend on the run; read a whole table of @fixed size, and mask it"
             )
         if not self.axes[place].is_table and end is not None and end > least[place]:
             raise CannotLower(
-                f"{self.name}: index {index}: a slice up to {end} may be beyond the size"
+                f"{self.name}: index {index}: expected a slice within the size, but {end} may "
+                "exceed it"
             )
         begin = start or 0
         stop = end if end is not None and end >= 0 else self._size(place, least, most) + (end or 0)

@@ -108,7 +108,7 @@ class ProgramLowering:
         try:
             self.block(scope, g.ENTRY)
         except TooLong:
-            message = f"with its loops and branches it comes to more than {MAX_NODES} nodes"
+            message = f"expected at most {MAX_NODES} nodes with its loops and branches, got more"
             raise ProgramError([Problem(message)], self.program.graph.name) from None
         with self._at(None):  # a step that ends before its await still waits for the blocks
             self._beside.join(self, scope)
@@ -156,9 +156,13 @@ class ProgramLowering:
     def block(self, scope: Scope, name: str) -> None:
         """Lower a block up to its end or its `return`."""
         if name in self._running:
-            raise CannotLower(f"block {name} runs itself, how often a run decides")
+            raise CannotLower(
+                f"block {name} runs itself, a number of times that depends on the run"
+            )
         if len(self._running) >= MAX_DEPTH:
-            raise CannotLower(f"block {name} is more than {MAX_DEPTH} branches from entry")
+            raise CannotLower(
+                f"block {name}: expected at most {MAX_DEPTH} branches from entry, got more"
+            )
         self._running.append(name)
         self.nodes(scope, self.program.graph.blocks[name].nodes)
         self._running.pop()
@@ -331,8 +335,8 @@ class ProgramLowering:
         found = taper_name(dtype)
         if found is None:
             raise CannotLower(
-                f"plans have no inputs, states or outputs of {dtype}, only constants and what is "
-                "computed of them"
+                f"plans have no inputs, states or outputs of {dtype}, only constants and values "
+                "that depend only on them"
             )
         return found
 
@@ -404,7 +408,7 @@ class ProgramLowering:
         size = self.size(name)
         value = scope.indices.get(name) if size is None else size
         if not isinstance(value, int):
-            raise CannotLower(f"{access}: {name} is known only at a run, and names a tensor")
+            raise CannotLower(f"{access}: expected an index that is known before a run, got {name}")
         return value
 
     # -- where ways meet -------------------------------------------------------------------------
@@ -424,7 +428,7 @@ class ProgramLowering:
                 scope.values[name] = POISON
                 shapes = " or ".join(sorted(str(list(type_.shape)) for type_ in types))
                 with self._at(self._place, name):
-                    raise CannotLower(f"{name}: a run decides whether its shape is {shapes}")
+                    raise CannotLower(f"{name}: expected one shape from all branches, got {shapes}")
             if name in scope.extents:
                 extent = inners[0].extents[name]
                 for inner in inners[1:]:

@@ -74,16 +74,20 @@ def lower_op(
     else:
         formula = formula_of_plan(op, dtypes, shapes[0], full, out[0])
         if formula is None:
-            why = f"no op of a plan computes it of {', '.join(dtypes)}"
+            why = f"no op of a plan computes it for {', '.join(dtypes)}"
             raise CannotLower(f"op {op}: {_WHY.get(op, why)}")
         tensor = _emitted(scope, inputs, formula)
     if scope.type(tensor)[:2] != (result, out[1]):
-        raise InternalError(f"op {op}: {result} {out[1]}, its formula gives {scope.type(tensor)}")
+        raise InternalError(
+            f"op {op}: expected {result} {out[1]}, got {scope.type(tensor)} from its formula"
+        )
     return tensor
 
 
 #: Why calls of an op with certain settings cannot be lowered.
-_WHY = {"cast": "what floats beyond the integers become without saturate"}
+_WHY = {
+    "cast": "without saturate, no op of a plan converts floats beyond the range of the integers"
+}
 
 #: Ops whose results in u64 are no larger than their inputs.
 _NEVER_LARGER = (
@@ -104,7 +108,7 @@ def _carried(
     if op == "cast" and ELEMENTS[result].kind != "float":
         return _carried_cast(scope, inputs[0], dtypes[0], full, result)
     if result == "f8" or (result == "u64" and op not in _NEVER_LARGER):
-        raise CannotLower(f"op {op}: no op of a plan gives {result}")
+        raise CannotLower(f"op {op}: no op of a plan has results of {result}")
     full.pop("acc", None)  # what is computed in has room for it
     given = {name: value for name, value in full.items() if value is not None}
     inner = computed(dtypes[0] if is_carried(dtypes[0]) else result, result)
@@ -126,7 +130,7 @@ def _carried_cast(
     if not is_carried(result):
         return lower_op(scope, "cast", [x], [dtype], settings, result)
     if result == "u64":
-        raise CannotLower("op cast: no op of a plan makes u64 of floats")
+        raise CannotLower("op cast: no op of a plan converts floats to u64")
     wide = lower_op(scope, "cast", [x], [dtype], {**settings, "to": "i64"}, "i64")
     row = ELEMENTS[result]
     capped = scope.binary("MINIMUM", scope.binary("MAXIMUM", wide, row.low), row.high)

@@ -74,4 +74,4 @@ def _check(program: LinkedProgram, name: object) -> None:
     if declared.kind == "persistent":
         raise ExportError(f"outputs: {name!r} is a state; session.get_state({name!r}) reads it")
     if declared.is_prefix_table:
-        raise ExportError(f"outputs: {name!r} is a family of tensors, expected one")
+        raise ExportError(f"outputs: {name!r}: expected one tensor, got a prefix table")

@@ -98,8 +98,8 @@ def _of_zeros(program: LinkedProgram) -> list[str]:
     names = ", ".join(program.zeros)
     return [
         (
-            f"a step reads {names} before it writes them, and they begin as zeros: the file has no "
-            "tensor of these names, and the program no @init"
+            f"a step reads {names} before it writes them, and they begin as zeros, because the "
+            "file has no tensors of these names and the program has no @init"
         )
     ]
 

@@ -88,7 +88,9 @@ def _init(variable: g.Variable) -> dict[str, Any] | None:
     if is_float and float(value) == value:  # an integer of more digits stays an integer
         value = float(value)
     if type(value) is float and not math.isfinite(value):
-        raise OpenInferError(f"{shown(variable.name)}: expected an init that JSON has, got {value}")
+        raise OpenInferError(
+            f"{shown(variable.name)}: expected an init that JSON can represent, got {value}"
+        )
     return {_json_dtype(variable.dtype): value}
 
 
@@ -175,7 +177,9 @@ def _first_op(op: str) -> str:
     """Return the first era's name of an op: ``"IsFinite"`` for ``"is_finite"``."""
     name = op if "." in op else "".join(word.capitalize() for word in op.split("_"))
     if from_first_era(name) != op:
-        raise OpenInferError(f"OpenInfer's era before the later one cannot spell op {shown(op)}")
+        raise OpenInferError(
+            f"op {shown(op)}: OpenInfer's earlier era has no name for it; write era 'later'"
+        )
     return name
 
 
@@ -189,8 +193,8 @@ def _first_attrs(kind: g.Op) -> Any:
     for name, value in kind.settings.items():
         if name not in spelled or isinstance(value, (bool, tuple)):
             raise OpenInferError(
-                f"op {shown(kind.op)}: OpenInfer's earlier eras have no setting {shown(name)} of "
-                f"this kind; write era 'later'"
+                f"op {shown(kind.op)}: OpenInfer's earlier era has no such setting {shown(name)}; "
+                "write era 'later'"
             )
         if isinstance(value, str):
             attrs[spelled[name]] = {"Var": value}

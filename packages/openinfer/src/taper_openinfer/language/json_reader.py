@@ -264,7 +264,7 @@ def _read_kind(where: str, value: Any, depth: int) -> g.NodeKind:
 
 def _read_loop(where: str, value: Any, depth: int) -> g.Loop:
     if depth >= g.MAX_DEPTH:
-        raise _FieldError(where, f"expected at most {g.MAX_DEPTH} loops in one another, got more")
+        raise _FieldError(where, f"expected at most {g.MAX_DEPTH} nested loops, got more")
     fields = _object(where, value, ("name", "index", "start", "end", "body"))
     body = fields.get("body", _list_of(lambda at, node: _read_node(at, node, depth + 1)), [])
     start, end = fields.get("start", _read_bound), fields.get("end", _read_bound)

@@ -292,7 +292,7 @@ class _ProgramParser:
 
     def _loop(self, place: TextPosition, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            message = f"expected at most {MAX_DEPTH} loops in one another, got {depth}"
+            message = f"expected at most {MAX_DEPTH} nested loops, got {depth}"
             raise ProgramError([*self._problems, Problem(message, place)], self._name)
         name = self._word("the name of the loop")
         self._expect("(")
@@ -355,7 +355,7 @@ class _ProgramParser:
                 self._problems.append(Problem(message, token.place))
             settings[token.text] = value
         elif settings:
-            self._refuse("a setting (name=value), as inputs stand before settings")
+            self._refuse("a setting (name=value), because inputs come before settings")
         else:
             inputs.append(self.access())
 

@@ -139,7 +139,11 @@ def parse_header(head: bytes, file_bytes: int, limits: Limits) -> Header:
         fail("header.reserved", "expected 0", HEADER.unpack_from(head)[6])
     header = Header(version, *rest)
     if header.file_size != file_bytes:
-        fail("header.file_size", f"expected the file's {file_bytes} (truncated?)", header.file_size)
+        fail(
+            "header.file_size",
+            f"expected the size of the file, {file_bytes} (truncated?)",
+            header.file_size,
+        )
     least, before = HEADER.size, "the header's end"
     for name in ("offset_sizevars", "offset_metadata", "offset_tensors", "offset_data"):
         offset = getattr(header, name)
@@ -273,10 +277,10 @@ def _metadata_entry(cursor: _Cursor, header: Header, field: str) -> MetadataEntr
     span = _span(nbytes, offset, header, field, "")
     if code in (STRING, NDARRAY) or BY_CODE[code].name == "bitset":
         if nbytes < ALIGNMENT or nbytes % ALIGNMENT:
-            fail(f"{field}.nbytes", f"expected a multiple of {ALIGNMENT}, not 0", nbytes)
+            fail(f"{field}.nbytes", f"expected a multiple of {ALIGNMENT} above 0", nbytes)
     elif nbytes != stored_bytes(BY_CODE[code].name, 1):
         expected = stored_bytes(BY_CODE[code].name, 1)
-        fail(f"{field}.nbytes", f"expected {expected} of {BY_CODE[code].name}", nbytes)
+        fail(f"{field}.nbytes", f"expected {expected} bytes of {BY_CODE[code].name}", nbytes)
     return MetadataEntry(code, span)
 
 
@@ -295,7 +299,9 @@ def _tensor_entry(cursor: _Cursor, header: Header, field: str) -> TensorEntry:
     nbytes = checked_bytes(dtype, shape, f"{field}.dims")
     data = _optional(cursor, header, field, "data", bool(flags & HAS_DATA))
     if data and data.nbytes != nbytes:
-        fail(f"{field}.data_nbytes", f"expected {nbytes} of {dtype}{list(shape)}", data.nbytes)
+        fail(
+            f"{field}.data_nbytes", f"expected {nbytes} bytes of {dtype}{list(shape)}", data.nbytes
+        )
     quantization = None
     if header.version > 1:
         quantization = _optional(cursor, header, field, "quant", bool(flags & HAS_QUANT))
@@ -328,7 +334,7 @@ def _optional(
     if is_there:
         return _span(nbytes, offset, header, field, f"{part}_")
     if nbytes or offset:
-        what = f"expected {part}_nbytes and {part}_offset 0 without its flag"
+        what = f"expected 0 for {part}_nbytes and {part}_offset without the flag of {part}"
         fail(f"{field}.{part}_{'nbytes' if nbytes else 'offset'}", what, nbytes or offset)
     return None
 

@@ -122,7 +122,7 @@ def _parse_array(data: np.ndarray, field: str) -> ArrayValue:
 
 def _check_taken(taken: int, data: np.ndarray, field: str) -> None:
     if taken != data.size:
-        fail(f"{field}.nbytes", f"expected {taken} by what the value says", data.size)
+        fail(f"{field}.nbytes", f"expected {taken} bytes for this value", data.size)
 
 
 def type_code(value: Value, field: str) -> int:
@@ -169,7 +169,7 @@ def _dump_scalar(value: ScalarValue, field: str) -> bytes:
     """Encode a number of metadata; raise OinfError if its type cannot hold it."""
     dtype, number = DTYPES[value.dtype], value.value
     if dtype.kind == "bitset":
-        fail(f"{field}.dtype", "expected a number's type; bits are a Bitset", value.dtype)
+        fail(f"{field}.dtype", "expected a type of numbers (bits are a Bitset)", value.dtype)
     if type(number) not in (bool, int, float):
         fail(field, "expected a bool, an int or a float", number)
     if dtype.kind == "float":
@@ -219,7 +219,7 @@ def parse_quantization(data: np.ndarray, shape: tuple[int, ...], field: str) -> 
     end = QUANTIZATION.size + 4 * scale_count
     taken = padded(end + 4 * zero_count)
     if taken != data.size:
-        fail(f"{field}.nbytes", f"expected {taken} by the counts", data.size)
+        fail(f"{field}.nbytes", f"expected {taken} bytes for the counts", data.size)
     scales = decoded("f32", data[QUANTIZATION.size : end], (scale_count,), field)
     zeros = None
     if zero_mode:
@@ -231,9 +231,9 @@ def parse_quantization(data: np.ndarray, shape: tuple[int, ...], field: str) -> 
 def _check_channels(mode: int, axis: int, count: int, shape: tuple[int, ...], field: str) -> None:
     if mode == _PER_TENSOR:
         if axis:
-            fail(f"{field}_axis", "expected 0 of one per tensor", axis)
+            fail(f"{field}_axis", "expected 0 for a quantization per tensor", axis)
         if count != 1:
-            fail(f"{field}_count", "expected 1 of one per tensor", count)
+            fail(f"{field}_count", "expected 1 for a quantization per tensor", count)
         return
     if axis >= len(shape):
         fail(f"{field}_axis", f"expected less than the tensor's {len(shape)} dims", axis)

@@ -226,9 +226,7 @@ def setting_name(op: str, spelling: str) -> str:
     for name, setting in settings.items():
         if spelling == name or spelling in setting.spellings:
             return name
-    return fail(
-        op, f"settings of {', '.join(settings) or 'no name, for it has none'}", shown(spelling)
-    )
+    return fail(op, f"settings of {', '.join(settings) or 'no name'}", shown(spelling))
 
 
 _TYPES = {
@@ -289,10 +287,14 @@ def _number(op: str, name: str, dtype: str, value: Any) -> Any:
     fits = row.low <= value <= row.high
     if row.kind == "float":
         if not fits and (type(value) is int or math.isfinite(value)):
-            fail(op, f"{name} from {row.low} to {row.high}, as {dtype} holds", shown(value))
+            fail(op, f"{name} from {row.low} to {row.high}, the range of {dtype}", shown(value))
         return float(value)
     if not fits or value != int(value):
-        fail(op, f"{name}, an integer from {row.low} to {row.high}, as {dtype} holds", shown(value))
+        fail(
+            op,
+            f"{name}, an integer from {row.low} to {row.high}, the range of {dtype}",
+            shown(value),
+        )
     return bool(value) if row.kind == "bool" else int(value)
 
 

@@ -57,7 +57,9 @@ def definition(op: str) -> OpDef:
         near = nearest(name.upper(), REGISTRY)
         raise OpError(f"no op {shown(op)}" + (f"; do you mean {PREFIX + near!r}?" if near else ""))
     if found.blocks:
-        fail(op, "an op without blocks; programs branch and loop by nodes", "one with blocks")
+        fail(
+            op, "an op without blocks, because programs branch and loop by nodes", "one with blocks"
+        )
     return found
 
 
@@ -134,7 +136,7 @@ def output_type(
     outputs = definition(op).infer_types(types, attrs)
     result = outputs[_chosen(op, settings, len(outputs))]
     if result.format != PLAIN:
-        fail(op, "an output in format plain, as variables are", result.format)
+        fail(op, "an output in format plain, because variables are plain", result.format)
     dtype = from_taper_name(result.dtype)
     if declared not in (None, dtype):
         given = tuple(name for name, _ in inputs)

@@ -27,7 +27,7 @@ def filled_box(name: str, shape: tuple[int, ...], fill: np.ndarray) -> np.ndarra
         return np.zeros(shape, fill.dtype) if is_zero else np.full(shape, fill)
     except MemoryError:
         raise StepError(
-            f"{name}: {size} bytes for a shape of {shape} are more than there is memory"
+            f"{name}: expected memory for {size} bytes of shape {shape}, got too little"
         ) from None
 
 

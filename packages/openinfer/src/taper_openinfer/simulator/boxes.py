@@ -167,8 +167,8 @@ class Box:
         """Write an entry that may not exist yet, or lie outside the capacity."""
         if len(access) != len(self.indices) or any(type(index) is not int for index in access):
             raise StepError(
-                f"{self.name}: a write takes one position for each of its indices "
-                f"({', '.join(self.indices)}), got {show_access(access)}"
+                f"{self.name}: expected one position for each of the indices "
+                f"({', '.join(self.indices)}) in a write, got {show_access(access)}"
             )
         extents, cut = self._resolve(access)
         shape = extents[self._table_rank :]
@@ -194,10 +194,12 @@ class Box:
         prefix: list[int | slice] = [slice(None)] * self._table_rank
         for index, place in zip(access, self._places, strict=False):
             if type(index) is not int:
-                raise StepError(f"{self.name}: a reset takes positions, got {show_access(access)}")
+                raise StepError(
+                    f"{self.name}: expected positions in a reset, got {show_access(access)}"
+                )
             if place >= self._table_rank:
                 raise StepError(
-                    f"{self.name}: a reset takes no index of @auto_dim, got one for "
+                    f"{self.name}: expected no index of @auto_dim in a reset, got one for "
                     f"{self._axes[place].name}"
                 )
             self._check_position(place, index)
@@ -289,16 +291,18 @@ class Box:
         stop = extent if end is None else end if end >= 0 else extent + end
         shown = show_access([(start, end)])
         if begin < 0:
-            raise StepError(f"{self.name}: index {axis.name}: {shown} has a negative start")
+            raise StepError(
+                f"{self.name}: index {axis.name}: expected a start of at least 0, got {shown}"
+            )
         if stop < begin:
             raise StepError(
-                f"{self.name}: index {axis.name}: {shown} of {extent} ends at {stop}, before its "
-                f"start {begin}"
+                f"{self.name}: index {axis.name}: expected an end of at least {begin}, the start, "
+                f"got {shown} of {extent}, which ends at {stop}"
             )
         if stop > extent and not axis.is_table:
             raise StepError(
-                f"{self.name}: index {axis.name}: {shown} ends beyond the size {extent}; slices "
-                f"of @auto_dim do not grow"
+                f"{self.name}: index {axis.name}: expected an end of at most {extent}, because "
+                f"slices of @auto_dim do not grow, got {shown}"
             )
         if axis.limit is not None and axis.is_table and stop > axis.limit:
             raise self._beyond(axis, stop, f"an end of at most {axis.limit}")

@@ -182,7 +182,7 @@ class Executor:
         number = self._numbers[name]
         slot = self._slots[number]
         if slot.kind == "temporary" and not self._is_looked_at:
-            raise OpenInferError(f"{name}: expected a step under way, got a temporary of none")
+            raise OpenInferError(f"{name}: expected a running step for a temporary, got none")
         array = self._frame.get(number)
         return array.copy() if array.shape or slot.shape else python_scalar(slot.dtype, array)
 

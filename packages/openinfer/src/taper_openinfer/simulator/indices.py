@@ -72,7 +72,7 @@ class Names:
             if value is not None:
                 return value
             if outside is None:
-                raise StepError(f"{name}: expected to be inside its loop")
+                raise StepError(f"{name}: expected a use of the variable inside its loop")
             return outside(frame)
 
         return number

@@ -302,7 +302,7 @@ class BranchInstruction(Instruction):
             If there are too many: a block branches to itself.
         """
         if frame.depth >= MAX_DEPTH:
-            raise StepError(f"expected at most {MAX_DEPTH} branches inside each other, got more")
+            raise StepError(f"expected at most {MAX_DEPTH} nested branches, got more")
         frame.depth += 1
         try:
             yield
