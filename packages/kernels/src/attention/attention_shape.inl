@@ -9,15 +9,14 @@ enum {
         128, /* four tiles, so that a block's keys and values are read from L2 four times */
     MIN_BLOCK_KEYS = 64,      /* for each block a row's sums are rescaled once */
     MAX_BLOCK_KEYS = 256,     /* see ROW_TILE */
-    BLOCK_ELEMENTS = 1 << 15, /* of queries and sums, and as many of keys and values: half of L2 */
-    LIVE_KEYS = 32,           /* what softmax takes at a time, in vectors of any level */
-    FEW_ROWS = 4,             /* so few rows do not fill vectors across rows */
+    BLOCK_ELEMENTS = 1 << 15, /* elements of queries and sums, and of keys and values: half of L2 */
+    LIVE_KEYS = 32,           /* keys that softmax takes at a time: whole vectors at any level */
+    FEW_ROWS = 4,             /* up to so many rows, vectors across rows would not be full */
     SCORE_PAD = 16, /* floats after a row of scores: rows a power of two apart share sets */
 };
 
-/* Scores are computed by dot products, or by vectors across rows. The two add up a score in
- * different orders.
- */
+/* Scores are computed by dot products, or by vectors across rows. The two variants add the terms of
+ * a score in different orders. */
 enum { ATTENTION_FEW_ROWS = 1, ATTENTION_ROW_TILES };
 static const taper_variant attention_variants[] = {
     {.name = "few_rows", .other_bits = true}, /* where a key's elements are contiguous */

@@ -11,10 +11,10 @@ typedef struct attention_unit {
     int64_t head;
     int64_t first_row; /* of the head's rows */
     int64_t rows;
-    int64_t live_first, live_last; /* keys outside are attended by none of the rows */
-    int64_t first_key; /* the block of keys at hand, and where they and their values lie */
+    int64_t live_first, live_last; /* no row attends to keys outside of these */
+    int64_t first_key; /* the present block of keys, and where these and their values are */
     int64_t block_keys;
-    bool begun; /* an earlier block has been added up */
+    bool begun; /* whether an earlier block has been added up */
     const float *block_k;
     const float *block_v;
 } attention_unit;
@@ -132,7 +132,7 @@ static void attention_sum_values(const attention_unit *u, const float *weights, 
     GEMM.block(&sum, rows, s->dv);
 }
 
-/* Makes keys [first, first + n) the block at hand. */
+/* Makes keys [first, first + n) the present block. */
 static void attention_set_keys(attention_unit *u, int64_t first, int64_t n) {
     const struct attention_state *s = u->s;
     const int64_t head = u->head / s->group;

@@ -1,7 +1,5 @@
-/*
- * Few rows: scores [rows][keys] by dot products with the keys where they lie, softmax along each
- * row. Packing keys, or vectors across rows, would cost more than they save.
- */
+/* Few rows: computes scores [rows][keys] by dot products with keys that are read in place, then
+ * softmax along each row. Packing keys, or vectors across rows, would cost more than they save. */
 
 /* Computes scores += bias; returns the largest score, ignoring NaN. */
 static float few_add_bias(float *scores, const float *bias, int64_t n) {
@@ -27,7 +25,7 @@ static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t key
     const float block_max = s->masked ? few_add_bias(scores, attention_bias(u, r, u->bias), reach)
                                       : row_fold_block(ROW_MAX_NUMBER, scores, reach);
     const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
-    /* While all scores are -inf, any finite number can take the place of the maximum. */
+    /* If all scores are -inf, any finite number can replace the maximum. */
     const float center = max == -INFINITY ? 0.0f : max;
     if (max != old_max && u->begun) {
         float shrink[V_LEN];

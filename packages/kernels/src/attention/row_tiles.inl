@@ -92,7 +92,7 @@ static void tile_weights(attention_unit *u, int64_t r, float *scores, int64_t st
         tile_mask_causal(u, r, scores, stride, keys);
     const vf old_max = v_load(u->max + r), lowest = v_set1(-INFINITY);
     const vf max = v_max(tile_max(scores, stride, keys), old_max);
-    /* While all scores are -inf, any finite number can take the place of the maximum. */
+    /* If all scores are -inf, any finite number can replace the maximum. */
     const vf center = v_select(v_eq(max, lowest), v_zero(), max);
     const vf shrink = v_exp_nonpositive(v_sub(old_max, center));
     const vf total = tile_exp(scores, stride, keys, center);

@@ -16,14 +16,14 @@ BYTES_INLINE void bytes_copy_ends(uint8_t *restrict dst, const uint8_t *restrict
 
 /* Does what memcpy does; the two runs must not overlap. */
 BYTES_INLINE void bytes_copy(uint8_t *restrict dst, const uint8_t *restrict src, int64_t n) {
-    enum { LONG = 1024 }; /* from here on memcpy's start-up is hidden */
+    enum { LONG = 1024 }; /* from here on the copy hides the start-up of memcpy */
     typedef uint64_t piece __attribute__((vector_size(32)));
     if (n >= LONG) {
         memcpy(dst, src, (size_t)n);
         return;
     }
     for (; n > 64; n -= 64, dst += 64, src += 64) {
-        piece a, b; /* one load and one store per turn would be made a call of memcpy */
+        piece a, b; /* with one load and store per iteration the compiler would call memcpy */
         memcpy(&a, src, 32);
         memcpy(&b, src + 32, 32);
         memcpy(dst, &a, 32);

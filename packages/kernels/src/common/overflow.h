@@ -7,13 +7,13 @@
 
 #include "common/tensor.h"
 
-/* Returns a * b, at most INT64_MAX / 2: so much work never ends in any case. a, b >= 0. */
+/* Returns a * b, but at most INT64_MAX / 2: more work than that would not end either. a, b >= 0. */
 TENSOR_INLINE int64_t i64_times(int64_t a, int64_t b) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 2 : i64_min(product, INT64_MAX / 2);
 }
 
-/* Returns a + b, at most INT64_MAX; a, b >= 0. */
+/* Returns a + b, but at most INT64_MAX. a, b >= 0. */
 TENSOR_INLINE int64_t i64_plus(int64_t a, int64_t b) {
     return a > INT64_MAX - b ? INT64_MAX : a + b;
 }

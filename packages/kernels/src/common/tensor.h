@@ -5,7 +5,7 @@
 #include "taper/kernels.h"
 
 #define TENSOR_INLINE static inline __attribute__((unused))
-/* For functions that only prepare() calls: a call costs nothing there, and inlined copies are
+/* Marks functions that only prepare() calls: a call costs nothing there, and inlined copies are
  * large. */
 #define TENSOR_NOINLINE static __attribute__((noinline, unused))
 

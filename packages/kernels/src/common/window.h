@@ -68,8 +68,8 @@ TENSOR_NOINLINE bool windows_fit(const window_dim dims[WINDOW_DIMS], const taper
     return true;
 }
 
-/* Finds the taps [*first, result) that lie in [0, in), for the window whose first position is `at`.
- */
+/* Finds the taps [*first, result) that are inside of [0, in), for the window whose first position
+ * is `at`. */
 TENSOR_INLINE int64_t window_taps(const window_dim *w, int64_t at, int64_t *first) {
     *first = at >= 0 ? 0 : i64_min(w->kernel, i64_ceil_div(-at, w->dilation));
     const int64_t last = at >= w->in ? 0 : i64_min(w->kernel, (w->in - 1 - at) / w->dilation + 1);

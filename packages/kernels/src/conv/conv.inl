@@ -8,13 +8,13 @@ enum {
     CONV_SOURCE = 144 << 10, /* floats of x that a block may read: 0.6 of the 1 MB of a small L2 */
     CONV_MAX_SOURCE = 1 << 28, /* the most that a block of one pixel may read */
     CONV_RESIDENT = 128 << 10, /* floats of a weight that stays in L2 from block to block: 0.5 MB */
-    /* Longer sums are added up in pieces, whole runs or parts of one: the rows of A and the panels
-     * of B that meet in a tile, 57 floats a step, are then 1.2 MB. Longer than
-     * MATMUL_KC: each piece reads and writes C once more, whose pixels lie apart. */
+    /* Longer sums are added up in pieces, which are whole runs or parts of one. The rows of A and
+     * the panels of B of a tile, 57 floats for each k, are then 1.2 MB. Pieces are longer than
+     * MATMUL_KC because each piece reads and writes C once more, whose pixels are not adjacent. */
     CONV_KC = 5120,
-    CONV_UNITS = 8, /* units at least, where they are large enough: two for each of 4 threads */
-    CONV_UNIT_COST = 1 << 20,    /* a unit's least, in multiply-adds: about 12 microseconds */
-    CONV_LARGEST_COST = 1 << 28, /* about a unit's most: a run can only be ended between units */
+    CONV_UNITS = 8,              /* the fewest units of a large node: two for each of 4 threads */
+    CONV_UNIT_COST = 1 << 20,    /* the smallest unit, in multiply-adds: about 12 microseconds */
+    CONV_LARGEST_COST = 1 << 28, /* about the largest unit: a run can end only between units */
     CONV_MIN_COLS = 64,          /* for the epilogue, which has a cost per row */
     CONV_MAX_COLS = 512,         /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
@@ -32,7 +32,7 @@ static const taper_variant conv_variants[] = {
 static const taper_variant conv_transpose_variants[] = {{"padded", false, CONV_TILE}, {0}};
 
 struct conv_state {
-    taper_program epilogue; /* but for what is fused */
+    taper_program epilogue; /* without what is fused */
     program_fused fused;
     conv_shape shape;
     /* Units of work, numbered [image][slice][row block][width block][chunk of channels]. */
@@ -40,7 +40,8 @@ struct conv_state {
     int64_t width, width_blocks;  /* of a block; less than a row only where rows is 1 */
     int64_t groups, cols, chunks; /* a chunk: some groups, or some columns of the only one */
     int64_t units;
-    /* Scratch, in bytes from its start: jumps, the copy of x, the packed weight, the epilogue's. */
+    /* Scratch, in bytes from its start: jumps, the copy of x, the packed weight, the epilogue's
+     * scratch. */
     size_t source_scratch, weight_scratch, epilogue_scratch;
 };
 
@@ -88,7 +89,7 @@ static void conv_split(struct conv_state *state) {
     state->width = conv_part(w->out, conv_largest(s, false, 0, w->out));
     state->rows = state->width == w->out ? conv_largest(s, true, w->out, h->out) : 1;
     const int64_t row = state->width * s->outputs; /* elements of the output */
-    /* Where the weight stays in cache, blocks have fewer rows. Elsewhere each block reads all of
+    /* A weight that stays in cache allows blocks of fewer rows. Otherwise each block reads all of
      * the weight again. */
     if (conv_rows(s) * s->out <= CONV_RESIDENT)
         state->rows = i64_min(state->rows, i64_ceil_div(unit_cost, i64_times(row, k)));

@@ -17,7 +17,7 @@ static int64_t conv_taps(const conv_shape *s) {
 /* Returns the rows of a group's weight matrix. */
 static int64_t conv_rows(const conv_shape *s) { return conv_taps(s) * s->in; }
 
-/* Returns a / b, rounded down; b > 0. */
+/* Returns a / b rounded down, for b > 0. */
 static int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
 static int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }

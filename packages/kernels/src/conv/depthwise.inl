@@ -7,26 +7,26 @@
  */
 
 enum {
-    DW_ROWS = 2,        /* of a tile of one of the kernels below: taps are read for both at once */
-    DW_PIXELS = 4,      /* of each of its rows: 8 sums cover the latency of an FMA */
-    DW_MAX_TAPS = 7,    /* of the kernels below, */
-    DW_MAX_STRIDE = 2,  /* and their largest stride */
-    DW_LONG_PIXELS = 8, /* of a tile of one row, of any kernel */
-    DW_SUMS = 8,        /* of a tile of either sort */
+    DW_ROWS = 2,        /* rows of a tile of the kernels below: both read a tap at once */
+    DW_PIXELS = 4,      /* pixels of each row: 8 sums cover the latency of an FMA */
+    DW_MAX_TAPS = 7,    /* the most taps of the kernels below */
+    DW_MAX_STRIDE = 2,  /* the largest stride of the kernels below */
+    DW_LONG_PIXELS = 8, /* pixels of a tile with one row */
+    DW_SUMS = 8,        /* sums of any tile */
     DW_WAITING = 8,     /* vectors of channels that a micro-op is applied to at a time */
     DW_MAX_POINTERS = 8
         << 20,          /* taps of a tile at most: 64 MB of pointers; no network has so many */
-    DW_UNIT = 48 << 10, /* floats of the output in a unit, that L2 holds with what it reads */
-    DW_WAITING_UNIT = 16 << 10, /* the same where it waits for the rest of the epilogue */
-    DW_LEAST_UNIT = 8 << 10,    /* floats of the output: some microseconds */
-    DW_UNITS = 8,               /* of an image, for threads to share: two for each of 4 */
+    DW_UNIT = 48 << 10, /* floats of the output in a unit: L2 holds them and what they need */
+    DW_WAITING_UNIT = 16 << 10, /* the same if they wait for the rest of the epilogue */
+    DW_LEAST_UNIT = 8 << 10,    /* the smallest unit: some microseconds */
+    DW_UNITS = 8,               /* units of an image: two for each of 4 threads */
     DW_COLS = 8 *
         16,       /* channels of a unit at least, for the epilogue, which has a cost per pixel */
     DW_TILES = 8, /* tiles of a unit at least that is a part of a row */
 };
 
 struct depthwise_state {
-    taper_program epilogue; /* but for what is fused */
+    taper_program epilogue; /* without what is fused */
     program_fused fused;
     conv_shape shape;
     /* Units of work, numbered [image][slice][row block][width block][chunk of channels]. */
@@ -34,7 +34,8 @@ struct depthwise_state {
     int64_t width, width_blocks; /* less than a row only where rows is 1 */
     int64_t cols, chunks;
     int32_t kind; /* index in depthwise_rows */
-    /* Scratch, in bytes from its start: pointers, zeros for all channels, the epilogue's. */
+    /* Scratch, in bytes from its start: pointers, zeros for all channels, the epilogue's scratch.
+     */
     size_t zeros_scratch, epilogue_scratch;
 };
 
@@ -43,18 +44,18 @@ typedef struct depthwise_tile {
     /* Floats to the next tap of each dim, of x and of the weight. */
     int64_t x_step[WINDOW_DIMS], weight_step[WINDOW_DIMS];
     int64_t x_pixel;           /* floats of x from one pixel of the output to the next */
-    int64_t taps[WINDOW_DIMS]; /* those that lie in x */
-    /* Instead of x, where some of it is missing: the first channel of each position [row][column]
-     * that the tile spans or, of kind 0, of each [tap][pixel]. */
+    int64_t taps[WINDOW_DIMS]; /* taps inside of x */
+    /* Used instead of x if some positions are outside: the first channel of each position
+     * [row][column] that the tile spans, or, of kind 0, of each [tap][pixel]. */
     const float **at;
     float *y;                       /* the first pixel */
     int64_t y_row, y_pixel;         /* floats to the next */
-    int64_t rows, pixels, channels; /* of the tile's that exist */
+    int64_t rows, pixels, channels; /* those of the tile that exist */
     tile_fused fused;               /* of y */
 } depthwise_tile;
 
-/* Constants wherever a tile is inlined. taps and stride: of both dims, with dilation 1; 0: any.
- */
+/* Constants wherever a tile is inlined. taps and stride are those of both dims, with dilation 1; 0
+ * stands for any. */
 typedef struct depthwise_kind {
     int rows, pixels, taps, stride;
 } depthwise_kind;
@@ -126,7 +127,7 @@ V_INLINE void depthwise_any(const depthwise_kind k, const depthwise_reads reads,
         }                                                                                          \
     } while (0)
 
-/* Store the channels from c on. */
+/* Stores the channels from c on. */
 V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, int64_t c,
                               vf sum[DW_SUMS]) {
     const tile_fused fused = fused_at(t->fused, c, c);
@@ -213,7 +214,7 @@ static int32_t depthwise_kind_of(const conv_shape *s) {
     return i;
 }
 
-/* Pointers of a tile. */
+/* The pointers of a tile. */
 static int64_t depthwise_pointers(const depthwise_kind k, const conv_shape *s) {
     return k.taps > 0 ? ((k.rows - 1) * k.stride + k.taps) * ((k.pixels - 1) * k.stride + k.taps)
                       : conv_taps(s) * k.pixels;

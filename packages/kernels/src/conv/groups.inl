@@ -27,7 +27,7 @@ typedef struct groups_tile {
                             reads */
     const float *weight; /* of the first row's first tap, the first lane */
     float *y;            /* the first pixel */
-    int64_t slices, rows; /* of taps, those that lie in x */
+    int64_t slices, rows; /* taps inside of x */
     int64_t x_slice, x_row, weight_slice, weight_row;
     int64_t taps, stride, dilation; /* along a row */
     int64_t at;                     /* position in its row that the first pixel's first tap reads */
@@ -35,7 +35,7 @@ typedef struct groups_tile {
     int64_t channels;               /* from pixel to pixel */
     int64_t width;                  /* of a group */
     int64_t pixels;                 /* of the tile's that exist */
-    int64_t lanes;                  /* likewise */
+    int64_t lanes;                  /* those that exist */
     const int32_t (*spread)[V_LEN];
 } groups_tile;
 

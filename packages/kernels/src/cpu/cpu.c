@@ -39,7 +39,7 @@ taper_cpuid taper_cpuid_read(void) {
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         id.xcr0 = (uint64_t)high << 32 | low;
     }
-#ifdef TAPER_EMULATED /* a build for tests: AVX2 does what these say */
+#ifdef TAPER_EMULATED /* a build for tests: AVX2 stands for these features */
     id.leaf7_ebx |= V4_EBX & ~V3_EBX;
     id.leaf7_ecx |= bit_AVX512VNNI;
     id.xcr0 |= ZMM_STATE & ~YMM_STATE;

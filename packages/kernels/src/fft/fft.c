@@ -24,7 +24,7 @@ TAPER_DEFINE_ATTRS(irfft)
 
 enum {
     FFT_MAX_LENGTH = 1 << 26,
-    FFT_LANES_FLOATS = 1 << 18, /* of both buffers of lanes: 1 MB, which L2 holds */
+    FFT_LANES_FLOATS = 1 << 18, /* floats of both buffers of lanes: 1 MB, which L2 holds */
     FFT_COST = 8,               /* of a number in a vector, in elements of a TASK_COST */
 };
 

@@ -33,7 +33,8 @@ V_INLINE int gemm_line(const gemm_element of) {
     return lines[of];
 }
 
-/* Whether such elements are levels, and how many floats the factors and offsets of a block take. */
+/* Returns whether such elements are levels, and how many floats the factors and offsets of a block
+ * have. */
 V_INLINE bool gemm_has_levels(const gemm_element of) {
 #define GEMM_LEVELS(name, dtype, format, floats, load)                                             \
     [GEMM_##name] = TAPER_##format != TAPER_PANELS_1,

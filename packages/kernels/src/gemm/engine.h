@@ -102,19 +102,18 @@ typedef struct gemm_block {
     const float *b; /* B[k][16p + j] at b[p * b_panel_stride + k * b_k_stride + j * b_col_stride] */
     int64_t b_panel_stride;
     int64_t b_k_stride;
-    int64_t b_col_stride; /* 1 but for GEMM_B_ANY */
-    float *packed;        /* [GEMM_WIDE_PANELS][k][16], scratch, but for GEMM_B_PANELS */
+    int64_t b_col_stride; /* 1 except for GEMM_B_ANY */
+    float *packed;        /* scratch [GEMM_WIDE_PANELS][k][16], except for GEMM_B_PANELS */
     int64_t k;            /* in a run */
     float *c;             /* C[i][j] at c[i * ldc + j] */
     int64_t ldc;
     float alpha;
     gemm_b_form b_form;
-    bool accumulate;       /* C += rather than C = */
-    tile_fused fused;      /* of C's first element */
-    int64_t jumps;         /* further runs; GEMM_B_PANELS only */
-    const gemm_jump *jump; /* [jumps]; NULL where runs are blocks of levels (element.h) */
-    const float
-        *b_next; /* the panels that are read after these; NULL: the ones behind them in memory */
+    bool accumulate;         /* C += instead of C = */
+    tile_fused fused;        /* of C's first element */
+    int64_t jumps;           /* further runs; GEMM_B_PANELS only */
+    const gemm_jump *jump;   /* [jumps]; NULL where runs are blocks of levels (element.h) */
+    const float *b_next;     /* the panels that are read next; NULL: those that follow in memory */
     int64_t more_image_rows; /* further image rows, of m rows of A each */
     int64_t a_image_row_stride;
     int64_t c_image_row_stride;

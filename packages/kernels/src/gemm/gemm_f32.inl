@@ -11,22 +11,21 @@
 typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t prefetch_step);
 
 enum {
-    GEMM_UNROLL = 4,     /* values of k in an iteration */
-    GEMM_REACH = 3,      /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
-    GEMM_AHEAD = 3 << 8, /* floats from what is read of narrow panels to what is fetched: of so slow
-                            a stream CPUs fetch too little by themselves, 3 KB ahead is the best of
-                            1 to 8 */
+    GEMM_UNROLL = 4,      /* values of k in an iteration */
+    GEMM_REACH = 3,       /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
+    GEMM_AHEAD = 3 << 8,  /* how many floats ahead narrow panels are prefetched: CPUs prefetch too
+                             little of so slow a stream, and 3 KB was the best of 1 to 8 KB */
     GEMM_CACHE_LINE = 16, /* in floats */
     GEMM_POINTERS = (GEMM_MAX_MR + GEMM_REACH - 1) / GEMM_REACH,
 };
 
-/* Hides how an address is computed: a compiler that knows it keeps its parts in registers, which
- * the sums need. */
+/* Hides from the compiler how an address is computed. Otherwise it keeps the parts of the address
+ * in registers, which the sums need. */
 #define GEMM_UNKNOWN(x) __asm__("" : "+r"(x))
 
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
 
-/* Of the columns of a tile in a block of levels. */
+/* The factors and offsets of a tile's columns in a block of levels. */
 typedef struct gemm_head {
     vf factor[GEMM_WIDE_PANELS * GEMM_NV], offset[GEMM_WIDE_PANELS * GEMM_NV];
 } gemm_head;
@@ -113,7 +112,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
     const bool dense = g->a_k_stride == 1 && g->b_k_stride == gemm_line(of);
-    /* A wide tile prefetches nothing, a narrow one prefetches what it reads itself. */
+    /* A wide tile prefetches nothing; a narrow one prefetches what it reads later. */
     const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
     gemm_head head;
     for (int64_t run = 0;; run++) {
@@ -346,7 +345,7 @@ V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
 static int64_t gemm_next_panels(int64_t m, int64_t left) {
     if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
         return GEMM_WIDE_PANELS;
-    /* At the end, two and two are better than three and one. */
+    /* At the end, two panels and two are faster than three and one. */
     if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
         return GEMM_PANELS - 1;
     return i64_min(left, GEMM_PANELS);

@@ -32,7 +32,7 @@ static taper_status f32_grouped_matmul_prepare(const taper_call *call, taper_wor
                         .b_k_stride = b->strides[1],
                         .b_col_stride = b->strides[2]};
     if (s->m * s->n == 0) {
-        *work = (taper_work){.tasks = 1}; /* the ends are checked in any case */
+        *work = (taper_work){.tasks = 1}; /* the ends are checked even then */
         return TAPER_OK;
     }
     /* The number of rows of an average group decides how B is read. */

@@ -6,50 +6,54 @@ enum {
     /* Longer sums are added up in pieces through C, so that the rows of A and the panels of B of a
      * tile stay in L2. */
     MATMUL_KC = 2048,
-    /* Where B is read in place, 64 of its rows side by side, in runs of a whole part's columns; but
-     * a sum of up to 128 is short enough to keep in registers. */
+    /* When B is read in place, the sum is split into pieces of 64 rows of B, which are read side by
+     * side in runs of all columns of the part. A sum of up to 128 is not split, because
+     * registers hold it to its end. */
     MATMUL_ROWS_KC = 64,
     MATMUL_ROWS_MAX_KC = 128,
-    /* Of L2 for a row of A, and for a column of B, of those that are computed before the epilogue:
-     * with 2 MB 126 rows and 512 columns. */
+    /* Bytes of L2 for each row of A, and for each column of B, that are computed before the
+     * epilogue: with 2 MB of L2 these are 126 rows and 512 columns. */
     MATMUL_L2_PER_ROW = 16 << 10,
     MATMUL_L2_PER_COL = 4 << 10,
-    MATMUL_L2 = 1 << 20, /* where the system does not say */
-    /* Dot products: of at most so many rows; and beyond a few only where a sum is so many times as
-     * long as there are rows, for each sum ends with one over lanes. */
+    MATMUL_L2 = 1 << 20, /* if the system does not tell */
+    /* Dot products are chosen for at most MATMUL_DOT_ROWS rows. For more than MATMUL_DOT_FEW rows a
+     * sum must be MATMUL_DOT_LENGTH times as long as there are rows, because each sum ends with one
+     * over lanes. */
     MATMUL_DOT_ROWS = 32,
     MATMUL_DOT_FEW = 4,
     MATMUL_DOT_LENGTH = 16,
-    MATMUL_IN_PLACE_TILES = 4, /* of rows, up to which B is read where it lies rather than packed */
+    MATMUL_IN_PLACE_TILES = 4, /* up to so many tiles of rows, B is not packed */
     MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
-    MATMUL_TASK_COST = 1 << 19, /* a task's least, in multiply-adds: about 5 microseconds */
+    MATMUL_TASK_COST = 1 << 19, /* the smallest task, in multiply-adds: about 5 microseconds */
 };
 
-/* How B is read. Dot products add a sum in another order, and reading B in place adds pieces of
- * other lengths, so the bits depend on the variant. "panels" is the only one for a packed B. */
+/* How B is read. Dot products add the terms of a sum in another order, and reading B in place
+ * splits a sum into pieces of other lengths, so the bits depend on the variant. A packed B has only
+ * the variant "panels". */
 enum { MATMUL_DOT = 1, MATMUL_IN_PLACE, MATMUL_PACKING, MATMUL_PANELS };
 static const taper_variant matmul_variants[] = {
-    {"dot", true, DOT_MR, DOT_NR},                      /* where B's columns are contiguous */
-    {"in_place", true, GEMM_MR, GEMM_PANELS * GEMM_NR}, /* where its rows are */
-    {"packing", true, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* into panels, when their turn comes */
-    {"panels", false, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* in which B is stored */
+    {"dot", true, DOT_MR, DOT_NR},                      /* B's columns are contiguous */
+    {"in_place", true, GEMM_MR, GEMM_PANELS * GEMM_NR}, /* B's rows are contiguous */
+    {"packing", true, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* panels of B are packed just before use */
+    {"panels", false, GEMM_MR, GEMM_PANELS * GEMM_NR},  /* B is stored in panels */
     {0},
 };
 
 struct matmul_state {
-    taper_program epilogue; /* but for what is fused */
+    taper_program epilogue; /* without what is fused */
     program_fused fused;
     matmul_shape shape;
     float alpha;
-    bool dot;                   /* by dot products */
-    gemm_b_form b_form;         /* else */
+    bool dot;                   /* computes dot products */
+    gemm_b_form b_form;         /* otherwise */
     int64_t k_piece;            /* of the sum, in registers at once */
     int64_t max_rows, max_cols; /* of C, computed before the epilogue */
-    /* Units of work, numbered [batch][column chunk][row chunk]; a task is some units in a row. */
+    /* Units of work, numbered [batch][column chunk][row chunk]; a task is some consecutive units.
+     */
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
     int64_t units, units_per_task;
-    /* Scratch, in bytes from its start: A, B, then the epilogue's. */
+    /* Scratch, in bytes from its start: A, B, then the epilogue's scratch. */
     size_t b_scratch, epilogue_scratch;
 };
 
@@ -71,8 +75,8 @@ static int64_t matmul_step(const matmul_shape *s) {
 static int32_t matmul_best(const matmul_shape *s) {
     if (s->packed)
         return MATMUL_PANELS;
-    /* The sum over lanes costs a few instructions for each element of C, packing some for each
-     * vector of B: dot products win for few rows. */
+    /* The sum over lanes costs a few instructions for each element of C, and packing costs some for
+     * each vector of B, so dot products are faster for few rows. */
     if (s->b_k_stride == 1 && s->b_col_stride != 1 && s->m <= MATMUL_DOT_ROWS &&
         (s->m <= MATMUL_DOT_FEW || s->m * MATMUL_DOT_LENGTH <= s->k))
         return MATMUL_DOT;
@@ -115,7 +119,7 @@ static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, t
 
 static void matmul_split(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    /* Many rows are split too; where B is packed in the run, each chunk packs it again. */
+    /* Many rows are split too. If B is packed in the run, each chunk packs it again. */
     state->row_chunks = s->m > state->max_rows ? i64_ceil_div(s->m, state->max_rows / 2) : 1;
     state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
@@ -179,7 +183,7 @@ static void matmul_weigh(const struct matmul_state *state, taper_work *work) {
             floats = i64_times(panels, i64_times(s->k, 3 + state->row_chunks)) / 4;
         if (matmul_copies_a(state))
             floats = i64_plus(floats, i64_times(s->m, i64_times(s->k, state->col_chunks)));
-        if (state->k_piece > 0) /* C, for each piece but the last */
+        if (state->k_piece > 0) /* C, for each piece except the last */
             floats =
                 i64_plus(floats, i64_times(s->m * s->n, i64_ceil_div(s->k, state->k_piece) - 1));
     }
@@ -273,7 +277,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
         const int64_t rows = (part->rows + block) / blocks, c_row = part->batch * s->m + row;
         g.c = (float *)call->output->data + c_row * s->n + part->col;
         int64_t k = 0;
-        do { /* once when there is nothing to add up: C is zero */
+        do { /* once if there is nothing to add up, so that C becomes zero */
             const int64_t piece = i64_min(state->k_piece, s->k - k);
             g.k = piece;
             g.a = a + row * s->a_row_stride + k * s->a_k_stride;

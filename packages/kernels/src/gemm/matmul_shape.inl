@@ -16,8 +16,8 @@ typedef struct matmul_shape {
     matmul_batch_dim batch[TAPER_MAX_RANK];
     int32_t batch_dims;
     bool packed;            /* B is [ceil(n/16)][k][16], or such panels in blocks */
-    gemm_element b_element; /* GEMM_F32 but for a packed B */
-    int64_t b_block;        /* k of a block where elements are levels, else 0 */
+    gemm_element b_element; /* GEMM_F32 unless B is packed */
+    int64_t b_block;        /* k of a block if elements are levels, else 0 */
     bool swapped;           /* A is the node's second operand, transposed, and B is its first */
 } matmul_shape;
 

@@ -25,7 +25,7 @@ static void measure_one(void *arg, int32_t w, int32_t workers) {
     char *memory = job->memory + (size_t)w * job->bytes;
     if (w == 0)
         job->workers = workers;
-    memset(memory, 1, job->bytes); /* pages that were never written are all one page, in cache */
+    memset(memory, 1, job->bytes); /* without a write all pages would be one page, in cache */
     job->probe->run(memory, job->bytes, 1);
     taper_pool_barrier(workers);
     measured *m = &job->each[w];

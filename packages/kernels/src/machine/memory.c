@@ -6,7 +6,7 @@
 enum { LEVELS = 4 };
 
 int64_t taper_cache_bytes(int32_t level) {
-    static _Atomic int64_t known[LEVELS]; /* plus one: 0 is not read yet */
+    static _Atomic int64_t known[LEVELS]; /* plus one; 0 stands for not read yet */
     if (level < 1 || level >= LEVELS)
         return 0;
     if (atomic_load(&known[level]) == 0)

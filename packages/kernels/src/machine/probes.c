@@ -7,7 +7,7 @@
 enum {
     CHAINS = 12, /* independent sums: more than latency times throughput on any CPU so far */
     STEPS = 256, /* of each chain in a pass */
-    LOADS = 8,   /* vectors a turn */
+    LOADS = 8,   /* vectors in an iteration */
 };
 
 /* Returns the same address in a way that hides it from the compiler, which then cannot merge the

@@ -257,7 +257,7 @@ static inline int32_t i16_quotient(int32_t a, int32_t b) {
 #define i8_quotient i16_quotient
 #define u8_quotient i16_quotient
 static inline int64_t int_pow(int64_t a, int64_t b) {
-    if (b < 0) /* the exact result is a fraction but for these bases */
+    if (b < 0) /* except for these bases the exact result is a fraction */
         return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;
     uint64_t result = 1, base = U(a);
     for (; b; b >>= 1, base *= base)

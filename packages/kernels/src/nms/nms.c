@@ -46,7 +46,7 @@ static taper_status f32_nms_run(const taper_call *call, int64_t begin, int64_t e
     const float threshold = s->threshold;
     float *restrict x1 = scratch, *restrict y1 = x1 + n, *restrict x2 = y1 + n,
                     *restrict y2 = x2 + n, *restrict area = y2 + n;
-    int32_t *restrict gone = (int32_t *)(area + n); /* as wide as a float, to go beside it */
+    int32_t *restrict gone = (int32_t *)(area + n); /* as wide as a float */
     if (begin == end)
         return TAPER_OK;
     for (int64_t i = 0; i < n; i++, box += 4) {

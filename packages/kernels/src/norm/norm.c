@@ -74,8 +74,8 @@ V_INLINE void norm_write(const norm_row *row, const bool centered, const bool we
 V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row row, double eps,
                               float *y, const float *x, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++, x += n, y += n) {
-        /* The sum rounded to a float is near the mean; x minus it is nearly exact whatever the
-         * mean's size. The mean of the differences then corrects it. */
+        /* The sum, rounded to a float, is near the mean, and the difference of x and it is nearly
+         * exact for a mean of any size. The mean of the differences then corrects it. */
         const float center = (float)(row_fold(ROW_SUM, x, n) / (double)n);
         const row_moments about = row_moments_about(center, x, n);
         const double offset = about.first / (double)n;

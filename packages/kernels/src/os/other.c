@@ -9,7 +9,7 @@
 
 #include "os/os.h"
 
-/* One condition for all waiters on any word: they are few, and wake seldom. */
+/* All waiters on all words share one condition, because they are few and rarely wake. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 

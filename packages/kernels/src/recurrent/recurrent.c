@@ -300,7 +300,7 @@ V_INLINE void recurrent_blocks(const recurrent_cell cell, const recurrent_state 
         }
 }
 
-/* Of one cell. */
+/* Computes the blocks of one kind of cell. */
 typedef void recurrent_blocks_fn(const recurrent_state *s, const taper_call *call,
                                  const recurrent_step *at, int64_t chunk, float *sums);
 

@@ -2,7 +2,7 @@
 
 #include "reduce/reduce_plan.inl"
 
-/* Of floats and of integers. */
+/* An accumulator of floats, or of integers. */
 typedef union accumulator {
     double f64;
     int64_t i64;
@@ -239,7 +239,7 @@ V_INLINE int64_t int_load(const taper_dtype dtype, const void *x, int64_t i) {
     }
 }
 
-/* Sums and products wrap. */
+/* Sums and products wrap around. */
 V_INLINE int64_t int_step(const row_op op, int64_t a, int64_t b) {
     switch (op) {
     case ROW_PROD:
@@ -295,8 +295,7 @@ V_INLINE void int_finish(const taper_dtype dtype, const struct reduce_state *s, 
         else if (dtype == TAPER_INT32)
             ((int32_t *)out)[j] = (int32_t)a->i64[j];
         else
-            ((uint8_t *)out)[j] =
-                a->i64[j] > 0; /* any of no elements is false, all of no elements is true */
+            ((uint8_t *)out)[j] = a->i64[j] > 0; /* no elements: ANY is 0, ALL is 1 */
     }
 }
 

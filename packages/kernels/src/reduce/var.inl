@@ -35,7 +35,7 @@ static taper_status f32_var_prepare(const taper_call *call, taper_work *work) {
         !tensor_is(call->output, TAPER_FLOAT32, s->kept.count * reduce_outputs(s, s->spans.inner)))
         return TAPER_UNSUPPORTED;
     const double divisor = (double)s->count - attrs->correction;
-    s->divisor = divisor < 0.0 ? 0.0 : divisor; /* NaN stays */
+    s->divisor = divisor < 0.0 ? 0.0 : divisor; /* NaN stays NaN */
     work->tasks = axis_tasks(&s->spans);
     work->scratch_bytes = 2 * (size_t)s->spans.tile * sizeof(double) + 3 * PART_BYTES;
     return TAPER_OK;

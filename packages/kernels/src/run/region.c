@@ -23,8 +23,8 @@ void taper_region_begin(region *r, const taper_run_args *args) {
     atomic_init(&r->status, TAPER_OK);
 }
 
-/* Of several failures, the one of the first step counts, and within one step the first. A stop that
- * was asked for has priority over all. */
+/* If several steps fail, the first step counts, and the first failure within it. A requested stop
+ * has priority over all. */
 static void fail(region *r, int64_t within, int64_t step, taper_status status) {
     for (int32_t turn = 0; atomic_flag_test_and_set_explicit(&r->failing, memory_order_acquire);)
         taper_pool_wait(&turn);

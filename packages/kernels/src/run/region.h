@@ -54,9 +54,9 @@ bool taper_goes_on(const worker *me, int64_t i);
 /* Computes the tasks [begin, end) of step i, unless the run has ended. */
 void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end);
 
-/* Computes the worker's part of a phase: its own share, whose data is in its caches, then what is
- * left of other shares. Cores are seldom equally fast: other processes and other threads of the
- * core slow them down. cursors: [shares]. */
+/* Computes the worker's part of a phase: its own share, whose data is in its caches, and then what
+ * is left of other shares. Cores are rarely equally fast, because other processes and other threads
+ * of the core slow them down. cursors: [shares]. */
 void taper_run_shares(const worker *me, const phase *p, cursor *cursors);
 
 /* Returns the time now, where times are recorded; else 0. */

@@ -186,8 +186,7 @@ static taper_status any_write_prepare(const taper_call *call, taper_work *work) 
     wide.inputs = inputs;
     wide.attrs = &scatter;
     const taper_status status = any_scatter_prepare(&wide, work);
-    if (status == TAPER_OK &&
-        tensor_numel(call->output) == 0) { /* places are checked in any case */
+    if (status == TAPER_OK && tensor_numel(call->output) == 0) { /* places are checked even then */
         struct scatter_state *s = call->state;
         s->count = places->shape[0];
         s->cols = s->index_cols = s->n_loops = 0;

@@ -78,8 +78,9 @@ V_INLINE vf v_in_register(vf x) {
 }
 
 #if V_LEN < 16
-/* a * 2^n for integral n in [-250, 250], rounded once if a * 2^(n / 2) is no denormal. AVX-512 has
- * an instruction for it; here two factors, as 2^n alone may be out of range. */
+/* Returns a * 2^n for integral n in [-250, 250], rounded once unless a * 2^(n / 2) is a denormal.
+ * AVX-512 has an instruction for it; the other levels use two factors, because 2^n may be out of
+ * range. */
 V_INLINE vf v_ldexp(vf a, vf n) {
     const vi whole = v_to_int(n), half = vi_sar(whole, 1), bias = vi_set1(127);
     const vf low = v_as_float(vi_shl(vi_add(half, bias), 23));

@@ -4,11 +4,9 @@
 
 #include "simd/rows.h"
 
-/*
- * e^x for x <= 0; NaN for NaN. The relative error is at most 2^-23 + |x| 2^-24, no more than what
- * x, a rounded difference, brings with it. 0 below -87, short of the denormals: masked elements are
- * common, and denormals would make their rows forty times slower.
- */
+/* Returns e^x for x <= 0, and NaN for NaN. The relative error is at most 2^-23 + |x| 2^-24, which
+ * is no more than the error of x, a rounded difference. Below -87, before the denormals, it is 0:
+ * masked elements are common, and denormals would make their rows forty times slower. */
 V_INLINE vf v_exp_nonpositive(vf x) {
     const vf t = v_mul(x, v_set1(0x1.715476p+0f)), r = v_fraction(t);
     vf p = v_set1(0x1.5bba14p-10f); /* 2^r for |r| <= 1/2, 1 at 0 */

@@ -1,7 +1,5 @@
-/*
- * Elements as unsigned integers in the same order: of 32 bits where those suffice, else of 64. All
- * NaN have one key, above that of every number; -0 and 0 have one key.
- */
+/* Elements as unsigned integers in the same order, of 32 bits if these suffice, else of 64. All NaN
+ * have the same key, above that of every number; -0 and 0 have the same key. */
 
 /* Makes n keys of elements `step` apart; flip: all ones to reverse the order. */
 typedef void sort_keys32(uint32_t *keys, const void *x, int64_t step, int64_t n, uint32_t flip);
