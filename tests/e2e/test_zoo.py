@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_leaves
 import taper_frontend
 import taper_runtime
 from marks import NUMPY
-from tools.zoo import GROUPS
+from tools.opinfo import report as opinfo
+from tools.zoo import GROUPS, decompositions, export_time, report
 from tools.zoo.architecture import Architecture
 from tools.zoo.judge import EXPORT, REFUSED, RIGHT, TOLERANCE, WRONG, Verdict, judge, largest_error
 from tools.zoo.page import page
@@ -176,3 +177,21 @@ def test_verification_looks_inside_and_finds_nothing_wrong(group, name):
     assert report["nodes"] >= LOOKED_AT[group][name] * report["of"]
     assert report["relative_error"] <= 1e-4
     assert "uncertain" not in report
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        (report, ["--only", "BertModle"]),
+        (opinfo, ["--ops", "addd"]),
+        (decompositions, ["BertModle"]),
+        (export_time, ["BertModle"]),
+        (export_time, ["--depth", "BertModel"]),
+    ],
+)
+def test_a_tool_refuses_a_name_that_does_not_exist(tool, arguments, monkeypatch, capsys):
+    """It would otherwise count as refused by torch, or as nothing to do: a session that passes."""
+    monkeypatch.setattr("sys.argv", ["tool", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        tool.main()
+    assert arguments[-1] in capsys.readouterr().err

@@ -121,7 +121,9 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, help="most samples per op and dtype; else all")
-    parser.add_argument("--ops", nargs="*", help="names of OpInfos; else all")
+    names = sorted({op.name for op in op_db})
+    every = {"choices": names, "metavar": "OP", "help": "names of OpInfos; else all"}
+    parser.add_argument("--ops", nargs="*", **every)
     parser.add_argument("--dtypes", nargs="*", choices=[name(d) for d in DTYPES])
     parser.add_argument("--write", type=Path, help="the page to write")
     parser.add_argument("--keep", type=Path, help="file of verdicts, to go on where a run ended")

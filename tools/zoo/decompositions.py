@@ -159,11 +159,12 @@ def judge(architecture: Architecture) -> tuple[bool, list[Difference]]:
 def main() -> None:
     """Print what differs, and of how many architectures each call was decomposed by itself."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="architectures; all by default")
+    architectures = {name: each for group in GROUPS.values() for name, each in group.items()}
+    every = {"choices": architectures, "metavar": "NAME", "help": "architectures; all by default"}
+    parser.add_argument("names", nargs="*", **every)
     names = parser.parse_args().names
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    architectures = {name: each for group in GROUPS.values() for name, each in group.items()}
     by_calls = refused = wrong = 0
     for name in names or architectures:
         try:

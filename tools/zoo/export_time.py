@@ -141,12 +141,14 @@ def main() -> None:
     parser.add_argument("--depth", action="store_true", help="kinds at several depths")
     options = parser.parse_args()
     names = options.names
+    architectures = {name: each for group in GROUPS.values() for name, each in group.items()}
+    if unknown := set(names) - set(KINDS if options.depth else architectures):
+        parser.error(f"unknown names: {', '.join(sorted(unknown))}")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if options.depth:
         over_depths(names)
         return
-    architectures = {name: each for group in GROUPS.values() for name, each in group.items()}
     ratios = []
     for name in names or list(architectures)[::10]:
         try:

@@ -63,7 +63,9 @@ def _work(group: str, name: str, pipe: Connection) -> None:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", help="names of groups or architectures; else all")
+    names = [*ALL_GROUPS, *(name for members in ALL_GROUPS.values() for name in members)]
+    every = {"choices": names, "metavar": "NAME", "help": "groups or architectures; else all"}
+    parser.add_argument("--only", nargs="+", **every)
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
     chosen = [
