@@ -152,7 +152,7 @@ def test_interpolation_of_bytes(mode, channels):
     """With the very bytes of torch, which rounds after each axis, by whole weights."""
     x = torch.randint(0, 256, (2, channels, 30, 41), generator=torch.manual_seed(0))
     x = x.to(torch.uint8)
-    sizes = [(60, 82), (7, 100), (224, 13), (30, 20), (1, 1)]
+    sizes = [(60, 82), (7, 100), (224, 13), (30, 20), (1, 3)]
     ways = [{}] if mode == "nearest" else [{}, {"align_corners": True}, {"antialias": True}]
 
     def model(x):

@@ -328,6 +328,16 @@ def adaptive(name):
     return call
 
 
+def grid_sample(x, grid, a):
+    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(a["mode"], a["mode"])
+    if not x.numel():
+        return torch.zeros(*grid.shape[:-1], x.shape[-1], dtype=x.dtype)
+    y = torch.nn.functional.grid_sample(
+        channels_first(x), grid, mode, a["padding"], a["align_corners"]
+    )
+    return y.movedim(1, -1)
+
+
 def resample(x, a):
     """Along the last of the axes, as one dim of an image whose other dim has one element."""
     *others, axis = a["axes"]
@@ -469,6 +479,7 @@ OTHERS = {
     "ADAPTIVE_MAX_POOL": adaptive("max"),
     "ADAPTIVE_AVG_POOL": adaptive("avg"),
     "RESAMPLE": resample,
+    "GRID_SAMPLE": grid_sample,
     "SOFTMAX": lambda x, a: (F.log_softmax if a["log"] else F.softmax)(x, a["axis"]),
     "LAYER_NORM": lambda *x: norm(*x[:-1], attrs=x[-1]),
     "RMS_NORM": lambda x, *r: F.rms_norm(
@@ -537,6 +548,10 @@ def test_every_op_is_compared():
     assert REGISTRY.keys() == MICROOPS.keys() | OTHERS.keys() | elsewhere | {"CAST", "MAP"}
 
 
+#: Ops that compute places in the floats of their inputs, which decide what is read.
+PLACED = ("RESAMPLE", "GRID_SAMPLE")
+
+
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")
 @pytest.mark.parametrize("name", OTHERS)
 def test_op(name):
@@ -547,7 +562,7 @@ def test_op(name):
             continue  # torch's is safe
         results = op.evaluate_all(sample.inputs, attrs)
         # Positions are rounded as values are.
-        wide = np.float32 if name == "RESAMPLE" else np.float64
+        wide = np.float32 if name in PLACED else np.float64
         arrays = [
             torch.from_numpy(x.astype(wide) if x.dtype == np.float32 else x)
             if x is not None
@@ -568,7 +583,7 @@ def assert_is(got, want, wide):
         with np.errstate(over="ignore"):
             want = want.astype(np.float32)
         scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
-        near = 1e-6 if wide == np.float64 else 5e-6  # torch then sums in float32, too
+        near = 1e-6 if wide == np.float64 else 1e-5  # torch then sums in float32, too
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=near * scale)
     else:
         assert got.dtype == want.dtype
@@ -597,7 +612,7 @@ def compare_at_the_edge(op, kind, most=SAMPLES):
             else:
                 np.testing.assert_allclose(got, want, rtol=1e-13 if got.dtype.kind == "f" else 0)
         elif op.name != "ATTENTION" or attrs["safe_softmax"]:
-            wide = np.float32 if op.name == "RESAMPLE" else np.float64
+            wide = np.float32 if op.name in PLACED else np.float64
             arrays = [
                 None if x is None
                 else torch.from_numpy(np.array(x, wide) if x.dtype == np.float32 else np.array(x))

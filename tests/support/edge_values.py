@@ -44,7 +44,7 @@ KERNELS_DIFFER = {
         (
             *("MATMUL", "GROUPED_MATMUL", "CONV", "CONV_TRANSPOSE", "COMPLEX_MUL"),
             *("SUM", "MEAN", "PROD", "VAR", "CUMSUM", "LAYER_NORM", "RMS_NORM"),
-            *("AVG_POOL", "ADAPTIVE_AVG_POOL", "RESAMPLE"),
+            *("AVG_POOL", "ADAPTIVE_AVG_POOL", "RESAMPLE", "GRID_SAMPLE"),
         ),
         (("largest",), _SUMS),
     ),
@@ -63,7 +63,7 @@ TORCH_DIFFERS = {
     "EMBEDDING_BAG": (("nan", "largest"), "the largest is NaN if one is; torch's if it is first"),
     "ATTENTION": (("nan", "infinity", "largest"), _EMPTY),
     **dict.fromkeys(
-        (*("MATMUL", "CONV", "SCATTER", "LAYER_NORM", "SUM", "MEAN", "VAR"),),
+        (*("MATMUL", "CONV", "SCATTER", "LAYER_NORM", "SUM", "MEAN", "VAR", "GRID_SAMPLE"),),
         (("largest",), _ORDER),
     ),
     "GROUPED_MATMUL": (("nan", "infinity", "largest"), _BEYOND),

@@ -34,6 +34,7 @@ REGISTRY = Registry(
         "complex_mul": "COMPLEX_MUL",
         "grouped": "GROUPED_MATMUL",
         "resample": "RESAMPLE",
+        "grid_sample": "GRID_SAMPLE",
         "nonzero": "NONZERO",
         "nms": "NMS",
         "creation": "ARANGE",

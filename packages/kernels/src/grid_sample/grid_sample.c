@@ -1,0 +1,287 @@
+/*
+ * GRID_SAMPLE in float32: an output pixel is a weighted sum of pixels of x, whose channels are
+ * last. Places and weights are computed for a block of points, axis by axis, with the roundings of
+ * torch; then each point's pixels are summed.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "common/tensor.h"
+#include "grid_sample/kernels.inc"
+#include "isa/isa.h"
+#include "simd/simd.h"
+
+TAPER_DEFINE_ATTRS(grid_sample)
+
+enum {
+    GRID_DIMS = 3,
+    GRID_TAPS = 4,   /* along an axis, at most */
+    GRID_MOST = 16,  /* of a point: 4 * 4, or 2 * 2 * 2 */
+    GRID_BLOCK = 64, /* points whose places are found together; a multiple of V_LEN */
+    GRID_COST = 8,   /* of a point's places, in vectors that are read */
+};
+
+typedef enum grid_padding { GRID_ZEROS, GRID_BORDER, GRID_REFLECTION } grid_padding;
+
+struct grid_sample_state {
+    int64_t images, points, dims, channels;
+    int64_t size[GRID_DIMS]; /* of x's axes */
+    int64_t pixels;          /* of an image */
+    int64_t taps;            /* along an axis */
+    grid_padding padding;
+    bool align_corners;
+    int64_t blocks; /* of an image's points */
+    int64_t blocks_per_task;
+};
+
+/* The taps of a block's points along one axis: places are -1 outside. */
+typedef struct grid_axis {
+    int32_t place[GRID_TAPS][GRID_BLOCK];
+    float weight[GRID_TAPS][GRID_BLOCK];
+} grid_axis;
+
+/* ---- prepare ---- */
+
+/* Returns the number of a name in a list, or count. */
+static int64_t grid_number(const char *name, const char *const *names, int64_t count) {
+    int64_t i = 0;
+    while (i < count && strcmp(name, names[i]) != 0)
+        i++;
+    return i;
+}
+
+static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *work) {
+    static const char *const modes[] = {"nearest", "linear", "cubic"};
+    static const char *const paddings[] = {"zeros", "border", "reflection"};
+    const struct grid_sample_attrs *attrs = call->attrs;
+    struct grid_sample_state *s = call->state;
+    const taper_tensor *x = &call->inputs[0], *grid = &call->inputs[1], *y = call->output;
+    const int64_t mode = grid_number(attrs->mode, modes, 3);
+    const int64_t padding = grid_number(attrs->padding, paddings, 3);
+    const int32_t dims = x->rank - 2;
+    if (call->n_inputs != 2 || dims < 2 || dims > GRID_DIMS || mode == 3 || padding == 3 ||
+        (dims == 3 && mode == 2) || grid->rank != x->rank || y->rank != x->rank ||
+        !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
+        !tensor_is(grid, TAPER_FLOAT32, tensor_numel(grid)) ||
+        !tensor_is(y, TAPER_FLOAT32, tensor_numel(y)))
+        return TAPER_UNSUPPORTED;
+    for (int32_t d = 0; d <= dims; d++)
+        if (grid->shape[d] != y->shape[d])
+            return TAPER_UNSUPPORTED;
+    if (x->shape[0] != y->shape[0] || x->shape[dims + 1] != y->shape[dims + 1] ||
+        grid->shape[dims + 1] != dims)
+        return TAPER_UNSUPPORTED;
+    *s = (struct grid_sample_state){.images = x->shape[0],
+                                    .points = tensor_count(y, 1, dims + 1),
+                                    .dims = dims,
+                                    .channels = x->shape[dims + 1],
+                                    .pixels = tensor_count(x, 1, dims + 1),
+                                    .taps = (int64_t[]){1, 2, 4}[mode],
+                                    .padding = (grid_padding)padding,
+                                    .align_corners = attrs->align_corners};
+    for (int32_t d = 0; d < dims; d++) {
+        s->size[d] = x->shape[d + 1];
+        if (s->size[d] < 1 || s->size[d] > INT32_MAX)
+            return TAPER_UNSUPPORTED;
+    }
+    int64_t taps = 1;
+    for (int32_t d = 0; d < dims; d++)
+        taps *= s->taps;
+    s->blocks = i64_ceil_div(s->points, GRID_BLOCK);
+    s->blocks_per_task =
+        rows_per_task(GRID_BLOCK * (taps * i64_ceil_div(s->channels, V_LEN) + GRID_COST));
+    work->tasks =
+        tensor_numel(y) == 0 ? 0 : i64_ceil_div(s->images * s->blocks, s->blocks_per_task);
+    work->scratch_bytes = GRID_DIMS * sizeof(grid_axis);
+    return TAPER_OK;
+}
+
+/* ---- places ---- */
+
+/* Reflects places at the outermost centres or edges, as often as necessary. */
+V_INLINE vf grid_reflect(vf at, float size, bool align_corners) {
+    const float low = align_corners ? 0 : -0.5f, span = align_corners ? size - 1 : size;
+    if (span == 0)
+        return v_mul(at, v_zero());
+    const vf period = v_set1(2 * span);
+    vf away = v_abs(v_sub(at, v_set1(low)));
+    if (vm_any(vm_not(v_lt(away, period)))) {
+        float lanes[V_LEN];
+        v_store(lanes, away);
+        for (int i = 0; i < V_LEN; i++)
+            lanes[i] = fmodf(lanes[i], 2 * span);
+        away = v_load(lanes);
+    }
+    return v_add(v_min_nan(away, v_sub(period, away)), v_set1(low));
+}
+
+/* Moves places outside of the axis inside. Images and volumes differ, as in torch, where the place
+ * is NaN. */
+V_INLINE vf grid_bring_inside(const struct grid_sample_state *s, vf at, float size) {
+    const vf zero = v_zero(), last = v_set1(size - 1);
+    if (s->padding == GRID_ZEROS)
+        return at;
+    if (s->padding == GRID_REFLECTION)
+        at = grid_reflect(at, size, s->align_corners);
+    if (s->dims == 3) {
+        at = v_max_nan(at, zero);
+        return v_select(v_lt(at, last), at, last);
+    }
+    return v_min_nan(v_select(v_lt(zero, at), at, zero), last);
+}
+
+/* The weights of cubic convolution (Keys 1981): of an element less than 1 away, and of one that is
+ * distance + 1 away. */
+V_INLINE vf grid_near(vf d) {
+    const float a = -0.75f;
+    const vf y = v_sub(v_mul(d, v_set1(a + 2)), v_set1(a + 3));
+    return v_add(v_mul(y, v_mul(d, d)), v_set1(1));
+}
+V_INLINE vf grid_far(vf distance) {
+    const float a = -0.75f;
+    const vf d = v_add(distance, v_set1(1));
+    const vf y = v_sub(v_mul(d, v_set1(a)), v_set1(5 * a));
+    return v_sub(v_mul(v_add(v_mul(y, d), v_set1(8 * a)), d), v_set1(4 * a));
+}
+
+V_INLINE void grid_put(grid_axis *axis, int64_t tap, int64_t i, vf place, vf weight, vf size) {
+    const vm inside = vm_and(v_le(v_zero(), place), v_lt(place, size));
+    vi_store(axis->place[tap] + i, v_to_int(v_select(inside, place, v_set1(-1))));
+    v_store(axis->weight[tap] + i, weight);
+}
+
+/* Finds the taps of V_LEN points along axis d. */
+V_INLINE void grid_find(const struct grid_sample_state *s, grid_axis *axis, int64_t d, int64_t i,
+                        vf point) {
+    const float size = (float)s->size[d];
+    const vf one = v_set1(1), end = v_set1(size);
+    vf at = v_add(point, one);
+    if (s->align_corners)
+        at = v_mul(at, v_set1((float)((double)(s->size[d] - 1) / 2)));
+    else if (s->dims == 3)
+        at = v_mul(v_sub(v_mul(at, end), one), v_set1(0.5f));
+    else
+        at = v_sub(v_mul(at, v_set1((float)((double)s->size[d] / 2))), v_set1(0.5f));
+    if (s->taps < GRID_TAPS)
+        at = grid_bring_inside(s, at, size);
+    if (s->taps == 1) {
+        grid_put(axis, 0, i, v_round(at), one, end);
+        return;
+    }
+    const vf low = v_floor(at), rest = v_sub(at, low), back = v_sub(one, rest);
+    if (s->taps == 2) {
+        grid_put(axis, 0, i, low, back, end);
+        grid_put(axis, 1, i, v_add(low, one), rest, end);
+        return;
+    }
+    const vf weights[] = {grid_far(rest), grid_near(rest), grid_near(back), grid_far(back)};
+    for (int tap = 0; tap < GRID_TAPS; tap++)
+        grid_put(axis, tap, i, grid_bring_inside(s, v_add(low, v_set1((float)(tap - 1))), size),
+                 weights[tap], end);
+}
+
+/* ---- sums ---- */
+
+/* Sums pixels at[0..n) of x, [.][channels], times their weights, and first. The next points are
+ * computed later, so all `room` floats from y on may be written: masked stores are slow. */
+V_INLINE void grid_sum(float *y, const float *x, const int64_t *at, const float *weight, int64_t n,
+                       float first, int64_t channels, int64_t room) {
+    for (int64_t c = 0; c < channels; c += V_LEN) {
+        const int64_t lanes = channels - c;
+        vf sum = v_set1(first);
+        for (int64_t k = 0; k < n; k++) {
+            const float *from = x + at[k] * channels + c;
+            const vf pixel = lanes < V_LEN ? v_load_n(from, lanes) : v_load(from);
+            sum = v_fma(v_set1(weight[k]), pixel, sum);
+        }
+        if (room - c < V_LEN)
+            v_store_n(y + c, sum, lanes);
+        else
+            v_store(y + c, sum);
+    }
+}
+
+/* Computes point i of a block: the pixels at all combinations of taps. */
+V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axes, int64_t i,
+                         float *y, const float *x, int64_t room, const int64_t taps,
+                         const int64_t dims) {
+    int64_t at[GRID_MOST] = {0}, n = 1, inside = 0;
+    float weight[GRID_MOST] = {1}, outside = 0;
+    for (int64_t d = 0; d < dims; d++) {
+        for (int64_t tap = taps - 1; tap >= 0; tap--) {
+            const int64_t place = axes[d].place[tap][i];
+            const float factor = axes[d].weight[tap][i];
+            for (int64_t k = 0; k < n; k++) {
+                at[tap * n + k] = place < 0 || at[k] < 0 ? -1 : at[k] * s->size[d] + place;
+                weight[tap * n + k] = weight[k] * factor;
+            }
+        }
+        n *= taps;
+    }
+    for (int64_t k = 0; k < n; k++) {
+        if (at[k] < 0) { /* of an image: 0 times the weight, which may be NaN */
+            outside += dims == 2 ? weight[k] * 0 : 0;
+            continue;
+        }
+        at[inside] = at[k];
+        weight[inside++] = weight[k];
+    }
+    grid_sum(y, x, at, weight, inside, outside, s->channels, room);
+}
+
+/* The same where all four taps of a bilinear point are inside an image. */
+V_INLINE bool grid_point_inside(const struct grid_sample_state *s, const grid_axis *axes, int64_t i,
+                                float *y, const float *x, int64_t room) {
+    const int32_t top = axes[0].place[0][i], bottom = axes[0].place[1][i];
+    const int32_t left = axes[1].place[0][i], right = axes[1].place[1][i];
+    if ((top | bottom | left | right) < 0)
+        return false;
+    const float *up = axes[0].weight[0] + i, *down = axes[0].weight[1] + i;
+    const float *back = axes[1].weight[0] + i, *on = axes[1].weight[1] + i;
+    const int64_t at[] = {top * s->size[1] + left, top * s->size[1] + right,
+                          bottom * s->size[1] + left, bottom * s->size[1] + right};
+    const float weight[] = {*up * *back, *up * *on, *down * *back, *down * *on};
+    grid_sum(y, x, at, weight, 4, 0, s->channels, room);
+    return true;
+}
+
+static void grid_block(const struct grid_sample_state *s, grid_axis *axes, float *y, const float *x,
+                       const float *grid, int64_t count) {
+    for (int64_t i = 0; i < count; i += V_LEN) {
+        float points[GRID_DIMS][V_LEN] = {{0}};
+        for (int64_t j = 0; j < i64_min(V_LEN, count - i); j++)
+            for (int64_t d = 0; d < s->dims; d++) /* the coordinate of the last axis is first */
+                points[s->dims - 1 - d][j] = grid[(i + j) * s->dims + d];
+        for (int64_t d = 0; d < s->dims; d++)
+            grid_find(s, &axes[d], d, i, v_load(points[d]));
+    }
+    for (int64_t i = 0; i < count; i++, y += s->channels) {
+        const int64_t room = (count - i) * s->channels;
+        if (s->dims == 2 && s->taps == 2 && grid_point_inside(s, axes, i, y, x, room))
+            continue;
+        grid_point(s, axes, i, y, x, room, s->taps, s->dims);
+    }
+}
+
+static taper_status f32_grid_sample_run(const taper_call *call, int64_t begin, int64_t end,
+                                        void *scratch) {
+    const struct grid_sample_state *s = call->state;
+    const float *x = call->inputs[0].data, *grid = call->inputs[1].data;
+    float *y = call->output->data;
+    const int64_t last = i64_min(end * s->blocks_per_task, s->images * s->blocks);
+    for (int64_t block = begin * s->blocks_per_task; block < last; block++) {
+        const int64_t image = block / s->blocks, first = block % s->blocks * GRID_BLOCK;
+        const int64_t point = image * s->points + first;
+        grid_block(s, scratch, y + point * s->channels, x + image * s->pixels * s->channels,
+                   grid + point * s->dims, i64_min(GRID_BLOCK, s->points - first));
+    }
+    return TAPER_OK;
+}
+
+#define TAPER_KERNEL_ROWS
+static const taper_kernel grid_sample_kernels[] = {
+#include "grid_sample/kernels.inc"
+};
+
+extern const taper_family TAPER_ISA_SYM(taper_grid_sample);
+const taper_family TAPER_ISA_SYM(taper_grid_sample) = {TAPER_ROWS(grid_sample_kernels)};
