@@ -24,6 +24,7 @@ enum {
     RESAMPLE_RING = 1 << 15,   /* elements of the ring, if that is enough: half of L2 */
     RESAMPLE_LANES = 8,        /* columns for which a tap costs one unit of a task */
     RESAMPLE_ROW_COST = 4,     /* units of an output row, whatever its length */
+    RESAMPLE_SPREAD = 64,      /* elements that the taps of a column may span for sums by vectors */
     RESAMPLE_BYTES = 32,       /* columns of bytes that are summed together */
 };
 
@@ -43,12 +44,13 @@ struct resample_state {
     bool rows_first;
     int64_t size; /* bytes of an element */
     resample_axis rows, columns;
-    int64_t pixel;                   /* elements of a column */
-    int64_t together;                /* columns of which some pixel consists */
-    int64_t outer, mid;              /* planes are [outer][mid] */
-    int64_t x_row, y_row;            /* elements from one row to the next */
-    int64_t x_plane, y_plane;        /* elements from one of mid to the next */
-    int64_t block_rows, block;       /* of a task's output, in rows and in columns */
+    int64_t pixel;             /* elements of a column */
+    int64_t together;          /* columns of which some pixel consists */
+    int64_t outer, mid;        /* planes are [outer][mid] */
+    int64_t spread;            /* of bytes: elements that are read for a column; 0: tap by tap */
+    int64_t x_row, y_row;      /* elements from one row to the next */
+    int64_t x_plane, y_plane;  /* elements from one of mid to the next */
+    int64_t block_rows, block; /* of a task's output, in rows and in columns */
     int64_t planes_per_task, groups; /* groups of so many planes */
 };
 
@@ -58,7 +60,8 @@ typedef struct resample_work {
     const int32_t *table;
     const uint8_t **taken; /* [taps], the rows or pixels that are summed */
     int32_t *weights;      /* [taps], of them; float32 or whole */
-    int32_t *low, *from;   /* [vectors], [taps][block]: see resample_begin_block */
+    int32_t *low, *from;   /* see resample_begin_block */
+    float *line;           /* [columns.old + spread], of bytes: a row of x, then zeros */
     bool is_near;          /* whether they are used */
     uint8_t *rows;         /* the ring, or one row */
 } resample_work;
@@ -100,10 +103,20 @@ static bool resample_is_rows_first(const struct resample_state *s) {
            rows->new * columns->old * rows->taps + rows->new * columns->new * across;
 }
 
-/* Returns how many places of taps of columns a block has, with those of its vectors. */
+/* Returns how many elements the taps of a column span, in whole vectors; 0 if they are many. */
+static int64_t resample_spread(const resample_axis *columns, const int32_t *index) {
+    int64_t most = 0;
+    for (int64_t c = 0; c < columns->new && columns->taps; c++)
+        most = i64_max(most, index[(columns->taps - 1) * columns->entries + c] - index[c] + 1);
+    most = i64_ceil_div(most, V_LEN) * V_LEN;
+    return most > RESAMPLE_SPREAD ? 0 : most;
+}
+
+/* Returns how many numbers resample_begin_block finds. */
 static size_t resample_places(const struct resample_state *s) {
-    const bool are_found = s->columns.taps && s->pixel == 1 && s->size == sizeof(float);
-    return are_found ? (size_t)((s->columns.taps + 1) * s->block) : 0;
+    if (s->columns.taps && s->pixel == 1 && s->size == sizeof(float))
+        return (size_t)((s->columns.taps + 1) * s->block);
+    return s->spread ? (size_t)((s->spread + 1) * s->block + s->columns.old + s->spread) : 0;
 }
 
 /* Splits the output into tasks: parts of a plane, or several planes. */
@@ -194,6 +207,8 @@ static taper_status resample_prepare(const taper_call *call, taper_work *work, r
     if (at != table->shape[0] || (s->rows.taps > 0) != (count == 2 || !small) ||
         (s->columns.taps > 0) != (count == 2 || small))
         return TAPER_UNSUPPORTED;
+    if (kind == RESAMPLE_WHOLE && s->pixel == 1)
+        s->spread = resample_spread(&s->columns, (const int32_t *)table->data + s->columns.at);
     s->rows_first = kind == RESAMPLE_FLOATS && count == 2 && resample_is_rows_first(s);
     resample_split(s, work);
     return TAPER_OK;
@@ -322,9 +337,30 @@ V_INLINE vf resample_take(const resample_line *line, vi at) {
                     v_permute(v_load(x + V_LEN), lane));
 }
 
+/* Prepares columns of bytes: low[c] is the first element that column c reads, from[c] are the
+ * weights of spread elements from there on, as floats. */
+static void resample_begin_bytes(const resample_work *w, int64_t begin, int64_t end) {
+    const struct resample_state *s = w->s;
+    const resample_axis *axis = &s->columns;
+    float *weights = (float *)(void *)w->from;
+    memset(w->line + axis->old, 0, (size_t)s->spread * sizeof *w->line);
+    memset(weights, 0, (size_t)(s->spread * s->block) * sizeof *weights);
+    for (int64_t c = 0; c < end - begin; c++, weights += s->spread) {
+        const int32_t *index = w->table + axis->at + begin + c;
+        const int32_t *weight = index + axis->taps * axis->entries;
+        w->low[c] = *index;
+        for (int64_t k = 0; k < axis->taps; k++)
+            weights[index[k * axis->entries] - *index] += (float)weight[k * axis->entries];
+    }
+}
+
 /* Prepares columns begin to end - 1 of a block, for all its rows: where the taps of each vector of
- * columns lie, if they lie in one vector of x. */
+ * columns lie, if they lie in one vector of x, low[vector] and from[tap][block]. */
 static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
+    if (w->s->spread) {
+        resample_begin_bytes(w, begin, end);
+        return;
+    }
     const resample_axis *axis = &w->s->columns;
     const int32_t *index = w->table + axis->at + begin;
     resample_line line = resample_line_of(w, NULL);
@@ -363,6 +399,38 @@ V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, 
                          : v_fma(v_load(weight + k * entries), taken, sum);
         }
         resample_store(y + c, sum, end - begin - c);
+    }
+}
+
+/* Sums of bytes by vectors: a product of a weight and a byte is exact as a float, their sum as an
+ * integer. */
+static void resample_byte_vectors(const resample_work *w, uint8_t *restrict y,
+                                  const uint8_t *restrict x, int64_t n) {
+    const struct resample_state *s = w->s;
+    const int32_t half = 1 << s->columns.shift >> 1;
+    float *restrict line = w->line;
+    for (int64_t i = 0; i < s->columns.old; i++)
+        line[i] = x[i];
+    for (int64_t c = 0; c < n; c += V_LEN) {
+        const int64_t lanes = i64_min(V_LEN, n - c);
+        vf sums[V_LEN];
+        for (int64_t j = 0; j < V_LEN; j++) {
+            const int64_t column = c + i64_min(j, lanes - 1);
+            const float *from = line + w->low[column];
+            const float *weight = (const float *)(const void *)w->from + column * s->spread;
+            vi sum = vi_set1(0);
+            for (int64_t k = 0; k < s->spread; k += V_LEN)
+                sum = vi_add(sum, v_to_int(v_mul(v_load(from + k), v_load(weight + k))));
+            sums[j] = v_as_float(sum);
+        }
+        v_transpose(sums);
+        vi total = vi_set1(half);
+        for (int j = 0; j < V_LEN; j++)
+            total = vi_add(total, v_as_int(sums[j]));
+        int32_t each[V_LEN];
+        vi_store(each, total);
+        for (int64_t j = 0; j < lanes; j++)
+            y[c + j] = resample_byte(each[j], s->columns.shift);
     }
 }
 
@@ -433,6 +501,8 @@ static void resample_columns(const resample_work *w, uint8_t *y, const uint8_t *
         resample_pixels(w, y, x, begin, end);
     else if (s->kind == RESAMPLE_COPIES)
         resample_copy_elements(w, y, x, begin, end);
+    else if (s->spread)
+        resample_byte_vectors(w, y, x, end - begin);
     else if (s->kind == RESAMPLE_WHOLE)
         resample_bytes(w, y, x, begin, end);
     else if (s->columns.taps == 2)
@@ -548,6 +618,7 @@ static taper_status resample_run(const taper_call *call, int64_t begin, int64_t 
     w.weights = (int32_t *)(w.taken + most);
     w.low = w.weights + most;
     w.from = w.low + s->block;
+    w.line = (float *)(void *)(w.from + s->spread * s->block);
     w.rows = (uint8_t *)(w.low + resample_places(s));
     int64_t found = -1;
     const int64_t blocks = i64_ceil_div(s->columns.new, s->block);
