@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import re
 
 import pytest
 import torch
 
 import taper_frontend
+from taper_frontend.capture import capture as capture_module
 from taper_frontend.compiler.trace import writing
 
 
@@ -97,3 +99,38 @@ def test_the_variable_traces_every_export_of_a_process(tmp_path, monkeypatch):
     monkeypatch.setenv("TAPER_TRACE", "out.txt")
     with pytest.raises(taper_frontend.ExportError, match=r"^TAPER_TRACE: "):
         export()
+
+
+class Decomposed(torch.nn.Module):
+    """A call that stays, one that becomes several, and one that nothing needs."""
+
+    def forward(self, x):
+        torch.tanh(x)
+        return torch.std(torch.relu(x), -1)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_trace_begins_at_what_torch_gave(tmp_path, monkeypatch, whole):
+    if whole:  # decomposed by torch, not call by call
+        monkeypatch.setattr(capture_module, "decompose_calls", lambda *given: False)
+    x = torch.randn(3, 4)
+    for suffix in ("json", "html"):
+        taper_frontend.export(Decomposed(), (x,), trace=tmp_path / f"t.{suffix}")
+    program = json.loads((tmp_path / "t.json").read_text())["program"]
+    graph = torch.export.export(Decomposed(), (x,)).graph
+    names = [node.name for node in graph.nodes if node.op == "call_function"]
+    assert [call["name"] for call in program] == names
+    relu, std = (next(c for c in program if c["name"] == name) for name in ("relu", "std"))
+    assert [each["call"] for each in relu["became"]] == [relu["call"]] == ["aten.relu.default(x)"]
+    assert len(std["became"]) > 1
+    assert std["call"].startswith("aten.std.")
+    assert not any("aten.std." in each["call"] for each in std["became"])
+    assert (std["type"], relu["type"]) == ("float32[3]", "float32[3, 4]")
+    assert "test_export_trace.py" in std["source"]
+    assert next(c for c in program if c["name"] == "tanh")["became"] == []
+    text = (tmp_path / "t.html").read_text()
+    (page,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    section = json.loads(page)["sections"][0]
+    assert section["title"] == "Program"
+    rows = [row for row in section["rows"] if row[1].startswith("std = ")]
+    assert [row[2] for row in rows] == [f"{e['name']} = {e['call']}" for e in std["became"]]

@@ -60,7 +60,16 @@ def nodes_shown(driver):
 def test_the_page_is_drawn_without_errors(browser):
     assert errors(browser) == []
     titles = [heading.text for heading in browser.find_elements(By.TAG_NAME, "h2")]
-    for title in ("Summary", "Warnings", "Graph", "Time by node", "Time by op", "Trace", "Memory over the run", "Weights"):
+    for title in (
+        "Summary",
+        "Warnings",
+        "Graph",
+        "Time by node",
+        "Time by op",
+        "Trace",
+        "Memory over the run",
+        "Weights",
+    ):
         assert title in titles
     assert browser.find_element(By.TAG_NAME, "h1").text == "layers.taper"
 
@@ -128,9 +137,9 @@ def test_a_table_sorts_by_a_column(browser):
     table = browser.find_element(By.CSS_SELECTOR, "table[aria-label='Time by node']")
 
     def times():
-        return [float(c.text) for c in table.find_elements(By.CSS_SELECTOR, "td:nth-child(4)")]
+        return [float(c.text) for c in table.find_elements(By.CSS_SELECTOR, "td:nth-child(5)")]
 
-    header = table.find_element(By.XPATH, ".//th[4]")
+    header = table.find_element(By.XPATH, ".//th[5]")
     header.find_element(By.TAG_NAME, "button").click()
     assert times() == sorted(times(), reverse=True)
     assert header.get_attribute("aria-sort") == "descending"
@@ -145,3 +154,63 @@ def test_the_graph_is_painted(browser):
 
 def test_accessibility(browser):
     assert violations(browser) == []
+
+
+def branching_plan() -> Plan:
+    """Return two modules and nodes of neither, which run beside each other."""
+    chains = {
+        "encoder.first": ("RELU", "TANH", "EXP"),
+        "encoder.second": ("SIGMOID", "ERF", "GELU"),
+        "tower": ("SIN", "COS", "ABS"),
+        "": ("NEG", "SQRT", "LOG", "FLOOR"),
+    }
+    names = ["x", *(op.lower() for ops in chains.values() for op in ops)]
+    tensors = {
+        n: TensorSpec(n, "float32", (4,), "intermediate" if n != "x" else "input") for n in names
+    }
+    nodes = []
+    for module, ops in chains.items():
+        path = f"{module}.forward" if module else "forward"
+        before = "relu" if module == "encoder.second" else "x"
+        for op in ops:
+            source = f"model.py:1 in {path}: y"
+            nodes.append(PlanNode(op, (before,), (op.lower(),), source=source))
+            before = op.lower()
+    nodes.append(PlanNode("ADD", ("floor", "abs"), ("sum",), source="model.py:2 in forward: y"))
+    nodes.append(PlanNode("MUL", ("gelu", "sum"), ("z",), source="model.py:2 in forward: y"))
+    nodes.append(PlanNode("MUL", ("exp", "z"), ("y",), source="model.py:2 in forward: y"))
+    for name, role in (("sum", "intermediate"), ("z", "intermediate"), ("y", "output")):
+        tensors[name] = TensorSpec(name, "float32", (4,), role)
+    placements = {name: Placement(name, 0, (1,)) for name in tensors}
+    return Plan(tuple(nodes), tensors, placements, ("x",), ("y",), {})
+
+
+def test_a_frame_covers_only_what_its_module_holds(tmp_path):
+    profile = profile_plan(branching_plan(), {"x": np.ones(4, np.float32)}, runs=2, threads=1)
+    (tmp_path / "page.html").write_text(report_page("branches", profile, LIMITS))
+    driver = open_browser(tmp_path / "page.html", "light")
+    try:
+        nodes, frames = driver.execute_script("""
+            const area = (rect) => ["x", "y", "width", "height"].map((n) => Number(rect.getAttribute(n)));
+            const all = (what, label) => [...document.querySelectorAll(what)].map((shape) => [
+              (label(shape)).getAttribute("aria-label"), area(shape.querySelector("rect")),
+            ]);
+            return [all(".graph g.node", (g) => g), all(".graph .frame", (g) => g.querySelector("text"))];
+        """)
+    finally:
+        driver.quit()
+    held = {
+        label.removeprefix("close module "): {
+            node.split()[0]
+            for node, (u, v, wide, high) in nodes
+            if u < x + width and x < u + wide and v < y + height and y < v + high
+        }
+        for label, (x, y, width, height) in frames
+    }
+    first, second = {"RELU", "TANH", "EXP"}, {"SIGMOID", "ERF", "GELU"}
+    assert held == {
+        "encoder": first | second,
+        "encoder.first": first,
+        "encoder.second": second,
+        "tower": {"SIN", "COS", "ABS"},
+    }

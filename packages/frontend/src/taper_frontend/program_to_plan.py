@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.capture.buffer_values import READ
+from taper_frontend.capture.told import describe_program
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition
 from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
@@ -181,7 +182,7 @@ def compile_lowered(
     delegate = options.delegate or ""
     partition = Partition(options.partition, delegate) if options.partition else None
     unfused: list[Graph] = []
-    with tracing(graph, options.trace, title):
+    with tracing(graph, options.trace, title, lambda: describe_program(captured.program)):
         spec = captured.program.call_spec.out_spec
         records = compile_graph(
             graph,

@@ -97,9 +97,11 @@ class MemoryLayout(NamedTuple):
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         counts = self.counts()
         return [
-            (f"layout  arena {counts['arena_bytes']} bytes, scratch of a node at most "
-            f"{counts['scratch_bytes']}, {counts['roots']} roots, {counts['in_place']} tensors in "
-            f"place, {counts['views']} views, {counts['slices']} slices"),
+            (
+                f"layout  arena {counts['arena_bytes']} bytes, scratch of a node at most "
+                f"{counts['scratch_bytes']}, {counts['roots']} roots, {counts['in_place']} tensors in "
+                f"place, {counts['views']} views, {counts['slices']} slices"
+            ),
             *(
                 "  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
                 for row in rows

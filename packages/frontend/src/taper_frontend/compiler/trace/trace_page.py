@@ -13,6 +13,10 @@ from taper_runtime.reports.pages.viewer import make_page
 _SCRIPTS = ("recording.js", "trace.js")
 
 
+#: The characters of a call that a table shows; the JSON of a trace has more.
+_COLUMN = 72
+
+
 def trace_page(trace: dict[str, Any]) -> str:
     """Return the page about a trace: :meth:`Recorder.data`, with ``title`` and ``error``."""
     lowered, final = _node_counts(trace)
@@ -25,6 +29,7 @@ def trace_page(trace: dict[str, Any]) -> str:
             [{"kind": "warnings", "title": "Error", "items": [trace["error"]]}]
             * bool(trace["error"])
         ),
+        *_program(trace),
         {"kind": "trace", "title": "Steps", **_recording(trace)},
         _rules(trace),
         _passes(trace),
@@ -37,6 +42,34 @@ def trace_page(trace: dict[str, Any]) -> str:
         script="\n".join(folder.joinpath(name).read_text("utf-8") for name in _SCRIPTS),
         style=folder.joinpath("trace.css").read_text("utf-8"),
     )
+
+
+def _program(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a table of the calls that torch captured, and what decomposition made of each.
+
+    A call that became several has a row for each of them. There is no table of a graph that was
+    made by hand.
+    """
+    rows = []
+    for number, call in enumerate(trace["program"]):
+        became = [(_assignment(each), each["type"]) for each in call["became"]]
+        if [each["call"] for each in call["became"]] == [call["call"]]:
+            became = [("the same", call["type"])]
+        nothing = [("nothing that a result needs", call["type"])]
+        rows += [
+            [number, _assignment(call), text, type_, call["source"]]
+            for text, type_ in became or nothing
+        ]
+    columns = [{"name": "#", "kind": "number"}]
+    names = ("as torch gave it", "decomposed into", "type", "source")
+    columns += [{"name": name, "kind": "text"} for name in names]
+    return [{"kind": "table", "title": "Program", "columns": columns, "rows": rows}] if rows else []
+
+
+def _assignment(call: dict[str, str]) -> str:
+    """Return a call with its result, cut to the width of a column."""
+    text = f"{call['name']} = {call['call']}"
+    return text if len(text) <= _COLUMN else f"{text[: _COLUMN - 1]}\u2026"
 
 
 def _recording(trace: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from taper_frontend.compiler.trace.recorder import TraceRecorder
 from taper_frontend.errors import ExportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from taper_frontend.compiler.graph.graph import Graph
@@ -56,7 +56,10 @@ def _checked(what: str, path: Path) -> Path:
 
 
 def tracing(
-    graph: Graph, path: str | os.PathLike[str] | None, title: str = "graph"
+    graph: Graph,
+    path: str | os.PathLike[str] | None,
+    title: str = "graph",
+    program: Callable[[], list[dict[str, Any]]] = list,
 ) -> AbstractContextManager[None]:
     """Record the changes of ``graph`` in the context, and write them at its end.
 
@@ -71,6 +74,10 @@ def tracing(
         and, after an exception, ``error``. None records nothing.
     title : str
         The title of the graph.
+    program : callable
+        Returns the calls that the graph was lowered from, as plain data: ``name``, ``call``,
+        ``type``, ``source`` and ``became``, the calls that replaced each. It is called where there
+        is a trace.
 
     Raises
     ------
@@ -79,11 +86,11 @@ def tracing(
     """
     if path is None:
         return nullcontext()
-    return _tracing(graph, _checked("trace", Path(path)), title)
+    return _tracing(graph, _checked("trace", Path(path)), title, program())
 
 
 @contextmanager
-def _tracing(graph: Graph, path: Path, title: str) -> Iterator[None]:
+def _tracing(graph: Graph, path: Path, title: str, program: list[dict[str, Any]]) -> Iterator[None]:
     listener = graph.listener
     recorder = TraceRecorder(graph)
     error = ""
@@ -94,7 +101,8 @@ def _tracing(graph: Graph, path: Path, title: str) -> Iterator[None]:
         raise
     finally:
         graph.listener = listener
-        write_trace({"title": title, "error": error, **recorder.data()}, path)
+        trace = {"title": title, "error": error, "program": program, **recorder.data()}
+        write_trace(trace, path)
 
 
 def write_trace(trace: dict[str, Any], path: Path) -> None:

@@ -44,30 +44,16 @@ function openSome(root, most) {
   }
 }
 
-// The area around two others.
-function around(a, b) {
-  const [x, y] = [Math.min(a.x, b.x), Math.min(a.y, b.y)];
-  const right = Math.max(a.x + a.width, b.x + b.width);
-  return { x, y, width: right - x, height: Math.max(a.y + a.height, b.y + b.height) - y };
-}
+// What a frame has around the boxes in it: above is its name.
+const EDGE = { side: 8, above: 16, below: 6 };
+const NO_EDGE = { side: 0, above: 0, below: 0 };
 
-function meets(a, b) {
-  return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
-}
-
-// Few areas that together hold all spots, and meet none of the others.
-function joinSpots(spots, others) {
-  const areas = [];
-  const sorted = [...spots].sort((a, b) => a.y - b.y || a.x - b.x);
-  for (const spot of sorted) {
-    const at = areas.findIndex((area) => {
-      const joined = around(area, spot);
-      return !others.some((other) => meets(joined, other));
-    });
-    if (at < 0) areas.push({ ...spot });
-    else areas[at] = around(areas[at], spot);
-  }
-  return areas;
+function frameAround(spots, edge) {
+  const x = Math.min(...spots.map((spot) => spot.x)) - edge.side;
+  const y = Math.min(...spots.map((spot) => spot.y)) - edge.above;
+  const right = Math.max(...spots.map((spot) => spot.x + spot.width)) + edge.side;
+  const bottom = Math.max(...spots.map((spot) => spot.y + spot.height)) + edge.below;
+  return { x, y, width: right - x, height: bottom - y };
 }
 
 class GraphView {
@@ -177,7 +163,9 @@ class GraphView {
         }
       }
     }
-    this.picture.paint(items, [...edges.values()], (item) => this.box(item), (at) => this.frames(at));
+    this.picture.paint(items, [...edges.values()], (item) => this.box(item), {
+      settle: (at) => this.settle(this.root, at), framesOf: (at) => this.frames(at),
+    });
     this.mark();
   }
 
@@ -198,32 +186,43 @@ class GraphView {
     };
   }
 
-  // Frames around what an open module holds, larger than the frames inside them. A frame covers no
-  // box of another module: where one lies between, the module has several frames.
+  // Move what a group holds to the right until no frame of an open module in it covers anything
+  // else. Return the area of its frame, and the boxes in it.
+  settle(group, at) {
+    const units = group.nodes.map((node) => ({ area: at.get(node), boxes: [at.get(node)] }));
+    for (const child of group.groups.values()) {
+      units.push(child.open ? this.settle(child, at) : { area: at.get(child), boxes: [at.get(child)] });
+    }
+    units.sort((a, b) => a.area.x + a.area.width / 2 - b.area.x - b.area.width / 2);
+    const placed = [];
+    for (const { area, boxes } of units) {
+      const { x, y, width, height } = area;
+      const beside = placed.filter((other) => y < other.y + other.height && other.y < y + height);
+      const to = Math.max(x, ...beside.map((other) => other.x + other.width + GAP));
+      for (const box of boxes) box.x += to - x;
+      placed.push({ x: to, y, width, height });
+    }
+    const areas = placed.length ? placed : [{ x: 0, y: 0, width: 0, height: 0 }];
+    const edge = !group.parent || isPassage(group) ? NO_EDGE : EDGE;
+    return { area: frameAround(areas, edge), boxes: units.flatMap((unit) => unit.boxes) };
+  }
+
+  // A frame around what an open module holds, larger than the frames inside it.
   frames(at) {
     const frames = [];
-    const boxes = [...at.values()];
     const visit = (group) => {
-      const own = group.nodes.map((node) => at.get(node));
-      let spots = [...own];
-      const inside = new Set(own);
+      let spots = group.nodes.map((node) => at.get(node));
       for (const child of group.groups.values()) {
-        const [parts, held] = child.open ? visit(child) : [[at.get(child)], [at.get(child)]];
-        spots = spots.concat(parts);
-        for (const spot of held) inside.add(spot);
+        spots = spots.concat(child.open ? visit(child) : [at.get(child)]);
       }
-      if (!group.parent || isPassage(group) || !spots.length) return [spots, inside];
-      const others = boxes.filter((box) => !inside.has(box));
-      const parts = joinSpots(spots, others).map((area) => ({
-        x: area.x - 8, y: area.y - 16, width: area.width + 16, height: area.height + 22,
-      }));
-      for (const { x, y, width, height } of parts) {
-        const label = draw("text", { x: x + 4, y: y + 12, tabindex: "0", role: "button" }, `\u2212 ${group.path}`);
-        label.setAttribute("aria-label", `close module ${group.path}`);
-        press(label, () => this.toggle(group));
-        frames.push(draw("g", { class: "frame" }, draw("rect", { x, y, width, height, rx: 6 }), label));
-      }
-      return [parts, inside];
+      if (!group.parent || isPassage(group) || !spots.length) return spots;
+      const { x, y, width, height } = frameAround(spots, EDGE);
+      const name = `\u2212 ${group.path}`;
+      const label = draw("text", { x: x + 4, y: y + 12, tabindex: "0", role: "button" }, name);
+      label.setAttribute("aria-label", `close module ${group.path}`);
+      press(label, () => this.toggle(group));
+      frames.push(draw("g", { class: "frame" }, draw("rect", { x, y, width, height, rx: 6 }), label));
+      return [{ x, y, width, height }];
     };
     visit(this.root);
     return frames.reverse();

@@ -3,7 +3,7 @@
 const LAYER = 96; // height of a layer, with the frames between two
 const GAP = 24; // between two boxes of a layer
 
-// Return where each item lies and the area of all. Edges lead from earlier items to later ones.
+// Return where each item lies. Edges lead from earlier items to later ones.
 // Layers by the longest path, positions in a layer near the average of what it is joined to.
 function placeItems(items, edges, widthOf) {
   const rank = new Map(items.map((item) => [item, 0]));
@@ -33,10 +33,7 @@ function placeItems(items, edges, widthOf) {
     }
   }
   layers.forEach((layer, depth) => layer.forEach((item) => { at.get(item).y = depth * LAYER; }));
-  const spots = [...at.values()];
-  const x = Math.min(...spots.map((spot) => spot.x));
-  const right = Math.max(...spots.map((spot) => spot.x + spot.width));
-  return { at, area: { x, y: 0, width: right - x, height: layers.length * LAYER } };
+  return at;
 }
 
 // Move the items of a layer near the centres of what they are joined to, without overlaps.

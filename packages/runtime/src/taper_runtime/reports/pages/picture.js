@@ -66,14 +66,17 @@ class Picture {
   }
 
   // Draw items as boxOf() has them: {kind, title, subtitle, label, share, mark, action}; `share` of
-  // the width is a bar, `mark` one of SIGNS. framesOf() gives what is drawn behind, from the places.
-  paint(items, edges, boxOf, framesOf = () => []) {
+  // the width is a bar, `mark` one of SIGNS. settle() may move the places; framesOf() gives what is
+  // drawn behind, from the places.
+  paint(items, edges, boxOf, { settle = () => {}, framesOf = () => [] } = {}) {
     const boxes = new Map(items.map((item) => [item, boxOf(item)]));
     const widthOf = (item) => {
       const { title, subtitle, mark } = boxes.get(item);
       return Math.max(130, 8 * title.length + (mark ? 38 : 20), 7 * Math.min(subtitle.length, 30) + 16);
     };
-    Object.assign(this, placeItems(items, edges, widthOf));
+    this.at = placeItems(items, edges, widthOf);
+    settle(this.at);
+    this.area = frameAround([...this.at.values()], NO_EDGE);
     this.lines = edges.map(([from, to]) => {
       const [a, b] = [this.at.get(from), this.at.get(to)];
       const [x, y, u, v] = [a.x + a.width / 2, a.y + a.height, b.x + b.width / 2, b.y];
