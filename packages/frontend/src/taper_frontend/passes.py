@@ -10,6 +10,7 @@ pass that changed it.
 
 from __future__ import annotations
 
+from taper_frontend.compiler.from_plan import run_passes, to_graph
 from taper_frontend.compiler.pass_registry import (
     default_pipeline,
     pass_names,
@@ -17,4 +18,11 @@ from taper_frontend.compiler.pass_registry import (
     unregister_pass,
 )
 
-__all__ = ["default_pipeline", "pass_names", "register_pass", "unregister_pass"]
+__all__ = [
+    "default_pipeline",
+    "pass_names",
+    "register_pass",
+    "run_passes",
+    "to_graph",
+    "unregister_pass",
+]
