@@ -379,9 +379,9 @@ def test_fixed_weights_have_names(net):
     assert len(weights) == 4
     assert "first.weight" in weights
     np.testing.assert_array_equal(weights.get("first.bias"), net.first.bias.detach().numpy())
-    with pytest.raises(taper_runtime.InputError, match="'first.weight': .*packed; .*replaceable"):
+    with pytest.raises(taper_runtime.InputError, match=r"'first.weight': .*packed; .*replaceable"):
         weights.get("first.weight")
-    with pytest.raises(taper_runtime.InputError, match="did you mean 'first.bias'"):
+    with pytest.raises(taper_runtime.InputError, match=r"did you mean 'first.bias'"):
         weights.get("frist.bias")
     with pytest.raises(taper_runtime.InputError, match="kind: expected None"):
         weights.names("parameter")

@@ -191,11 +191,15 @@ def test_a_frame_covers_only_what_its_module_holds(tmp_path):
     driver = open_browser(tmp_path / "page.html", "light")
     try:
         nodes, frames = driver.execute_script("""
-            const area = (rect) => ["x", "y", "width", "height"].map((n) => Number(rect.getAttribute(n)));
+            const names = ["x", "y", "width", "height"];
+            const area = (rect) => names.map((name) => Number(rect.getAttribute(name)));
             const all = (what, label) => [...document.querySelectorAll(what)].map((shape) => [
-              (label(shape)).getAttribute("aria-label"), area(shape.querySelector("rect")),
+              label(shape).getAttribute("aria-label"), area(shape.querySelector("rect")),
             ]);
-            return [all(".graph g.node", (g) => g), all(".graph .frame", (g) => g.querySelector("text"))];
+            return [
+              all(".graph g.node", (g) => g),
+              all(".graph .frame", (g) => g.querySelector("text")),
+            ];
         """)
     finally:
         driver.quit()

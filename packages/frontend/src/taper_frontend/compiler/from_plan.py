@@ -41,7 +41,7 @@ def to_graph(plan: Plan) -> Graph:
         )
     given = {name: limits for name, limits in plan.sizes.items() if name not in plan.origins}
     graph = Graph(given, {name: max(low, 1) for name, (low, _) in given.items()})
-    _Maker(plan, graph).make()
+    _GraphMaker(plan, graph).make()
     return graph
 
 
@@ -91,7 +91,7 @@ def _renamed(tree: Any, names: Mapping[str, str]) -> Any:
     return with_leaves(tree, lambda leaf: [leaf[0], names[leaf[1]]] if leaf[0] in TENSORS else leaf)
 
 
-class _Maker:
+class _GraphMaker:
     """Adds what a plan has to a graph."""
 
     def __init__(self, plan: Plan, graph: Graph) -> None:

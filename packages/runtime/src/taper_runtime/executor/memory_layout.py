@@ -99,8 +99,8 @@ class MemoryLayout(NamedTuple):
         return [
             (
                 f"layout  arena {counts['arena_bytes']} bytes, scratch of a node at most "
-                f"{counts['scratch_bytes']}, {counts['roots']} roots, {counts['in_place']} tensors in "
-                f"place, {counts['views']} views, {counts['slices']} slices"
+                f"{counts['scratch_bytes']}, {counts['roots']} roots, {counts['in_place']} tensors "
+                f"in place, {counts['views']} views, {counts['slices']} slices"
             ),
             *(
                 "  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=False)), row[3]])

@@ -99,8 +99,8 @@ def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[
         [
             "nodes",
             (
-                f"{len(plan.nodes)}, of which {len(executed_nodes(plan))} are computed; the others only "
-                "rename memory"
+                f"{len(plan.nodes)}, of which {len(executed_nodes(plan))} are computed; the others "
+                "only rename memory"
             ),
         ],
         ["time", f"{total / 1e6:.3f} ms, the sum of each node's least; {_limit(least, total)}"],
