@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 import taper_frontend
@@ -135,6 +136,37 @@ def test_strided_and_unfolded():
         ]
 
     check_lowering(model, X)
+
+
+STRIDED = {
+    "transposed": lambda x: x.T.as_strided((3, 2), (2, 5)),
+    "rows": lambda x: x[1:].as_strided((2, 5), (3, 1)),
+    "before the view": lambda x: x[1:].as_strided((2, 5), (3, 1), 0),
+    "between columns": lambda x: x[:, 2:4].as_strided((3, 3), (6, 1)),
+    "computed": lambda x: (x * 2)[1:, 1:].as_strided((2, 5), (3, 1)),
+    "reshaped": lambda x: x.reshape(6, 4)[1:].as_strided((2, 5), (3, 1)),
+    "expanded": lambda x: x[0].expand(3, 6).as_strided((2, 5), (3, 1)),
+    "cast": lambda x: x.to(torch.float64)[1:].as_strided((2, 5), (3, 1)),
+    "twice": lambda x: x.as_strided((2, 4), (6, 1), 3).as_strided((2, 2), (1, 6)),
+    "written": lambda x: x.clone()[1:].mul_(2).as_strided((2, 5), (3, 1), 2),
+    "unfolded": lambda x: x.unfold(1, 3, 1).as_strided((2, 5), (3, 1)),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strided_views(name):
+    """Strides lead through the memory of the tensor that owns it."""
+    check_lowering(STRIDED[name], torch.arange(24.0).reshape(4, 6))
+
+
+def test_a_write_through_strides():
+    def model(x):
+        y = x.clone()
+        y[1:].as_strided((2, 2), (3, 1)).zero_()
+        y.as_strided((2,), (7,), 1).copy_(x[0, :2] + 50)
+        return y
+
+    check_lowering(model, torch.arange(24.0).reshape(4, 6))
 
 
 def test_windows_whose_size_and_step_have_a_common_divisor():

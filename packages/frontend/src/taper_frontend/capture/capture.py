@@ -17,7 +17,7 @@ from taper_frontend.capture.attributes import drop_unread
 from taper_frontend.capture.buffer_values import READ, buffer_values, buffers_read
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
-from taper_frontend.capture.functional import make_ready
+from taper_frontend.capture.functional import make_ready, stride_owners
 from taper_frontend.capture.lifted import (
     LiftedModule,
     placeholders,
@@ -124,6 +124,7 @@ def _decomposed(
     table = {op: rule for op, rule in decompositions().items() if str(op) not in keep.targets}
     if program is model:
         program = copied_program(program)
+    stride_owners(program)
     captured = Captured(program, placeholders(program, states))
     became: dict[str, str] = {}
     complete = not training and decompose_calls(program, table, became, keep)

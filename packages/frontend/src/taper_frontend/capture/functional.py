@@ -18,7 +18,7 @@ from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from taper_frontend.capture.decompose import views, writes
+from taper_frontend.capture.decompose import is_fresh, views, writes
 from taper_frontend.errors import CaptureError
 from taper_frontend.lowering.source_line import source_line
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 aten = torch.ops.aten
+
+#: Ops that return a view where they can, and else a copy.
+_PERHAPS_COPIES = frozenset(
+    {aten.reshape.default, aten.contiguous.default, aten.flatten.using_ints}
+)
 
 _EXPANSIONS = frozenset({aten.expand.default, aten.expand_as.default, aten.broadcast_to.default})
 
@@ -47,6 +52,38 @@ def make_ready(program: ExportedProgram) -> None:
                     _respell_expansion(node)
                 elif writes(node):
                     _refuse_gaps(node)
+
+
+def stride_owners(program: ExportedProgram) -> None:
+    """Let each ``as_strided`` of a view read the tensor that owns the memory, in place.
+
+    Its strides are about that memory, and elements that the view does not have may be in it.
+    """
+    for module in program.graph_module.modules():
+        if isinstance(module, GraphModule):
+            for node in module.graph.nodes:
+                if node.target is aten.as_strided.default:
+                    _stride_owner(node)
+
+
+def _stride_owner(node: Node) -> None:
+    source, size, stride, *offset = (*node.args, *node.kwargs.values())
+    owner = source
+    while owner.op == "call_function" and not is_fresh(owner):
+        before = owner.args[0]
+        if owner.target in _PERHAPS_COPIES and not before.meta["val"].is_contiguous():
+            return
+        if not isinstance(before.meta["val"], torch.Tensor):
+            return
+        if before.meta["val"].dtype != source.meta["val"].dtype:
+            break
+        owner = before
+    if not owner.meta["val"].is_contiguous():
+        return
+    if not offset or offset[0] is None:
+        offset = [source.meta["val"].storage_offset()]
+    if all(isinstance(each, int) for each in (*size, *stride, *offset)):
+        node.args, node.kwargs = (owner, size, stride, *offset), {}
 
 
 def _part_operands(call: Node) -> None:

@@ -199,13 +199,41 @@ def as_strided(
     same = tuple(size) == shape and not storage_offset and value.is_contiguous()
     if same and all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
         return x
-    if any(isinstance(n, Size) for n in (*shape, *size, *stride)):
+    return _pick(ctx, x, _in_memory(ctx, x, size, stride, storage_offset))
+
+
+@lowers("aten.as_strided_scatter.default")
+def as_strided_scatter(
+    ctx: Lowering,
+    x: str,
+    src: str,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> str:
+    """Write elements of a contiguous tensor by their positions in memory."""
+    places = _in_memory(ctx, x, size, stride, storage_offset)
+    source = ctx.flat(ctx.cast(src, ctx.dtype(x)))
+    written = ctx.emit("SCATTER", [ctx.flat(x), ctx.constant(places.ravel()), source], axis=0)
+    return ctx.reshape(written, ctx.shape(x))
+
+
+def _in_memory(
+    ctx: Lowering,
+    x: str,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None,
+) -> np.ndarray:
+    """Return the positions in the memory of a contiguous tensor that strides lead to."""
+    if any(isinstance(n, Size) for n in (*ctx.shape(x), *size, *stride)):
         ctx.unsupported("expected fixed sizes and strides", "dynamic shape")
+    value = ctx.node.all_input_nodes[0].meta["val"]
     if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
         ctx.unsupported("expected a contiguous tensor with its own memory, got a view")
     grid = np.indices(tuple(size), sparse=True)
     places = sum((g * s for g, s in zip(grid, stride, strict=True)), np.int64(storage_offset or 0))
-    return _pick(ctx, x, np.broadcast_to(places, tuple(size)))
+    return np.broadcast_to(places, tuple(size))
 
 
 def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:
