@@ -1,9 +1,14 @@
 """Lowering of torch.cond, while_loop, scan and map, and refusals by name."""
 
+import numpy as np
 import pytest
 import torch
+from torch._higher_order_ops.map import map as map_
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
+import taper_frontend
+import taper_runtime
 from control_flow import MODELS, Branches, Counting, Items, Noise, X
 from lowering import check_lowering, lower_model, ops_of
 from taper_frontend.errors import CaptureError, UnsupportedOpError
@@ -109,3 +114,49 @@ def test_what_torch_refuses_is_of_category_control_flow(model):
     with pytest.raises(CaptureError) as caught:
         lower_model(model, X)
     assert caught.value.category == "control flow"
+
+
+def _confident(row):
+    kept = row[row > 0]
+    return kept.sum().view(1) + torch.unique((row * 4).to(torch.int64)).numel()
+
+
+def _above(carry, row):
+    kept = row[row > carry[0]]
+    return carry + kept.sum(), (kept * 2).sum() + carry
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: map_(_confident, x),
+        lambda x: scan(_above, torch.zeros(1), x),
+        lambda x: scan(_above, torch.zeros(1), x, reverse=True),
+    ],
+    ids=["map", "scan", "reversed scan"],
+)
+def test_sizes_that_values_decide_in_each_step(model, tmp_path):
+    """The steps are written out: each has sizes of its own."""
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return model(x)
+
+    plan = taper_frontend.export(Model(), (torch.randn(4, 6),))
+    plan.save(tmp_path / "plan.taper")
+    session = taper_runtime.InferenceSession(tmp_path / "plan.taper")
+    leaves = torch.utils._pytree.tree_leaves
+    for x in (torch.randn(4, 6), -torch.ones(4, 6), torch.ones(4, 6), torch.eye(4, 6)):
+        for got, want in zip(leaves(session(x.numpy())), leaves(model(x)), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_too_many_steps_to_write_out():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return map_(_confident, x)
+
+    with pytest.raises(UnsupportedOpError, match="at most 64 steps, which are written out, got 65"):
+        taper_frontend.export(Model(), (torch.randn(65, 6),))
+    with pytest.raises(UnsupportedOpError, match="steps, which are written out, got n"):
+        taper_frontend.export(Model(), (torch.randn(4, 6),), dynamic_shapes=({0: "n"},))

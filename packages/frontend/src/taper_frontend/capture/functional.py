@@ -67,10 +67,10 @@ def stride_owners(program: ExportedProgram) -> None:
 
 
 def _stride_owner(node: Node) -> None:
-    source, size, stride, *offset = (*node.args, *node.kwargs.values())
-    owner = source
+    source, size, stride, *offset = _arguments(node)
+    owner: Node = source
     while owner.op == "call_function" and not is_fresh(owner):
-        before = owner.args[0]
+        before: Any = owner.args[0]
         if owner.target in _PERHAPS_COPIES and not before.meta["val"].is_contiguous():
             return
         if not isinstance(before.meta["val"], torch.Tensor):
@@ -84,6 +84,10 @@ def _stride_owner(node: Node) -> None:
         offset = [source.meta["val"].storage_offset()]
     if all(isinstance(each, int) for each in (*size, *stride, *offset)):
         node.args, node.kwargs = (owner, size, stride, *offset), {}
+
+
+def _arguments(node: Node) -> list[Any]:
+    return [*node.args, *node.kwargs.values()]
 
 
 def _part_operands(call: Node) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch._ops import OpOverload
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.lowering import complex_ops
@@ -87,6 +88,7 @@ class Lowering:
         training: bool = False,
         prefix: str = "",
         lower_block: Callable[..., Graph] | None = None,
+        lower_inline: Callable[..., list[Any]] | None = None,
     ) -> None:
         """Start with an empty node; :meth:`begin` sets the first one."""
         self.graph = graph
@@ -94,6 +96,7 @@ class Lowering:
         self.training = training
         self._prefix = prefix
         self._lower_block = lower_block
+        self._lower_inline = lower_inline
         self.generator: str | None = None
         self.generator_state: str | None = None
         self.measured: dict[sympy.Symbol, str] = {}
@@ -262,6 +265,26 @@ class Lowering:
         return self._lower_block(
             module, f"{self._name}.{name}.", self._source.line, leading, others
         )
+
+    def has_sizes_of_values(self, module: GraphModule) -> bool:
+        """Return whether values decide shapes in a body."""
+        known = self.sizes.symbols.keys()
+        return any(
+            not free_unbacked_symbols(tuple(leaf.shape)) <= known
+            for node in module.graph.nodes
+            for leaf in torch.utils._pytree.tree_leaves(node.meta.get("val"))
+            if isinstance(leaf, torch.Tensor)
+        )
+
+    def inline(self, module: GraphModule, name: str, operands: Sequence[Operand]) -> list[Any]:
+        """Lower the nodes of a body into the graph itself; return its results."""
+        assert self._lower_inline is not None
+        return self._lower_inline(module, f"{self._name}.{name}.", self._source.line, operands)
+
+    def go_on_from(self, other: Lowering) -> None:
+        """Draw random numbers after those of another, and know the sizes that it has measured."""
+        self.generator, self.generator_state = other.generator, other.generator_state
+        self.measured = other.measured
 
     def free(self, operands: Sequence[Operand]) -> list[str]:
         """Return the operands of a body that become inputs, without constants and numbers."""

@@ -1,5 +1,7 @@
 """Lower branches and loops, whose bodies torch.export represents as graphs.
 
+A scan in whose body values decide sizes is written out, step by step.
+
 torch turns everything of the module that a body uses, including weights, into operands of the node.
 Constants are copied into the body. The remaining operands are carries, slices of the tensors that a
 scan steps over, and other tensors.
@@ -10,12 +12,14 @@ the generator is its first input and its first result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.numbers import as_tensor
 from taper_frontend.lowering.representation import represented
 from taper_runtime.base.random_state import STATE_SIZE
+from taper_runtime.base.sizes import is_static
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Lowering, Operand
 
+
+#: The most steps of a scan whose nodes stand in a plan one after the other.
+_MOST_WRITTEN_OUT = 64
 
 #: The type of the random generator's state.
 _STATE = TensorType("int64", (STATE_SIZE,))
@@ -80,6 +87,8 @@ def scan(
 ) -> list[str]:
     """Step along the first axis of some tensors."""
     items = [ctx.type(name) for name in xs]
+    if ctx.has_sizes_of_values(body):
+        return _written_out(ctx, body, carries, xs, others)
     types = [
         _STATE,
         *(ctx.type(name) for name in carries),
@@ -89,6 +98,33 @@ def scan(
     state = _generator(ctx, blocks)
     inputs = [*state, *carries, *xs, *ctx.free(others)]
     return _emit(ctx, "SCAN", inputs, blocks, state, carries=len(state) + len(carries), xs=len(xs))
+
+
+def _written_out(
+    ctx: Lowering,
+    body: GraphModule,
+    carries: Sequence[str],
+    xs: Sequence[str],
+    others: Sequence[Operand],
+) -> list[str]:
+    """Lower a scan step by step: sizes that values decide differ in each step."""
+    steps, *_ = ctx.shape(xs[0])
+    if not is_static(steps) or steps > _MOST_WRITTEN_OUT:
+        ctx.unsupported(
+            f"the shape of a result in the body depends on values: expected at most "
+            f"{_MOST_WRITTEN_OUT} steps, which are written out, got {steps}",
+            "data-dependent",
+        )
+    carried: list[Any] = list(carries)
+    stacked: list[list[str]] = []
+    for step in range(steps):
+        items = [ctx.reshape(ctx.slice(x, 0, step, step + 1), ctx.shape(x)[1:]) for x in xs]
+        results = ctx.inline(body, f"step_{step}", [*carried, *items, *others])
+        carried = results[: len(carries)]
+        rows = map(partial(as_tensor, ctx), results[len(carries) :])
+        stacked.append([ctx.reshape(row, (1, *ctx.shape(row))) for row in rows])
+    columns = zip(*stacked, strict=True)
+    return [*carried, *(ctx.emit("CAT", column, axis=0) for column in columns)]
 
 
 @lowers("map_impl")

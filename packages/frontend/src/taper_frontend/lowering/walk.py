@@ -99,7 +99,7 @@ class Walk:
         self.sizes = sizes
         self.findings = findings
         self.keep = keep
-        self.context = Lowering(graph, sizes, training, prefix, self.lower_block)
+        self.context = Lowering(graph, sizes, training, prefix, self.lower_block, self.lower_inline)
         self.values: dict[str, Any] = {}
         self._calls = SourceCalls(graph, self._argument_before)
         # the source of nodes for which torch recorded no line
@@ -155,6 +155,36 @@ class Walk:
         graph.prune(list(graph.constants))  # each body gets the operands that any of them reads
         return graph
 
+    def lower_inline(
+        self, module: GraphModule, prefix: str, source: str, operands: Sequence[Operand]
+    ) -> list[Any]:
+        """Lower a body into the graph itself: see :meth:`.Lowering.inline`.
+
+        Sizes that its values decide are variables of their own, and another time other ones.
+
+        Raises
+        ------
+        RefusedBody
+            If something in it was refused.
+        """
+        walk = Walk(self.graph, self.sizes, self.findings, self.context.training, self.keep, prefix)
+        walk._around, walk._is_body = source, self._is_body
+        walk.context.go_on_from(self.context)
+        nodes = module.graph.nodes
+        placeholders = [node.name for node in nodes if node.op == "placeholder"]
+        walk.values |= zip(placeholders, operands, strict=True)
+        refused, known = len(self.findings.refused), set(self.sizes.symbols)
+        walk.lower_nodes(nodes)
+        (results,) = next(node.args for node in nodes if node.op == "output")
+        results = results if isinstance(results, list | tuple) else [results]
+        values = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
+        if holds_poison(values) or len(self.findings.refused) > refused:
+            raise RefusedBody
+        for symbol in self.sizes.symbols.keys() - known:
+            del self.sizes.symbols[symbol]
+        self.context.go_on_from(walk.context)
+        return values
+
     def _bind_operand(self, graph: Graph, name: str, operand: TensorType | Operand) -> Any:
         """Return the value that an operand has in a body."""
         if isinstance(operand, str):
@@ -169,7 +199,11 @@ class Walk:
     def _check_shapes(self, node: Node) -> None:
         """Refuse shapes that depend on values: a body's memory must be known before a run."""
         if not unbacked_shapes(node) <= self.sizes.symbols.keys():
-            raise Refusal("the shape of a result in a body depends on values", "data-dependent")
+            raise Refusal(
+                "the shape of a result in a body depends on values, and the memory of the body is "
+                "planned before a run; compute it outside of the body",
+                "data-dependent",
+            )
 
     def _source(self, node: Node) -> str:
         return source_line(node) or self._around
