@@ -21,7 +21,7 @@ enum { BAND = 256, BAND_BYTE = 0xc5, POISON_BYTE = 0xab, MAX_MESSAGES = 8, MAX_W
 
 static struct {
     const char *name;
-    size_t index; /* from 1, as TAP counts */
+    size_t index; /* numbers from 1, as TAP does */
     int failures;
 } running;
 
@@ -37,7 +37,7 @@ void check_fail(const char *file, int line, const char *format, ...) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__)
-/* A kernel that runs into a guard page names its case before it dies. */
+/* Names the case before a kernel that runs into a guard page dies. */
 static void on_fault(int sig) {
     char line[256];
     const int n = snprintf(line, sizeof line, "not ok %zu - %s # memory fault\n", running.index,
@@ -286,7 +286,7 @@ static void check_descriptors(const taper_kernel *k) {
     }
 }
 
-/* The number of the kernel's variant of that name; 0 where it has none. */
+/* Returns the number of the kernel's variant of that name; 0 if it has none. */
 static int32_t variant_named(const taper_kernel *k, const char *name) {
     for (int32_t i = 0; k->variants && k->variants[i].name; i++)
         if (strcmp(k->variants[i].name, name) == 0)
@@ -294,7 +294,7 @@ static int32_t variant_named(const taper_kernel *k, const char *name) {
     return 0;
 }
 
-/* n->call points into *n: a node must not move after this. */
+/* n->call has pointers into *n, so a node must not move after this. */
 static taper_status node_prepare(node *n, const char *op, const char *kernel_name,
                                  const taper_tensor *inputs, int n_inputs,
                                  const taper_tensor *output, const void *attrs) {
@@ -359,15 +359,15 @@ static void node_free(node *n) {
     check_free(n->inputs);
 }
 
-/* What the threads of one check_run share: ranges [cuts[order[i]], cuts[order[i] + 1]), taken in
- * turn. */
+/* Data that the threads of one check_run share: ranges [cuts[order[i]], cuts[order[i] + 1]), which
+ * threads take in turn. */
 typedef struct team {
     const node *n;
     const int64_t *cuts;
     const int *order;
     int n_ranges;
     int next;   /* atomic */
-    int status; /* atomic; the first that is not TAPER_OK */
+    int status; /* atomic; the first status other than TAPER_OK */
 } team;
 
 typedef struct worker {
@@ -394,7 +394,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Tasks [from, from + tasks) on some threads, in any order. */
+/* Runs tasks [from, from + tasks) on some threads, in any order. */
 static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int workers) {
     enum { RANGES_EACH = 4 };
     int64_t cuts[MAX_WORKERS * RANGES_EACH + 1];
@@ -416,7 +416,7 @@ static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int wo
     host_thread *threads[MAX_WORKERS];
     for (int i = 0; i < workers; i++)
         each[i] = (worker){&t, alloc_aligned(n->work.scratch_bytes, POISON_BYTE)};
-    int started = 1; /* the caller works too, and does it all where no thread can be had */
+    int started = 1; /* the caller works too, and alone if no thread can be created */
     while (started < workers &&
            (threads[started] = host_start(worker_main, &each[started])) != NULL)
         started++;
@@ -428,7 +428,7 @@ static taper_status tasks_run(const node *n, int64_t from, int64_t tasks, int wo
     return (taper_status)t.status;
 }
 
-/* Phase after phase; one worker takes them all in one call. */
+/* Runs one phase after the other; one worker runs all of them in one call. */
 static taper_status node_run(const node *n, int workers) {
     const int64_t parts = n->work.phases > 1 ? n->work.phases : 1;
     CHECK(n->work.tasks % parts == 0, "%s: %lld tasks in %lld phases", n->kernel.name,
@@ -520,7 +520,8 @@ static int by_time(const void *a, const void *b) {
 
 void check_bench(const char *name, double flops, double bytes, void (*fn)(void *), void *arg) {
     enum { MAX_SAMPLES = 1000 };
-    const double sample_ns = 2e4, budget_ns = 2e8; /* a sample is long against the clock's read */
+    const double sample_ns = 2e4,
+                 budget_ns = 2e8; /* a sample takes much longer than reading the clock */
     static double samples[MAX_SAMPLES];
     fn(arg); /* page faults, caches */
     int64_t repeat = 1;

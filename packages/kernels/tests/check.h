@@ -31,7 +31,7 @@
         TAPER_ATTRS_##id(TAPER_FIELD, id)                                                          \
     };
 
-/* Fails the running case with a message when cond is false; the case goes on. */
+/* Fails the running case with a message when cond is false; the case continues. */
 #define CHECK(cond, ...)                                                                           \
     do {                                                                                           \
         if (!(cond))                                                                               \
@@ -76,17 +76,17 @@ float check_from_half(taper_dtype dtype, uint16_t bits);
 taper_tensor check_tensor(void *data, taper_dtype dtype, int rank, const int64_t *dims);
 int64_t check_numel(const taper_tensor *t);
 
-/* Bytes an attr takes in its struct; more than any struct has for an unknown type. */
+/* Returns the bytes of an attr in its struct; for an unknown type, more than any struct has. */
 size_t check_attr_bytes(taper_attr_type type);
 
 enum { CHECK_MAX_OUTPUTS = 3 };
-/* Of the nodes below: `output` points to the first of so many. 1 until a test sets it. */
+/* The number of outputs of the nodes below; `output` points to the first. It is 1 until a test sets
+ * it. */
 extern int check_n_outputs;
 /* The table of the calls below; NULL until a test sets it. */
 extern const taper_tensor *check_table;
 
-/* The variant that the nodes below have to be; NULL, until a test sets it: the kernel's own choice.
- */
+/* The variant that the nodes below must use. NULL, until a test sets it, lets the kernel choose. */
 extern const char *check_variant;
 
 /* Selects the first kernel for op that accepts the call, allocates state and scratch, and runs its
@@ -98,7 +98,8 @@ extern const char *check_variant;
 taper_status check_run(const char *op, const char *kernel_name, const taper_tensor *inputs,
                        int n_inputs, const taper_tensor *output, const void *attrs, int workers);
 
-/* check_run with 1, 2 and 3 workers: the call must succeed and the outputs hold the same bytes. */
+/* Calls check_run with 1, 2 and 3 workers. The calls must succeed, and the outputs have the same
+ * bytes. */
 void check_threads(const char *op, const char *kernel_name, const taper_tensor *inputs,
                    int n_inputs, const taper_tensor *output, const void *attrs);
 
@@ -109,14 +110,14 @@ int check_variants(const char *op, const taper_tensor *inputs, int n_inputs,
                    const taper_tensor *output, const void *attrs, void (*compare)(void *arg),
                    void *arg);
 
-/* The level under test: that of --isa, else the process's default. */
+/* Returns the level under test: that of --isa, else the process's default. */
 extern const taper_level *check_level;
 
 /* Times fn(arg) (best and median of repeated runs) and prints {"name","isa","ns_min","ns_median",
  * "gflops","gbs"}; flops and bytes are per call, 0 where meaningless. */
 void check_bench(const char *name, double flops, double bytes, void (*fn)(void *), void *arg);
 
-/* check_bench of one node's run() over all its tasks, prepared once, on one thread. */
+/* Calls check_bench with one node's run() over all its tasks, prepared once, on one thread. */
 void check_bench_op(const char *name, const char *op, const char *kernel_name,
                     const taper_tensor *inputs, int n_inputs, const taper_tensor *output,
                     const void *attrs, double flops, double bytes);

@@ -1,4 +1,4 @@
-/* What tests of elementwise ops share. */
+/* Functions that tests of elementwise ops share. */
 #ifndef TAPER_TEST_ELEMENTWISE_H
 #define TAPER_TEST_ELEMENTWISE_H
 
@@ -13,7 +13,8 @@ CHECK_ATTRS(division)
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
-/* A micro-op of no scalar: what divisions take, of which others read the beginning. */
+/* Attrs of a micro-op without a scalar: those of divisions, of which other ops read the beginning.
+ */
 static const struct division_attrs no_scalar = {{0, 0}, -1, true};
 
 static const float specials[] = {0.0f,      -0.0f,    1.0f,   -1.0f,    0.5f,      -0.5f,

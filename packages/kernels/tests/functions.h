@@ -1,4 +1,4 @@
-/* Activations in double: what kernels and the functions in simd/math.h are held against. */
+/* Activations in double, with which kernels and the functions in simd/math.h are compared. */
 #ifndef TAPER_TEST_FUNCTIONS_H
 #define TAPER_TEST_FUNCTIONS_H
 

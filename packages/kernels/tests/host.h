@@ -1,4 +1,4 @@
-/* What the tests ask of the operating system, beyond what src/os/os.h has. */
+/* Functions of the operating system that tests need and src/os/os.h does not have. */
 #ifndef TAPER_HOST_H
 #define TAPER_HOST_H
 
@@ -6,14 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* At least `usable` bytes, readable and writable, zeroed, up to a page that is neither; where the
- * former end in *end. NULL where there is no memory. */
+/* Returns at least `usable` bytes, readable, writable and zeroed, up to a page that is neither;
+ * writes their end to *end. Returns NULL if there is no memory. */
 void *host_map(size_t usable, uint8_t **end);
 void host_unmap(void *pages, const uint8_t *end);
 
 typedef struct host_thread host_thread;
 
-/* NULL where no thread can be had. */
+/* Returns NULL if no thread can be created. */
 host_thread *host_start(void (*body)(void *), void *arg);
 void host_join(host_thread *thread);
 

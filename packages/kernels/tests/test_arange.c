@@ -1,4 +1,4 @@
-/* ARANGE, exactly. */
+/* Compares ARANGE exactly. */
 #include "check.h"
 
 #include "arange/kernels.inc"

@@ -1,4 +1,4 @@
-/* ATTENTION against double. */
+/* Compares ATTENTION with double. */
 #include "check.h"
 #include "attention/kernels.inc"
 
@@ -6,8 +6,8 @@
 
 CHECK_ATTRS(attention)
 
-/* The bound: float32 epsilons of the largest value that a row attends, times the size of the
- * exponents' errors, which are those of the scores. */
+/* The bound: float32 epsilons of the largest value to which a row attends, times the size of the
+ * errors of the exponents, which are those of the scores. */
 enum { EPSILONS = 16 };
 
 typedef enum mask_kind { NO_MASK, BOOL_MASK, FLOAT_MASK } mask_kind;
@@ -66,7 +66,7 @@ static taper_tensor operand_make(void **data, const attention_case *c, int64_t h
         numel = c->batch * rows * cols;
     }
     *data = t.data = check_alloc((size_t)numel * sizeof(float), c->misalign);
-    if (apart == 1) /* what lies between stays NaN */
+    if (apart == 1) /* elements between stay NaN */
         check_fill_uniform(t.data, numel, low, high);
     else
         for (int64_t i = 0; i < (numel ? c->batch * rows : 0); i++)
@@ -133,7 +133,7 @@ static double at4(const taper_tensor *t, int64_t a, int64_t b, int64_t i, int64_
     return ((const float *)t->data)[offset];
 }
 
-/* Row [b][h][i]: weights into w [lk]; false when it attends nothing. */
+/* Computes row [b][h][i]: its weights into w [lk]. Returns false if it attends to no key. */
 static bool reference_weights(const attention_node *node, int64_t b, int64_t h, int64_t i,
                               double *w) {
     const attention_case *c = node->c;
@@ -193,8 +193,8 @@ static void check_attention(attention_case c) {
 
 static void compare_node(void *node) { node_check(node); }
 
-/* Each variant computes any number of rows, with masks and without; dot products need keys whose
- * elements lie side by side. */
+/* Each variant computes any number of rows, with and without masks. Dot products need keys whose
+ * elements are contiguous. */
 static void every_variant(void) {
     static const int64_t rows[] = {1, 3, 4, 5, 33, 150};
     for (int i = 0; i < 6; i++)
@@ -249,7 +249,7 @@ static void large_heads(void) {
         .batch = 1, .heads = 1, .kv_heads = 1, .lq = 70, .lk = 150, .d = 520, .dv = 300});
 }
 
-/* Several blocks of keys, of queries, and of both. */
+/* Several blocks of keys, several of queries, and both. */
 static void many_blocks(void) {
     static const int64_t sizes[][2] = {{3, 255},  {3, 256},   {3, 257},  {1, 1000},  {5, 1000},
                                        {40, 700}, {600, 300}, {300, 40}, {130, 1030}};
@@ -295,7 +295,7 @@ static void causal(void) {
                                                  .causal = true,
                                                  .diagonal = diagonals[k],
                                                  .not_safe = unsafe});
-    /* Decoding: the last query attends every key. */
+    /* Decoding: the last query attends to every key. */
     check_attention((attention_case){.batch = 2,
                                      .heads = 2,
                                      .kv_heads = 2,
@@ -372,7 +372,7 @@ static void mask_broadcasts(void) {
                                              .diagonal = 300});
 }
 
-/* So much is masked that whole rows are, whole blocks of keys, and all before a row's first key. */
+/* The mask excludes whole rows, whole blocks of keys, and all keys before a row's first one. */
 static void masked_rows(void) {
     static const float shares[] = {0.7f, 0.99f, 1.0f};
     for (mask_kind kind = BOOL_MASK; kind <= FLOAT_MASK; kind++)
@@ -393,8 +393,8 @@ static void masked_rows(void) {
                                                          .not_safe = unsafe});
 }
 
-/* Rows masked with the lowest number rather than -inf attend all keys alike, as in plain softmax.
- */
+/* Rows masked with the lowest number instead of -inf attend equally to all keys, as in plain
+ * softmax. */
 static void lowest_number(void) {
     const attention_case c = {.batch = 1,
                               .heads = 1,
@@ -425,7 +425,7 @@ static void lowest_number(void) {
     node_free(&node);
 }
 
-/* Rows [first, last) of the keys live, the others masked; `gap` is the mask's column stride. */
+/* Keys [first, last) are live and the others masked; `gap` is the mask's column stride. */
 static void mask_live(attention_node *node, int64_t first, int64_t last, int64_t gap) {
     const attention_case *c = node->c;
     taper_tensor *mask = &node->inputs[3];
@@ -437,7 +437,8 @@ static void mask_live(attention_node *node, int64_t first, int64_t last, int64_t
     node->data[3] = mask->data = check_alloc(bytes, 0);
     for (int64_t i = 0; i < c->lq; i++)
         for (int64_t j = 0; j < c->lk; j++) {
-            /* Each row one more, as positions do; the first attends its first key alone. */
+            /* Each row attends to one key more, as with positions; the first attends only to its
+             * first key. */
             const bool live = j >= first + i && j < (i ? last - c->lq + i + 1 : first + 1);
             const int64_t at = i * mask->strides[0] + j * gap;
             if (mask->dtype == TAPER_BOOL)
@@ -452,8 +453,8 @@ static void attention_run(const attention_node *node) {
           "unsupported");
 }
 
-/* What the mask leaves out at both ends is not read, and the bits are those of reading it: where
- * the mask's columns are apart, all is read. */
+/* Keys that the mask excludes at both ends are not read, and the bits are those of reading them. If
+ * the mask's columns are not adjacent, all keys are read. */
 static void dead_ends(void) {
     static const int64_t lives[][2] = {{0, 45}, {0, 600}, {33, 90}, {300, 401}, {511, 700}};
     for (mask_kind kind = BOOL_MASK; kind <= FLOAT_MASK; kind++)
@@ -504,8 +505,8 @@ static void large_scores(void) {
                                              .range = 500.0f});
 }
 
-/* A NaN or infinity among the queries spoils its row, one among the keys every row that attends it.
- */
+/* A NaN or infinity in a query makes its row NaN; one in a key does so to every row that attends to
+ * it. */
 static void special_values(void) {
     for (int64_t lk = 40; lk <= 600; lk += 560)
         for (int64_t lq = 3; lq <= 40; lq += 37) {
@@ -638,7 +639,7 @@ static const check_case cases[] = {
 static void bench_attention(const char *name, attention_case c) {
     attention_node node;
     node_make(&node, &c);
-    /* Causal: the keys that are attended. */
+    /* Causal: the keys to which rows attend. */
     double pairs = 0.0;
     for (int64_t i = 0; i < c.lq; i++)
         pairs += (double)(c.causal ? i + c.diagonal + 1 : c.lk);
@@ -649,7 +650,7 @@ static void bench_attention(const char *name, attention_case c) {
     node_free(&node);
 }
 
-/* Layouts: as projections leave them, or as they lie in a cache. */
+/* Layouts: as projections write them, or as in a cache. */
 static void bench_encoder(void) {
     attention_case c = {.batch = 8,
                         .heads = 12,

@@ -18,7 +18,7 @@ static bool refuses(void) {
     return taper_level_find(NULL, &level) == TAPER_UNKNOWN_ISA && !level;
 }
 
-/* The level of that name, found without asking for the default; NULL where this CPU lacks it. */
+/* Returns the level of that name without asking for the default; NULL if this CPU lacks it. */
 static const taper_level *named(const char *name) {
     const taper_level *level;
     for (size_t i = 0; (level = taper_level_at(i)) != NULL; i++)

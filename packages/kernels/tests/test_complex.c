@@ -1,9 +1,9 @@
-/* COMPLEX_MUL against double. */
+/* Compares COMPLEX_MUL with double. */
 #include <math.h>
 
 #include "check.h"
 
-/* Strides of a tensor that broadcasts along some dims, or lies transposed. */
+/* Strides of a tensor that broadcasts along some dims, or is transposed. */
 static const float *number(const taper_tensor *x, const taper_tensor *y, const int64_t *index) {
     int64_t at = 0;
     for (int32_t d = 0; d < x->rank - 1; d++) {
@@ -72,7 +72,7 @@ static void broadcasts(void) {
     }
 }
 
-/* Parts that lie apart, and numbers that do. */
+/* Real and imaginary parts that are not adjacent, and numbers that are not. */
 static void strides(void) {
     const int64_t shape[] = {4, 19, 2};
     taper_tensor inputs[] = {filled(3, shape, 152), filled(3, shape, 152)};

@@ -10,11 +10,11 @@
 
 enum { N = 64, THREADS = 4 };
 
-/* The kernels of these tests: of int64, each task one element. state: a number. */
+/* The kernels of these tests: they compute int64, one element in each task. state: a number. */
 
 static int64_t number(const taper_call *call) { return *(const int64_t *)call->state; }
 
-/* Neighbours are read, so that a task that runs too early or too late shows. */
+/* Tasks read their neighbours, so that the result shows a task that runs too early or too late. */
 static taper_status mix(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const int64_t *in = call->inputs[0].data;
     int64_t *out = call->output->data;
@@ -116,7 +116,7 @@ static void mix_reference(int64_t *out, const int64_t *in, int64_t n) {
         out[i] = (in[i] + 3 * in[(i + 1) % N] + in[(i + N - 1) % N] + n) % 1000003;
 }
 
-/* How many threads steps have: all alike, or small and large ones in turn. */
+/* How many threads steps use: all the same, or small and large ones in turn. */
 static const int32_t widths[][3] = {{1, 1, 1}, {4, 4, 4}, {1, 4, 2}, {4, 1, 3}, {2, 4, 1}};
 enum { WIDTHS = sizeof widths / sizeof widths[0] };
 
@@ -161,7 +161,8 @@ static void branch_is_taken(void) {
             }
 }
 
-/* while (i < TRIPS) { i = i + 1; h = mix(mix(h)); } with h carried by a copy and i in place. */
+/* Computes while (i < TRIPS) { i = i + 1; h = mix(mix(h)); } with h carried by a copy and i in
+ * place. */
 enum { TRIPS = 7 };
 static void set_while(program *p, taper_control *control, const int32_t *n, int64_t *i,
                       uint8_t *more, int64_t *h, int64_t *a, int64_t *b, taper_copy *copies) {
@@ -205,8 +206,8 @@ static void loop_ends_when_its_condition_does(void) {
             }
 }
 
-/* h = mix(h + x[t]), y[t] = mix(h): slices are read and written where they lie. In each trip a loop
- * over the columns of x[t]'s own slices runs inside: s = s + z[t][k]. */
+/* Computes h = mix(h + x[t]), y[t] = mix(h): slices are read and written in place. In each trip a
+ * loop over the columns of x[t]'s own slices runs inside: s = s + z[t][k]. */
 enum { INNER = 3 };
 static void scans_nest_and_write_slices(void) {
     static program p;
@@ -269,7 +270,7 @@ static void scans_nest_and_write_slices(void) {
             }
 }
 
-/* A step of a body that fails in the fourth iteration: it is named, and the loop ends. */
+/* A step of a body fails in the fourth iteration: the failure names it, and the loop ends. */
 static void failure_inside_a_body_ends_the_run(void) {
     static program p;
     static int64_t x[N], h[N], a[N], b[N], out[N];
@@ -298,7 +299,7 @@ static void stop_later(void *stop) {
     __atomic_store_n((int32_t *)stop, 1, __ATOMIC_RELAXED);
 }
 
-/* Loops that never end by themselves: the caller's flag, from another thread, ends them. */
+/* Loops that would never end: the caller's flag, set by another thread, ends them. */
 static void stop_ends_a_loop(void) {
     static program p;
     static uint8_t always = 1;
@@ -319,7 +320,7 @@ static void stop_ends_a_loop(void) {
     CHECK(i > 0, "the loop ran");
 }
 
-/* Looks like a host that is told to end in its third look. */
+/* Acts as a host that ends the run in its third poll. */
 static bool refuse_third_look(void *context) { return ++*(int *)context < 3; }
 
 static void poll_ends_a_loop(void) {
@@ -337,12 +338,12 @@ static void poll_ends_a_loop(void) {
     CHECK(run(&p, 1, 2) == TAPER_STOPPED && looks == 3, "%d looks", looks);
     CHECK(taper_os_now() - begin >= 30000000, "three looks in %lld ns",
           (long long)(taper_os_now() - begin));
-    /* A short run asks nobody. */
+    /* A short run does not poll. */
     set(&p, 0, &INCREASE, 1, 1, 1, &i, &i, NULL);
     CHECK(run(&p, 1, 1) == TAPER_OK && looks == 3, "%d looks", looks);
 }
 
-/* All times of a step that runs often are within its loop's. */
+/* All times of a step that runs often are within that of its loop. */
 static void spans_of_a_body_add_up(void) {
     static program p;
     static int64_t x[N], y[N];

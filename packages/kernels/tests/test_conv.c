@@ -1,5 +1,5 @@
-/* CONV and CONV_TRANSPOSE against sums in double, each element within the rounding error its own
- * products allow. */
+/* Compares CONV and CONV_TRANSPOSE with sums in double, each element within the rounding error of
+ * its own products. */
 #include "check.h"
 #include "conv/kernels.inc"
 
@@ -9,7 +9,7 @@ CHECK_ATTRS(conv)
 
 enum { DIMS = 3, MAX_EXTRAS = 2 };
 
-/* An epilogue: the program, and what it computes. */
+/* An epilogue: the program, and the function that it computes. */
 typedef struct epilogue {
     const char *code[4];
     int64_t n_code;
@@ -39,11 +39,11 @@ static const epilogue none = {{NULL}, 0, {0}, 0, 0, apply_none};
 static const epilogue bias_relu = {{"ADD", "RELU"}, 2, {0, 1, 2}, 3, 1, apply_bias_relu};
 static const epilogue chain = {
     {"ADD", "MUL", "ADD"}, 3, {0, 1, 3, -1, 4, 2}, 6, 2, apply_chain}; /* bias, residual */
-/* All that a tile does in registers, and nothing else. */
+/* Everything that a tile does in registers, and nothing else. */
 static const epilogue head = {
     {"ADD", "ADD", "RELU", "MINIMUM"}, 4, {0, 1, 3, 2, 4, 5, -1}, 7, 2, apply_head};
 
-/* A node; sizes of 0 that must not be are 1. */
+/* A node; sizes of 0 that must be positive stand for 1. */
 typedef struct layer {
     int dims;
     int64_t batch, channels, outputs, groups;
@@ -56,7 +56,7 @@ typedef struct layer {
 typedef struct tensors {
     layer l;
     taper_tensor inputs[2 + MAX_EXTRAS], output;
-    float *weight; /* as it is before packing */
+    float *weight; /* before it is packed */
     void *memory[4 + MAX_EXTRAS];
     int n_memory;
     struct conv_attrs attrs;
@@ -97,7 +97,7 @@ static taper_tensor pack(tensors *t) {
     return check_tensor(p, TAPER_FLOAT32, 4, (int64_t[]){t->l.groups, panels, k, 16});
 }
 
-/* Into t, whose attrs point into it. */
+/* Writes the node into t, whose attrs point into it. */
 static void make(tensors *t, const layer *given) {
     *t = (tensors){.l = *given};
     layer *l = &t->l;
@@ -153,7 +153,7 @@ static taper_status run(tensors *t, int workers) {
     return check_run(op_of(t), NULL, t->inputs, n_inputs(t), &t->output, &t->attrs, workers);
 }
 
-/* Index of a pixel in t, or -1 where it has none there. */
+/* Returns the index of a pixel in t, or -1 if it is outside. */
 static int64_t pixel_of(const taper_tensor *t, int64_t image, const int64_t *at) {
     int64_t index = image;
     for (int d = 0; d < t->rank - 2; d++) {
@@ -164,7 +164,7 @@ static int64_t pixel_of(const taper_tensor *t, int64_t image, const int64_t *at)
     return index;
 }
 
-/* Adds what input pixel `from` gives to the output through every tap. */
+/* Adds what input pixel `from` contributes to the output through every tap. */
 static void scatter(const tensors *t, int64_t image, const int64_t *from, double *sum,
                     double *size) {
     const layer *l = &t->l;
@@ -248,7 +248,7 @@ static void check_layer(const layer *l) {
     release(&t);
 }
 
-/* With the weight as it is and packed, plain and with an epilogue. */
+/* Computes with a plain and a packed weight, without and with an epilogue. */
 static void check_ways(layer l) {
     check_layer(&l);
     l.epilogue = &chain;
@@ -293,8 +293,8 @@ static int variants_of(layer l) {
     return served;
 }
 
-/* Convolutions of all sorts with padding: by copying and by leaving taps out, and with groups also
- * by the kernels for those (check_variants asks every row). */
+/* Convolutions of all kinds with padding: the variants copy it or leave taps out, and with groups
+ * the kernels for these compute too (check_variants tries every row). */
 static void every_variant(void) {
     for (int64_t groups = 1; groups <= 16; groups *= 2)
         for (int64_t dilation = 1; dilation <= 3; dilation++)
@@ -326,7 +326,7 @@ static void every_variant(void) {
 
 /* ---- general ---- */
 
-/* Every width a tile can have and more, and as many rows. */
+/* Every width that a tile can have and some more, and as many rows. */
 static void every_width(void) {
     for (int64_t size = 1; size <= 31; size += size < 16 ? 1 : 5) {
         check_ways(square(size, 3, 20, 3, 1, 1));
@@ -352,7 +352,7 @@ static void strides_and_kernels(void) {
     check_ways(square(32, 3, 40, 16, 16, 0));
 }
 
-/* Any node of three dims at most, all its numbers drawn. */
+/* Random nodes of at most three dims. */
 static void drawn(bool transposed) {
     for (int repeat = 0; repeat < 400; repeat++) {
         layer l = {
@@ -383,7 +383,7 @@ static void drawn(bool transposed) {
 static void drawn_conv(void) { drawn(false); }
 static void drawn_transpose(void) { drawn(true); }
 
-/* Blocks of rows, of a part of a row, of a part of the channels; sums in pieces. */
+/* Blocks of several rows, of a part of a row, and of a part of the channels; sums in pieces. */
 static void many_blocks(void) {
     check_ways(square(40, 64, 24, 3, 1, 1));
     layer l = square(3, 700, 150, 3, 1, 1);
@@ -405,7 +405,7 @@ static void many_blocks(void) {
     check_ways(l);
 }
 
-/* One column of pixels, one row of them and slices of one; images that share a block, and blocks
+/* One column of pixels, one row of them, and slices of one; images that share a block, and blocks
  * that end within a batch. */
 static void idle_dims(void) {
     for (int64_t batch = 1; batch <= 5; batch += 2)
@@ -475,7 +475,7 @@ static void draw_windows(layer *l, int64_t more, int64_t across) {
     }
 }
 
-/* Groups whose channels share a vector: every tail of lanes and pixels, each kind of taps. */
+/* Groups whose channels share a vector: every tail of lanes and pixels, and each kind of taps. */
 static void small_groups(void) {
     for (int64_t width = 2; width <= 8; width *= 2)
         for (int64_t groups = 2; groups <= 10; groups += groups < 5 ? 1 : 5)
@@ -499,9 +499,9 @@ static void empty(void) {
     layer l = square(5, 3, 4, 3, 1, 1);
     l.batch = -1;
     check_ways(l);
-    check_ways(square(5, 0, 4, 3, 1, 1)); /* nothing to add up, and the epilogue still runs */
+    check_ways(square(5, 0, 4, 3, 1, 1)); /* a sum of no terms, and the epilogue still runs */
     check_ways(square(5, 3, 0, 3, 1, 1));
-    check_ways(square(0, 3, 4, 3, 1, 2)); /* all of it padding */
+    check_ways(square(0, 3, 4, 3, 1, 2)); /* only padding */
     l = square(4, 0, 4, 3, 2, 1);
     l.transposed = true;
     check_ways(l);
@@ -561,7 +561,7 @@ static void depthwise_dims(void) {
 
 /* ---- values ---- */
 
-/* NaN and infinity reach the outputs that read them and nothing else, above all not from padding or
+/* NaN and infinity reach only outputs that read them; above all they do not come from padding or
  * from a panel's zeros. */
 static void special_values(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 3e38f};

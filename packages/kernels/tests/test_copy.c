@@ -51,7 +51,7 @@ static const uint8_t *element_at(const taper_tensor *t, const int64_t *index) {
     return (const uint8_t *)t->data + at * (int64_t)taper_dtype_size(t->dtype);
 }
 
-/* Where output element `out` comes from: its index in x, and which input x is. */
+/* The source of output element `out`: the number of the input, and the index in it. */
 typedef int (*source_of)(const void *attrs, const taper_tensor *inputs, const int64_t *out,
                          int64_t *in);
 
@@ -327,7 +327,7 @@ static void empty(void) {
     }
 }
 
-/* Nodes a loader would not let through are refused, not run. */
+/* Nodes that a loader would refuse are refused and do not run. */
 static void refused(void) {
     static const int64_t dims[] = {4, 6}, twice[] = {0, 0};
     random_tensor x = make_tensor(TAPER_FLOAT32, 2, dims, false);

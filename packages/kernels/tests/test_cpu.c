@@ -1,4 +1,4 @@
-/* Which levels CPUs have, told from the registers of CPUs that are not here. */
+/* Which levels a CPU has, from the registers of CPUs other than this one. */
 #include "check.h"
 #include "cpu/cpu.h"
 
@@ -41,7 +41,7 @@ static void cpus(void) {
     check_levels("no register read", (taper_cpuid){0, 0, 0, 0}, false, false, false);
 }
 
-/* The CPU has the registers; the OS does not save them. */
+/* The CPU has the registers, but the OS does not save them. */
 static void operating_systems(void) {
     const uint32_t leaf7 = V4_LEAF7;
     check_levels("OSXSAVE clear", (taper_cpuid){V3 & ~bit_OSXSAVE, leaf7, 0, 0}, true, false,
@@ -71,7 +71,7 @@ static void every_bit_counts(void) {
                      false);
 }
 
-/* On top of AVX-512, in a register of its own. */
+/* An addition to AVX-512, with a register of its own. */
 static void vnni(void) {
     taper_cpuid id = {V3, V4_LEAF7, ZMM_STATE, 0};
     CHECK(!has(&id, "avx512_vnni"), "AVX-512 without VNNI");
@@ -84,7 +84,7 @@ static void vnni(void) {
 }
 #endif
 
-/* What is compiled in decides off x86. */
+/* On CPUs other than x86 the compiler's options decide. */
 static void this_cpu(void) {
     CHECK(taper_cpu_has("baseline"), "this program runs, so it has the baseline");
 #if defined(__aarch64__)
@@ -97,7 +97,7 @@ static void this_cpu(void) {
     CHECK(!taper_cpu_has("baselin") && !taper_cpu_has("baseline2"), "a part of a name");
 }
 
-/* Each name stands for one bit, and for no other. */
+/* Each name stands for one bit, and no two names for the same. */
 static void one_table(void) {
     const taper_cpuid id = taper_cpuid_read();
     const uint64_t found = taper_cpu_features(&id);

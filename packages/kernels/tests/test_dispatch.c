@@ -1,4 +1,4 @@
-/* The kernel list, the levels, and the names other languages resolve codes by. */
+/* The list of kernels, the levels, and the names by which other languages find codes. */
 #include "check.h"
 
 static void levels(void) {
@@ -20,7 +20,7 @@ static void levels(void) {
     CHECK(taper_level_find("", &found) == TAPER_UNKNOWN_ISA && !found, "a level without a name");
 }
 
-/* Every level has its own kernels, whichever the process uses beside it. */
+/* Every level has its own kernels, whichever other level the process uses. */
 static void levels_side_by_side(void) {
     for (size_t i = 0; taper_level_at(i + 1); i++) {
         const taper_level *one = taper_level_at(i), *other = taper_level_at(i + 1);
@@ -64,7 +64,7 @@ static void kernel_list(void) {
           "past the end");
 }
 
-/* What a row states is what it is asked about. */
+/* taper_kernel_takes answers by what a row states. */
 static void takes_what_it_states(void) {
     const uint64_t plain = (uint64_t)1 << (32 + TAPER_PLAIN);
     const uint64_t panels = (uint64_t)1 << (32 + TAPER_PANELS_1);
@@ -99,7 +99,7 @@ static void takes_what_it_states(void) {
     CHECK(taper_kernel_takes(&k, &call), "all undone");
 }
 
-/* Rows as the macros write them: what they need stands in them. */
+/* Rows as the macros write them: they have the features that they need. */
 #define TAPER_ATTRS_needing(A, id) A(id, axis, INT)
 TAPER_DEFINE_ATTRS(needing)
 static taper_status some_prepare(const taper_call *call, taper_work *work) {
@@ -133,7 +133,8 @@ static void macros_say_needs(void) {
           "the rest of the row");
 }
 
-/* A row that needs what this CPU lacks is passed over; one for what it has is not. */
+/* A row is skipped if it needs a feature that this CPU lacks, and found if the CPU has the feature.
+ */
 static void rows_need_features(void) {
     taper_kernel k, kernel, next;
     CHECK(taper_kernel_at(check_level, 0, &k), "the first");
@@ -143,7 +144,7 @@ static void rows_need_features(void) {
     CHECK(!taper_kernel_runs(&k), "%s", k.needs);
     k.needs = taper_level_name(check_level);
     CHECK(taper_kernel_runs(&k), "%s, the level at hand", k.needs);
-    for (size_t row = 0; taper_kernel_at(check_level, row, &kernel); row++) { /* those alone */
+    for (size_t row = 0; taper_kernel_at(check_level, row, &kernel); row++) { /* only these */
         size_t position = row;
         const bool found = taper_kernel_next(check_level, kernel.op, &position, &next);
         CHECK((found && position == row + 1) == taper_kernel_runs(&kernel), "%s", kernel.name);
@@ -159,7 +160,7 @@ static void rows_need_features(void) {
     }
 }
 
-/* For every op, taper_kernel_next visits its rows of the list, all of them and in order. */
+/* For every op, taper_kernel_next finds all its rows of the list, in order. */
 static void next_walks_in_order(void) {
     size_t position;
     taper_kernel kernel, other, next;
@@ -196,7 +197,7 @@ static void attrs_inside_struct(void) {
     }
 }
 
-/* A node that means nothing is accepted or refused; it is not a crash. */
+/* A kernel accepts or refuses a node without meaning; it does not crash. */
 static void prepare_survives(void) {
     enum { MOST_INPUTS = 4 };
     taper_tensor inputs[MOST_INPUTS];
@@ -269,7 +270,7 @@ static void names(void) {
           "attr type names end");
 }
 
-/* The numbers are the API; each has its own sentence, and any other number has one too. */
+/* The numbers are part of the API; each has its own sentence, and any other number has one too. */
 static void statuses(void) {
     CHECK(TAPER_OK == 0 && TAPER_UNSUPPORTED == 1 && TAPER_NO_MEMORY == 2 && TAPER_BAD_INDEX == 3 &&
               TAPER_BAD_ARGUMENT == 4 && TAPER_UNKNOWN_ISA == 5 && TAPER_STOPPED == 6 &&

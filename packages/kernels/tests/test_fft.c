@@ -1,5 +1,5 @@
-/* FFT, RFFT and IRFFT against sums in double. The table is made as taper_runtime/ops/fft.py says.
- */
+/* Compares FFT, RFFT and IRFFT with sums in double. The table is made as in
+ * taper_runtime/ops/fft.py. */
 #include <math.h>
 #include <stdlib.h>
 

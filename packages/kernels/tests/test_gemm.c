@@ -1,5 +1,5 @@
-/* MATMUL against sums in double. A node is drawn from a few sizes and layouts, computed, and each
- * element compared within the rounding error its own products allow. */
+/* Compares MATMUL with sums in double. A test draws a node from a few sizes and layouts, computes
+ * it, and checks each element within the rounding error of its own products. */
 #include "check.h"
 #include "gemm/kernels.inc"
 
@@ -9,7 +9,7 @@ CHECK_ATTRS(matmul)
 
 enum { MAX_EXTRAS = 3 };
 
-/* How a tensor lies in memory. */
+/* The layout of a tensor in memory. */
 typedef enum layout {
     ROWS,      /* contiguous */
     COLUMNS,   /* the last two dims swapped */
@@ -56,14 +56,14 @@ static const epilogue add = {{"ADD"}, 1, {0, 1}, 2, apply_add};
 static const epilogue relu = {{"RELU"}, 1, {0}, 1, apply_relu};
 static const epilogue chain = {
     {"ADD", "GELU", "MUL", "ADD"}, 4, {0, 1, 3, 4, -1, 5, 2}, 7, apply_chain};
-/* All that a tile does in registers, and nothing else: a bias, a residual, two bounds. */
+/* Everything that a tile does in registers, and nothing else: a bias, a residual, two bounds. */
 static const epilogue head = {
     {"ADD", "ADD", "RELU", "MINIMUM"}, 4, {0, 1, 3, 2, 4, 5, -1}, 7, apply_head};
 
 typedef struct product {
     operand a, b;
     bool transpose_b;
-    bool packed;              /* B is given packed; b says what it is before */
+    bool packed;              /* B is given packed; b has it before */
     double alpha;             /* 0: 1 */
     const epilogue *epilogue; /* NULL: none */
     operand extras[MAX_EXTRAS];
@@ -247,7 +247,7 @@ static void transpose(product *p) {
     p->transpose_b = true;
 }
 
-/* Every way B can be given. */
+/* Every form in which B can be given. */
 static void check_ways(product p) {
     check_product(&p);
     p.packed = true;
@@ -295,7 +295,7 @@ static taper_tensor make_integers(integers *t, int i, const operand *o) {
     return x;
 }
 
-/* One product, whose operands have up to one batch dim; a B of rank 1 is a column. */
+/* One product, whose operands have at most one batch dim; a B of rank 1 is a column. */
 static void check_integers(const product *p, taper_dtype dtype) {
     integers t = {.dtype = dtype};
     taper_tensor *a = &t.inputs[0], *b = &t.inputs[1];
@@ -405,7 +405,7 @@ static void compare_case(void *arg) {
     compare(c->t, c->p);
 }
 
-/* How many variants compute a product. */
+/* Returns how many variants compute a product. */
 static int variants_of(product p) {
     tensors t = make(&p);
     case_of c = {&t, &p};
@@ -446,7 +446,7 @@ static void every_variant(void) {
     CHECK(variants_of(strided) >= 1, "packing at least");
 }
 
-/* The rows say truly that bits may differ. */
+/* The rows of the table say correctly that bits may differ. */
 static void variants_differ(void) {
     static const char *const names[] = {"dot", "in_place"};
     product p = matrices(33, 48, 1000);
@@ -522,7 +522,7 @@ static void empty(void) {
     check_ways(matrices(0, 0, 0));
     check_product(&(product){.a = {3, {0, 2, 3}, ROWS}, .b = {2, {3, 4}, ROWS}});
     check_product(&(product){.a = {1, {0}, ROWS}, .b = {1, {0}, ROWS}});
-    /* Nothing to add up is zero, and the epilogue still runs. */
+    /* A sum of no terms is zero, and the epilogue still runs. */
     for (int64_t m = 1; m < 20; m += 6) {
         product p = matrices(m, 21, 0);
         p.epilogue = &add;
@@ -573,7 +573,7 @@ static void ranks_and_batches(void) {
     }
 }
 
-/* Batches of A that are not one run of rows, times the one B: packed, it serves them all. */
+/* Batches of A that are not one run of rows, times one B, which is packed once for all. */
 static void shared_b(void) {
     for (int repeat = 0; repeat < 40; repeat++) {
         product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
@@ -647,8 +647,8 @@ static void epilogue_chain(void) {
     }
 }
 
-/* Every tail of columns; sums in pieces, of which the last alone has the epilogue, also where rows
- * come in several blocks. */
+/* Every tail of columns; sums in pieces, of which only the last has the epilogue, also if rows come
+ * in several blocks. */
 static void epilogue_head(void) {
     for (int64_t n = 1; n <= 65; n++) {
         const int64_t m = n == 16 ? 600 : 1 + n % 16, k = n % 16 ? 9 : 2100;
@@ -694,7 +694,7 @@ static void epilogue_over_batches(void) {
 
 /* ---- values ---- */
 
-/* NaN and infinity reach their row or column and nothing else, above all not from a panel's zeros.
+/* NaN and infinity reach only their row or column; above all they do not come from a panel's zeros.
  */
 static void special_values(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 3e38f};
@@ -785,7 +785,7 @@ static float set_level(char *line, int column, int bits) {
     return (float)level;
 }
 
-/* What B is stored in beside float32: each is tried with the same bits as of float32. */
+/* Formats of B other than float32: each must give the same bits as float32. */
 typedef struct narrow {
     const char *name;
     taper_dtype dtype;
@@ -867,7 +867,7 @@ static taper_tensor narrow_weight(tensors *t, const narrow *kind, bool misaligne
     return narrow;
 }
 
-/* The same bits as of a float32 operand that holds the same numbers. */
+/* Gives the same bits as a float32 operand with the same numbers. */
 static void check_narrow(product p, const narrow *kind) {
     p.packed = true;
     if (kind->bits && p.b.dims[0] == 0) /* no blocks */
@@ -1005,7 +1005,7 @@ static void bench_packed(void) {
     }
 }
 
-/* A row reads half of the bytes, a quarter or an eighth. */
+/* A row reads a half, a quarter or an eighth of the bytes. */
 static void bench_narrow(void) {
     static const int64_t sizes[][3] = {
         {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {64, 2048, 2048}};

@@ -1,4 +1,4 @@
-/* GROUPED_MATMUL against sums in double, row by row. */
+/* Compares GROUPED_MATMUL with sums in double, row by row. */
 #include <math.h>
 
 #include "check.h"

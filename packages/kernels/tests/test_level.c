@@ -1,5 +1,5 @@
-/* main() of the tests that are compiled once per level: test_simd.c and test_program.c. Apart from
- * them, so that a CPU without the level can say so. */
+/* main() of the tests that are compiled once per level: test_simd.c and test_program.c. It is
+ * compiled separately, so that it runs on a CPU without the level and can report that. */
 #include "check.h"
 
 extern const check_case level_cases[], level_benches[];

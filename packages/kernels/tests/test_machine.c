@@ -1,4 +1,4 @@
-/* The measuring loops: what they say they did, where they write, and cache sizes. */
+/* The measuring loops: the work that they report, the memory that they write, and cache sizes. */
 #include "taper/machine.h"
 
 #include "check.h"

@@ -1,4 +1,5 @@
-/* NMS against the same rule in double, on boxes of whole numbers, where both are exact. */
+/* Compares NMS with the same rule in double, on boxes of whole numbers, for which both are exact.
+ */
 #include <stdlib.h>
 
 #include "check.h"
@@ -12,7 +13,7 @@ typedef struct attrs {
 static double smaller(double a, double b) { return a < b ? a : b; }
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Whether a and b share more than the threshold of what they cover. */
+/* Returns whether a and b overlap by more than the threshold of the area that they cover. */
 static bool overlap(const float *a, const float *b, double threshold) {
     const double width = larger(0, smaller(a[2], b[2]) - larger(a[0], b[0])),
                  height = larger(0, smaller(a[3], b[3]) - larger(a[1], b[1])),

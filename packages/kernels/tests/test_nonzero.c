@@ -1,4 +1,4 @@
-/* NONZERO, exactly. */
+/* Compares NONZERO exactly. */
 #include "check.h"
 
 enum { ROOM = 300 };

@@ -1,4 +1,4 @@
-/* LAYER_NORM and RMS_NORM against double. */
+/* Compares LAYER_NORM and RMS_NORM with double. */
 #include "check.h"
 #include "norm/kernels.inc"
 
@@ -122,7 +122,7 @@ static void many_rows(void) {
     check_norm(&c, 2, (int64_t[]){200, 384});
 }
 
-/* Neighbouring floats are 1/16 apart near 1e6: the two-pass sum must not lose what is left. */
+/* Adjacent floats near 1e6 are 1/16 apart: the two-pass sum must keep the rest. */
 static void large_mean(void) {
     static const int64_t lengths[] = {8, 100, 768, 5000};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
@@ -151,7 +151,7 @@ static void empty(void) {
     check_norm(&c, 2, (int64_t[]){5, 0});
 }
 
-/* NaN and infinity spoil their own row and no other. */
+/* NaN and infinity change only their own row. */
 static void special_values(void) {
     const float specials[] = {NAN, INFINITY, -INFINITY};
     for (size_t k = 0; k < 3; k++) {

@@ -1,4 +1,4 @@
-/* The operating system's part: threads, waiting, placement, time, sizes. */
+/* Functions of the operating system: threads, waiting, placement, time, sizes. */
 #include "os/os.h"
 
 #include <time.h>
@@ -26,7 +26,8 @@ static void wait_for_count(_Atomic uint32_t *count, uint32_t wanted) {
         taper_os_wait(count, seen);
 }
 
-/* Each gets its index, sleeps, and hears the wake, whether it came before the sleep or after. */
+/* Each thread gets its index, sleeps, and is woken, whether the wake comes before the sleep or
+ * after it. */
 static void threads_wait_and_wake(void) {
     for (int32_t early = 0; early <= 1; early++) {
         atomic_store(&shared.word, 0);
@@ -45,11 +46,11 @@ static void threads_wait_and_wake(void) {
 
 static void no_wait_for_what_has_come(void) {
     _Atomic uint32_t word = 7;
-    taper_os_wait(&word, 6); /* or this test does not end */
+    taper_os_wait(&word, 6); /* otherwise this test does not end */
     CHECK(atomic_load(&word) == 7, "the word");
 }
 
-/* It leaves the CPU it is on, and may come back afterwards. */
+/* The thread leaves its CPU, and may come back later. */
 static void leaves_a_cpu(void) {
     const int32_t first = taper_os_cpu();
     bool left = first < 0 || taper_os_cpu_count() < 2, back = left;
@@ -75,7 +76,7 @@ static double wall(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* In nanoseconds, and forward. */
+/* The clock counts nanoseconds and never goes back. */
 static void clock_counts_nanoseconds(void) {
     const int64_t before = taper_os_now();
     const double start = wall(), wait = 0.02;
@@ -89,7 +90,7 @@ static void clock_counts_nanoseconds(void) {
     CHECK(took > wait / 2 && took < 60, "%g s in %g s", took, wait);
 }
 
-/* In nanoseconds, and forward. */
+/* The clock counts nanoseconds and never goes back. */
 static void coarse_clock_goes_on(void) {
     const int64_t exact = taper_os_now(), coarse = taper_os_coarse_now();
     int64_t last = coarse;
@@ -102,7 +103,7 @@ static void coarse_clock_goes_on(void) {
     CHECK(took > 0.05 && took < 60, "%g s in 0.1 s", took);
 }
 
-/* Zeroed each time; NULL for more than an address space. */
+/* Memory is zeroed each time; more than an address space gives NULL. */
 static void maps_memory(void) {
     const size_t bytes = (size_t)1 << 20;
     for (int i = 0; i < 3; i++) {

@@ -11,8 +11,8 @@ static void nothing(void *arg, int32_t worker, int32_t workers) {
     (void)arg, (void)worker, (void)workers;
 }
 
-/* Threads of this process that may use more than one CPU, the caller not counted; with `cpu` each
- * of them is first allowed that one alone. */
+/* Returns the threads of this process that may use more than one CPU, without the caller. With
+ * `cpu` it first allows each of them only that one. */
 static int others_free(int cpu) {
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -33,9 +33,9 @@ static int others_free(int cpu) {
     return count;
 }
 
-/* A worker that is bound to the caller's CPU frees itself: it has found that they share it. */
+/* A worker that is bound to the caller's CPU leaves it, because it finds that they share it. */
 static void worker_leaves_the_callers_cpu(void) {
-    taper_pool_run(nothing, NULL, 2); /* to have a worker */
+    taper_pool_run(nothing, NULL, 2); /* to create a worker */
     cpu_set_t all;
     CHECK(sched_getaffinity(0, sizeof all, &all) == 0, "CPUs of the caller");
     bool parted = CPU_COUNT(&all) < 2;

@@ -386,7 +386,8 @@ static void epilogues_equal_maps(void) {
         check_random_epilogue();
 }
 
-/* What a kernel does in registers and the rest of the program together give what the whole does. */
+/* The part that a kernel does in registers and the rest of the program give together the result of
+ * the whole program. */
 static void check_random_head(void) {
     static const char *const then[] = {"NEG", "FLOOR", "SQUARE"};
     const char *code[6];
@@ -419,7 +420,7 @@ static void check_random_head(void) {
         args[n_args++] = value;
         value = 3 + n_code++;
     }
-    if (again) { /* the block itself is still needed: nothing can be taken */
+    if (again) { /* a later instruction needs the block itself, so nothing can move */
         code[n_code] = "SUB";
         args[n_args++] = value;
         args[n_args++] = 0;
@@ -473,7 +474,8 @@ static void empty_epilogue(void) {
 
 /* ---- values that are refused ---- */
 
-/* A program says so as a node of its own, and none is an epilogue, which has no way to. */
+/* A program is refused as an epilogue, which cannot report refused values, and reports them as a
+ * node of its own. */
 static void refused_values(void) {
     static const char *const code[] = {"CAST:int32", "FLOOR_DIV:nonzero", "CAST:float32"};
     static const char *const allowed[] = {"CAST:int32", "FLOOR_DIV", "CAST:float32"};

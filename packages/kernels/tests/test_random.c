@@ -1,7 +1,6 @@
-/*
- * RANDOM and RANDOM_NEXT: words against the twister as its authors wrote it, whose 10000th word of
- * seed 5489 the C++ standard states (std::mt19937); numbers against what is documented of them.
- */
+/* RANDOM and RANDOM_NEXT. Words are compared with the twister as its authors wrote it, whose
+ * 10000th word for seed 5489 the C++ standard states (std::mt19937); numbers are compared with
+ * their documented rules. */
 #include <math.h>
 
 #include "check.h"
@@ -223,7 +222,7 @@ static void laws(void) {
             check_law(&t, all[i].name, all[i].dtype, all[i].limit, sizes[n]);
 }
 
-/* Quotients next to integers, which a rounding would make the next one. */
+/* Quotients next to integers, which rounding would change to the next integer. */
 static void remainders(void) {
     struct twister t;
     seed(&t, 4);

@@ -1,5 +1,5 @@
-/* Runs whose steps begin as soon as they can: whatever the order in time, the result is that of one
- * step after the other; failures, ends and the caller's own steps are as there. */
+/* Runs whose steps begin as soon as they can. In any order in time, the result is that of running
+ * one step after the other. Failures, ends and the caller's own steps behave in the same way. */
 #include "taper/run.h"
 
 #include <stdatomic.h>
@@ -16,7 +16,7 @@ typedef struct node {
     struct program *program;
     int64_t index;
     _Atomic int32_t *meets; /* NULL, or what the step and another wait at for each other */
-    taper_status status;    /* what the step ends with */
+    taper_status status;    /* the status with which the step ends */
     taper_copy enter;
     taper_control control;
     _Alignas(64) char scratch[64];
@@ -47,7 +47,7 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 33;
 }
 
-/* One time in six, up to some hundred microseconds; half of them with the CPU given away. */
+/* Waits one time in six, up to some hundred microseconds; half of these times it yields the CPU. */
 static void delay(const program *p, int64_t step, int64_t begin) {
     const uint64_t r =
         p->delays ? mix(p->delays * 1000 + (uint64_t)step * 64 + (uint64_t)begin) : 1;
@@ -59,7 +59,7 @@ static void delay(const program *p, int64_t step, int64_t begin) {
             taper_os_yield();
 }
 
-/* Out of each input's neighbours; of a later phase, of the phase before too. */
+/* Computes from each input's neighbours; in a later phase from the phase before too. */
 static taper_status combine(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const node *it = call->state;
     program *p = it->program;
@@ -118,7 +118,7 @@ static node *add(program *p, const taper_kernel *kernel, int64_t phases, int32_t
     return it;
 }
 
-/* Says which step waits for which; all have been added. */
+/* Computes which step waits for which; all steps have been added. */
 static void make_order(program *p) {
     int32_t n = 0;
     memset(p->producers, 0, sizeof p->producers);
@@ -151,7 +151,7 @@ static taper_run_args args_of(program *p, int32_t workers, int32_t leaders) {
                             .schedule = p->schedule};
 }
 
-/* leaders 0: one step after the other. */
+/* With 0 leaders it runs one step after the other. */
 static taper_status run(program *p, int32_t workers, int32_t leaders) {
     memset(p->spans, 0, sizeof p->spans);
     memset(p->data, 0xee, sizeof p->data);
@@ -253,7 +253,7 @@ static void run_again_and_again(void *arg) {
     }
 }
 
-/* One of them has the pool; the others' runs are theirs alone. */
+/* One caller has the pool; the others compute their runs alone. */
 static void callers_share_the_pool(void) {
     static program p[4];
     host_thread *threads[4];
@@ -294,7 +294,7 @@ static taper_status wait_for_others(const taper_call *call, int64_t begin, int64
     return TAPER_OK;
 }
 
-/* The first task ends after the others: a worker that has no step computes them. */
+/* The first task ends after the others: a worker without a step computes these. */
 static void a_worker_without_a_step_helps(void) {
     static const taper_kernel kernel = {.run = wait_for_others};
     static program p;
@@ -344,7 +344,8 @@ static void a_failure_in_one_branch_is_the_runs(void) {
     CHECK(run(&p, 2, 2) == TAPER_OK, "the pool lives on");
 }
 
-/* Both fail while the other runs; in the plan's order the second step is before the third. */
+/* Both steps fail while the other runs; in the plan's order the second step comes before the third.
+ */
 static void of_several_failures_the_first_counts(void) {
     static program p;
     for (int i = 0; i < 200; i++) {
@@ -364,7 +365,7 @@ static void of_several_failures_the_first_counts(void) {
     }
 }
 
-/* A branch that loops for ever, the others beside it. */
+/* A branch that loops for ever, while others run. */
 static void loop_for_ever(program *p) {
     static uint8_t always = 1;
     branch_out(p);
@@ -394,7 +395,7 @@ static void stop_ends_a_run(void) {
     }
 }
 
-/* Looks like a host that is told to end in its third look. */
+/* Acts as a host that ends the run in its third poll. */
 static bool refuse_third_look(void *context) { return ++*(int *)context < 3; }
 
 static void poll_ends_a_run(void) {

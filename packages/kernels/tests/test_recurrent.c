@@ -1,4 +1,4 @@
-/* LSTM, GRU and RNN against steps in double. */
+/* Compares LSTM, GRU and RNN with steps in double. */
 #include <math.h>
 
 #include "check.h"
@@ -14,7 +14,7 @@ typedef enum cell { LSTM, GRU, TANH, RELU } cell;
 typedef struct problem {
     cell cell;
     int64_t steps, batch, hidden;
-    int64_t out; /* columns of h: hidden, but for a projected LSTM */
+    int64_t out; /* columns of h: `hidden`, except for a projected LSTM */
     bool reverse;
 } problem;
 
@@ -37,7 +37,7 @@ static taper_tensor floats(int rank, const int64_t *dims, float scale) {
 /* [gates * rows, columns] as kernels read it, what is beyond the rows NaN. */
 static taper_tensor weight(int64_t rows, int64_t gates, int64_t columns) {
     const int64_t blocks = (rows + PANEL - 1) / PANEL;
-    /* Small enough that a step's rounding errors do not grow in the next. */
+    /* So small that the rounding errors of a step do not grow in the next. */
     taper_tensor t = floats(4, (int64_t[]){blocks, gates, columns, PANEL},
                             1.0f / sqrtf((float)(columns > 0 ? columns : 1)));
     for (int64_t i = 0; i < check_numel(&t); i++)
@@ -174,7 +174,7 @@ static void empty(void) {
             expect(&(problem){cell, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][2], false});
 }
 
-/* A NaN stays in its row of the batch, an infinite gate is a closed or an open one. */
+/* A NaN stays in its row of the batch; an infinite gate is closed or open. */
 static void special_values(void) {
     for (cell cell = LSTM; cell <= RELU; cell++) {
         const problem p = {cell, 3, 2, 20, 20, false};

@@ -1,10 +1,10 @@
-/* Reductions, argmax, argmin and cumulative sums against double or int64. */
+/* Compares reductions, argmax, argmin and cumulative sums with double or int64. */
 #include "check.h"
 #include "reduce/kernels.inc"
 
 #include <math.h>
 
-/* The other reductions have the beginning of VAR's. */
+/* The attrs of the other reductions are the first ones of VAR. */
 CHECK_ATTRS(var)
 CHECK_ATTRS(arg)
 
@@ -112,7 +112,7 @@ static int64_t output_of(const reduction *r, int64_t element) {
     return index;
 }
 
-/* What a + b has lost. */
+/* Returns the rounding error of a + b. */
 static double lost(double a, double b, double sum) {
     const double from_b = sum - a;
     return (a - (sum - from_b)) + (b - from_b);
@@ -227,7 +227,8 @@ static void check_plain(size_t which, int rank, const int64_t *shape, unsigned m
 
 static void compare_reduction(void *r) { reduction_check(r); }
 
-/* Where the innermost dim is reduced, and short, and another is too, both variants serve. */
+/* If the innermost dim is reduced and short, and another dim is reduced too, both variants serve.
+ */
 static void every_variant(void) {
     for (size_t which = 0; which < N_REDUCTIONS; which++)
         for (int way = 0; way < 4; way++) {
@@ -244,7 +245,8 @@ static void every_variant(void) {
         }
 }
 
-/* The rows of floats say truly that bits may differ: of sums, and of zeros of both signs. */
+/* The rows of the table for floats say correctly that bits may differ: those of sums, and of zeros
+ * of both signs. */
 static void variants_differ(void) {
     static const char *const ops[] = {"SUM", "AMAX"};
     for (int i = 0; i < 2; i++) {
@@ -313,7 +315,7 @@ static void narrow_and_long(void) {
     }
 }
 
-/* Rows that are short beside another reduced dimension, of many lengths, in several tiles. */
+/* Short rows together with another reduced dimension, of many lengths, in several tiles. */
 static void short_rows_among_columns(void) {
     for (size_t which = 0; which < N_REDUCTIONS; which++) {
         for (int64_t n = 2; n <= 70; n += n < 9 ? 1 : 7) {

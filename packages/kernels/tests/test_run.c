@@ -9,8 +9,8 @@
 
 enum { TASKS = 37, STEPS = 40 };
 
-/* Each task adds what the step before left in the slots around its own: a missing barrier, a
- * repeated or a lost task shows in the numbers. */
+/* Each task adds what the step before wrote to the slots around its own. So a missing barrier, or a
+ * repeated or lost task, changes the numbers. */
 static taper_status smooth(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const int64_t *in = call->inputs[0].data;
     int64_t *out = call->output->data;
@@ -88,7 +88,7 @@ static void same_result_for_any_thread_count(void) {
 /* Tasks that the first of two workers takes at once: half of its share. */
 enum { HELD = (TASKS / 2 + 1) / 2 };
 
-/* The first task ends after the second half of its own share, which its worker has not come to. */
+/* The first task ends after the second half of its own share, to which its worker has not come. */
 static taper_status wait_for_others(const taper_call *call, int64_t begin, int64_t end,
                                     void *scratch) {
     (void)scratch;
@@ -175,7 +175,7 @@ static void callers_share_the_pool(void) {
 
 enum { MANY = 100000 };
 
-/* A step of many tasks, the first of which wants the run to end. */
+/* A step of many tasks, the first of which ends the run. */
 typedef struct long_step {
     int32_t stop;
     _Atomic int64_t done;
@@ -197,7 +197,7 @@ static taper_status counts(const taper_call *call, int64_t begin, int64_t end, v
     return TAPER_OK;
 }
 
-/* What a run that takes one CPU, and ends when it is told to, is given. */
+/* Arguments of a run that uses one CPU and ends when it is told to. */
 typedef struct holder {
     _Atomic int32_t begun, end;
 } holder;
@@ -211,7 +211,7 @@ static taper_status hold(const taper_call *call, int64_t begin, int64_t end, voi
     return TAPER_OK;
 }
 
-/* Notes who has computed: a bit of the output for each of the workers' scratch. */
+/* Records which workers have computed: one bit of the output for each worker's scratch. */
 static taper_status note(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     _Atomic uint64_t *seen = call->output->data;
     atomic_fetch_or(seen, UINT64_C(1) << *(int32_t *)scratch);
@@ -253,7 +253,8 @@ static void run_and_hold(void *it) {
     CHECK(taper_run(&args, &failed) == TAPER_OK, "hold");
 }
 
-/* While another caller computes, a run has the CPUs that are left; alone, all that it asks for. */
+/* While another caller computes, a run uses the CPUs that are left; otherwise as many as it asks
+ * for. */
 static void callers_leave_each_other_a_cpu(void) {
     const int32_t cpus = taper_os_cpu_count(), workers = cpus < MOST ? cpus : MOST;
     const int32_t left = cpus - 1 < workers ? cpus - 1 : workers;
@@ -268,7 +269,7 @@ static void callers_leave_each_other_a_cpu(void) {
         CHECK(seen <= left, "%d workers beside another caller, %d CPUs", seen, cpus);
         atomic_store(&it.end, 1);
         host_join(other);
-        int tries = 0; /* on a busy machine a worker may come when all is done */
+        int tries = 0; /* on a busy machine a worker may come too late */
         while (workers_seen(workers) == 1 && tries < 1000)
             tries++;
         CHECK(tries < 1000, "one worker, where nobody else computes");
@@ -310,7 +311,7 @@ static void failure_names_the_step_and_stops(void) {
         CHECK(run(&m, workers, &failed) == TAPER_BAD_INDEX, "%d workers", workers);
         CHECK(failed == 5, "step %lld", (long long)failed);
         CHECK(m.data[7][0] == -1, "a later step ran");
-        check_same_as_one(workers, 1); /* and the pool lives on */
+        check_same_as_one(workers, 1); /* and the pool still works */
     }
 }
 

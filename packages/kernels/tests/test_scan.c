@@ -1,4 +1,4 @@
-/* Scans against one step after the other: in double, and of integers exactly. */
+/* Compares scans with one step after the other: in double, and for integers exactly. */
 #include <math.h>
 
 #include "check.h"

@@ -1,4 +1,4 @@
-/* SCATTER against element-by-element writes, in the order of src. */
+/* Compares SCATTER with element-by-element writes, in the order of src. */
 #include "check.h"
 #include <math.h>
 
@@ -59,8 +59,8 @@ static void set_index(taper_tensor *t, int64_t i, int64_t v) {
         ((int64_t *)t->data)[i] = v;
 }
 
-/* Whole numbers near 1, exact in all dtypes whatever the order; x and src have a gap between rows.
- * shared: the index is one for all of the last dim. */
+/* Whole numbers near 1, exact in all dtypes and any order; x and src have a gap between rows.
+ * shared: all of the last dim has one index. */
 static tensors make(taper_dtype dtype, const char *reduce, int axis, const int64_t *x,
                     const int64_t *index, bool shared) {
     tensors t = {.attrs = {axis, true, reduce}};
@@ -216,7 +216,7 @@ static void nan_and_rounding(void) {
     }
 }
 
-/* Nothing is written through an index outside, whichever task meets it. */
+/* No task writes through an index that is outside, whichever task finds it. */
 static void bad_index(void) {
     static const int64_t bad[] = {6, -7, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
     const int64_t x[] = {6, 1, 40}, index[] = {700, 1, 40};

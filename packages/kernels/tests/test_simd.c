@@ -1,7 +1,5 @@
-/*
- * The vector layer against plain C lane by lane, and the functions of simd/math.h against double.
- * Compiled once per level, and once more with the scalar header, whatever level runs.
- */
+/* Compares the vector layer with plain C lane by lane, and the functions of simd/math.h with
+ * double. Compiled once per level, and once more with the scalar header, whatever level runs. */
 #include "check.h"
 #include "functions.h"
 
@@ -71,7 +69,7 @@ static void arithmetic(void) {
     CHECK_LANES("v_zero", v_zero(), 0.0f)
 }
 
-/* Fused or not, as the level says. */
+/* Fused or not, as the level states. */
 static void multiply_add(void) {
 #if V_LEN > 4 || (defined(__aarch64__) && !defined(TAPER_SCALAR))
 #define MULTIPLY_ADD(x, y, z) fmaf(x, y, z)
@@ -146,7 +144,7 @@ static void masks(void) {
         CHECK_LANES("vm_first", PICK(vm_first(n)), l < n ? x : y)
 }
 
-/* Not a byte beyond the n elements is touched: the rest lies in an unmapped page. */
+/* No byte beyond the n elements is touched: the rest is in an unmapped page. */
 static void partial_loads_and_stores(void) {
     for (int n = 0; n <= V_LEN; n++) {
         float *in = check_alloc((size_t)n * sizeof(float), 0), lanes[V_LEN];
@@ -201,7 +199,7 @@ static void integers(void) {
                     (int32_t)rint((float)(int32_t)x * 0x1p-10))
 }
 
-/* Halves go to the even neighbour. */
+/* Halves round to the even neighbour. */
 static void to_int(void) {
     for (float x = -9; x <= 9; x += 0.25f) {
         int32_t got[V_LEN];

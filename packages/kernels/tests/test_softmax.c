@@ -1,4 +1,4 @@
-/* SOFTMAX and its logarithm against double. */
+/* Compares SOFTMAX and its logarithm with double. */
 #include "check.h"
 #include "softmax/kernels.inc"
 
@@ -112,7 +112,7 @@ static void empty(void) {
     check_softmax(2, (int64_t[]){0, 4}, 0, 0.0f, 1.0f, 0);
 }
 
-/* -inf is an element of weight zero; NaN, +inf and nothing but -inf spoil their line. */
+/* -inf is an element of weight zero; NaN, +inf and a line of nothing but -inf give NaN. */
 static void special_values(void) {
     enum { N = 37 };
     for (int64_t axis = 0; axis < 2; axis++)

@@ -1,4 +1,5 @@
-/* ARGSORT against an insertion that follows its definition, and SEARCHSORTED against counting. */
+/* Compares ARGSORT with an insertion that follows its definition, and SEARCHSORTED with counting.
+ */
 #include <math.h>
 
 #include "check.h"
@@ -11,7 +12,7 @@ static const taper_dtype dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT64, TAPER_INT64, 
                                      TAPER_INT16,   TAPER_INT8,    TAPER_UINT8, TAPER_BOOL};
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-/* What fill() draws from. */
+/* The kinds of values that fill() draws. */
 typedef enum content { ANY, FEW, RISING, FALLING, EQUAL, SPECIAL, N_CONTENTS } content;
 
 static void set(void *data, int dtype, int64_t i, double v, int64_t whole) {
@@ -53,7 +54,7 @@ static void fill(void *data, int dtype, int64_t n, content what) {
     }
 }
 
-/* Whether element a comes before b in ascending order, by value alone. */
+/* Returns whether element a comes before b in ascending order, by value only. */
 static bool before(const void *data, int dtype, int64_t a, int64_t b) {
 #define BEFORE(T)                                                                                  \
     {                                                                                              \
@@ -78,7 +79,8 @@ static bool before(const void *data, int dtype, int64_t a, int64_t b) {
     }
 }
 
-/* The result is right if it rises, equals by place, and what is left out comes behind. */
+/* The result is correct if values rise, equal ones are ordered by place, and elements that are left
+ * out come later. */
 static void check_line(const void *x, int dtype, const int64_t *x_at, const int64_t *y, int64_t n,
                        int64_t count, int64_t step, bool descending) {
     uint8_t *taken = check_alloc((size_t)n + 1, 0);
@@ -143,7 +145,7 @@ static void check_argsort(taper_dtype dtype, int64_t outer, int64_t n, int64_t i
     check_free(x.data);
 }
 
-/* Around every bound between two ways to sort. */
+/* Sizes around every bound between two ways to sort. */
 static void whole(void) {
     static const int64_t sizes[] = {0, 1, 2, 7, 40, 41, 100, 511, 513, 4095, 4096, 9000};
     for (int t = 0; t < N_DTYPES; t++)

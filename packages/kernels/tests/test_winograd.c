@@ -1,4 +1,5 @@
-/* CONV of a weight in Winograd tiles against sums in double, and its error beside that of CONV. */
+/* Compares CONV of a weight in Winograd tiles with sums in double, and its error with that of CONV.
+ */
 #include "check.h"
 #include "conv/kernels.inc"
 
@@ -67,7 +68,7 @@ static taper_tensor transform(const tensors *t) {
     return to;
 }
 
-/* A tile of 0: the weight is plain. */
+/* A tile of 0 means a plain weight. */
 static void make(tensors *t, const layer *l) {
     *t = (tensors){.l = *l};
     const int64_t height = l->height + l->padding[0] + l->padding[1] - 2;
@@ -231,7 +232,8 @@ static double error_of(layer l, int64_t tile) {
     return sqrt(error / size);
 }
 
-/* The errors that F(2x2) and F(4x4) make beside those of direct sums: about 0.8 and 2.2 times. */
+/* Compares the errors of F(2x2) and F(4x4) with those of direct sums: they are about 0.8 and 2.2
+ * times as large. */
 static void error_beside_direct(void) {
     for (int64_t channels = 16; channels <= 256; channels *= 4) {
         const layer l = square(12, channels, 32);

@@ -34,8 +34,7 @@ struct depthwise_state {
     int64_t width, width_blocks; /* less than a row only where rows is 1 */
     int64_t cols, chunks;
     int32_t kind; /* index in depthwise_rows */
-    /* Scratch, in bytes from its start: pointers, zeros for all channels, the epilogue's scratch.
-     */
+    /* Scratch, in bytes from its start: pointers, zeros for all channels, the epilogue. */
     size_t zeros_scratch, epilogue_scratch;
 };
 

@@ -48,8 +48,7 @@ struct matmul_state {
     gemm_b_form b_form;         /* otherwise */
     int64_t k_piece;            /* of the sum, in registers at once */
     int64_t max_rows, max_cols; /* of C, computed before the epilogue */
-    /* Units of work, numbered [batch][column chunk][row chunk]; a task is some consecutive units.
-     */
+    /* Units of work, numbered [batch][column chunk][row chunk]; a task is consecutive units. */
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
     int64_t units, units_per_task;
