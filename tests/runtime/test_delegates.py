@@ -359,7 +359,7 @@ def test_a_region_that_the_backend_cannot_take_stays(recorder):
     [
         (lambda graph: [["nothing"]], "expected nodes .* got 'nothing'"),
         (lambda graph: [[]], "expected nodes .* got none"),
-        (lambda graph: [list(graph.nodes)] * 2, "is in two regions"),
+        (lambda graph: [list(graph.nodes)] * 2, "expected each node in one region"),
         (
             lambda graph: [[name for region in regions_of(graph) for name in region]],
             "no path that leaves the region",
