@@ -435,7 +435,12 @@ def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
         ("RESAMPLE", [(2, 3)], "a scale of 0 or from", _resample("linear", scales=(1e-9,))),
         ("RESAMPLE", [(2, 3)], "one or two axes", _resample("linear", sizes=(4, 4))),
         ("RESAMPLE", [(2, 3)], "one or two axes", _resample("linear", (), (), ())),
-        ("RESAMPLE", [(2, 3)], "axes in increasing order", _resample("linear", (1, 0), (4, 4), (0, 0))),
+        (
+            "RESAMPLE",
+            [(2, 3)],
+            "axes in increasing order",
+            _resample("linear", (1, 0), (4, 4), (0, 0)),
+        ),
         ("RESAMPLE", [(2, 3)], "no align_corners", _resample("nearest") | {"align_corners": True}),
         ("ATTENTION", [(2, 4, 8)] * 2 + [(2, 4)], "rank", {"scale": 1.0}),
         ("ATTENTION", [(2, 4, 8), (3, 4, 8), (3, 4, 8)], "expected q", {"scale": 1.0}),
