@@ -373,6 +373,7 @@ MEASUREMENTS = {
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
     "scaling": ("tools.peers.scaling", "", (*MODELS, "matplotlib"), MINILM),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
+    "forms": ("tools.peers.forms", "", MODELS),
     "opinfo": (
         "tools.opinfo.report",
         "--write docs/results/op-coverage.md",

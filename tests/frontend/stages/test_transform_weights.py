@@ -30,8 +30,8 @@ def conv(b, x, weight, size=3, stride=1, dilation=1, **attrs):
     return b.op("CONV", x, weight, **plain, padding=(1, 1, 1, 1), **attrs)
 
 
-#: Of the sizes that were timed on AVX2 and AVX-512, those at which the forms differ most: the larger
-#: weight of F(4x4) streams from memory in the time of the products of few pixels.
+#: Of the sizes that were timed on AVX2 and AVX-512, those at which the forms differ most: where
+#: pixels are few, the larger weight of F(4x4) streams from memory longer than products take.
 FASTEST = [
     (56, 64, 4), (28, 128, 4), (14, 256, 4), (14, 128, 4), (13, 192, 4), (8, 320, 2), (7, 512, 2),
     (7, 256, 2), (7, 96, 2),

@@ -28,6 +28,7 @@ _MOST_SHIFT = 22
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Check sizes, scales and mode; return x's type with the new sizes."""
     (x,) = inputs
     mode, sizes, scales = attrs["mode"], attrs["sizes"], attrs["scales"]
     if mode not in MODES:
@@ -61,21 +62,21 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
     return np.where(x <= 1, near, np.where(x < 2, far, x.dtype.type(0)))
 
 
-class Axis(NamedTuple):
-    """How one axis is resampled: its sizes before and after, and the scale, or 0."""
+class ResampledAxis(NamedTuple):
+    """Sizes of an axis before and after, and the scale; 0 for the ratio of the sizes."""
 
     old: int
     new: int
     scale: float
 
 
-def axes_of(shape: Sequence[int], attrs: Attrs) -> list[Axis]:
+def axes_of(shape: Sequence[int], attrs: Attrs) -> list[ResampledAxis]:
     """Return how each of ``attrs["axes"]`` of a tensor of this shape is resampled."""
     each = zip(attrs["axes"], attrs["sizes"], attrs["scales"], strict=True)
-    return [Axis(shape[axis], size, float(scale)) for axis, size, scale in each]
+    return [ResampledAxis(shape[axis], size, float(scale)) for axis, size, scale in each]
 
 
-def _step(axis: Axis, align_corners: bool, real: Any) -> Any:
+def _step(axis: ResampledAxis, align_corners: bool, real: Any) -> Any:
     """Return the distance in x between output elements, in torch's precision."""
     old, new, scale = axis
     if align_corners:
@@ -83,14 +84,16 @@ def _step(axis: Axis, align_corners: bool, real: Any) -> Any:
     return real(1 / scale) if scale else real(old) / real(new)
 
 
-def taps(axis: Axis, mode: str, align_corners: bool, real: Any) -> tuple[np.ndarray, np.ndarray]:
+def taps(
+    axis: ResampledAxis, mode: str, align_corners: bool, real: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """Return which elements of x each output element uses, and their weights, ``[size, taps]``.
 
     If an output element has fewer taps than others, the rest have index -1.
 
     Parameters
     ----------
-    axis : Axis
+    axis : ResampledAxis
     mode, align_corners
         The attrs of the op.
     real : type
@@ -128,7 +131,9 @@ def taps(axis: Axis, mode: str, align_corners: bool, real: Any) -> tuple[np.ndar
     return np.clip(base[:, None] + offsets, 0, old - 1), weight
 
 
-def whole_taps(axis: Axis, mode: str, align_corners: bool) -> tuple[np.ndarray, np.ndarray, int]:
+def whole_taps(
+    axis: ResampledAxis, mode: str, align_corners: bool
+) -> tuple[np.ndarray, np.ndarray, int]:
     """Return the taps of one axis of an image of bytes: indices, weights, and a shift.
 
     An output element is the sum of its taps times their weights, plus ``2^(shift - 1)``, shifted
@@ -209,8 +214,8 @@ def table(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
         return None
     axes = axes_of(x.shape, attrs)
     inner = math.prod(x.shape[attrs["axes"][-1] + 1 :])
-    rows: Axis | None = axes[0] if len(axes) == 2 or inner >= _SMALL_PIXEL else None
-    columns: Axis | None = axes[-1] if len(axes) == 2 or rows is None else None
+    rows: ResampledAxis | None = axes[0] if len(axes) == 2 or inner >= _SMALL_PIXEL else None
+    columns: ResampledAxis | None = axes[-1] if len(axes) == 2 or rows is None else None
     pixel = inner if columns is not None and inner < _SMALL_PIXEL else 1
     whole = x.dtype == "uint8" and not nearest
     key = (rows, columns, pixel, mode, attrs["align_corners"], whole)

@@ -84,8 +84,8 @@ class Stats(NamedTuple):
         how often a tensor did not fit its place; ``slab_bytes``; ``bytes_by_algorithm``.
     layout : MemoryLayout or None
         Of the default entry, for the last run's sizes: the ``offset``, ``bytes`` and sharing
-        tensors of each root and of each node's scratch (``pieces``), and how many tensors there are in
-        place, as views and as slices (``counts()``). None if the executor has no arena.
+        tensors of each root and of each node's scratch (``pieces``), and how many tensors there
+        are in place, as views and as slices (``counts()``). None if the executor has no arena.
     """
 
     runs: int
