@@ -24,6 +24,7 @@ _A = -0.75
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Check the image, the grid and the attrs; return a type of the grid's sizes and x's channels."""
     x, grid = inputs
     mode, padding = attrs["mode"], attrs["padding"]
     if mode not in TAPS:
