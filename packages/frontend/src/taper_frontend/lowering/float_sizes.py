@@ -260,7 +260,7 @@ def _scaled(x: _Fraction, factor: Fraction, actual: Fraction) -> _Fraction:
     if not is_static(x.denominator):
         raise _Unknown("with a product of a quotient")
     if factor.denominator > _MAX_EXACT:
-        raise _Unknown(f"by {float(factor)}, which is no fraction of small whole numbers")
+        raise _Unknown(f"by {float(factor)}, not a fraction of small whole numbers")
     numerator, denominator = _reduced(
         x.numerator * factor.numerator, x.denominator * factor.denominator
     )

@@ -45,7 +45,7 @@ def lower_fraction(ctx: Lowering, sizes: Sizes, expr: sympy.Expr) -> Operand:
     op = _OPS.get(expr.func) or _OPS.get(expr.func.__name__)
     if op is None:
         text = spelled(expr, sizes.convert)
-        raise SizeError(f"a fraction of sizes is computed in a way that no op does: {text}")
+        raise SizeError(f"expected a fraction of sizes that ops can compute, got {text}")
     operands = [lower_fraction(ctx, sizes, arg) for arg in expr.args]
     if len(operands) == 1:
         return ctx.apply(op, *operands, dtype="float32")

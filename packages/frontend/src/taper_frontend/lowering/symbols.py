@@ -478,7 +478,7 @@ class Sizes:
             case Max() | sympy.Max():
                 return reduce(largest, args)
         text = spelled(expr, self.convert)
-        raise SizeError(f"a size is computed in a way that plans do not know: {text}")
+        raise SizeError(f"expected a size that plans can compute, got {text}")
 
     def _round(self, expr: sympy.Expr) -> int:
         """Convert a float that is rounded to a whole number, as the program writes the float."""

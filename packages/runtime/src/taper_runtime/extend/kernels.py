@@ -279,7 +279,7 @@ def _key(name: str, target: str) -> str:
         if key not in known:
             near = nearest(key, known)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise InputError(f"kernel {name!r}: no ATen op is called {key!r}{hint}")
+            raise InputError(f"kernel {name!r}: expected an ATen op, got {key!r}{hint}")
     if rest:
         return key
     text = unknown("op", key, REGISTRY)
