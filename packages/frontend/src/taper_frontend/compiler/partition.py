@@ -85,7 +85,7 @@ def find_backend(name: str) -> Backend:
 
 def _name(node: str | Node) -> str:
     """Return the first output of a node, which may be given by it."""
-    return node if isinstance(node, str) else getattr(node, "output", node)
+    return node if isinstance(node, str) else node.output
 
 
 class Partition:

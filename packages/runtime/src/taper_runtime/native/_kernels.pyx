@@ -793,7 +793,8 @@ cdef Selection select_kernel(
         if index is not None:
             selection.chosen, selection.attrs, variant = ways[index]
             if not _prepare_as(selection.chosen, selection.attrs, variant, step, state):
-                raise InternalError(f"kernel {selection.chosen.name!r} refuses a node that it accepted before")
+                name = selection.chosen.name
+                raise InternalError(f"kernel {name!r} refuses a node that it accepted before")
             selection.number = step.work.variant
             del selection.reasons[candidates.index(selection.chosen):]
     return selection

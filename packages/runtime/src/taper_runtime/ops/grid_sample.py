@@ -24,7 +24,7 @@ _A = -0.75
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    """Check the image, the grid and the attrs; return a type of the grid's sizes and x's channels."""
+    """Check the image, the grid and the attrs; return the type of what the grid reads."""
     x, grid = inputs
     mode, padding = attrs["mode"], attrs["padding"]
     if mode not in TAPS:
