@@ -204,7 +204,9 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_sizes(name, tmp_path):
     """A size that must not exceed another varies as far as that one."""
-    with pytest.warns(ExportWarning, match=r"\(m\) varies from [01] to n only, for test_float"):
+    with pytest.warns(
+        ExportWarning, match=r"\(m\) varies only from [01] to n, because of test_float"
+    ):
         session = exported(
             PAIRS[name], (torch.randn(20, 5), torch.randn(7, 5)), ({0: "n"}, {0: "m"}), tmp_path
         )

@@ -574,8 +574,8 @@ def told_range(
     beyond = {least - 1, most + 1} if factor == 1 else {least - 1, least + 1, most + 1}
     by_others = not is_static(ends[1])
     lines = lines_that_bound(env, symbol, [n for n in beyond if n > 0], by_others=by_others)
-    why = f", for {'; '.join(lines[:3])}" if lines else ""
-    return f"varies {limits(factor, addend, *ends)} only{why}"
+    why = f", because of {'; '.join(lines[:3])}" if lines else ""
+    return f"varies only {limits(factor, addend, *ends)}{why}"
 
 
 def check_axes(dynamic_axes: Mapping[str, Any], plan: Plan) -> None:
