@@ -17,9 +17,9 @@ from torch._subclasses import fake_tensor
 from torch.export import _trace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.export import ExportedProgram
 
 #: The key in a graph module's metadata that holds the names of the buffers that were read.
@@ -34,10 +34,10 @@ _READERS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_
 @contextmanager
 def buffer_values(unknown: Collection[str]) -> Iterator[None]:
     """Give torch's captures inside the context the values of small buffers, but for ``unknown``."""
-    fakify: Any = vars(_trace)["_fakify_params_buffers"]
+    fakify: Callable[..., dict[str, Any]] = vars(_trace)["_fakify_params_buffers"]
 
-    def fakify_with_values(mode: FakeTensorMode, module: torch.nn.Module) -> dict[str, FakeTensor]:
-        fakes: dict[str, FakeTensor] = fakify(mode, module)
+    def fakify_with_values(mode: FakeTensorMode, module: torch.nn.Module) -> dict[str, Any]:
+        fakes = fakify(mode, module)
         for name, buffer in module.named_buffers(remove_duplicate=False):
             if name in fakes and name not in unknown and buffer.numel() <= _MOST:
                 fakes[name].constant = buffer.detach().clone()
