@@ -13,15 +13,15 @@
 #ifndef TAPER_INT_SIZES
 #define TAPER_INT_SIZES
 enum {
-    INT_ROWS = 4,       /* of a tile */
-    INT_VECTORS = 2,    /* of a row of a tile */
-    INT_K = 256,        /* of the sum, in registers at once: with INT_COLS columns of B in L2 */
-    INT_COLS = 128,     /* of C, at most, for which a unit of work copies A */
-    INT_MIN_ROWS = 64,  /* of C, in units that share columns of B: each copies these again */
-    INT_FEW = 8,        /* rows, up to which B is read where it lies */
-    INT_FEW_COLS = 256, /* of C, at least, in a unit of few rows: runs that a CPU prefetches */
-    INT_FEW_K = 4,      /* rows of B that are added to a row of C at once */
-    INT_COST = 1 << 17, /* a task's least, in multiply-adds: about 20 microseconds */
+    INT_ROWS = 4,        /* of a tile */
+    INT_VECTORS = 2,     /* of a row of a tile */
+    INT_K = 256,         /* of the sum, in registers at once: with INT_COLS columns of B in L2 */
+    INT_COLS = 128,      /* of C, at most, for which a unit of work copies A */
+    INT_MIN_ROWS = 64,   /* of C, in units that share columns of B: each copies these again */
+    INT_FEW = 8,         /* rows, up to which B is read where it lies */
+    INT_FEW_COLS = 1024, /* of C, at least, in a unit of few rows: runs that a CPU prefetches */
+    INT_FEW_K = 4,       /* rows of B that are added to a row of C at once */
+    INT_COST = 1 << 17,  /* a task's least, in multiply-adds: about 20 microseconds */
 };
 #endif
 

@@ -120,25 +120,61 @@ V_BINARY(f32_elu, v_select(v_le(a, v_zero()), v_mul(b, v_expm1(a)), a))
 
 /* ---- through libm ---- */
 
-static float remainder_sign_of_divisor(float a, float b) {
-    const float r = fmodf(a, b);
-    return r != 0.0f && (b < 0.0f) != (r < 0.0f) ? r + b : r;
+/* Of a quotient up to this, the double nearest to it has the whole part of the quotient itself, and
+ * the whole part times the divisor is exact. */
+#define WHOLE_LIMIT 0x1p24
+static inline bool is_whole_exact(float a, float b) {
+    return fabs((double)a / (double)b) < WHOLE_LIMIT && fabsf(b) <= FLT_MAX;
+}
+static inline float fmod_of_double(float a, float b) {
+    const double whole = trunc((double)a / (double)b);
+    return copysignf((float)((double)a - whole * (double)b), a);
 }
 
-/* As torch does, this computes the quotient from the remainder, so that it agrees with REMAINDER
+/* As torch does, the quotient is computed from the remainder r, so that it agrees with REMAINDER
  * where a / b rounds up. */
-static float floor_div(float a, float b) {
-    if (b == 0.0f)
-        return a / b;
-    const float r = fmodf(a, b);
-    float quotient = (a - r) / b;
-    if (r != 0.0f && (b < 0.0f) != (r < 0.0f))
-        quotient -= 1.0f;
-    if (quotient == 0.0f)
-        return copysignf(0.0f, a / b);
-    const float whole = floorf(quotient);
-    return quotient - whole > 0.5f ? whole + 1.0f : whole;
+static inline float remainder_of(float r, float b) {
+    return r != 0.0f && (b < 0.0f) != (r < 0.0f) ? r + b : r;
 }
+static inline float floor_div_of(float a, float b, float r) {
+    const float less = r != 0.0f && (b < 0.0f) != (r < 0.0f) ? 1.0f : 0.0f;
+    const float quotient = (a - r) / b - less, whole = floorf(quotient);
+    const float rounded = quotient - whole > 0.5f ? whole + 1.0f : whole;
+    return quotient == 0.0f ? copysignf(0.0f, a / b) : rounded;
+}
+
+/* Goes block by block, in vectors where every quotient is in range; in other blocks element by
+ * element through libm. Both are exact. `expr` is of a, b and the remainder m. */
+#define F32_DIVISION(name, by_zero, expr)                                                          \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
+        float *r = out;                                                                            \
+        for (int64_t begin = 0; begin < n; begin += C_BLOCK) {                                     \
+            const int64_t count = n - begin < C_BLOCK ? n - begin : C_BLOCK;                       \
+            float pa[C_BLOCK], pb[C_BLOCK], pm[C_BLOCK];                                           \
+            int32_t others = 0;                                                                    \
+            for (int i = 0; i < C_BLOCK; i++) {                                                    \
+                const int64_t at = begin + (i < count ? i : 0);                                    \
+                pa[i] = ((const float *)in[0].data)[at * in[0].step];                              \
+                pb[i] = ((const float *)in[1].data)[at * in[1].step];                              \
+            }                                                                                      \
+            for (int i = 0; i < C_BLOCK; i++) {                                                    \
+                others += is_whole_exact(pa[i], pb[i]) ? 0 : 1;                                    \
+                pm[i] = fmod_of_double(pa[i], pb[i]);                                              \
+            }                                                                                      \
+            for (int i = 0; others && i < C_BLOCK; i++)                                            \
+                if (!is_whole_exact(pa[i], pb[i]))                                                 \
+                    pm[i] = fmodf(pa[i], pb[i]);                                                   \
+            for (int i = 0; i < C_BLOCK; i++) {                                                    \
+                const float a = pa[i], b = pb[i], m = pm[i];                                       \
+                pa[i] = by_zero && b == 0.0f ? a / b : (expr);                                     \
+            }                                                                                      \
+            memcpy(r + begin, pa, (size_t)count * sizeof(float));                                  \
+        }                                                                                          \
+        return true;                                                                               \
+    }
+F32_DIVISION(f32_fmod, false, m)
+F32_DIVISION(f32_remainder, false, remainder_of(m, b))
+F32_DIVISION(f32_floor_div, true, floor_div_of(a, b, m))
 
 C_UNARY_CALL(f32_tan, float, float, tanf(a))
 C_UNARY_CALL(f32_asin, float, float, asinf(a))
@@ -153,6 +189,3 @@ C_UNARY_CALL(f32_acosh, float, float, acoshf(a))
 C_UNARY_CALL(f32_atanh, float, float, atanhf(a))
 C_BINARY_CALL(f32_pow, float, float, powf(a, b))
 C_BINARY_CALL(f32_atan2, float, float, atan2f(a, b))
-C_BINARY_CALL(f32_fmod, float, float, fmodf(a, b))
-C_BINARY_CALL(f32_remainder, float, float, remainder_sign_of_divisor(a, b))
-C_BINARY_CALL(f32_floor_div, float, float, floor_div(a, b))
