@@ -372,6 +372,7 @@ MEASUREMENTS = {
     "weights": ("tools.peers.weights", "", MODELS, MINILM),
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
     "scaling": ("tools.peers.scaling", "", (*MODELS, "matplotlib"), MINILM),
+    "ops": ("tools.peers.ops", "--write docs/results/ops.md", TORCH),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "forms": ("tools.peers.forms", "", MODELS),
     "opinfo": (

@@ -12,7 +12,8 @@ import torch
 import taper_frontend
 from models import linear
 from taper_runtime.machine.limits import MachineLimits, Memory
-from tools.peers import ablation, compare, memory, scaling, turns
+from taper_runtime.ops import REGISTRY
+from tools.peers import ablation, compare, memory, op_cases, ops, scaling, turns
 from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
 from tools.peers.page import cpu_name, write_section
@@ -224,3 +225,19 @@ def test_start_is_measured_in_a_process_without_torch(tmp_path):
     seconds, peak = memory.start("taper", tmp_path / "model.taper", tmp_path / "inputs.npz")
     assert seconds > 0
     assert 1e6 < peak < 150e6  # torch alone takes more
+
+
+def test_every_op_is_timed_or_has_a_reason_why_not():
+    timed = {case.op for case in op_cases.cases()} - {""}
+    assert timed | op_cases.NOT_TIMED.keys() == REGISTRY.keys()
+    assert not timed & op_cases.NOT_TIMED.keys()
+
+
+def test_a_slow_op_shows_unless_a_call_explains_it():
+    case = op_cases.Case("ADD", "float32", op_cases.drawn(torch.add, "float32", "float32"), ((8,),))
+    assert ops.measure(case, (8,), 0.001).ratio > 0
+    assert ops.row_of(case, [ops.Timing(2e-6, 1e-6, False)]).endswith("| 0.50 | a call |")
+    assert ops.row_of(case, [ops.Timing(2e-3, 1e-3, True)]).endswith("| 0.50* |  |")
+    assert ops.Timing(2e-3, 1e-3, True).is_slow
+    with pytest.raises(ValueError, match="expected the op, got"):
+        ops.measure(case._replace(op="MUL"), (8,), 0.001)

@@ -1,0 +1,198 @@
+"""Time every op beside torch, on one thread: docs/results/ops.md.
+
+`--only "SCATTER|GATHER"` times some, `--below 1` prints those alone that are slower at some size,
+`--write docs/results/ops.md` writes the page. The cases, and the reasons why some may be slow, are
+in tools/peers/op_cases.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+import taper_frontend
+import taper_runtime
+from taper_runtime.cli.progress import progress
+from tools.peers.op_cases import NOT_TIMED, REASONS, Case, cases
+from tools.peers.page import command_line, describe_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from taper_runtime import Plan
+
+SECONDS = 3e-4  # of a turn: enough for the clock
+LEAST = 0.8  # of torch's time over ours, below which a case needs a reason
+CALL = 2e-6  # seconds that a run may take more than a call of torch, whatever it computes
+
+PAGE = """# Speed of each op
+
+Times of torch over Taper's for single ops, on one thread: above 1, Taper is faster. Both compute
+from plain arrays in memory and allocate their results. Each number is a ratio of the least CPU
+times of many turns, which the two take in alternation.
+
+`*` marks a plan that numpy computes in part. An op without a name is a call that plans compute by
+several ops. A case below {least} has a reason beside it{unexplained}; `a call` says that a run takes
+at most two microseconds more than a call of torch, whatever it computes.
+
+{setting}
+
+| op | call | sizes | torch over Taper | reason |
+| --- | --- | --- | --- | --- |
+{rows}
+
+These ops have no case:
+
+| op | why |
+| --- | --- |
+{others}
+"""
+
+
+class Called(nn.Module):
+    """Calls a function of some tensors."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return what the function returns."""
+        return self._function(*inputs)
+
+
+def least_times(runs: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
+    """Return the least CPU time of each function, in seconds; the functions take turns.
+
+    Parameters
+    ----------
+    runs : sequence of callable
+    seconds : float
+        CPU time for all turns together.
+    """
+    counts = []
+    for run in runs:
+        run()
+        begin = time.thread_time()
+        run()
+        counts.append(max(1, round(SECONDS / max(time.thread_time() - begin, 1e-7))))
+    best = [float("inf")] * len(counts)
+    end, turns = time.thread_time() + seconds, 0
+    while turns < 5 or time.thread_time() < end:
+        for i, (run, count) in enumerate(zip(runs, counts, strict=True)):
+            begin = time.thread_time()
+            for _ in range(count):
+                run()
+            best[i] = min(best[i], (time.thread_time() - begin) / count)
+        turns += 1
+    return best
+
+
+def ops_of(plan: Plan) -> set[str]:
+    """Return the ops of a plan's nodes and of their tile programs."""
+    ops = {node.op for node in plan.nodes}
+    for node in plan.nodes:
+        ops |= {code.partition(":")[0] for code in node.attrs.get("code", ())}
+    return ops
+
+
+class Timing(NamedTuple):
+    """The least times of a run of ours and a call of torch, in seconds."""
+
+    ours: float
+    theirs: float
+    by_numpy: bool
+
+    @property
+    def ratio(self) -> float:
+        """Return torch's time over ours."""
+        return self.theirs / self.ours
+
+    @property
+    def is_slow(self) -> bool:
+        """Return whether the op itself is slower than torch's."""
+        return self.ratio < LEAST and self.ours - self.theirs > CALL
+
+
+def measure(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
+    """Return the times of a case, and whether numpy computes a part of the plan.
+
+    Raises
+    ------
+    ValueError
+        If the plan does not have the case's op.
+    """
+    torch.manual_seed(0)
+    function, inputs = case.make(*size)
+    module = function if isinstance(function, nn.Module) else Called(function)
+    plan = taper_frontend.export(module.eval(), inputs, verify=False)
+    if case.op and case.op not in ops_of(plan):
+        raise ValueError(f"{case.op} {case.call}: expected the op, got {sorted(ops_of(plan))}")
+    options = taper_runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = taper_runtime.InferenceSession(plan, options)
+    feeds = dict(plan.samples)
+    with torch.inference_mode():
+        runs = (lambda: session.run(None, feeds), lambda: function(*inputs))
+        ours, theirs = least_times(runs, seconds)
+    return Timing(ours, theirs, bool(plan.metadata["fallbacks"]))
+
+
+def reason_for(case: Case) -> str:
+    """Return why a case may be slower than torch; empty if it may not."""
+    name = f"{case.op} {case.call}"
+    return next((reason for pattern, reason in REASONS.items() if re.search(pattern, name)), "")
+
+
+def row_of(case: Case, timings: Sequence[Timing]) -> str:
+    """Return a case's row of the page."""
+    sizes = ", ".join("x".join(map(str, size)) for size in case.sizes)
+    ratios = " ".join(f"{t.ratio:.2f}{'*' * t.by_numpy}" for t in timings)
+    slow = any(t.is_slow for t in timings)
+    reason = reason_for(case) if slow else "a call" * any(t.ratio < LEAST for t in timings)
+    return f"| {case.op} | {case.call} | {sizes} | {ratios} | {reason} |"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="a regular expression of op and call")
+    parser.add_argument("--seconds", type=float, default=0.05, help="for each size of a case")
+    parser.add_argument("--below", type=float, help="print cases below this ratio alone")
+    parser.add_argument("--write", type=Path, help="the page to write")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # exports name the nodes that numpy computes
+    rows, unexplained = [], []
+    chosen = [case for case in cases() if re.search(options.only, f"{case.op} {case.call}")]
+    with progress("ops", len(chosen)) as advance:
+        for case in chosen:
+            timings = [measure(case, size, options.seconds) for size in case.sizes]
+            rows.append(row_of(case, timings))
+            if any(t.is_slow for t in timings) and not reason_for(case):
+                unexplained.append(f"{case.op} {case.call}".strip())
+            least = min(t.ratio for t in timings)
+            if not options.write and (options.below is None or least < options.below):
+                print(rows[-1], flush=True)
+            advance()
+    if unexplained:
+        print(f"below {LEAST} without a reason: {'; '.join(unexplained)}")
+    if options.write:
+        others = "\n".join(f"| {op} | {why} |" for op, why in NOT_TIMED.items())
+        setting = describe_setting(command_line("ops"))
+        missing = f", but for {len(unexplained)}" if unexplained else ""
+        page = PAGE.format(
+            least=LEAST, unexplained=missing, setting=setting, rows="\n".join(rows), others=others
+        )
+        options.write.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
