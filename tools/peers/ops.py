@@ -38,8 +38,8 @@ Times of torch over Taper's for single ops, on one thread: above 1, Taper is fas
 from plain arrays in memory and allocate their results. Each number is a ratio of the least CPU
 times of many turns, which the two take in alternation.
 
-`*` marks a plan that numpy computes in part. An op without a name is a call that plans compute by
-several ops. A case below {least} has a reason beside it{unexplained}; `a call` says that a run takes
+`*` marks a plan that numpy computes in part. A row without an op is a call that plans compute by
+several. A case below {least} has a reason beside it{unexplained}; `a call` says that a run takes
 at most two microseconds more than a call of torch, whatever it computes.
 
 {setting}
