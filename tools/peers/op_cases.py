@@ -638,7 +638,7 @@ def moves() -> Iterator[Case]:
 
 def folds() -> Iterator[Case]:
     """Yield reductions, scans, norms, pools, recurrent layers, transforms."""
-    reductions = {
+    reductions: dict[str, Callable[..., Any]] = {
         "SUM": torch.sum,
         "MEAN": torch.mean,
         "PROD": torch.prod,
