@@ -758,7 +758,7 @@ def folds() -> Iterator[Case]:
             IMAGES,
         )
     yield Case(
-        "",
+        "GRID_SAMPLE",
         "grid_sample",
         lambda b, c, h, w: (
             partial(F.grid_sample, align_corners=False),
