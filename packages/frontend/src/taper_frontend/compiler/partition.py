@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_frontend.compiler.c_delegate import compile_region
+from taper_frontend.compiler.graph.node import Node
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import CannotDelegate, ExportError
 from taper_runtime.base.records import NamedTuple
@@ -16,7 +17,6 @@ from taper_runtime.extend.c_delegate import CDelegate
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.graph.node import Node
     from taper_runtime.extend.delegates import Delegate
 
 #: A function that returns regions of a graph, each as its nodes or their first outputs, in any
@@ -85,7 +85,7 @@ def find_backend(name: str) -> Backend:
 
 def _name(node: str | Node) -> str:
     """Return the first output of a node, which may be given by it."""
-    return node if isinstance(node, str) else node.output
+    return node.output if isinstance(node, Node) else node
 
 
 class Partition:
