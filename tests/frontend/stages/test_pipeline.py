@@ -81,3 +81,31 @@ def test_pass_order_matters_for_transposed_weights():
     (weight,) = graph.constants
     run_pipeline(graph, PIPELINE)
     assert list(graph.constants) == [f"{weight}.packed"]
+
+
+class Resampled(torch.nn.Module):
+    """Convolutions around a resampled image."""
+
+    def __init__(self, resample):
+        super().__init__()
+        torch.manual_seed(0)
+        self.resample = resample
+        self.before = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.after = torch.nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.after(self.resample(self.before(x).relu()))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_channels_stay_last_where_an_image_is_resampled(mode):
+    module = Resampled(lambda x: torch.nn.functional.interpolate(x, scale_factor=2, mode=mode))
+    counts = op_counts(exported(module, torch.from_numpy(floats(2, 3, 5, 6))))
+    assert counts == {"PERMUTE": 2, "CONV": 2, "RESAMPLE": 1}
+
+
+def test_channels_stay_last_where_an_image_is_sampled_at_a_grid():
+    grid = torch.from_numpy(floats(2, 4, 7, 2))
+    module = Resampled(lambda x: torch.nn.functional.grid_sample(x, grid, align_corners=False))
+    counts = op_counts(exported(module, torch.from_numpy(floats(2, 3, 5, 6))))
+    assert counts == {"PERMUTE": 2, "CONV": 2, "GRID_SAMPLE": 1}
