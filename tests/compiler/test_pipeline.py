@@ -233,7 +233,7 @@ class TestStages:
         with pytest.raises(
             InternalError,
             match=r"after stage 'lazy': node 'reshape' \(RESHAPE\): expected no movement that "
-            r"moves nothing, got what 'movement that moves nothing' of remove_noops would change",
+            r"moves nothing, but rule 'movement that moves nothing' of remove_noops would change",
         ):
             run_pipeline(graph, [stage], verify=True)
         assert str(graph) == before  # it is looked for in a copy

@@ -277,7 +277,7 @@ def test_images_that_end_in_one_window():
 def test_images_whose_sides_are_multiples(make, step):
     module = seeded(make)
     dims = {2: Dim.AUTO, 3: Dim.AUTO}
-    with pytest.warns(taper_frontend.ExportWarning, match=f"in steps of {step} only"):
+    with pytest.warns(taper_frontend.ExportWarning, match=f"in steps of {step}"):
         plan = taper_frontend.export(module, (torch.randn(1, 3, 64, 48),), dynamic_shapes=(dims,))
     assert [str(size).startswith(f"{step}*") for size in plan.tensors["x"].shape[2:]] == [True] * 2
     sizes = [(64, 48), (32, 80), (200, 16)]
@@ -409,7 +409,6 @@ def test_positions_that_are_counted():
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
-        (lambda x: torch.nn.functional.interpolate(x, scale_factor=1 / 3), (1, 2, 9)),
         (lambda x: x * (x.shape[2] / 3 % 2), (1, 2, 8)),
     ],
 )

@@ -347,7 +347,7 @@ def test_a_forced_kernel_is_given_its_format(weights):
 
 def test_a_plan_of_packed_weights_alone_is_refused():
     module, x = made("products")
-    with pytest.raises(InputError, match=r"packing: expected 'stored', .* in panels.1, and not"):
+    with pytest.raises(InputError, match=r"expected 'stored', because .* only in format panels.1"):
         InferenceSession(export(module, x), AT_OPEN)
     no_weights = export(nn.ReLU(), x)
     assert run(InferenceSession(no_weights, AT_OPEN), x) == run(InferenceSession(no_weights), x)

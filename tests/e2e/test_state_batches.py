@@ -422,7 +422,7 @@ def zeros(*shape):
             r"state 'a': expected one dimension, .* got \[0, 1\]",
         ),
         (Written(a=zeros(3, 3)), {"a": ROW}, "both called 'batch': expected equal sizes"),
-        (Written(a=torch.eye(2, 3)), {"a": ROW}, "state 'a' was to vary.*expected equal rows"),
+        (Written(a=torch.eye(2, 3)), {"a": ROW}, "state 'a' varies .* expected equal rows"),
         (Written(a=zeros(2, 3), table=zeros(2, 3)), {"a": ROW, "table": ROW}, "only reads"),
         (Written(a=zeros(2, 3), steps=zeros()), {"a": ROW}, "state 'steps': expected a dimension"),
         (

@@ -168,7 +168,7 @@ def test_texts_over_one_session_do_not_meet(kind, exported):
 def test_a_cache_of_one_row_is_no_batch(exported):
     _, plan = exported("llama")
     session = opened(plan)
-    with pytest.raises(InputError, match=r"the state '.*' of shape \(.*\) has no dim that varies"):
+    with pytest.raises(InputError, match=r"state '.*' of shape \(.*\) has no dim that varies"):
         step(session, [1], 0, [session.new_state(), session.new_state()])
 
 

@@ -75,6 +75,7 @@ def test_json_of_export(taper):
         "weights",
         "constants",
         "nodes",
+        "layout",
         "others",
     ]
     for key in left_out:

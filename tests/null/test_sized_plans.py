@@ -51,7 +51,7 @@ def test_what_is_valid_for_all_sizes_is_valid_for_each(b, s):
         ({"x": (9, 3, 4), "m": (6,)}, r"'x': dimension 0 \(B\): expected 1 to 8, got 9"),
         ({"x": (1, 1, 4), "m": (2,)}, r"'x': dimension 1 \(S\): expected 2 to 32, got 1"),
         ({"x": (0, 3, 4), "m": (6,)}, r"expected 1 to 8, got 0"),
-        ({"x": (1, 3, 4), "m": (8,)}, r"'m': .* expected 6, as .*'x' gives S = 3; got 8"),
+        ({"x": (1, 3, 4), "m": (8,)}, r"'m': .* expected 6, because .*'x' gives S = 3; got 8"),
         ({"x": (1, 3, 4), "m": (7,)}, r"\(2\*S\): expected 4, 6 and so on, with S 2 to 32, got 7"),
         ({"x": (1, 3, 5), "m": (6,)}, r"'x': expected shape \(B, S, 4\).*must be 4, got 5"),
         ({"x": (3, 4), "m": (6,)}, r"'x': expected shape \(B, S, 4\), got \(3, 4\)"),

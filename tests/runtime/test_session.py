@@ -365,7 +365,7 @@ def test_out_is_written_in_place(session):
         (np.empty((3, 2), np.float32).T, "C-contiguous"),
         (np.frombuffer(bytes(24), np.float32).reshape(2, 3), "writable"),
         ([[0.0] * 3] * 2, "numpy array"),
-        (A, "memory of its own"),
+        (A, "its own memory"),
     ],
 )
 def test_unfit_out_is_refused_unwritten(session, array, words):
@@ -377,7 +377,7 @@ def test_unfit_out_is_refused_unwritten(session, array, words):
 
 def test_two_outs_must_not_share_memory(session):
     mine = np.empty((3, 3), np.float32)
-    with pytest.raises(taper_runtime.InputError, match=r"out\['z'\].*memory of its own"):
+    with pytest.raises(taper_runtime.InputError, match=r"out\['z'\].*its own memory"):
         session.run(None, {"a": A, "b": B}, out={"y": mine[:2], "z": mine[1:]})
 
 

@@ -17,5 +17,5 @@ ARGUMENTS = pytest.mark.filterwarnings(
 
 #: Models that take no size of 1, or not all that torch takes for cases of their own.
 NARROWED = pytest.mark.filterwarnings(
-    "ignore:dimension .* varies from:taper_frontend.ExportWarning"
+    "ignore:dimension .* varies only from:taper_frontend.ExportWarning"
 )

@@ -98,11 +98,6 @@ class TestStops:
         check_fires(fuse_elementwise, graph)
         assert op_counts(graph) == {"EXP": 1, "CUMSUM": 1, "MAP": 1}
 
-    def test_at_a_dtype_without_native_micro_ops(self):
-        b = Builder()
-        x = b.input("x", 4, dtype="int8")
-        check_keeps(fuse_elementwise, b.done(b.op("NEG", b.op("ABS", x))))
-
     def test_not_at_a_cast_from_or_to_such_a_dtype(self):
         b = Builder()
         y = b.op("CAST", b.input("x", 4, dtype="uint8"), dtype="float32")
