@@ -34,7 +34,7 @@ HUGGING_FACE = {
     "ConvNextForImageClassification": 1,
     "ViTForImageClassification": 1,
     "DeiTForImageClassification": 1,
-    "SwinForImageClassification": 7,  # windows are cut out and put back, images rolled by slices
+    "SwinForImageClassification": 3,  # windows are cut out and put back in each of 4 layers
     "SegformerForSemanticSegmentation": 2,
     "CLIPVisionModelWithProjection": 1,
     "Dinov2ForImageClassification": 1,
