@@ -112,9 +112,11 @@ def check_text(value: object, field: str) -> None:
 
 def parse_object(text: object) -> dict[str, Any] | None:
     """Return a JSON object as plain data; None if ``text`` is anything else."""
+    if not isinstance(text, str):
+        return None
     try:
-        found = json.loads(text)  # type: ignore[arg-type]
-    except (ValueError, TypeError, RecursionError):
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

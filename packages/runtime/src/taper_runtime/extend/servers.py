@@ -322,7 +322,7 @@ def bind_server(
 
 
 def _on_copies(
-    compute: Compute,
+    compute: Callable[..., object],
     places: Sequence[int],
     inputs: Sequence[np.ndarray | None],
     outputs: Sequence[np.ndarray],
@@ -332,7 +332,7 @@ def _on_copies(
     for place in places:
         if (array := given[place]) is not None:
             given[place] = array.copy()
-    return compute(tuple(given), outputs)  # type: ignore[func-returns-value]
+    return compute(tuple(given), outputs)
 
 
 def is_told(

@@ -334,7 +334,7 @@ class SessionOptions(_Options):
     use_per_session_threads: bool
     log_verbosity_level: int
 
-    _fields = {  # noqa: RUF012 - a mapping that nobody changes
+    _fields: ClassVar = {
         "intra_op_num_threads": (0, values.threads),
         "strict_native": (False, values.flag),
         "executor": (DEFAULT_KIND, values.one_of(EXECUTORS)),
@@ -363,7 +363,7 @@ class SessionOptions(_Options):
         "execution_mode": (ExecutionMode.ORT_SEQUENTIAL, values.mode),
         "inter_op_num_threads": (0, values.threads),
     }
-    _without_effect = {  # noqa: RUF012 - a mapping that nobody changes
+    _without_effect: ClassVar = {
         "graph_optimization_level": WithoutEffect(
             "GraphOptimizationLevel",
             GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -387,7 +387,7 @@ class SessionOptions(_Options):
         ),
         "log_verbosity_level": WithoutEffect("int", 0, values.verbosity, _ONE_VERBOSE_LEVEL),
     }
-    _refused = {  # noqa: RUF012
+    _refused: ClassVar = {
         "optimized_model_filepath": "nothing is optimized at load; Plan.save writes a plan",
         "add_free_dimension_override_by_name": _NO_FREE_DIMS,
         "add_free_dimension_override_by_denotation": _NO_FREE_DIMS,
@@ -488,20 +488,20 @@ class RunOptions(_Options):
     log_verbosity_level: int
     only_execute_path_to_fetches: bool
 
-    _fields = {  # noqa: RUF012
+    _fields: ClassVar = {
         "seed": (None, values.seed),
         "terminate": (False, values.flag),
         "timeout_s": (None, values.timeout),
         "log_severity_level": (-1, values.severity),
         "logid": ("", values.text),
     }
-    _without_effect = {  # noqa: RUF012 - a mapping that nobody changes
+    _without_effect: ClassVar = {
         "log_verbosity_level": WithoutEffect("int", 0, values.verbosity, _ONE_VERBOSE_LEVEL),
         "only_execute_path_to_fetches": WithoutEffect(
             "bool", False, values.flag, "a run computes the whole plan"
         ),
     }
-    _refused = {  # noqa: RUF012
+    _refused: ClassVar = {
         "add_active_adapter": "a plan has no adapters: export the module with its adapter merged",
     }
 
