@@ -113,6 +113,7 @@ def test_a_correction_that_is_no_number_gives_none(compute):
     assert np.isnan(output).all()
 
 
+RESAMPLED = {"axes": [1], "scales": [0.0], "align_corners": False}
 WINDOW = {"kernel": [3], "stride": [1], "padding": [1, 1]}
 
 #: Op, inputs of no bytes, attrs: the evaluators themselves would take long, or gigabytes.
@@ -126,6 +127,8 @@ VAST = [
     ("ARGSORT", [floats(HUGE, 0)], {"axis": 0}),
     ("LOGCUMSUMEXP", [floats(0, HUGE)], {"axis": 1}),
     ("SEARCHSORTED", [floats(HUGE, 0, 1), floats(HUGE, 0, 1)], {}),
+    ("RESAMPLE", [floats(0, 4)], {**RESAMPLED, "sizes": [HUGE], "mode": "cubic"}),
+    ("RESAMPLE", [floats(HUGE, 0)], {**RESAMPLED, "axes": [0], "sizes": [9], "mode": "nearest"}),
 ]
 
 
@@ -185,3 +188,17 @@ def test_attention_needs_as_many_query_heads_as_key_heads():
         assert _kernels.prepare(op, attrs, operands[:3], operands[3:]) is None
     nothing = TensorType("float32", (1, 0, 1, 8))
     assert op.infer_types([nothing] * 3, {"scale": 1.0}) == (nothing,)
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "scale"),
+    [(2**20, "linear-antialias", 2.0**-20), (2**24, "cubic", 0.0), (2**25, "linear", 0.0)],
+)
+def test_more_taps_than_memory_are_refused(size, mode, scale):
+    """A scale far from the ratio of the sizes gives each element as many taps as x has elements."""
+    op = REGISTRY["RESAMPLE"]
+    attrs = {**RESAMPLED, "sizes": [size], "scales": [scale], "mode": mode}
+    x = floats(1, size if scale else 4)
+    assert op.table([TensorType("float32", x.shape)], op.complete(attrs)) is None
+    with pytest.raises(OpError, match="RESAMPLE: expected at most 33,554,432 taps along an axis"):
+        op.evaluate([x], op.complete(attrs))

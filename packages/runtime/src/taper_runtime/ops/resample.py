@@ -25,6 +25,9 @@ MODES = (*NEAREST, *_REACH)
 _MAX_SCALE = 2.0**20
 #: The most bits that weights of bytes are shifted by.
 _MOST_SHIFT = 22
+#: The most taps of all output elements along one axis: some 600 MB while they are computed. Only an
+#: explicit scale that is far from the ratio of the sizes needs more than a few per element.
+_MAX_TAPS = 1 << 25
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -82,6 +85,18 @@ def _step(axis: ResampledAxis, align_corners: bool, real: Any) -> Any:
     if align_corners:
         return real(old - 1) / real(new - 1) if new > 1 else real(0)
     return real(1 / scale) if scale else real(old) / real(new)
+
+
+def _count_taps(axis: ResampledAxis, mode: str, align_corners: bool) -> int:
+    """Return an upper bound of the number of taps of all output elements along an axis."""
+    old, new, _ = axis
+    if mode in NEAREST:
+        return new
+    reach = _REACH[mode]
+    if not mode.endswith("antialias"):
+        return new * 2 * reach
+    stretch = max(float(_step(axis, align_corners, np.float64)), 1.0)
+    return new * min(old, math.ceil(2 * reach * stretch) + 2)
 
 
 def taps(
@@ -172,6 +187,9 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     y = x
     with np.errstate(all="ignore"):
         for at, axis in reversed([*zip(attrs["axes"], axes_of(x.shape, attrs), strict=True)]):
+            count = _count_taps(axis, mode, align_corners)
+            if count > _MAX_TAPS:
+                fail("RESAMPLE", f"at most {_MAX_TAPS:,} taps along an axis", f"{count:,}")
             if nearest:
                 y = np.take(y, taps(axis, mode, False, np.float32)[0][:, 0], at)
             elif x.dtype == np.uint8:
@@ -206,7 +224,8 @@ def table(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
         is nearest their weights, as float32 bits or, for uint8, whole numbers. Columns are the last
         of the axes, and rows the one before; a single axis with at least :data:`_SMALL_PIXEL`
         elements behind it is rows. If fewer elements are behind columns, each of these has its own
-        entry, and indices count elements, not pixels. None for dtypes without kernels.
+        entry, and indices count elements, not pixels. None for dtypes without kernels, and beyond
+        :data:`_MAX_TAPS`.
     """
     (x,) = inputs
     mode, nearest = attrs["mode"], attrs["mode"] in NEAREST
@@ -217,6 +236,10 @@ def table(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
     rows: ResampledAxis | None = axes[0] if len(axes) == 2 or inner >= _SMALL_PIXEL else None
     columns: ResampledAxis | None = axes[-1] if len(axes) == 2 or rows is None else None
     pixel = inner if columns is not None and inner < _SMALL_PIXEL else 1
+    counts = [_count_taps(axis, mode, attrs["align_corners"]) for axis in axes]
+    counts[-1] *= max(pixel, 1)
+    if max(counts) > _MAX_TAPS:
+        return None
     whole = x.dtype == "uint8" and not nearest
     key = (rows, columns, pixel, mode, attrs["align_corners"], whole)
     found = _TABLES.get(key)
