@@ -289,12 +289,14 @@ def test_a_kernel_of_a_target_never_writes_to_its_inputs():
     np.testing.assert_allclose(y, InPlace()(x).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_list_of_aten_ops_is_torchs():
-    from pathlib import Path
-
-    from tools.aten_ops import FILE, text
-
-    assert Path(FILE).read_text() == text()
+def test_a_misspelled_target_is_told_with_the_nearest_of_the_plan():
+    plan = taper_frontend.export(Chain(), (torch.ones(4, 5),))
+    taper_runtime.register_kernel("aten.rellu.default", KERNELS["aten.relu.default"], name="mine")
+    try:
+        with pytest.warns(UserWarning, match=r"has none; did you mean 'aten\.relu\.default'\?"):
+            taper_runtime.InferenceSession(plan)
+    finally:
+        taper_runtime.unregister_kernel("mine")
 
 
 class Wave(torch.nn.Module):

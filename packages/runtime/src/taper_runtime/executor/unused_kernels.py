@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from taper_runtime.base.text import counted
+from taper_runtime.base.text import counted, nearest
 from taper_runtime.executor.sites import sites
 from taper_runtime.extend.kernels import find_kernels, registered_kernels
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from taper_runtime.extend.kernels import UserKernel
     from taper_runtime.plan.plan import Plan
@@ -42,16 +42,18 @@ def warn_unused(plan: Plan, providers: Sequence[str]) -> None:
         if kernel.provider in providers and not is_used:
             warnings.warn(
                 f"kernel {kernel.name!r} computes {kernel.key}, but no node here: "
-                f"{_why_unused(kernel, held.get(kernel.key, 0))}",
+                f"{_why_unused(kernel, held)}",
                 UserWarning,
                 stacklevel=4,  # where the session is opened
             )
 
 
-def _why_unused(kernel: UserKernel, count: int) -> str:
-    """Say why a kernel computes no node, if so many nodes have its op or target."""
+def _why_unused(kernel: UserKernel, held: Mapping[str, int]) -> str:
+    """Say why a kernel computes no node of a plan that has so many of each op and target."""
+    count = held.get(kernel.key, 0)
     if not count:
-        return "the plan has none"
+        near = nearest(kernel.key, held)
+        return "the plan has none" + (f"; did you mean {near!r}?" if near else "")
     nodes = counted(count, "node")
     if kernel.key in REGISTRY:
         return f"it takes none of the dtypes and formats of the plan's {nodes} of this op"

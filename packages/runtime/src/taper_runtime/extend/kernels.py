@@ -9,7 +9,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import flag
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.text import is_one_of, nearest, unknown
+from taper_runtime.base.text import is_one_of, unknown
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 
@@ -272,14 +272,11 @@ def _key(name: str, target: str) -> str:
     if key in REGISTRY:
         return key
     namespace, _, rest = key.partition(".")
-    if namespace == "aten":
-        from taper_runtime.extend.aten_ops import aten_ops  # a list that most processes do not need
-
-        known = aten_ops()
-        if key not in known:
-            near = nearest(key, known)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise InputError(f"kernel {name!r}: expected an ATen op, got {key!r}{hint}")
+    if namespace == "aten" and rest.count(".") != 1:
+        raise InputError(
+            f"kernel {name!r}: expected an ATen op with its overload, such as 'aten.relu.default', "
+            f"got {key!r}"
+        )
     if rest:
         return key
     text = unknown("op", key, REGISTRY)
