@@ -143,14 +143,7 @@ class Walk:
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         for name, operand in zip(placeholders, (*leading, *others), strict=True):
             walk.values[name] = self._bind_operand(graph, f"{prefix}{name}", operand)
-        refused = len(self.findings.refused)
-        walk.lower_nodes(nodes)
-        (results,) = next(node.args for node in nodes if node.op == "output")
-        results = results if isinstance(results, list | tuple) else [results]
-        outputs = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
-        if holds_poison(outputs) or len(self.findings.refused) > refused:
-            raise RefusedBody
-        tensors = [as_tensor(walk.context, value) for value in outputs]
+        tensors = [as_tensor(walk.context, value) for value in walk._lower_body(nodes)]
         graph.set_outputs([walk.context.generator, *tensors])
         graph.prune(list(graph.constants))  # each body gets the operands that any of them reads
         return graph
@@ -173,16 +166,28 @@ class Walk:
         nodes = module.graph.nodes
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         walk.values |= zip(placeholders, operands, strict=True)
-        refused, known = len(self.findings.refused), set(self.sizes.symbols)
-        walk.lower_nodes(nodes)
-        (results,) = next(node.args for node in nodes if node.op == "output")
-        results = results if isinstance(results, list | tuple) else [results]
-        values = [walk.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
-        if holds_poison(values) or len(self.findings.refused) > refused:
-            raise RefusedBody
+        known = set(self.sizes.symbols)
+        values = walk._lower_body(nodes)
         for symbol in self.sizes.symbols.keys() - known:
             del self.sizes.symbols[symbol]
         self.context.go_on_from(walk.context)
+        return values
+
+    def _lower_body(self, nodes: Iterable[torch.fx.Node]) -> list[Any]:
+        """Lower a body's nodes; return the values of its results.
+
+        Raises
+        ------
+        RefusedBody
+            If something in it was refused.
+        """
+        refused = len(self.findings.refused)
+        self.lower_nodes(nodes)
+        (results,) = next(node.args for node in nodes if node.op == "output")
+        results = results if isinstance(results, list | tuple) else [results]
+        values = [self.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
+        if holds_poison(values) or len(self.findings.refused) > refused:
+            raise RefusedBody
         return values
 
     def _bind_operand(self, graph: Graph, name: str, operand: TensorType | Operand) -> Any:
