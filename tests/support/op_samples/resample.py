@@ -42,8 +42,10 @@ def _samples() -> Iterator[Sample]:
         for shape, axes, sizes in shapes:
             x = np.asarray(rng.standard_normal(shape), np.float32)
             ways = [_attrs(mode, axes, sizes)]
+            # an antialiasing kernel needs taps for each output, so scales end behind the last one
+            scales = (2.3, 2.3) if mode.endswith("antialias") else (1.7, 0.4)
             if sizes[0] != shape[axes[0]]:  # torch then ignores the scale in some modes
-                ways.append(_attrs(mode, axes, sizes, (1.7, 0.4)[: len(axes)]))
+                ways.append(_attrs(mode, axes, sizes, scales[: len(axes)]))
             if mode not in NEAREST:
                 ways.append(_attrs(mode, axes, sizes) | {"align_corners": True})
             yield from (Sample([x], attrs) for attrs in ways)
@@ -52,6 +54,8 @@ def _samples() -> Iterator[Sample]:
     special = np.array([[1, np.nan, 2, np.inf, 3, 4, -np.inf, 5]], np.float32)
     for mode in (*NEAREST, "linear"):
         yield Sample([special], _attrs(mode, (1,), (11,)))
+    for mode in ("linear-antialias", "cubic-antialias"):  # the scale leads past the infinite end
+        yield Sample([special[:, :7]], _attrs(mode, (1,), (20,), (1.7,)), native=False)
     wide = rng.standard_normal((2, 5))
     yield Sample([wide], _attrs("cubic", (1,), (8,)), native=False)
     for dtype in (np.int16, np.int64, np.float64, np.bool_):

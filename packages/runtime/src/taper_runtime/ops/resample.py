@@ -224,8 +224,8 @@ def table(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
         is nearest their weights, as float32 bits or, for uint8, whole numbers. Columns are the last
         of the axes, and rows the one before; a single axis with at least :data:`_SMALL_PIXEL`
         elements behind it is rows. If fewer elements are behind columns, each of these has its own
-        entry, and indices count elements, not pixels. None for dtypes without kernels, and beyond
-        :data:`_MAX_TAPS`.
+        entry, and indices count elements, not pixels. None for dtypes without kernels, beyond
+        :data:`_MAX_TAPS`, and if an output element has no taps.
     """
     (x,) = inputs
     mode, nearest = attrs["mode"], attrs["mode"] in NEAREST
@@ -255,6 +255,8 @@ def table(inputs: Sequence[TensorType], attrs: Attrs) -> np.ndarray | None:
             index, weight, shift = whole_taps(axis, mode, attrs["align_corners"])
         else:
             index, weight = taps(axis, mode, attrs["align_corners"], np.float32)
+        if index[-1, 0] < 0:  # an explicit scale leads past the end, where torch gives 0
+            return None
         index, weight = _filled(index, weight)
         index = (index[..., None] * size + np.arange(size)).reshape(len(index), -1)
         weight = np.repeat(weight, size, 1)
@@ -276,7 +278,6 @@ def _filled(index: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarr
     nothing of its own, whatever the element is.
     """
     index, weight = index.T.copy(), weight.T.copy()
-    index[0] = np.maximum(index[0], 0)
     for tap in range(1, len(index)):
         free = index[tap] < 0
         index[tap] = np.where(free, index[tap - 1], index[tap])
@@ -284,8 +285,7 @@ def _filled(index: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarr
             half = weight[tap - 1] / 2
             weight[tap - 1] = np.where(free, half, weight[tap - 1])
             weight[tap] = np.where(free, half, weight[tap])
-    # Outputs beyond the end, if an explicit scale leads there, have no taps: the indices rise.
-    return np.maximum.accumulate(index, 1), weight
+    return index, weight
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
