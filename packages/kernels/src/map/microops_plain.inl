@@ -15,11 +15,12 @@
  * none for last elements. */
 enum { C_BLOCK = 64, C_WIDEST = 8 }; /* elements; bytes of one */
 
-/* Computes `count` blocks; from one block to the next, operand k is `step[k]` elements further. */
-typedef void (*c_blocks)(void *out, const void *const *in, const int64_t *step, int64_t count);
+/* Computes `count` blocks; from one block to the next, operand k is `step[k]` elements further.
+ * Returns false if the operands are refused. */
+typedef bool (*c_blocks)(void *out, const void *const *in, const int64_t *step, int64_t count);
 
-/* Runs a micro-op on n elements: whole blocks in place, the others in a copy. An operand of step 0
- * becomes a block of equal elements. */
+/* Runs a micro-op on n elements: whole blocks in place, the others in a copy, whose last elements
+ * are not zero. An operand of step 0 becomes a block of equal elements. */
 static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, const int8_t *sizes,
                                             int32_t arity, void *out, const program_operand *in,
                                             int64_t n) {
@@ -38,30 +39,29 @@ static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, c
             from[k] = copies[k];
         }
     }
-    if (whole > 0)
-        blocks(out, from, step, whole);
+    bool done = whole == 0 || blocks(out, from, step, whole);
     if (rest > 0) {
         for (int32_t k = 0; k < arity; k++)
             if (step[k] != 0) {
-                memset(copies[k], 0, (size_t)(C_BLOCK * sizes[k]));
+                memset(copies[k], 1, (size_t)(C_BLOCK * sizes[k]));
                 memcpy(copies[k], (const char *)in[k].data + whole * C_BLOCK * sizes[k],
                        (size_t)(rest * sizes[k]));
                 from[k] = copies[k];
             }
-        blocks(last, from, step, 1);
+        done &= blocks(last, from, step, 1);
         memcpy((char *)out + whole * C_BLOCK * out_size, last, (size_t)(rest * out_size));
     }
-    return true;
+    return done;
 }
 
-#define C_RUN(name, R, arity, ...)                                                                 \
+#define C_RUN(name, blocks, R, arity, ...)                                                         \
     static bool name(void *out, const program_operand *in, int64_t n) {                            \
         static const int8_t sizes[] = {__VA_ARGS__};                                               \
-        return c_run(name##_blocks, sizeof(R), sizes, arity, out, in, n);                          \
+        return c_run(blocks, sizeof(R), sizes, arity, out, in, n);                                 \
     }
 
 #define C_UNARY(name, R, T, expr)                                                                  \
-    static void name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+    static bool name##_blocks(void *out, const void *const *in, const int64_t *step,               \
                               int64_t count) {                                                     \
         R *r = out;                                                                                \
         const T *pa = in[0];                                                                       \
@@ -71,11 +71,12 @@ static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, c
             const T a = pa[i];                                                                     \
             r[i] = (R)(expr);                                                                      \
         }                                                                                          \
+        return true;                                                                               \
     }                                                                                              \
-    C_RUN(name, R, 1, sizeof(T))
+    C_RUN(name, name##_blocks, R, 1, sizeof(T))
 
 #define C_BINARY(name, R, T, expr)                                                                 \
-    static void name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+    static bool name##_blocks(void *out, const void *const *in, const int64_t *step,               \
                               int64_t count) {                                                     \
         R *r = out;                                                                                \
         const T *pa = in[0], *pb = in[1];                                                          \
@@ -85,11 +86,12 @@ static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, c
             const T a = pa[i], b = pb[i];                                                          \
             r[i] = (R)(expr);                                                                      \
         }                                                                                          \
+        return true;                                                                               \
     }                                                                                              \
-    C_RUN(name, R, 2, sizeof(T), sizeof(T))
+    C_RUN(name, name##_blocks, R, 2, sizeof(T), sizeof(T))
 
 #define C_WHERE(name, T)                                                                           \
-    static void name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+    static bool name##_blocks(void *out, const void *const *in, const int64_t *step,               \
                               int64_t count) {                                                     \
         T *r = out;                                                                                \
         const uint8_t *pc = in[0];                                                                 \
@@ -100,8 +102,9 @@ static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, c
             const T a = pa[i], b = pb[i];                                                          \
             r[i] = pc[i] ? a : b;                                                                  \
         }                                                                                          \
+        return true;                                                                               \
     }                                                                                              \
-    C_RUN(name, T, 3, sizeof(uint8_t), sizeof(T), sizeof(T))
+    C_RUN(name, name##_blocks, T, 3, sizeof(uint8_t), sizeof(T), sizeof(T))
 
 /* The same for expressions that call a function with loops or branches, such as those of the math
  * library: no compiler vectorises them, and Clang warns where it is asked to. */
@@ -266,26 +269,30 @@ static inline int64_t int_pow(int64_t a, int64_t b) {
 }
 
 /* `expr` of the quotient q, the divisor d and the remainder m; and `name`_nonzero, which refuses to
- * divide by 0. A quotient rounded down is less by 1 where it is negative and not whole. */
+ * divide by 0. A quotient rounded down is less by 1 where it is negative and not whole. Both have
+ * one loop, which waits for its divisions: to look for zeros costs nothing. */
 #define INT_DIVISION(prefix, T, W, op, expr)                                                       \
-    static inline T prefix##_##op##_of(T a, T b) {                                                 \
-        const W q = (W)prefix##_quotient(a, b), d = (W)b, m = b == 0 ? 0 : (W)a - q * d;           \
-        const W down = (m != 0) & ((m ^ d) >> (8 * sizeof(W) - 1));                                \
-        (void)down;                                                                                \
-        return (T)(expr);                                                                          \
+    static bool prefix##_##op##_blocks(void *out, const void *const *in, const int64_t *step,      \
+                                       int64_t count) {                                            \
+        T *r = out, zero = 0;                                                                      \
+        const T *pa = in[0], *pb = in[1];                                                          \
+        for (; count > 0; count--, r += C_BLOCK, pa += step[0], pb += step[1])                     \
+            C_INDEPENDENT                                                                          \
+        for (int i = 0; i < C_BLOCK; i++) {                                                        \
+            const T a = pa[i], b = pb[i];                                                          \
+            const W q = (W)prefix##_quotient(a, b), d = (W)b, m = b == 0 ? 0 : (W)a - q * d;       \
+            const W down = (m != 0) & ((m ^ d) >> (8 * sizeof(W) - 1));                            \
+            (void)down;                                                                            \
+            zero |= (T) - (b == 0);                                                                \
+            r[i] = (T)(expr);                                                                      \
+        }                                                                                          \
+        return zero == 0;                                                                          \
     }                                                                                              \
-    C_BINARY(prefix##_##op, T, T, prefix##_##op##_of(a, b))                                        \
-    static bool prefix##_##op##_nonzero(void *out, const program_operand *in, int64_t n) {         \
-        return has_no_zero_##prefix(in[1].data, in[1].step ? n : 1) && prefix##_##op(out, in, n);  \
+    C_RUN(prefix##_##op##_nonzero, prefix##_##op##_blocks, T, 2, sizeof(T), sizeof(T))             \
+    static bool prefix##_##op(void *out, const program_operand *in, int64_t n) {                   \
+        prefix##_##op##_nonzero(out, in, n);                                                       \
+        return true;                                                                               \
     }
-#define INT_HAS_NO_ZERO(prefix, T, W, ...)                                                         \
-    static bool has_no_zero_##prefix(const T *x, int64_t n) {                                      \
-        bool zero = false;                                                                         \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            zero |= x[i] == 0;                                                                     \
-        return !zero;                                                                              \
-    }
-INTS(INT_HAS_NO_ZERO, )
 INTS(INT_DIVISION, trunc_div, q)
 INTS(INT_DIVISION, floor_div, q - down)
 INTS(INT_DIVISION, fmod, m)
