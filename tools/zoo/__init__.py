@@ -11,6 +11,7 @@ from tools.zoo.layers import LAYERS
 from tools.zoo.newcomers import NEWCOMERS
 from tools.zoo.signals import SIGNALS
 from tools.zoo.text import TEXT
+from tools.zoo.unseen import FIXED, VARYING
 from tools.zoo.vision import VISION
 
 #: Group -> name of an architecture -> how to make it.
@@ -25,4 +26,4 @@ GROUPS = {
 }
 
 #: The same with the architectures of packages that only `nox -s models` installs.
-ALL_GROUPS = {**GROUPS, "newcomers": NEWCOMERS}
+ALL_GROUPS = {**GROUPS, "newcomers": NEWCOMERS, "unseen": FIXED, "unseen, varying": VARYING}

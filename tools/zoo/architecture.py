@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +14,21 @@ Inputs = Callable[[torch.nn.Module], dict[str, torch.Tensor]]
 
 
 class Architecture(NamedTuple):
-    """How to make a module, and arguments for it; both draw from torch's generator."""
+    """How to make a module, and arguments for it; both draw from torch's generator.
+
+    Attributes
+    ----------
+    make : callable
+        Makes the module.
+    inputs : callable
+        Draws keyword arguments for the module.
+    varying : mapping of str to int
+        Input -> its axis whose size may vary. All of them grow together.
+    """
 
     make: Callable[[], torch.nn.Module]
     inputs: Inputs
+    varying: Mapping[str, int] = MappingProxyType({})
 
     def build(self) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
         """The module in eval mode and keyword arguments for it, the same every time."""

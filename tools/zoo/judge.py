@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from taper_frontend.errors import UnsupportedOpError
 from taper_frontend.verify.compare import TOLERANCE, difference
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tools.zoo.architecture import Architecture
 
 # What can become of an architecture. The last is not held against Taper.
@@ -33,7 +35,8 @@ import sys
 sys.modules["torch"] = None  # whoever imports it gets an ImportError
 import numpy, taper_runtime
 session = taper_runtime.InferenceSession(sys.argv[1])
-numpy.savez(sys.argv[2], *session.run(None, dict(session.plan.samples)))
+with numpy.load(sys.argv[2]) as inputs:
+    numpy.savez(sys.argv[3], *session.run(None, dict(inputs)))
 """
 
 
@@ -62,35 +65,66 @@ class Verdict(NamedTuple):
 
 
 def judge(architecture: Architecture) -> Verdict:
-    """Judge an architecture. What stands in the way of it is the verdict's cause."""
+    """Judge an architecture. What stands in the way of it is the verdict's cause.
+
+    One with axes that vary is run with sizes that are one more than those it is exported with.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # models warn of their own configs
     module, inputs = architecture.build()
+    varying = architecture.varying
     with torch.no_grad():
-        leaves = tree_leaves(module(**inputs))
-        wanted = [leaf.numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
         try:
-            program = torch.export.export(module, (), inputs)
+            program = torch.export.export(module, (), inputs, dynamic_shapes=_dims(inputs, varying))
         except Exception as error:  # torch may raise anything
             return Verdict(REFUSED, _summary(error))
+        if fixed := _fixed(program, varying):
+            return Verdict(REFUSED, f"torch.export made the size of {', '.join(fixed)} fixed")
+        given = inputs | {name: _grown(inputs[name], axis) for name, axis in varying.items()}
+        leaves = tree_leaves(module(**given))
+        wanted = [leaf.numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     try:
         plan = taper_frontend.export(program, verify=False)
     except Exception as error:  # the verdict says what it was
         return Verdict(EXPORT, _summary(error))
     fallbacks = tuple(sorted(node["op"] for node in plan.metadata["fallbacks"]))
     with TemporaryDirectory() as directory:
-        path, results = Path(directory, "model.taper"), Path(directory, "results.npz")
+        path, arrays, results = (
+            Path(directory, name) for name in ("model.taper", "inputs.npz", "results.npz")
+        )
         plan.save(path)
-        command = [sys.executable, "-c", _WITHOUT_TORCH, str(path), str(results)]
+        np.savez(arrays, **{**plan.samples, **{name: given[name].numpy() for name in varying}})
+        command = [sys.executable, "-c", _WITHOUT_TORCH, *map(str, (path, arrays, results))]
         ended = subprocess.run(command, check=False, capture_output=True, text=True)
         if ended.returncode:
             cause = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]
             return Verdict(RUN, cause, len(plan.nodes), fallbacks)
-        with np.load(results) as arrays:
-            error = largest_error(list(arrays.values()), wanted)
+        with np.load(results) as outputs:
+            error = largest_error(list(outputs.values()), wanted)
     right = error <= TOLERANCE
     cause = "" if right else f"differs from torch by {error:.1e}"
     return Verdict(RIGHT if right else WRONG, cause, len(plan.nodes), fallbacks, error)
+
+
+def _dims(
+    inputs: Mapping[str, torch.Tensor], varying: Mapping[str, int]
+) -> dict[str, dict[int, Any] | None] | None:
+    """What torch.export is told of the sizes; None where none of them varies."""
+    if not varying:
+        return None
+    auto = torch.export.Dim.AUTO
+    return {name: {varying[name]: auto} if name in varying else None for name in inputs}
+
+
+def _fixed(program: torch.export.ExportedProgram, varying: Mapping[str, int]) -> list[str]:
+    """The inputs whose size varies by request, but not in the program."""
+    values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
+    return [name for name, axis in varying.items() if isinstance(values[name].shape[axis], int)]
+
+
+def _grown(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    """The tensor with its first element along an axis once more at the end."""
+    return torch.cat((tensor, tensor.narrow(axis, 0, 1)), axis)
 
 
 def largest_error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:

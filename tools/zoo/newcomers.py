@@ -31,14 +31,14 @@ def _declare_torchvision_ops() -> None:
 _declare_torchvision_ops()
 
 
-def _make(path: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
+def make(path: str, *args: Any, **kwargs: Any) -> torch.nn.Module:
     """Call what stands at ``package.module:name``."""
     package, _, name = path.partition(":")
     module: torch.nn.Module = getattr(import_module(package), name)(*args, **kwargs)
     return module
 
 
-def _floats(**shapes: tuple[int, ...]) -> Inputs:
+def floats(**shapes: tuple[int, ...]) -> Inputs:
     """Normally distributed inputs of these names and shapes."""
     return lambda module: {name: torch.randn(shape) for name, shape in shapes.items()}
 
@@ -49,17 +49,17 @@ def _tokens(name: str, length: int = 24, size: int = 256) -> Inputs:
 
 
 def _timm(name: str, side: int = 224) -> Architecture:
-    return Architecture(partial(_make, "timm:create_model", name), _floats(x=(1, 3, side, side)))
+    return Architecture(partial(make, "timm:create_model", name), floats(x=(1, 3, side, side)))
 
 
 def _pytorchcv(name: str, *shape: int) -> Architecture:
-    make = partial(_make, "pytorchcv.model_provider:get_model", name)
-    return Architecture(make, _floats(x=shape or (1, 3, 224, 224)))
+    model = partial(make, "pytorchcv.model_provider:get_model", name)
+    return Architecture(model, floats(x=shape or (1, 3, 224, 224)))
 
 
 def _vit(path: str, side: int = 64, name: str = "img", **sizes: Any) -> Architecture:
-    make = partial(_make, f"vit_pytorch.{path}", **sizes)
-    return Architecture(make, _floats(**{name: (1, 3, side, side)}))
+    model = partial(make, f"vit_pytorch.{path}", **sizes)
+    return Architecture(model, floats(**{name: (1, 3, side, side)}))
 
 
 _PATCHES: dict[str, Any] = {"image_size": 64, "patch_size": 8, "num_classes": 10}
@@ -239,7 +239,7 @@ TRANSFORMERS = {
     "NanoChatForCausalLM": _transformer("NanoChatForCausalLM", _tokens("input_ids"), **_DECODER),
     "PatchTSTModel": _transformer(
         "PatchTSTModel",
-        _floats(past_values=(2, 64, 3)),
+        floats(past_values=(2, 64, 3)),
         num_input_channels=3,
         context_length=64,
         d_model=32,
@@ -249,7 +249,7 @@ TRANSFORMERS = {
     ),
     "PatchTSMixerModel": _transformer(
         "PatchTSMixerModel",
-        _floats(past_values=(2, 64, 3)),
+        floats(past_values=(2, 64, 3)),
         num_input_channels=3,
         context_length=64,
         patch_length=8,
@@ -260,7 +260,7 @@ TRANSFORMERS = {
     "RoCBertModel": _transformer("RoCBertModel", _tokens("input_ids"), **_SMALL),
     "Sapiens2Model": _transformer(
         "Sapiens2Model",
-        _floats(pixel_values=(1, 3, 64, 48)),
+        floats(pixel_values=(1, 3, 64, 48)),
         hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
@@ -282,11 +282,11 @@ TRANSFORMERS = {
 
 OTHERS = {
     "diffusers.AutoencoderTiny": Architecture(
-        partial(_make, "diffusers:AutoencoderTiny"), _floats(sample=(1, 3, 64, 64))
+        partial(make, "diffusers:AutoencoderTiny"), floats(sample=(1, 3, 64, 64))
     ),
     "monai.SegResNet": Architecture(
-        partial(_make, "monai.networks.nets:SegResNet", init_filters=8),
-        _floats(x=(1, 1, 32, 32, 32)),
+        partial(make, "monai.networks.nets:SegResNet", init_filters=8),
+        floats(x=(1, 1, 32, 32, 32)),
     ),
 }
 
