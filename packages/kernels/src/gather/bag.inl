@@ -1,20 +1,21 @@
 /*
- * EMBEDDING_BAG: combines the rows of a table [size][cols] that indices select, bag by bag; offsets
- * say where in the indices each bag begins. Rows are added one after the other, so that a sum's
- * bits do not depend on how many rows are read together.
+ * EMBEDDING_BAG selects rows of a table [size][cols] by indices and combines the rows of each bag
+ * into one output row. Bag b has the indices from offsets[b] to offsets[b + 1] - 1. A sum adds its
+ * rows one after the other, so its bits do not depend on BAG_ROWS.
  */
 
-enum { BAG_ROWS = 4 }; /* for one load and store of the row that they are combined in */
+enum { BAG_ROWS = 4 }; /* rows that are combined for each load and store of the output row */
 
 struct bag_state {
-    struct positions positions, ends; /* in the table, and in the indices or at their end */
-    /* Combines the rows of one bag, at indices [begin, end), in y. Returns false where an index is
-     * outside. */
+    struct positions positions; /* rows of the table */
+    struct positions ends;      /* offsets into the indices; the end is one */
+    /* Combines the rows that indices begin to end - 1 select, into y. Returns false if an index is
+     * outside of the table. */
     bool (*combine)(const struct bag_state *s, const taper_call *call, void *y, int64_t begin,
                     int64_t end);
-    int64_t size, cols; /* of an element, of a row */
+    int64_t size, cols; /* an element's bytes, a row's elements */
     int64_t bags, bags_per_task;
-    int64_t padding; /* index whose rows are skipped; negative: none */
+    int64_t padding; /* a bag skips this row of the table; negative: it skips none */
     bool is_mean, is_max;
 };
 
@@ -97,7 +98,7 @@ static taper_status any_embedding_bag_prepare(const taper_call *call, taper_work
     s->cols = table->shape[1];
     s->bags = tensor_numel(offsets);
     s->padding = attrs->padding;
-    const int64_t rows = 1 + count / i64_max(1, s->bags); /* of a bag, on average */
+    const int64_t rows = 1 + count / i64_max(1, s->bags); /* per bag, on average; at least 1 */
     s->bags_per_task = i64_max(1, TASK_BYTES / i64_max(1, i64_times(rows, s->cols * s->size)));
     if (!tensor_is(call->output, dtype, s->bags * s->cols))
         return TAPER_UNSUPPORTED;

@@ -1,8 +1,8 @@
 /*
- * Reads at positions that an index tensor holds: EMBEDDING and INDEX_SELECT copy whole rows, GATHER
- * copies single elements, EMBEDDING_BAG adds rows. All but EMBEDDING_BAG copy elements as bytes:
- * any dtype of size 1, 2, 4 or 8 works. An index outside of the dimension ends the task with
- * TAPER_BAD_INDEX before anything is read through it.
+ * Ops that read x at positions from an index tensor: EMBEDDING and INDEX_SELECT copy whole rows,
+ * GATHER copies single elements, EMBEDDING_BAG combines rows. All but EMBEDDING_BAG copy elements
+ * as bytes, so they take any dtype of 1, 2, 4 or 8 bytes. A task checks each index before it reads
+ * x there; an index outside of the dim ends the task with TAPER_BAD_INDEX.
  */
 #include <math.h>
 #include <string.h>
@@ -18,13 +18,11 @@
 TAPER_DEFINE_ATTRS(gather)
 TAPER_DEFINE_ATTRS(bag)
 
-/* Bytes of output of a task: it takes some microseconds, and handing it to a thread takes about
- * one. */
-enum { EMBEDDING_PANEL = 16 }; /* columns in a panel of a packed table, as of a packed matrix */
+enum { EMBEDDING_PANEL = 16 }; /* rows in a panel of a packed table, which a product may share */
 
 /* ---- EMBEDDING, INDEX_SELECT ---- */
 
-/* x [outer][size][row], index [count], output [outer][count][row]. */
+/* x is [outer][size][row], index is [count], output is [outer][count][row]. */
 struct select_state {
     struct positions positions;
     int64_t outer, count;
@@ -50,7 +48,7 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     s->rows_per_task = i64_max(1, TASK_BYTES / i64_max(1, s->row_bytes));
     if (!tensor_is(call->output, (taper_dtype)x->dtype, s->outer * s->count * row))
         return TAPER_UNSUPPORTED;
-    if (s->outer == 0 || row == 0) { /* nothing to copy; the index is checked once */
+    if (s->outer == 0 || row == 0) { /* nothing to copy, but indices are still checked, once */
         s->outer = 1;
         s->row_bytes = 0;
     }
@@ -59,8 +57,8 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     return TAPER_OK;
 }
 
-/* Rows [i, i + n) of the output of one outer index; size is constant where this is inlined for
- * single elements, and so is is_int32. */
+/* Copies output rows i to i + n - 1 of one outer index; returns false if an index is outside.
+ * is_int32 is constant where this is inlined, and so is size if a row is a single element. */
 V_INLINE bool select_rows(const struct select_state *s, uint8_t *y, const uint8_t *x,
                           const void *index, int64_t i, int64_t n, const int64_t size,
                           const bool is_int32) {
@@ -116,11 +114,11 @@ static taper_status select_run(const taper_call *call, int64_t begin, int64_t en
     return TAPER_OK;
 }
 
-/* The weight is plain, or in panels of 16 rows: [ceil(rows/16)][k][16]. */
+/* The table is plain, [rows][k], or packed in panels of 16 rows, [ceil(rows / 16)][k][16]. */
 struct embedding_state {
     struct select_state rows;
-    int64_t size; /* of an element */
-    int64_t k;
+    int64_t size; /* an element's bytes */
+    int64_t k;    /* elements per row */
     bool packed;
 };
 
@@ -149,7 +147,8 @@ static taper_status any_embedding_prepare(const taper_call *call, taper_work *wo
     return TAPER_OK;
 }
 
-/* A column of a panel; size is constant where this is inlined. */
+/* Copies one row out of a panel, where its k elements lie a panel's width apart. size is constant
+ * where this is inlined. */
 V_INLINE void embedding_copy(uint8_t *y, const uint8_t *x, int64_t k, const int64_t size) {
     for (int64_t i = 0; i < k; i++)
         memcpy(y + i * size, x + i * EMBEDDING_PANEL * size, (size_t)size);
@@ -184,16 +183,16 @@ static taper_status any_index_select_prepare(const taper_call *call, taper_work 
 
 /* ---- GATHER ---- */
 
-/* Output and index have the same shape: their last dimension is the columns, and the others are the
- * counters of an odometer. The strides of x are in bytes, and 0 along the axis, where the position
- * takes their place. */
+/* Output and index have the same shape. Their last dim is a loop over columns; the other dims are
+ * loops over rows: sizes[d] iterations, each of which moves x by steps[d] bytes. Along the axis
+ * that step is 0, because the index gives the position there. */
 struct gather_state {
     struct positions positions;
-    int64_t size; /* of an element */
-    int64_t axis_step;
+    int64_t size;      /* an element's bytes */
+    int64_t axis_step; /* bytes of x from a position along the axis to the next */
     int64_t elements, elements_per_task;
     int64_t cols, col_step;
-    int32_t rank; /* of the odometer */
+    int32_t rank; /* number of loops over rows */
     int64_t sizes[TAPER_MAX_RANK], steps[TAPER_MAX_RANK];
 };
 
@@ -234,15 +233,16 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
     return TAPER_OK;
 }
 
-/* Copies n elements of a row. Positions are checked before all of them are read: one loop of
- * vectors and one without branches. The steps and is_int32 are constant where this is inlined. */
+/* Copies n elements of a row; returns false, and copies none, if an index is outside. One loop
+ * checks all indices by vectors, then a loop without branches copies. size, is_int32 and most steps
+ * are constants where this is inlined. */
 V_INLINE bool gather_row(const struct gather_state *s, uint8_t *y, const uint8_t *x,
                          const void *index, int64_t n, const int64_t size, const int64_t axis_step,
                          const int64_t step, const bool is_int32) {
     const int64_t high = s->positions.size, low = s->positions.wrap ? -high : 0;
     const int32_t *narrow = index;
     const int64_t *wide = index;
-    uint64_t outside = 0; /* negative where a difference is, or has overflowed */
+    uint64_t outside = 0; /* its sign bit is set if an index is below low or above high - 1 */
     for (int64_t i = 0; i < n; i++) {
         const uint64_t at = (uint64_t)(is_int32 ? narrow[i] : wide[i]);
         outside |= (at - (uint64_t)low) | ((uint64_t)high - 1 - at);
@@ -263,6 +263,7 @@ V_INLINE bool gather_row(const struct gather_state *s, uint8_t *y, const uint8_t
     return true;
 }
 
+/* Calls gather_row with constants for the most common steps. */
 V_INLINE bool gather_any_row(const struct gather_state *s, uint8_t *y, const uint8_t *x,
                              const void *index, int64_t n, const int64_t size) {
     const bool along = s->col_step == 0 && s->axis_step == size;
@@ -273,7 +274,7 @@ V_INLINE bool gather_any_row(const struct gather_state *s, uint8_t *y, const uin
                  : gather_row(s, y, x, index, n, size, axis_step, step, false);
 }
 
-/* Copies elements [begin, end) of the output; size is constant where this is inlined. */
+/* Computes output elements begin to end - 1. size is constant where this is inlined. */
 V_INLINE taper_status gather_elements(const struct gather_state *s, uint8_t *y, const uint8_t *x,
                                       const uint8_t *index, int64_t begin, int64_t end,
                                       const int64_t size) {

@@ -1,7 +1,8 @@
 /*
- * GRID_SAMPLE in float32: an output pixel is a weighted sum of pixels of x, whose channels are
- * last. Places and weights are computed for a block of points, axis by axis, with the roundings of
- * torch; then each point's pixels are summed.
+ * GRID_SAMPLE in float32, channels last. The grid gives a point of x for each output pixel, which
+ * is a weighted sum of the pixels of x around that point. The kernel takes points in blocks: it
+ * computes the taps' places and weights of a block along each axis, and rounds as torch does; then
+ * it sums the pixels of each point.
  */
 #include <math.h>
 #include <string.h>
@@ -15,26 +16,26 @@ TAPER_DEFINE_ATTRS(grid_sample)
 
 enum {
     GRID_DIMS = 3,
-    GRID_TAPS = 4,   /* along an axis, at most */
-    GRID_MOST = 16,  /* of a point: 4 * 4, or 2 * 2 * 2 */
-    GRID_BLOCK = 64, /* points whose places are found together; a multiple of V_LEN */
-    GRID_COST = 8,   /* of a point's places, in vectors that are read */
+    GRID_TAPS = 4,   /* most taps along an axis: cubic */
+    GRID_MOST = 16,  /* most taps per point: 4 * 4, or 2 * 2 * 2 */
+    GRID_BLOCK = 64, /* points per block; a multiple of V_LEN */
+    GRID_COST = 8,   /* finding a point's taps costs as much as reading this many vectors */
 };
 
 typedef enum grid_padding { GRID_ZEROS, GRID_BORDER, GRID_REFLECTION } grid_padding;
 
 struct grid_sample_state {
     int64_t images, points, dims, channels;
-    int64_t size[GRID_DIMS]; /* of x's axes */
-    int64_t pixels;          /* of an image */
-    int64_t taps;            /* along an axis */
+    int64_t size[GRID_DIMS]; /* x's spatial dims */
+    int64_t pixels;          /* pixels per image of x */
+    int64_t taps;            /* taps along each axis: 1, 2 or 4 */
     grid_padding padding;
     bool align_corners;
-    int64_t blocks; /* of an image's points */
+    int64_t blocks; /* blocks of points per image */
     int64_t blocks_per_task;
 };
 
-/* The taps of a block's points along one axis: places are -1 outside. */
+/* The taps of a block's points along one axis. A place is -1 if the tap is outside of x. */
 typedef struct grid_axis {
     int32_t place[GRID_TAPS][GRID_BLOCK];
     float weight[GRID_TAPS][GRID_BLOCK];
@@ -42,7 +43,7 @@ typedef struct grid_axis {
 
 /* ---- prepare ---- */
 
-/* Returns the number of a name in a list, or count. */
+/* Returns the position of a name in a list of `count` names; count if it is not there. */
 static int64_t grid_number(const char *name, const char *const *names, int64_t count) {
     int64_t i = 0;
     while (i < count && strcmp(name, names[i]) != 0)
@@ -98,7 +99,8 @@ static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *
 
 /* ---- places ---- */
 
-/* Reflects places at the outermost centres or edges, as often as necessary. */
+/* Reflects places until they are inside: about the centres of the outermost pixels if
+ * align_corners, else about x's edges. */
 V_INLINE vf grid_reflect(vf at, float size, bool align_corners) {
     const float low = align_corners ? 0 : -0.5f, span = align_corners ? size - 1 : size;
     if (span == 0)
@@ -115,8 +117,8 @@ V_INLINE vf grid_reflect(vf at, float size, bool align_corners) {
     return v_add(v_min_nan(away, v_sub(period, away)), v_set1(low));
 }
 
-/* Moves places outside of the axis inside. Images and volumes differ, as in torch, where the place
- * is NaN. */
+/* Moves places that are outside of x inside, as the padding asks. Where a place is NaN, images and
+ * volumes give different places, as in torch. */
 V_INLINE vf grid_bring_inside(const struct grid_sample_state *s, vf at, float size) {
     const vf zero = v_zero(), last = v_set1(size - 1);
     if (s->padding == GRID_ZEROS)
@@ -130,8 +132,8 @@ V_INLINE vf grid_bring_inside(const struct grid_sample_state *s, vf at, float si
     return v_min_nan(v_select(v_lt(zero, at), at, zero), last);
 }
 
-/* The weights of cubic convolution (Keys 1981): of an element less than 1 away, and of one that is
- * distance + 1 away. */
+/* Cubic convolution (Keys 1981). grid_near returns the weight of a pixel at distance d, which is at
+ * most 1; grid_far that of a pixel at distance + 1, which is 1 to 2. */
 V_INLINE vf grid_near(vf d) {
     const float a = -0.75f;
     const vf y = v_sub(v_mul(d, v_set1(a + 2)), v_set1(a + 3));
@@ -144,13 +146,14 @@ V_INLINE vf grid_far(vf distance) {
     return v_sub(v_mul(v_add(v_mul(y, d), v_set1(8 * a)), d), v_set1(4 * a));
 }
 
+/* Stores one tap of points i to i + V_LEN - 1. */
 V_INLINE void grid_put(grid_axis *axis, int64_t tap, int64_t i, vf place, vf weight, vf size) {
     const vm inside = vm_and(v_le(v_zero(), place), v_lt(place, size));
     vi_store(axis->place[tap] + i, v_to_int(v_select(inside, place, v_set1(-1))));
     v_store(axis->weight[tap] + i, weight);
 }
 
-/* Finds the taps of V_LEN points along axis d. */
+/* Finds the taps of points i to i + V_LEN - 1 along axis d from their coordinates, -1 to 1. */
 V_INLINE void grid_find(const struct grid_sample_state *s, grid_axis *axis, int64_t d, int64_t i,
                         vf point) {
     const float size = (float)s->size[d];
@@ -182,8 +185,9 @@ V_INLINE void grid_find(const struct grid_sample_state *s, grid_axis *axis, int6
 
 /* ---- sums ---- */
 
-/* Sums pixels at[0..n) of x, [.][channels], times their weights, and first. The next points are
- * computed later, so all `room` floats from y on may be written: masked stores are slow. */
+/* Computes y[c] = first + the sum over k < n of weight[k] * x[at[k]][c], for all channels. It may
+ * write up to `room` floats from y on, where the next points follow: their values are computed
+ * later, and whole stores are faster than masked ones. */
 V_INLINE void grid_sum(float *y, const float *x, const int64_t *at, const float *weight, int64_t n,
                        float first, int64_t channels, int64_t room) {
     for (int64_t c = 0; c < channels; c += V_LEN) {
@@ -201,7 +205,8 @@ V_INLINE void grid_sum(float *y, const float *x, const int64_t *at, const float 
     }
 }
 
-/* Computes point i of a block: the pixels at all combinations of taps. */
+/* Computes point i of a block from the pixels at all combinations of its axes' taps. taps and dims
+ * may be constants where this is inlined. */
 V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axes, int64_t i,
                          float *y, const float *x, int64_t room, const int64_t taps,
                          const int64_t dims) {
@@ -219,7 +224,7 @@ V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axe
         n *= taps;
     }
     for (int64_t k = 0; k < n; k++) {
-        if (at[k] < 0) { /* of an image: 0 times the weight, which may be NaN */
+        if (at[k] < 0) { /* torch adds 0 times the weight for images: NaN if the weight is NaN */
             outside += dims == 2 ? weight[k] * 0 : 0;
             continue;
         }
@@ -229,7 +234,8 @@ V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axe
     grid_sum(y, x, at, weight, inside, outside, s->channels, room);
 }
 
-/* The same where all four taps of a bilinear point are inside an image. */
+/* Computes point i of an image in linear mode; returns false, and computes nothing, unless all four
+ * taps are inside. */
 V_INLINE bool grid_point_inside(const struct grid_sample_state *s, const grid_axis *axes, int64_t i,
                                 float *y, const float *x, int64_t room) {
     const int32_t top = axes[0].place[0][i], bottom = axes[0].place[1][i];
@@ -245,12 +251,13 @@ V_INLINE bool grid_point_inside(const struct grid_sample_state *s, const grid_ax
     return true;
 }
 
+/* Computes `count` points of one image. grid is [count][dims], y is [count][channels]. */
 static void grid_block(const struct grid_sample_state *s, grid_axis *axes, float *y, const float *x,
                        const float *grid, int64_t count) {
     for (int64_t i = 0; i < count; i += V_LEN) {
         float points[GRID_DIMS][V_LEN] = {{0}};
         for (int64_t j = 0; j < i64_min(V_LEN, count - i); j++)
-            for (int64_t d = 0; d < s->dims; d++) /* the coordinate of the last axis is first */
+            for (int64_t d = 0; d < s->dims; d++) /* the grid lists the last axis first */
                 points[s->dims - 1 - d][j] = grid[(i + j) * s->dims + d];
         for (int64_t d = 0; d < s->dims; d++)
             grid_find(s, &axes[d], d, i, v_load(points[d]));

@@ -1,10 +1,13 @@
 /*
- * MAX_POOL and AVG_POOL, sliding and adaptive, channels last, in float32; MAX_POOL also in float64
- * and integers, and ARGMAX_POOL in all of them, as plain loops. Vectors run over channels, several
- * at a time for all taps of a window; taps outside of x are skipped. Each row of a window has a
- * sum, and then the sums of the rows are added. Large windows of many channels that do not overlap
- * are read in memory order instead: all channels of a tap at once, with the results so far in
- * scratch.
+ * Pooling over windows of a channels-last tensor: MAX_POOL and AVG_POOL, sliding and adaptive, in
+ * float32 by vectors of channels; MAX_POOL of other dtypes and ARGMAX_POOL by plain loops. Taps
+ * outside of x are skipped.
+ *
+ * The float32 kernels keep the results of POOL_VECTORS vectors of channels in registers while they
+ * read all taps of a window. An average first sums each row of a window, then adds the rows' sums.
+ * A large window of many channels, which shares no tap with the next window, is read in memory
+ * order instead: all channels of one tap, then all of the next. Scratch holds the results in
+ * between.
  */
 #include <math.h>
 
@@ -19,45 +22,45 @@ TAPER_DEFINE_ATTRS(avg_pool)
 TAPER_DEFINE_ATTRS(adaptive_pool)
 
 enum {
-    POOL_VECTORS =
-        4, /* of channels side by side: independent chains that cover an addition's latency */
-    /* A window with at least this many taps and more than this many channels is read in memory
-     * order: each tap is then two pages or more from that of the next row, and the CPU does not
-     * prefetch it. */
+    POOL_VECTORS = 4, /* independent sums: enough to hide the latency of an addition */
+    /* A window of at least POOL_MANY_TAPS taps and more than POOL_FEW_CHANNELS channels is read in
+     * memory order: its rows lie two pages or more apart, too far for the CPU to prefetch. */
     POOL_MANY_TAPS = 32,
     POOL_FEW_CHANNELS = 128,
-    POOL_LANES = 16,         /* channels for which a tap costs one unit of a task */
-    POOL_MAX_COST = 1000000, /* of a pixel: far above a task's, and no overflow */
+    POOL_LANES = 16,         /* one unit of a task's cost is one tap of this many channels */
+    POOL_MAX_COST = 1000000, /* limits a pixel's cost: far above a task's, and no overflow */
 };
 
 struct pool_window;
 
-/* Computes the results of a window, for all channels. scratch: an element of x for each channel. */
+/* Computes all channels of one output pixel. For ARGMAX_POOL, scratch has room for one element of x
+ * per channel. */
 typedef void pool_plain(const struct pool_window *w, void *y, int64_t channels, void *scratch);
 
 struct pool_state {
-    pool_plain *plain; /* of the dtype; not of float32 */
+    pool_plain *plain; /* the loop for x's dtype, if the kernel is a plain one */
     window_dim dims[WINDOW_DIMS];
     int64_t channels;
-    int64_t counted[2 * WINDOW_DIMS]; /* of each padding; AVG_POOL */
-    int64_t divisor;                  /* 0: count */
-    bool adaptive;                    /* windows partition x */
-    bool streamed;                    /* windows are read in the order of memory */
-    int64_t pixels, pixels_per_task;  /* of the output */
+    int64_t counted[2 * WINDOW_DIMS]; /* AVG_POOL: part of each padding that the divisor counts */
+    int64_t divisor;                  /* AVG_POOL: 0 divides by the number of counted positions */
+    bool adaptive;                    /* windows cover x; their sizes follow from in and out */
+    bool streamed;                    /* windows are read in memory order */
+    int64_t pixels, pixels_per_task;  /* output pixels; a pixel has all channels */
 };
 
-/* The part of a window that is in x. */
+/* The taps of one window that are inside of x. */
 typedef struct pool_window {
-    const void *x; /* first tap, first channel */
+    const void *x; /* the first tap's first channel */
     int64_t taps[WINDOW_DIMS];
-    int64_t steps[WINDOW_DIMS]; /* from tap to tap, in elements */
-    int64_t pixel;              /* of the first tap, in its image */
+    int64_t steps[WINDOW_DIMS]; /* elements from a tap to the next */
+    int64_t pixel;              /* number of the first tap's pixel in its image */
     float divisor;
 } pool_window;
 
 /* ---- prepare ---- */
 
-/* taps: about how many a window has; apart: windows share no, or nearly no, elements of x. */
+/* Splits the output pixels into tasks and decides whether windows are streamed. `taps` is about the
+ * number of taps per window; `apart` says that windows share at most a few elements of x. */
 static void pool_split(struct pool_state *state, const taper_tensor *y, double taps, bool apart,
                        taper_work *work) {
     const double cost = taps * (double)state->channels / POOL_LANES;
@@ -76,7 +79,7 @@ static taper_status pool_prepare(const taper_call *call, taper_work *work, taper
     if (call->n_inputs != 1)
         return TAPER_UNSUPPORTED;
     const taper_tensor *x = &call->inputs[0], *y = call->output;
-    taper_tensor values = *y; /* whose places y may have */
+    taper_tensor values = *y; /* y with x's dtype: ARGMAX_POOL's y is int64 */
     values.dtype = (int32_t)dtype;
     if (!window_dims(state->dims, x, &values, dtype, kernel, stride, padding, 0, dilation))
         return TAPER_UNSUPPORTED;
@@ -115,7 +118,7 @@ static taper_status f32_avg_pool_prepare(const taper_call *call, taper_work *wor
                         NULL);
 }
 
-/* As in window_dims, the dims that x lacks come first, with one element. */
+/* Fills the window dims as window_dims does: the dims that x lacks come first, of one element. */
 static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
     const struct adaptive_pool_attrs *attrs = call->attrs;
     struct pool_state *state = call->state;
@@ -145,7 +148,8 @@ static taper_status adaptive_prepare(const taper_call *call, taper_work *work) {
     return TAPER_OK;
 }
 
-/* Computes the largest element of a window; NaN if there is one. */
+/* Defines a pool_plain that computes maxima; a NaN in the window gives NaN. `lowest` is the result
+ * of a window without taps. */
 #define POOL_PLAIN(name, T, lowest)                                                                \
     static void name(const struct pool_window *w, void *out, int64_t channels, void *scratch) {    \
         T *restrict y = out;                                                                       \
@@ -186,8 +190,8 @@ static taper_status plain_max_pool_prepare(const taper_call *call, taper_work *w
     return status;
 }
 
-/* Computes the pixel of the largest element of a window: of equal ones the first, of NaNs the last;
- * 0 where all are padding. */
+/* Defines a pool_plain that computes the number of the pixel, in its image, that holds the maximum:
+ * the first of equal elements, the last of NaNs, as in torch; 0 for a window without taps. */
 #define POOL_PLACES(name, T)                                                                       \
     static void name(const struct pool_window *w, void *out, int64_t channels, void *scratch) {    \
         int64_t *restrict y = out;                                                                 \
@@ -239,7 +243,8 @@ static taper_status any_argmax_pool_prepare(const taper_call *call, taper_work *
 
 /* ---- run ---- */
 
-/* lanes: of the last vector; `vectors` and whether lanes is V_LEN are constants where inlined. */
+/* Computes `vectors` vectors of channels of one output pixel, from channel c on; if not `whole`,
+ * one vector of `lanes` channels. max, vectors and whole are constants where this is inlined. */
 V_INLINE void pool_vectors(const bool max, const pool_window *w, float *y, int64_t c,
                            const int vectors, const bool whole, int64_t lanes) {
     vf total[POOL_VECTORS], row[POOL_VECTORS];
@@ -274,6 +279,7 @@ V_INLINE void pool_vectors(const bool max, const pool_window *w, float *y, int64
     }
 }
 
+/* Computes all channels of one output pixel. */
 V_INLINE void pool_pixel(const bool max, const pool_window *w, float *y, int64_t channels) {
     int64_t c = 0;
     for (; c + POOL_VECTORS * V_LEN <= channels; c += POOL_VECTORS * V_LEN)
@@ -284,7 +290,7 @@ V_INLINE void pool_pixel(const bool max, const pool_window *w, float *y, int64_t
         pool_vectors(max, w, y, c, 1, false, channels - c);
 }
 
-/* Combines `to` with `taps` vectors of x, `step` apart. */
+/* Returns the maximum or the sum of `to` and `taps` vectors of x that lie `step` elements apart. */
 V_INLINE vf pool_fold(const bool max, vf to, const float *x, int64_t step, const int taps) {
     vf a = v_load(x);
 #pragma GCC unroll 8
@@ -293,7 +299,7 @@ V_INLINE vf pool_fold(const bool max, vf to, const float *x, int64_t step, const
     return max ? v_max_nan(a, to) : v_add(to, a);
 }
 
-/* Combines all channels of `taps` adjacent taps with the row's results so far. */
+/* Combines `taps` adjacent taps, all channels of each, into the results in `row`. */
 V_INLINE void pool_taps(const bool max, float *row, const float *x, int64_t step, const int taps,
                         int64_t channels) {
     int64_t c = 0;
@@ -306,7 +312,7 @@ V_INLINE void pool_taps(const bool max, float *row, const float *x, int64_t step
         }
 }
 
-/* Computes a window in memory order. total, row: of all channels. */
+/* Computes one output pixel and reads x in memory order. total and row have `channels` elements. */
 V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int64_t channels,
                             float *restrict total, float *restrict row) {
     const float none = max ? -INFINITY : 0.0f;
@@ -332,8 +338,8 @@ V_INLINE void pool_streamed(const bool max, const pool_window *w, float *y, int6
         y[c] = max ? total[c] : total[c] / w->divisor;
 }
 
-/* Returns how many positions of the window that begins at `at` are in x or in the counted padding.
- */
+/* Returns the number of positions along dim d that a window from `at` on covers in x and in the
+ * counted padding: a factor of the divisor. */
 static int64_t pool_count(const struct pool_state *state, int32_t d, int64_t at) {
     const window_dim *w = &state->dims[d];
     const int64_t begin = i64_max(at, -state->counted[2 * d]);
@@ -341,11 +347,12 @@ static int64_t pool_count(const struct pool_state *state, int32_t d, int64_t at)
     return i64_max(0, end - begin);
 }
 
-/* Finds window o of dim d: its first position in x, its taps there, and the divisor. */
+/* A window along one dim: its first position in x, its taps in x, its factor of the divisor. */
 typedef struct pool_side {
     int64_t first, taps, count;
 } pool_side;
 
+/* Returns window o along dim d. */
 V_INLINE pool_side pool_side_at(const bool max, const struct pool_state *state, int32_t d,
                                 int64_t o) {
     const window_dim *w = &state->dims[d];
@@ -360,7 +367,8 @@ V_INLINE pool_side pool_side_at(const bool max, const struct pool_state *state, 
     return (pool_side){at + tap * w->dilation, taps, max ? 0 : pool_count(state, d, at)};
 }
 
-/* plain: by state->plain, in any dtype; else in float32. */
+/* Computes the pixels of tasks [begin, end): by state->plain if `plain`, else in float32. If not
+ * `plain`, scratch is NULL unless windows are streamed. max and plain are constants. */
 V_INLINE void pool_pixels(const bool max, const bool plain, const taper_call *call, int64_t begin,
                           int64_t end, float *scratch) {
     const struct pool_state *state = call->state;
@@ -374,8 +382,8 @@ V_INLINE void pool_pixels(const bool max, const bool plain, const taper_call *ca
     char *y = (char *)call->output->data + begin * state->pixels_per_task * pixel * y_size;
     pool_window window = {.steps = {d->dilation * slice, h->dilation * line, w->dilation * pixel}};
     const char *from = x;
-    int64_t count = 0, row = 0; /* row: the first pixel, in its image */
-    bool inside = false;        /* a row of the output */
+    int64_t count = 0, row = 0; /* row: number of the window's first pixel in its image */
+    bool inside = false;        /* from, count and row are those of this output row */
     for (int64_t p = begin * state->pixels_per_task; p < last; p++, y += pixel * y_size) {
         const int64_t o = p % w->out, r = p / w->out;
         if (o == 0 || !inside) {

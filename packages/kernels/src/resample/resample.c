@@ -1,11 +1,12 @@
 /*
- * RESAMPLE: an output row is a weighted sum of rows of x, and an element of a row a weighted sum of
- * elements of a row. Which ones, and with which weights, is in the call's table, see
- * taper_runtime/ops/resample.py.
+ * RESAMPLE resizes one or two axes of x. Each output row is a weighted sum of rows of x, and each
+ * output column is a weighted sum of columns of x. The call's table lists the taps of every sum:
+ * their indices and their weights. taper_runtime/ops/resample.py computes it.
  *
- * Rows are [planes][rows][columns][pixel]. If columns are resampled first, the resampled rows of x
- * that the next output row may need are kept in a ring. If rows are first, their sums are one row,
- * whose columns are resampled next.
+ * x and the output are [planes][rows][columns][pixel]. With two axes, bytes are resampled along
+ * columns first, as in torch; floats in the order that costs less. If columns go first, a ring
+ * keeps the resampled rows of x that the next output rows may read too. If rows go first, each sum
+ * is one row in scratch, and that row's columns are resampled.
  */
 #include <string.h>
 
@@ -18,52 +19,54 @@
 TAPER_DEFINE_ATTRS(resample)
 
 enum {
-    RESAMPLE_HEAD = 6,         /* entries of the table before the indices: 3 for each axis */
-    RESAMPLE_ENTRIES = 16,     /* a tap's entries are a multiple of this */
-    RESAMPLE_SMALL_PIXEL = 16, /* with fewer elements, columns are elements */
-    RESAMPLE_RING = 1 << 15,   /* elements of the ring, if that is enough: half of L2 */
-    RESAMPLE_LANES = 8,        /* columns for which a tap costs one unit of a task */
-    RESAMPLE_ROW_COST = 4,     /* units of an output row, whatever its length */
-    RESAMPLE_SPREAD = 64,      /* elements that the taps of a column may span for sums by vectors */
-    RESAMPLE_BYTES = 32,       /* columns of bytes that are summed together */
+    RESAMPLE_HEAD = 6,         /* first entries of the table: taps, entries, shift of each axis */
+    RESAMPLE_ENTRIES = 16,     /* a tap has a multiple of this many entries: whole vectors */
+    RESAMPLE_SMALL_PIXEL = 16, /* a smaller pixel is split: each element is a column */
+    RESAMPLE_RING = 1 << 15,   /* elements that the ring holds at about most: half of L2 */
+    RESAMPLE_LANES = 8,        /* one unit of a task's cost is one tap of this many elements */
+    RESAMPLE_ROW_COST = 4,     /* units that each output row costs besides its taps */
+    RESAMPLE_SPREAD = 64,      /* vectors sum a column of bytes whose taps span at most this */
+    RESAMPLE_BYTES = 32,       /* one inner loop sums this many elements of rows of bytes */
 };
 
+/* float32 sums, sums of bytes with whole weights, and copies of any dtype (nearest modes). */
 typedef enum resample_kind { RESAMPLE_FLOATS, RESAMPLE_WHOLE, RESAMPLE_COPIES } resample_kind;
 
-/* The part of the table for one axis: element index[k * entries + i] has a weight in output i. */
+/* The table's part for one axis, [taps][entries] of each: tap k of output i reads element
+ * index[k][i] and multiplies it by weight[k][i]. The indices of an output never decrease with k. */
 typedef struct resample_axis {
-    int64_t taps; /* 0: the axis keeps its elements */
-    int64_t entries;
-    int64_t shift;    /* of whole weights */
-    int64_t at;       /* of index in the table; the weights come after it */
-    int64_t old, new; /* of rows: their numbers; of columns: those of entries */
+    int64_t taps;     /* 0: the axis is not resampled */
+    int64_t entries;  /* new, rounded up to RESAMPLE_ENTRIES */
+    int64_t shift;    /* whole weights are real ones times 2^shift */
+    int64_t at;       /* entry of the table where the indices begin; weights follow them */
+    int64_t old, new; /* sizes in x and in the output */
 } resample_axis;
 
 struct resample_state {
     resample_kind kind;
     bool rows_first;
-    int64_t size; /* bytes of an element */
+    int64_t size; /* an element's bytes */
     resample_axis rows, columns;
-    int64_t pixel;             /* elements of a column */
-    int64_t together;          /* columns of which some pixel consists */
-    int64_t outer, mid;        /* planes are [outer][mid] */
-    int64_t spread;            /* of bytes: elements that are read for a column; 0: tap by tap */
-    int64_t x_row, y_row;      /* elements from one row to the next */
-    int64_t x_plane, y_plane;  /* elements from one of mid to the next */
-    int64_t block_rows, block; /* of a task's output, in rows and in columns */
-    int64_t planes_per_task, groups; /* groups of so many planes */
+    int64_t pixel;                   /* elements per column */
+    int64_t together;                /* columns per pixel, if small pixels are split; else 1 */
+    int64_t outer, mid;              /* planes are [outer][mid]: dims before and between the axes */
+    int64_t spread;                  /* bytes that a column's vectors read; 0: sum tap by tap */
+    int64_t x_row, y_row;            /* elements from a row to the next */
+    int64_t x_plane, y_plane;        /* elements from a plane to the next of mid */
+    int64_t block_rows, block;       /* rows and columns of a task's part of the output */
+    int64_t planes_per_task, groups; /* the planes form groups, one for each task */
 };
 
-/* What the parts of a run share. */
+/* The functions of one run share this. */
 typedef struct resample_work {
     const struct resample_state *s;
     const int32_t *table;
-    const uint8_t **taken; /* [taps], the rows or pixels that are summed */
-    int32_t *weights;      /* [taps], of them; float32 or whole */
-    int32_t *low, *from;   /* see resample_begin_block */
-    float *line;           /* [columns.old + spread], of bytes: a row of x, then zeros */
-    bool is_near;          /* whether they are used */
-    uint8_t *rows;         /* the ring, or one row */
+    const uint8_t **taken; /* [taps]: the rows or pixels that the next sum reads */
+    int32_t *weights;      /* [taps]: their weights, whole or the bits of float32 */
+    int32_t *low, *from;   /* resample_begin_block fills them for a block of columns */
+    float *line;           /* [columns.old + spread]: a row of bytes as floats, then zeros */
+    bool is_near;          /* one vector of x holds all taps of V_LEN columns */
+    uint8_t *rows;         /* the ring, or the one row of sums if rows go first */
 } resample_work;
 
 /* ---- prepare ---- */
@@ -71,7 +74,8 @@ typedef struct resample_work {
 static const char *const resample_modes[] = {"nearest", "nearest-exact",    "linear",
                                              "cubic",   "linear-antialias", "cubic-antialias"};
 
-/* Takes an axis from the table's head; returns where the next one's part begins, or -1. */
+/* Reads one axis from entry `head` of the table, with its indices from entry `at`, and checks that
+ * all indices are inside of x. Returns the entry after the axis's part; -1 if the table is bad. */
 static int64_t resample_axis_of(resample_axis *axis, const taper_tensor *table, int64_t head,
                                 int64_t at, bool weighted) {
     const int32_t *entries = table->data;
@@ -94,7 +98,8 @@ static int64_t resample_axis_of(resample_axis *axis, const taper_tensor *table, 
     return end;
 }
 
-/* Returns whether taking columns first costs more than rows first. */
+/* Returns whether it costs less to resample rows first. The unit is a multiplication; single
+ * elements of a row count twice, because their loads are gathers. */
 static bool resample_is_rows_first(const struct resample_state *s) {
     const resample_axis *rows = &s->rows, *columns = &s->columns;
     const int64_t across = columns->taps * (s->pixel > 1 ? 1 : 2);
@@ -103,7 +108,8 @@ static bool resample_is_rows_first(const struct resample_state *s) {
            rows->new * columns->old * rows->taps + rows->new * columns->new * across;
 }
 
-/* Returns how many elements the taps of a column span, in whole vectors; 0 if they are many. */
+/* Returns the most elements that the taps of any column span, rounded up to whole vectors; 0 if
+ * that is more than RESAMPLE_SPREAD. */
 static int64_t resample_spread(const resample_axis *columns, const int32_t *index) {
     int64_t most = 0;
     for (int64_t c = 0; c < columns->new && columns->taps; c++)
@@ -112,14 +118,14 @@ static int64_t resample_spread(const resample_axis *columns, const int32_t *inde
     return most > RESAMPLE_SPREAD ? 0 : most;
 }
 
-/* Returns how many numbers resample_begin_block finds. */
+/* Returns the number of 4-byte values in low, from and line. */
 static size_t resample_places(const struct resample_state *s) {
     if (s->columns.taps && s->pixel == 1 && s->size == sizeof(float))
         return (size_t)((s->columns.taps + 1) * s->block);
     return s->spread ? (size_t)((s->spread + 1) * s->block + s->columns.old + s->spread) : 0;
 }
 
-/* Splits the output into tasks: parts of a plane, or several planes. */
+/* Splits the output into tasks: each computes a block of rows and columns in a group of planes. */
 static void resample_split(struct resample_state *s, taper_work *work) {
     const resample_axis *rows = &s->rows, *columns = &s->columns;
     const int64_t kept = s->rows_first ? 1 : i64_max(1, rows->taps);
@@ -131,7 +137,7 @@ static void resample_split(struct resample_state *s, taper_work *work) {
     const int64_t taps = i64_max(1, rows->taps) + columns->taps;
     const int64_t cost = s->block * s->pixel * taps / RESAMPLE_LANES + RESAMPLE_ROW_COST;
     const int64_t planes = s->outer * s->mid, per_task = rows_per_task(cost);
-    /* A task's first rows are those that it shares with the task before. */
+    /* A task resamples again the first rows.taps rows, which the task before it had in its ring. */
     s->block_rows = i64_min(rows->new, i64_max(per_task, 4 * rows->taps));
     s->planes_per_task = i64_max(1, per_task / s->block_rows);
     s->groups = i64_ceil_div(planes, s->planes_per_task);
@@ -188,7 +194,7 @@ static taper_status resample_prepare(const taper_call *call, taper_work *work, r
     if (count == 2) {
         s->rows.old = x->shape[first];
         s->rows.new = y->shape[first];
-    } else if (small) { /* each of outer is a row that keeps its place */
+    } else if (small) { /* the dims before the axis are rows, which are not resampled */
         s->rows.old = s->rows.new = s->outer;
         s->outer = 1;
     } else {
@@ -271,7 +277,7 @@ V_INLINE void resample_sum_some(uint8_t *restrict y, const uint8_t *const *taken
         y[i + j] = resample_byte(sums[j], shift);
 }
 
-/* y[0..n) = the sum of weights[k] * taken[k][0..n). */
+/* Sums rows or pixels of n elements: y[i] = the sum over k of weights[k] * taken[k][i]. */
 static void resample_sum(const resample_work *w, uint8_t *y, int64_t taps, int64_t shift,
                          int64_t n) {
     if (w->s->kind == RESAMPLE_WHOLE) {
@@ -289,7 +295,7 @@ static void resample_sum(const resample_work *w, uint8_t *y, int64_t taps, int64
 
 /* ---- columns ---- */
 
-/* Lane i is p[index[i]]. */
+/* Returns a vector whose lane i is p[index[i]]. */
 V_INLINE vf resample_gather(const float *p, vi index) {
 #if V_LEN == 8 && !defined(TAPER_EMULATED)
     return _mm256_i32gather_ps(p, index, sizeof *p);
@@ -305,26 +311,28 @@ V_INLINE vf resample_gather(const float *p, vi index) {
 #endif
 }
 
-/* A row of x whose pixels are one float, and where the taps of V_LEN columns lie in it. */
+/* A row of x with one float per column, and its range that holds the taps of V_LEN columns. */
 typedef struct resample_line {
     const float *x;
-    int64_t n, around; /* elements; how much lower than the first lane's a tap of another may be */
-    int64_t low;       /* the first element of the vector or the two that hold all taps */
-    int64_t vectors;   /* 1 or 2; 3: they lie further apart */
+    int64_t n;       /* the row's elements */
+    int64_t around;  /* a lane's tap may lie this much before the same tap of the first lane */
+    int64_t low;     /* first element of the range */
+    int64_t vectors; /* vectors in the range: 1 or 2; 3 stands for more */
 } resample_line;
 
 V_INLINE resample_line resample_line_of(const resample_work *w, const float *x) {
     return (resample_line){x, w->s->columns.old, w->s->together - 1, 0, 0};
 }
 
-/* first, last: the indices of the first tap of the first lane and of the last tap of the last. */
+/* Finds the range. `first` is the index of the first lane's first tap, `last` of the last lane's
+ * last tap. */
 V_INLINE void resample_find(resample_line *line, int64_t first, int64_t last) {
     const int64_t low = first - line->around, span = last + line->around - low;
     line->vectors = span < V_LEN ? 1 : span < 2 * V_LEN && line->n >= 2 * V_LEN ? 2 : 3;
     line->low = i64_max(0, i64_min(low, line->n - line->vectors * V_LEN));
 }
 
-/* Lane i is x[at[i]]. */
+/* Returns a vector whose lane i is x[at[i]]; permutes one or two loads where the range allows. */
 V_INLINE vf resample_take(const resample_line *line, vi at) {
     const float *x = line->x + line->low;
     if (line->vectors > 2)
@@ -337,8 +345,8 @@ V_INLINE vf resample_take(const resample_line *line, vi at) {
                     v_permute(v_load(x + V_LEN), lane));
 }
 
-/* Prepares columns of bytes: low[c] is the first element that column c reads, from[c] are the
- * weights of spread elements from there on, as floats. */
+/* Prepares columns of bytes: column c reads `spread` elements of a row, from low[c] on. from[c]
+ * holds their weights as floats; elements that are no taps have weight 0. */
 static void resample_begin_bytes(const resample_work *w, int64_t begin, int64_t end) {
     const struct resample_state *s = w->s;
     const resample_axis *axis = &s->columns;
@@ -354,8 +362,9 @@ static void resample_begin_bytes(const resample_work *w, int64_t begin, int64_t 
     }
 }
 
-/* Prepares columns begin to end - 1 of a block, for all its rows: where the taps of each vector of
- * columns lie, if they lie in one vector of x, low[vector] and from[tap][block]. */
+/* Prepares the columns begin to end - 1 once for all rows that a task computes. For floats: if one
+ * vector of x holds all taps of each V_LEN columns, low[vector] is that vector's first element and
+ * from[tap][block] are lanes of it; is_near says whether this holds. */
 static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
     if (w->s->spread) {
         resample_begin_bytes(w, begin, end);
@@ -375,7 +384,7 @@ static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
     }
 }
 
-/* Sums the taps of V_LEN columns at a time, for pixels of one float. */
+/* Computes columns of one float each, V_LEN columns at a time. `taps` is constant where inlined. */
 V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, int64_t begin,
                               int64_t end, const int64_t taps) {
     const int64_t entries = w->s->columns.entries, block = w->s->block;
@@ -402,8 +411,8 @@ V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, 
     }
 }
 
-/* Sums of bytes by vectors: a product of a weight and a byte is exact as a float, their sum as an
- * integer. */
+/* Computes columns of one byte each by vectors. The products are float32, which hold a weight times
+ * a byte exactly; the sums are int32, which add the products exactly. */
 static void resample_byte_vectors(const resample_work *w, uint8_t *restrict y,
                                   const uint8_t *restrict x, int64_t n) {
     const struct resample_state *s = w->s;
@@ -490,7 +499,8 @@ static void resample_pixels(const resample_work *w, uint8_t *y, const uint8_t *x
     }
 }
 
-/* Computes columns begin to end - 1 of a row; x is the whole row. */
+/* Computes the columns begin to end - 1 of one row. x points to the row's first column, y to column
+ * `begin`. */
 static void resample_columns(const resample_work *w, uint8_t *y, const uint8_t *x, int64_t begin,
                              int64_t end) {
     const struct resample_state *s = w->s;
@@ -513,12 +523,14 @@ static void resample_columns(const resample_work *w, uint8_t *y, const uint8_t *
 
 /* ---- run ---- */
 
-/* A part of a plane: rows first to last - 1, columns begin to end - 1. */
+/* A part of an output plane: rows first to last - 1, columns begin to end - 1. */
 typedef struct resample_tile {
     int64_t first, last, begin, end;
 } resample_tile;
 
-/* Copies pixels of 4 bytes whose places resample_begin_block has found; rows[i] is the row of x. */
+/* Copies columns of 4 bytes, by lanes that resample_begin_block found. Output row i copies row
+ * rows[i] of x, or row i if rows is NULL. An output row that equals the one before copies that one.
+ */
 static void resample_copy_near(const resample_work *w, float *y, const float *x,
                                const int32_t *rows, const resample_tile *t) {
     const int64_t n = t->end - t->begin, y_row = w->s->y_row, x_row = w->s->x_row;
@@ -540,7 +552,7 @@ static void resample_copy_near(const resample_work *w, float *y, const float *x,
     }
 }
 
-/* Output rows that are copies of rows of x, but for their columns. */
+/* Computes a tile whose output rows each read one row of x: only columns may be resampled. */
 static void resample_rows_alone(const resample_work *w, uint8_t *y, const uint8_t *x,
                                 const resample_tile *t) {
     const struct resample_state *s = w->s;
@@ -561,6 +573,7 @@ static void resample_rows_alone(const resample_work *w, uint8_t *y, const uint8_
     }
 }
 
+/* Computes a tile. x and y point to the plane's first element and to the tile's first element. */
 static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *x,
                              const resample_tile *t) {
     const struct resample_state *s = w->s;
@@ -571,7 +584,7 @@ static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *
     }
     const int64_t x_row = s->x_row * s->size, unit = s->pixel * s->size;
     const int64_t count = t->end - t->begin, bytes = count * unit;
-    /* The columns of x that a sum of its rows needs. */
+    /* Sums of rows need the columns low to high - 1 of x alone: the tile's taps lie in them. */
     int64_t low = t->begin, high = t->end;
     if (columns->taps) {
         const int32_t *index = w->table + columns->at;
@@ -580,7 +593,7 @@ static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *
         high = index[(columns->taps - 1) * columns->entries + t->end - 1] + around + 1;
         high = i64_min(high, columns->old);
     }
-    int64_t next = 0; /* the row of x after the last one in the ring */
+    int64_t next = 0; /* rows of x before this one have been in the ring */
     for (int64_t row = t->first; row < t->last; row++, y += s->y_row * s->size) {
         const int32_t *index = w->table + rows->at + row;
         const int32_t *weight = index + rows->taps * rows->entries;

@@ -1,11 +1,13 @@
 /*
- * Functions that combine elements of src with those of the output: two per dtype and reduction.
+ * SCATTER's inner loops, two for each dtype and reduction: they combine elements of src with
+ * elements of the output.
  */
 
-/* Combines n elements of src, a step apart, with those of y at places, in order. */
+/* Combines n elements of src, which lie `step` elements apart, with the elements of y at `places`,
+ * in order: a place may stand twice. */
 typedef void scatter_combine(void *y, const int64_t *places, const void *src, int64_t step,
                              int64_t n);
-/* Combines a row with a row. */
+/* Combines n adjacent elements of src with n adjacent elements of y. */
 typedef void scatter_row(void *y, const void *src, int64_t n);
 
 struct scatter_combiner {
@@ -13,7 +15,7 @@ struct scatter_combiner {
     scatter_row *row;
 };
 
-/* a: the element of the output, b: the element of src. */
+/* Defines both loops. In expr, a is the element of the output and b the element of src. */
 #define SCATTER(name, T, expr)                                                                     \
     static void name##_places(void *data, const int64_t *places, const void *source, int64_t step, \
                               int64_t n) {                                                         \
@@ -35,13 +37,13 @@ struct scatter_combiner {
         }                                                                                          \
     }
 
-/* The extremes of floats are NaN if one of them is. */
+/* A maximum or minimum of floats is NaN if one of them is NaN. */
 #define SCATTER_FLOATS(id, T)                                                                      \
     SCATTER(id##_sum, T, a + b)                                                                    \
     SCATTER(id##_prod, T, a *b)                                                                    \
     SCATTER(id##_amax, T, b != b ? b : id##_larger(a, b))                                          \
     SCATTER(id##_amin, T, b != b ? b : id##_smaller(a, b))
-/* Integers wrap. */
+/* Sums and products of integers wrap, as in torch. */
 #define SCATTER_INTS(id, T)                                                                        \
     SCATTER(id##_sum, T, (uint64_t)a + (uint64_t)b)                                                \
     SCATTER(id##_prod, T, (uint64_t)a *(uint64_t)b)                                                \
@@ -67,7 +69,7 @@ SCATTER(write64, uint64_t, b)
     {SCATTER_OF(id##_sum), SCATTER_OF(id##_prod), SCATTER_OF(id##_amax), SCATTER_OF(id##_amin)}
 static const char *const scatter_reductions[] = {"sum", "prod", "amax", "amin"};
 enum { SCATTER_REDUCTIONS = sizeof scatter_reductions / sizeof scatter_reductions[0] };
-/* NULL: elements are only written. */
+/* An entry without functions means that no kernel combines that dtype by that reduction. */
 static const struct scatter_combiner scatter_combines[TAPER_DTYPE_COUNT][SCATTER_REDUCTIONS] = {
     [TAPER_FLOAT32] = SCATTER_OPS(f32),
     [TAPER_FLOAT64] = SCATTER_OPS(f64),
@@ -87,7 +89,7 @@ static const struct scatter_combiner *scatter_write(int64_t size) {
     return &scatter_writes[size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : 3];
 }
 
-/* NULL where there is none. */
+/* Returns the loops for a dtype and a reduction, or NULL if there are none. */
 static const struct scatter_combiner *scatter_find(int32_t dtype, const char *reduce) {
     if (strcmp(reduce, "none") == 0)
         return scatter_write((int64_t)taper_dtype_size(dtype));

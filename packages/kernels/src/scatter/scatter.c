@@ -1,15 +1,15 @@
 /*
- * SCATTER: copies x and writes elements of src, or combines them with those of x, at positions that
- * an index tensor holds. WRITE does the same for whole slices along the axis, with one index for
- * each.
+ * SCATTER copies x, then writes elements of src into the copy, or combines them with it, at
+ * positions from an index tensor. WRITE does the same for whole slices along the axis, with one
+ * index for each slice. If the output is x itself, nothing is copied.
  *
- * A line is all places along the axis, for one set of positions in the other dims except the
- * innermost of those after the axis, which makes a line cols columns wide. Elements that go to one
- * place are combined in the order of src along the axis. Where there are few lines, each is split
- * into parts. A part is some columns; or, where columns are few or share one index, a range of
- * places: then every part reads the whole index and writes to its own range. So no split changes a
- * bit. An index outside of the axis ends a task with TAPER_BAD_INDEX before anything is written
- * through it. Where the output is x itself nothing is copied.
+ * The work is split into lines. A line is [places along the axis][cols]; the columns are the
+ * innermost dim after the axis, and the remaining dims are loops over lines. Elements for the same
+ * place are combined in the order of src along the axis. If there are few lines, each is split into
+ * parts. A part is a range of columns; if columns are few, or share one index, it is a range of
+ * places, and every part reads the whole index but writes to its own range. So no split changes a
+ * bit of the result. A task checks each index before it writes there; an index outside of the axis
+ * ends the task with TAPER_BAD_INDEX.
  */
 #include <string.h>
 
@@ -23,22 +23,23 @@
 TAPER_DEFINE_ATTRS(scatter)
 TAPER_DEFINE_ATTRS(write)
 
-/* Offsets and steps in elements. */
+/* Elements of a tensor from one position to the next: along the axis, the columns, each loop. */
 struct scatter_steps {
     int64_t axis, col;
     int64_t loop[TAPER_MAX_RANK];
 };
 
 enum {
-    TILE = 512,       /* places that are computed at a time; they stay in L1 */
-    PART_COLUMNS = 4, /* least columns of a part */
-    PLACE_PARTS = 2,  /* most parts of a line that read one index per element: with more, reading
-                         would take the time */
+    TILE = 512,       /* places that are computed at a time, so that they stay in L1 */
+    PART_COLUMNS = 4, /* fewest columns per part */
+    PLACE_PARTS = 2,  /* most parts of a line with an index for each element: every part reads all
+                         indices, which takes most of the time */
 };
 
 struct scatter_tile {
-    int64_t places[TILE];              /* of the output, from the first of the tile */
-    int64_t slots[TILE], values[TILE]; /* places and values of the elements of src that are kept */
+    int64_t places[TILE]; /* elements of the output, counted from y */
+    int64_t slots[TILE];  /* where scatter_keep writes each element of src in values */
+    int64_t values[TILE]; /* the elements of src that are kept */
 };
 
 #include "scatter/combine.inl"
@@ -46,14 +47,14 @@ struct scatter_tile {
 struct scatter_state {
     struct positions positions;
     const struct scatter_combiner *combiner;
-    int64_t size;             /* of an element, in bytes */
-    int64_t count;            /* of the index along the axis */
-    int64_t cols, index_cols; /* of x, and of the index, which may be narrower */
-    bool one_index;           /* one index for all columns */
-    bool by_columns;          /* parts are columns, not places */
+    int64_t size;             /* an element's bytes */
+    int64_t count;            /* size of the index along the axis */
+    int64_t cols, index_cols; /* columns of x and of the index, which may have fewer */
+    bool one_index;           /* all columns share one index */
+    bool by_columns;          /* parts are ranges of columns, not of places */
     struct scatter_steps x_steps, index_steps, src_steps;
-    int64_t y_step; /* along the axis */
-    /* The loops over lines. */
+    int64_t y_step; /* elements of the output from a place along the axis to the next */
+    /* The loops over lines: their sizes in x and in the index, and their steps in the output. */
     int64_t n_loops, sizes[TAPER_MAX_RANK], index_sizes[TAPER_MAX_RANK], y_steps[TAPER_MAX_RANK];
     int64_t lines, lines_per_task, parts;
 };
@@ -61,11 +62,13 @@ struct scatter_state {
 /* ---- prepare ---- */
 
 struct scatter_dim {
-    int64_t size, index_size, x, index, src, y; /* sizes, steps */
+    int64_t size, index_size; /* sizes in x and in the index */
+    int64_t x, index, src, y; /* elements from one position to the next */
 };
 
-/* Appends dims [first, last) and merges those that can be one. For an empty output they are the
- * dims of the index, which is still checked. */
+/* Appends dims first to last - 1 to the n in `dims` and merges neighbours that one loop can cover;
+ * returns the new number of dims. For an empty output they are the dims of the index, whose values
+ * are still checked. */
 static int64_t scatter_dims(struct scatter_dim *dims, int64_t n, const taper_call *call,
                             int64_t first, int64_t last) {
     const taper_tensor *x = &call->inputs[0], *index = &call->inputs[1], *src = &call->inputs[2];
@@ -164,7 +167,7 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     return TAPER_OK;
 }
 
-/* A SCATTER whose index is the same in all dims but the axis. */
+/* Prepares WRITE as a SCATTER whose index has stride 0 in all dims but the axis. */
 static taper_status any_write_prepare(const taper_call *call, taper_work *work) {
     const struct write_attrs *attrs = call->attrs;
     if (call->n_inputs != 3)
@@ -186,7 +189,7 @@ static taper_status any_write_prepare(const taper_call *call, taper_work *work) 
     wide.inputs = inputs;
     wide.attrs = &scatter;
     const taper_status status = any_scatter_prepare(&wide, work);
-    if (status == TAPER_OK && tensor_numel(call->output) == 0) { /* places are checked even then */
+    if (status == TAPER_OK && tensor_numel(call->output) == 0) { /* indices are still checked */
         struct scatter_state *s = call->state;
         s->count = places->shape[0];
         s->cols = s->index_cols = s->n_loops = 0;
@@ -207,7 +210,7 @@ TENSOR_INLINE void scatter_copy(uint8_t *y, int64_t y_row, const uint8_t *x, int
             memcpy(y + (r * y_row + c) * size, x + (r * x_row + c * x_col) * size, (size_t)size);
 }
 
-/* A part of a line: places [first, last) of columns [col, col_last). */
+/* A part of a line: places first to last - 1 of columns col to col_last - 1. */
 struct scatter_part {
     int64_t first, last, col, col_last;
 };
@@ -234,14 +237,14 @@ static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8
         scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 8);
 }
 
-/* Computes the places in the output of elements with n indices, a step apart. Returns false if an
- * index is outside. */
+/* Computes the places in the output of n elements, whose indices lie `step` apart; element j is in
+ * column j * y_col of the line. Returns false if an index is outside. */
 TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *restrict places,
                                      const void *restrict data, int64_t n, int64_t step,
                                      int64_t y_col, const bool is_int32) {
     const uint64_t size = (uint64_t)s->positions.size, y_step = (uint64_t)s->y_step;
     const uint64_t wrap = s->positions.wrap ? size : 0;
-    uint64_t outside = 0; /* its upper bit */
+    uint64_t outside = 0; /* its upper bit is set if an index is outside */
     for (int64_t j = 0; j < n; j++) {
         const int64_t given =
             is_int32 ? ((const int32_t *)data)[j * step] : ((const int64_t *)data)[j * step];
@@ -260,16 +263,16 @@ static bool scatter_locate(const struct scatter_state *s, int64_t *places, const
                      : scatter_locate_as(s, places, index, n, step, y_col, false);
 }
 
-/* The elements of one line, each pointer at the first. */
+/* One line: pointers to its first elements, and the part of it to compute. */
 struct scatter_line {
     uint8_t *y;
     const uint8_t *index, *src;
     struct scatter_part part;
 };
 
-/* Keeps those of n places that are in [low, high), in order, and their elements in tile->values;
- * returns how many. There is no branch, because places are in no order: the next place overwrites
- * one that is not kept. */
+/* Moves the places that are at least low and less than high to the front of tile->places, in order,
+ * and copies their elements of src to tile->values; returns their number. Places come in no order,
+ * so a branch would be mispredicted: instead, the next place overwrites one that is not kept. */
 static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *tile,
                             const uint8_t *src, int64_t step, int64_t n, int64_t low,
                             int64_t high) {
@@ -284,8 +287,8 @@ static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *
     return kept;
 }
 
-/* Combines n elements, each with its own index: a run of the line along the axis or along columns.
- */
+/* Combines n elements that each have their own index: a run along the axis if there is one column,
+ * else a run along the columns. */
 static taper_status scatter_run(const struct scatter_state *s, const struct scatter_line *l,
                                 const uint8_t *index, const uint8_t *src, int64_t n,
                                 struct scatter_tile *tile) {
@@ -313,7 +316,7 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
     return TAPER_OK;
 }
 
-/* Combines one row for each index. */
+/* Combines rows of columns that share one index each. */
 static taper_status scatter_rows(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     const int64_t step = s->src_steps.col;
@@ -339,8 +342,8 @@ static taper_status scatter_rows(const struct scatter_state *s, const struct sca
     return TAPER_OK;
 }
 
-/* A single column is one run along the axis; several columns are one run, or one row, for each
- * place. */
+/* Combines one line. A single column is one run along the axis. Several columns are a row for each
+ * position of src along the axis if they share an index, else a run for each. */
 static taper_status scatter_line(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     if (s->index_cols == 1)
@@ -358,6 +361,7 @@ static taper_status scatter_line(const struct scatter_state *s, const struct sca
     return status;
 }
 
+/* Computes one part of line number `line`. */
 static taper_status scatter_places(const taper_call *call, int64_t line,
                                    const struct scatter_part *part, struct scatter_tile *tile) {
     const struct scatter_state *s = call->state;
@@ -396,7 +400,7 @@ static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64
             status = scatter_places(call, i, &part, tile);
         return status;
     }
-    while (begin < end && status == TAPER_OK) { /* each iteration takes the parts of one line */
+    while (begin < end && status == TAPER_OK) { /* computes the parts of one line together */
         const int64_t line = begin / s->parts, from = begin % s->parts;
         const int64_t to = i64_min(s->parts, from + end - begin);
         *(s->by_columns ? &part.col : &part.first) = all * from / s->parts;
