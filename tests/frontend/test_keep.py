@@ -1,4 +1,4 @@
-"""Calls of ATen ops that an export keeps, and regions that it gives to delegates."""
+"""Calls of ATen ops that an export keeps, and subgraphs that it gives to delegates."""
 
 import json
 import warnings
@@ -10,7 +10,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from models import seeded
-from taper_frontend.delegates import elementwise_regions, register_backend, unregister_backend
+from taper_frontend.delegates import elementwise_subgraphs, register_backend, unregister_backend
 
 
 class Net(torch.nn.Module):
@@ -316,17 +316,17 @@ def test_an_export_verifies_what_a_delegate_computes():
     register_backend("wrong", lambda graph: b"", Wrong)
     try:
         with pytest.raises(taper_frontend.VerificationError):
-            taper_frontend.export(Wave(), ARGS, partition=elementwise_regions, delegate="wrong")
+            taper_frontend.export(Wave(), ARGS, partition=elementwise_subgraphs, delegate="wrong")
     finally:
         unregister_backend("wrong")
 
 
-def test_a_region_that_stays_is_a_warning(monkeypatch):
+def test_a_subgraph_that_stays_is_a_warning(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.warns(
-        taper_frontend.ExportWarning, match=r"(?s)1 region.*'c'.*expected the compiler"
+        taper_frontend.ExportWarning, match=r"(?s)1 subgraph.*'c'.*expected the compiler"
     ) as caught:
-        plan = taper_frontend.export(Wave(), ARGS, partition=elementwise_regions, delegate="c")
+        plan = taper_frontend.export(Wave(), ARGS, partition=elementwise_subgraphs, delegate="c")
     assert caught[0].message.kind == "delegate"
     assert plan.metadata["warnings"][0]["kind"] == "delegate"
     taper_runtime.InferenceSession(plan)
@@ -367,7 +367,7 @@ def test_a_whole_delegate_has_the_modules_order(by_name):
         np.testing.assert_allclose(mine, torchs.numpy(), rtol=1e-5)
 
 
-def test_what_is_no_node_is_no_part_of_a_region():
+def test_what_is_no_node_is_no_part_of_a_subgraph():
     for wrong, words in (("nowhere", "'nowhere'"), (3, "got 3"), (None, "None")):
         with pytest.raises(taper_frontend.ExportError, match=f"expected nodes .*{words}"):
             taper_frontend.export(
@@ -390,11 +390,11 @@ def test_fixed_weights_have_names(net):
 
 
 def test_partition_and_delegate_go_together():
-    for more in ({"partition": elementwise_regions}, {"delegate": "c"}):
+    for more in ({"partition": elementwise_subgraphs}, {"delegate": "c"}):
         with pytest.raises(taper_frontend.ExportError, match="expected both or neither"):
             taper_frontend.export(Wave(), ARGS, **more)
     with pytest.raises(taper_frontend.ExportError, match="unknown delegate 'd'"):
-        taper_frontend.export(Wave(), ARGS, partition=elementwise_regions, delegate="d")
+        taper_frontend.export(Wave(), ARGS, partition=elementwise_subgraphs, delegate="d")
 
 
 def test_plain_exports_are_as_before(net):
@@ -414,7 +414,7 @@ def test_weights_that_are_replaced_reach_the_delegate():
         plan = taper_frontend.export(
             Wave(),
             ARGS,
-            partition=elementwise_regions,
+            partition=elementwise_subgraphs,
             delegate="doubles",
             weights="replaceable",
         )

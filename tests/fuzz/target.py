@@ -121,7 +121,7 @@ def _options(threads: int) -> SessionOptions:
     options = SessionOptions()
     options.intra_op_num_threads = threads
     options.seed = 0
-    options.delegates = {"other": None}  # whose region is run
+    options.delegates = {"other": None}  # whose subgraph is run
     return options
 
 

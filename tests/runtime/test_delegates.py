@@ -1,4 +1,4 @@
-"""Delegates: regions that something else computes, refused unless the caller allows them."""
+"""Delegates: subgraphs that something else computes, refused unless the caller allows them."""
 
 import re
 import shutil
@@ -13,9 +13,9 @@ from graph_checks import Builder, floats
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition, register_backend, unregister_backend
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.delegates import elementwise_regions
+from taper_frontend.delegates import elementwise_subgraphs
 from taper_frontend.errors import CannotDelegate, ExportError
-from taper_runtime.extend.servers import Region
+from taper_runtime.extend.servers import ServedNode
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.replaceable import WeightSpec
 from weighted_plans import weight
@@ -29,10 +29,10 @@ class Recorder(taper_runtime.Delegate):
 
     log: list = []  # noqa: RUF012
 
-    def __init__(self, region):
-        super().__init__(region)
-        self.ops = bytes(region.blob).decode().split()
-        self.log.append(("init", region.name, self.ops))
+    def __init__(self, node):
+        super().__init__(node)
+        self.ops = bytes(node.blob).decode().split()
+        self.log.append(("init", node.name, self.ops))
 
     def prepare_weights(self, weights):
         self.log.append(("process", {i: array.shape for i, array in weights.items()}))
@@ -41,7 +41,7 @@ class Recorder(taper_runtime.Delegate):
         self.log.append(("commit",))
 
     def run(self, inputs, outputs):
-        self.log.append(("run", self.region.name, threading.get_ident()))
+        self.log.append(("run", self.node.name, threading.get_ident()))
         values = list(inputs)
         made = []
         for op in self.ops:
@@ -59,7 +59,7 @@ class Recorder(taper_runtime.Delegate):
 
 
 def ops_of(graph):
-    """The backend: the ops of a region, as text."""
+    """The backend: the ops of a subgraph, as text."""
     return " ".join(node.op for node in graph.order()).encode()
 
 
@@ -72,7 +72,7 @@ def recorder():
 
 
 def block_graph():
-    """Three regions, with products and a sum between them."""
+    """Three subgraphs, with products and a sum between them."""
     b = Builder()
     x = b.input("x", 3, 4)
     w = b.weight(4, name="scale")
@@ -83,7 +83,7 @@ def block_graph():
     return b.done(third, second)
 
 
-def regions_of(graph):
+def subgraphs_of(graph):
     found = {node.op: [] for node in graph.order()}
     for node in graph.order():
         found[node.op].append(node.output)
@@ -93,9 +93,9 @@ def regions_of(graph):
     return [[mul, tanh], [neg, exp], [tanh_1, neg_1]]
 
 
-def delegated(regions, backend="recorder", graph=None):
+def delegated(subgraphs, backend="recorder", graph=None):
     graph = block_graph() if graph is None else graph
-    partition = Partition(regions, backend)
+    partition = Partition(subgraphs, backend)
     names = ["y", "z"][: len(graph.outputs)]
     compile_graph(graph, partition=partition, output_names=names, verify=True)
     return make_plan(graph), partition
@@ -119,8 +119,8 @@ def assert_close(got, expected):
 
 
 @EXECUTORS
-def test_three_regions_in_their_order(recorder, executor, tmp_path):
-    plan, _ = delegated(regions_of)
+def test_three_subgraphs_in_their_order(recorder, executor, tmp_path):
+    plan, _ = delegated(subgraphs_of)
     plan.save(tmp_path / "m.taper")
     session = taper_runtime.InferenceSession(
         tmp_path / "m.taper", options(executor, recorder=Recorder)
@@ -138,7 +138,7 @@ def test_three_regions_in_their_order(recorder, executor, tmp_path):
 
 
 def test_weights_are_processed_then_committed(recorder):
-    plan, _ = delegated(regions_of)
+    plan, _ = delegated(subgraphs_of)
     taper_runtime.InferenceSession(plan, options(recorder=Recorder))
     first = next(i for i, event in enumerate(recorder) if event[:1] == ("init",))
     assert [event[0] for event in recorder[first : first + 3]] == ["init", "process", "commit"]
@@ -146,18 +146,18 @@ def test_weights_are_processed_then_committed(recorder):
 
 
 def scaling_plan():
-    """Two regions, each a product with a weight that can be replaced."""
+    """Two subgraphs, each a product with a weight that can be replaced."""
     b = Builder()
     x = b.input("x", 3, 4)
     first = b.op("TANH", b.op("MUL", x, b.weight(4, name="scale")))
     between = b.op("SIN", first)
     graph = b.done(b.op("EXP", b.op("MUL", between, b.weight(4, seed=3, name="gain"))))
 
-    def regions(graph):
+    def subgraphs(graph):
         found = [node.output for node in graph.order() if node.op in ("MUL", "TANH", "EXP")]
         return [found[:2], found[2:]]
 
-    plan, _ = delegated(regions, graph=graph)
+    plan, _ = delegated(subgraphs, graph=graph)
     return plan._replace(
         weights={name: WeightSpec(name, "parameter", "float32", (4,)) for name in SCALES},
         derived={name: (weight(name),) for name in SCALES},
@@ -170,10 +170,10 @@ SCALES = {"scale": floats(4, seed=8), "gain": floats(4, seed=9)}
 class Keeping(Recorder):
     """Has its own copy of each set of weights, which a run finds by the address of the weights."""
 
-    refused: dict = {}  # noqa: RUF012 - by the op that a region ends with: what it raises
+    refused: dict = {}  # noqa: RUF012 - by the op that a subgraph ends with: what it raises
 
-    def __init__(self, region):
-        super().__init__(region)
+    def __init__(self, node):
+        super().__init__(node)
         self.sets = {}
 
     def prepare_weights(self, weights):
@@ -247,7 +247,7 @@ def test_everything_can_be_left_to_delegates(recorder):
     words = r'executor="delegate": .* all computed by delegates, got 1 other node: .*CALL_DELEGATE'
     with pytest.raises(taper_runtime.InputError, match=words):
         taper_runtime.InferenceSession(plan, options("delegate", recorder=None))
-    partial, _ = delegated(regions_of)
+    partial, _ = delegated(subgraphs_of)
     with pytest.raises(taper_runtime.InputError, match=r"2 other nodes: .*MATMUL"):
         taper_runtime.InferenceSession(partial, options("delegate", recorder=Recorder))
 
@@ -265,7 +265,7 @@ def test_a_whole_graph_is_one_node(recorder, executor):
 
 
 @EXECUTORS
-def test_a_region_may_give_several_tensors(recorder, executor):
+def test_a_subgraph_may_give_several_tensors(recorder, executor):
     b = Builder()
     x = b.input("x", 3, 4)
     neg = b.op("NEG", x)
@@ -278,7 +278,7 @@ def test_a_region_may_give_several_tensors(recorder, executor):
 
 
 def test_a_file_with_a_delegate_is_refused_by_default(recorder, tmp_path):
-    plan, _ = delegated(regions_of)
+    plan, _ = delegated(subgraphs_of)
     plan.save(tmp_path / "m.taper")
     path = tmp_path / "m.taper"
     assert isinstance(taper_runtime.load(path), Plan)  # data, which may be looked at
@@ -292,7 +292,7 @@ def test_machine_code_needs_to_be_allowed_too(recorder):
     class Native(Recorder):
         runs_machine_code = True
 
-    plan, _ = delegated(regions_of)
+    plan, _ = delegated(subgraphs_of)
     with pytest.raises(taper_runtime.InputError, match="allow_native_code"):
         taper_runtime.InferenceSession(plan, options(recorder=Native))
     assert not recorder
@@ -301,8 +301,8 @@ def test_machine_code_needs_to_be_allowed_too(recorder):
 
 
 @EXECUTORS
-def test_without_their_delegate_regions_are_run_as_graphs(recorder, executor):
-    plan, _ = delegated(regions_of)
+def test_without_their_delegate_subgraphs_are_run_as_graphs(recorder, executor):
+    plan, _ = delegated(subgraphs_of)
     session = taper_runtime.InferenceSession(plan, options(executor, recorder=None))
     assert session.kernel_kinds()["delegate"] == ()
     assert_close(session.run(None, {"x": X}), reference())
@@ -328,7 +328,7 @@ def test_a_delegate_that_raises_names_its_node(recorder, executor):
                 raise RuntimeError("broken")
             super().run(inputs, outputs)
 
-    plan, _ = delegated(regions_of)
+    plan, _ = delegated(subgraphs_of)
     session = taper_runtime.InferenceSession(plan, options(executor, recorder=Fails))
     name = next(node.output for node in plan.nodes if node.op == "CALL_DELEGATE")
     words = rf"node {name} \(CALL_DELEGATE\): delegate 'recorder' raised RuntimeError: broken"
@@ -338,7 +338,7 @@ def test_a_delegate_that_raises_names_its_node(recorder, executor):
     assert_close(session.run(None, {"x": X}), reference())
 
 
-def test_a_region_that_the_backend_cannot_take_stays(recorder):
+def test_a_subgraph_that_the_backend_cannot_take_stays(recorder):
     def picky(graph):
         if any(node.op == "EXP" for node in graph.order()):
             raise CannotDelegate("no exponentials")
@@ -346,7 +346,7 @@ def test_a_region_that_the_backend_cannot_take_stays(recorder):
 
     unregister_backend("recorder")
     register_backend("recorder", picky, Recorder)
-    plan, partition = delegated(regions_of)
+    plan, partition = delegated(subgraphs_of)
     assert sum(node.op == "CALL_DELEGATE" for node in plan.nodes) == 2
     (reason,) = partition.left
     assert reason.endswith(": no exponentials")
@@ -355,23 +355,23 @@ def test_a_region_that_the_backend_cannot_take_stays(recorder):
 
 
 @pytest.mark.parametrize(
-    ("regions", "words"),
+    ("subgraphs", "words"),
     [
         (lambda graph: [["nothing"]], "expected nodes .* got 'nothing'"),
         (lambda graph: [[]], "expected nodes .* got none"),
-        (lambda graph: [list(graph.nodes)] * 2, "expected each node in one region"),
+        (lambda graph: [list(graph.nodes)] * 2, "expected each node in one subgraph"),
         (
-            lambda graph: [[name for region in regions_of(graph) for name in region]],
-            "no path that leaves the region",
+            lambda graph: [[name for subgraph in subgraphs_of(graph) for name in subgraph]],
+            "no path that leaves the subgraph",
         ),
     ],
 )
-def test_regions_are_checked(recorder, regions, words):
+def test_subgraphs_are_checked(recorder, subgraphs, words):
     with pytest.raises(ExportError, match=words):
-        delegated(regions)
+        delegated(subgraphs)
 
 
-def test_a_region_makes_no_size(recorder):
+def test_a_subgraph_makes_no_size(recorder):
     """A size has to be known outside of the block that a delegate runs."""
     b = Builder()
     count = b.op("ABS", b.input("x", 1, dtype="int64"))
@@ -385,13 +385,13 @@ def test_unknown_backends_list_what_there_is(recorder):
     with pytest.raises(
         ExportError, match=r"did you mean 'recorder'\? expected one of 'c', 'recorder'"
     ):
-        Partition(regions_of, "recoder")
+        Partition(subgraphs_of, "recoder")
     with pytest.raises(ValueError, match="registered already"):
         register_backend("c", ops_of)
 
 
 def test_a_blob_that_the_run_computes_is_refused(recorder):
-    plan, _ = delegated(regions_of)
+    plan, _ = delegated(subgraphs_of)
     index = next(i for i, node in enumerate(plan.nodes) if node.op == "CALL_DELEGATE")
     node = plan.nodes[index]
     blob = node.inputs[0]
@@ -418,8 +418,8 @@ def compiler():
 
 @pytest.mark.usefixtures("compiler")
 @EXECUTORS
-def test_c_computes_elementwise_regions(executor, tmp_path):
-    plan, partition = delegated(elementwise_regions, "c")
+def test_c_computes_elementwise_subgraphs(executor, tmp_path):
+    plan, partition = delegated(elementwise_subgraphs, "c")
     assert not partition.left
     plan.save(tmp_path / "m.taper")
     chosen = options(executor, allow=True, c=taper_runtime.CDelegate)
@@ -447,9 +447,9 @@ def test_c_broadcasts_and_writes_any_number():
     assert_close(session.run(None, arrays), expected)
 
 
-def test_without_a_compiler_regions_stay(monkeypatch):
+def test_without_a_compiler_subgraphs_stay(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    plan, partition = delegated(elementwise_regions, "c")
+    plan, partition = delegated(elementwise_subgraphs, "c")
     assert partition.left
     assert all("expected the compiler cc, got No such file" in reason for reason in partition.left)
     session = taper_runtime.InferenceSession(plan)
@@ -466,14 +466,14 @@ def test_c_says_what_it_cannot_take():
 
 
 def test_a_blob_that_is_no_library_is_refused(recorder):
-    plan, _ = delegated(regions_of)
+    plan, _ = delegated(subgraphs_of)
     chosen = options(allow=True, recorder=taper_runtime.CDelegate)
     with pytest.raises(taper_runtime.InputError, match="its library does not load"):
         taper_runtime.InferenceSession(plan, chosen)
 
 
 def library_bytes(folder):
-    """A shared library without taper_region."""
+    """A shared library without taper_subgraph."""
     source, library = folder / "other.c", folder / "other.so"
     source.write_text("static int a[5000] = {1}, b[9000]; int other(int i) { return a[i] + b[i]; }")
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
@@ -487,11 +487,11 @@ def test_blobs_that_are_no_whole_library_are_refused(tmp_path):
     rng = np.random.default_rng(0)
     blobs = [whole[:end] for end in (*range(0, len(whole), 97), len(whole) - 1)]
     blobs += [rng.bytes(n) for n in (1, 63, 64, 5000)]
-    blobs += [b"int taper_region;", b"\x7fELF" + rng.bytes(60), b"\0" * (1 << 22)]
+    blobs += [b"int taper_subgraph;", b"\x7fELF" + rng.bytes(60), b"\0" * (1 << 22)]
     for blob in blobs:
-        region = Region("y", np.frombuffer(blob, np.uint8), (), (), (), None)
+        node = ServedNode("y", np.frombuffer(blob, np.uint8), (), (), (), None)
         with pytest.raises(taper_runtime.InputError, match="'y': its library does not load"):
-            taper_runtime.CDelegate(region)
-    region = Region("y", np.frombuffer(whole, np.uint8), (), (), (), None)
-    with pytest.raises(taper_runtime.InputError, match="'y': its library has no taper_region"):
-        taper_runtime.CDelegate(region)
+            taper_runtime.CDelegate(node)
+    node = ServedNode("y", np.frombuffer(whole, np.uint8), (), (), (), None)
+    with pytest.raises(taper_runtime.InputError, match="'y': its library has no taper_subgraph"):
+        taper_runtime.CDelegate(node)

@@ -124,7 +124,7 @@ def doors(path, plan_path, archive_path):
         "load_kernels": (t.load_kernels, {"path": plan_path, "provider": "P"}),
         "set_default_logger_severity": (t.set_default_logger_severity, {"severity": 2}),
         "set_default_logger_verbosity": (t.set_default_logger_verbosity, {"verbosity": 0}),
-        "Delegate": (t.CDelegate, {"region": None}),
+        "Delegate": (t.CDelegate, {"node": None}),
         "pt2.open": (t.pt2.open, {"path": archive_path, "limits": t.Limits()}),
         "pt2.Archive": (t.pt2.Archive, {"buffer": pack(members()), "limits": t.Limits()}),
         "archive.extra": (archive.extra, {"name": "notes/a.txt"}),

@@ -26,10 +26,10 @@ class Scales(taper_runtime.Server):
     log: list = []  # noqa: RUF012
     refused = committing = None
 
-    def __init__(self, region):
-        super().__init__(region)
+    def __init__(self, node):
+        super().__init__(node)
         self.sets = {}
-        self.log.append(("init", region))
+        self.log.append(("init", node))
 
     def prepare_weights(self, weights):
         self.log.append(("prepare", dict(weights)))
@@ -39,7 +39,7 @@ class Scales(taper_runtime.Server):
         self.next = array.ctypes.data, array.copy()
 
     def commit_weights(self):
-        self.log.append(("commit", self.region.name))
+        self.log.append(("commit", self.node.name))
         address, array = self.next
         self.sets[address] = array
         if self.committing:
@@ -115,8 +115,8 @@ def test_a_kernel_is_told_of_weights_in_two_steps(register, log, executor, sized
     register(Scales)
     session = opened(scaling_plan(sized), executor)
     assert told(log) == ["init", "prepare", "commit"] * 2
-    regions = [each[1] for each in log if each[0] == "init"]
-    assert [(r.op, r.weights, r.names[1], r.server) for r in regions] == [
+    nodes = [each[1] for each in log if each[0] == "init"]
+    assert [(r.op, r.weights, r.names[1], r.server) for r in nodes] == [
         ("MUL", (1,), name, "mine") for name in ("w", "v")
     ]
     np.testing.assert_allclose(run(session), expected(SETS[0], SETS[0]), rtol=1e-6)
@@ -205,7 +205,7 @@ def test_runs_that_go_on_keep_their_weights(register):
 
     class Waits(Scales):
         def run(self, inputs, outputs):
-            if self.region.names[1] == "w" and not reached.is_set():
+            if self.node.names[1] == "w" and not reached.is_set():
                 reached.set()
                 assert go_on.wait(30)
             super().run(inputs, outputs)
@@ -257,8 +257,8 @@ def test_bind_is_given_the_sizes(register, executor):
     seen = []
 
     class Bound(taper_runtime.Server):
-        def __init__(self, region):  # and calls no other
-            seen.append(region.inputs[0].shape)
+        def __init__(self, node):  # and calls no other
+            seen.append(node.inputs[0].shape)
 
         def bind(self, attrs, types):
             seen.append(tuple(type_.shape for type_ in types))
@@ -284,7 +284,7 @@ def test_bind_is_given_the_sizes(register, executor):
 def test_a_kernel_has_its_attrs_and_a_name(register, executor):
     class Soft(taper_runtime.Server):
         def run(self, inputs, outputs):
-            outputs[0][...] = self.region.attrs["axis"]
+            outputs[0][...] = self.node.attrs["axis"]
 
     register(Soft, "SOFTMAX")
     b = Builder()
@@ -294,7 +294,7 @@ def test_a_kernel_has_its_attrs_and_a_name(register, executor):
 
 
 class Raises(taper_runtime.Server):
-    def __init__(self, region):
+    def __init__(self, node):
         raise ValueError("no room")
 
 
@@ -325,7 +325,7 @@ def test_a_server_that_computes_nothing_says_so(register):
         run(opened(scaling_plan()))
 
 
-@pytest.mark.parametrize("wrong", [int, taper_runtime.CDelegate, taper_runtime.Region, 3])
+@pytest.mark.parametrize("wrong", [int, taper_runtime.CDelegate, taper_runtime.ServedNode, 3])
 def test_what_is_no_kernel_is_refused(wrong):
     with pytest.raises(taper_runtime.InputError, match="kernel 'wrong': expected a function"):
         taper_runtime.register_kernel("MUL", wrong, name="wrong")
@@ -340,8 +340,8 @@ def test_an_entry_whose_server_refuses_weights_that_came_meanwhile_is_not_kept(r
     meanwhile, refuses = [], [False]
 
     class Late(Scales):
-        def __init__(self, region):
-            super().__init__(region)
+        def __init__(self, node):
+            super().__init__(node)
             if meanwhile:
                 meanwhile.pop()()
                 refuses[0] = True

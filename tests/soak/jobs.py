@@ -210,7 +210,7 @@ class _Product(Delegate):
 
 
 def _delegated() -> Job:
-    """Two regions of a delegate beside nodes of ours; the weights of both are swapped."""
+    """Two subgraphs of a delegate beside nodes of ours; the weights of both are swapped."""
     versions = [
         {name: np.full(500, number + at, np.float32) for at, name in enumerate(("low", "high"))}
         for number in range(4)
@@ -222,10 +222,10 @@ def _delegated() -> Job:
         for op, (name, weight) in zip(("SIN", "EXP"), versions[0].items(), strict=True)
     ]
     graph.set_outputs([graph.add_node("SUB", products)])
-    register_backend("product", lambda region: b"", _Product)
+    register_backend("product", lambda subgraph: b"", _Product)
     try:
-        regions = [[name] for name in products]
-        compile_graph(graph, partition=Partition(lambda graph: regions, "product"))
+        subgraphs = [[name] for name in products]
+        compile_graph(graph, partition=Partition(lambda graph: subgraphs, "product"))
     finally:
         unregister_backend("product")
     plan = make_plan(graph)._replace(

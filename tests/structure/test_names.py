@@ -24,10 +24,10 @@ CLASSES = {
 #: File names that may stand in several packages or rooms, each with the reason. An op's module in
 #: ``taper_runtime.ops`` and that of its handlers in ``taper_frontend.lowering`` are a pair too.
 FILES = {
-    "c_delegate": "one compiles the regions, the other runs them",
+    "c_delegate": "one compiles the subgraphs, the other runs them",
     "checks": "of single values, and of the fields of a file",
     "compile": "the compiler, and OpenInfer's verb",
-    "delegates": "one registers those that compile regions, the other those that run them",
+    "delegates": "one registers those that compile subgraphs, the other those that run them",
     "dtypes": "each package with dtypes of its own",
     "errors": "each package with errors of its own",
     "executor": "of plans, and of OpenInfer's programs",

@@ -164,7 +164,7 @@ def calling():
 
 
 def delegating():
-    """The same as a region of a delegate that nobody has."""
+    """The same as a subgraph of a delegate that nobody has."""
     (node,) = calling().nodes
     node = node._replace(op="CALL_DELEGATE", inputs=("blob", "x"), attrs={"backend": "other"})
     return plan_of(

@@ -19,7 +19,7 @@ class ExportError(errors.TaperError):
 
 
 class CannotDelegate(ExportError):
-    """A backend cannot compile a region, which stays on the CPU; the text is the reason."""
+    """A backend cannot compile a subgraph, which stays on the CPU; the text is the reason."""
 
 
 class CaptureError(ExportError):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-    from taper_frontend.compiler.partition import Regions
+    from taper_frontend.compiler.partition import Subgraphs
     from taper_frontend.compiler.pipeline import Pass
     from taper_frontend.export_progress import ExportProgress
     from taper_runtime.plan.plan import Plan
@@ -53,7 +53,7 @@ def export(
     dynamic_axes: Mapping[str, Any] | None = None,
     passes: Sequence[Pass | str] | None = None,
     keep: Sequence[str] = (),
-    partition: Regions | None = None,
+    partition: Subgraphs | None = None,
     delegate: str | None = None,
     verify: bool | str = True,
     progress: bool | Callable[[str], None] = False,
@@ -103,11 +103,12 @@ def export(
         a user's kernel (:func:`taper_runtime.register_kernel`) can compute them. If an op has no
         handler and no decomposition, only such a kernel can.
     partition : callable, optional
-        ``(Graph) -> regions``, each a list of nodes, or of their first outputs. Each region becomes
-        a node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects everything.
+        ``(Graph) -> subgraphs``, each a list of nodes, or of their first outputs. Each subgraph
+        becomes a node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects
+        everything.
     delegate : str, optional
-        The backend that compiles each region: ``"c"``, or one of
-        :func:`taper_frontend.delegates.register_backend`. A region that it refuses stays on the
+        The backend that compiles each subgraph: ``"c"``, or one of
+        :func:`taper_frontend.delegates.register_backend`. A subgraph that it refuses stays on the
         CPU, with a warning that has the reason.
     verify : bool or str
         Whether to run the plan and the module on the example arguments and on similar random ones,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         register_kernel,
         unregister_kernel,
     )
-    from taper_runtime.extend.servers import Region, Server
+    from taper_runtime.extend.servers import ServedNode, Server
     from taper_runtime.session.config import show_config
     from taper_runtime.session.ends import round_to_bfloat16
     from taper_runtime.session.iobinding import IOBinding
@@ -68,8 +68,8 @@ __all__ = [
     "OrtValue",
     "Plan",
     "PlanFormatError",
-    "Region",
     "RunOptions",
+    "ServedNode",
     "Server",
     "SessionOptions",
     "State",
@@ -96,7 +96,7 @@ __all__ = [
 _LATER = {
     "CDelegate": "extend.c_delegate",
     "Delegate": "extend.delegates",
-    "Region": "extend.servers",
+    "ServedNode": "extend.servers",
     "Server": "extend.servers",
     "get_include": "extend.kernels",
     "load_kernels": "extend.kernels",

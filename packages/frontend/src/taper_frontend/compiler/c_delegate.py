@@ -1,4 +1,4 @@
-"""Compile regions of elementwise ops to a shared library: the backend "c".
+"""Compile subgraphs of elementwise ops to a shared library: the backend "c".
 
 :class:`taper_runtime.extend.c_delegate.CDelegate` runs it; the library is the blob.
 """
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
 
 #: The name of the function that a library exports:
-#: ``void taper_region(const float *const *inputs, float *const *outputs, const int64_t *sizes)``.
+#: ``void taper_subgraph(const float *const *inputs, float *const *outputs, const int64_t *sizes)``.
 #: ``sizes`` has the rank of each input and its dims, then those of the outputs.
-FUNCTION = "taper_region"
+FUNCTION = "taper_subgraph"
 
 #: The C expression of each op, for float operands.
 EXPRESSIONS = {
@@ -49,13 +49,13 @@ EXPRESSIONS = {
 _COMPILE = ("cc", "-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
 
 
-def elementwise_regions(graph: Graph) -> list[list[str]]:
-    """Return the largest regions of at least two nodes that the backend "c" supports.
+def elementwise_subgraphs(graph: Graph) -> list[list[str]]:
+    """Return the largest subgraphs of at least two nodes that the backend "c" supports.
 
-    Nodes of a region are consecutive in the graph's order, apart from nodes of other regions, so
-    that each region can run as one node.
+    Nodes of a subgraph are consecutive in the graph's order, apart from nodes of other subgraphs,
+    so that each subgraph can run as one node.
     """
-    regions: list[list[str]] = []
+    subgraphs: list[list[str]] = []
     open_: list[str] = []
     made: set[str] = set()
     for node in graph.order():
@@ -63,23 +63,23 @@ def elementwise_regions(graph: Graph) -> list[list[str]]:
             open_.append(node.output)
             made.add(node.output)
             continue
-        regions.append(open_)
+        subgraphs.append(open_)
         open_, made = ([node.output], {node.output}) if _is_taken(graph, node) else ([], set())
-    return [region for region in [*regions, open_] if len(region) > 1]
+    return [subgraph for subgraph in [*subgraphs, open_] if len(subgraph) > 1]
 
 
-def compile_region(graph: Graph) -> bytes:
-    """Return a library that computes a region.
+def compile_subgraph(graph: Graph) -> bytes:
+    """Return a library that computes a subgraph.
 
     Raises
     ------
     CannotDelegate
-        If the region has an unsupported op or dtype, or outputs of several shapes; or if there is
+        If the subgraph has an unsupported op or dtype, or outputs of several shapes; or if there is
         no compiler, or it fails.
     """
     source = write_c(graph)
     with tempfile.TemporaryDirectory(prefix="taper-") as folder:
-        path, library = Path(folder, "region.c"), Path(folder, "region.so")
+        path, library = Path(folder, "subgraph.c"), Path(folder, "subgraph.so")
         path.write_text(source)
         command = [*_COMPILE, str(path), "-o", str(library), "-lm"]
         try:
@@ -94,12 +94,12 @@ def compile_region(graph: Graph) -> bytes:
 
 
 def write_c(graph: Graph) -> str:
-    """Return the C code of a region: a loop over the elements.
+    """Return the C code of a subgraph: a loop over the elements.
 
     Raises
     ------
     CannotDelegate
-        If the region is not supported; see :func:`compile_region`.
+        If the subgraph is not supported; see :func:`compile_subgraph`.
     """
     shapes = {graph.tensors[name].shape for name in graph.outputs}
     if len(shapes) != 1:
@@ -185,7 +185,7 @@ def _is_taken(graph: Graph, node: Node) -> bool:
 
 
 def _check(graph: Graph, node: Node, shape: tuple[int, ...] | None) -> None:
-    """Check that a node can be written as C, in a region whose outputs have this shape."""
+    """Check that a node can be written as C, in a subgraph whose outputs have this shape."""
     if node.op not in EXPRESSIONS:
         raise CannotDelegate(f"expected ops among {', '.join(EXPRESSIONS)}, got {node.op}")
     names: Iterable[str] = (*node.reads, *node.outputs)

@@ -44,8 +44,8 @@ def compile_graph(
         :data:`taper_frontend.compiler.stages.STAGES`, with the registered passes that have a place
         among them (:func:`.registry.register_pass`). ``()`` leaves the graph as lowered.
     partition : Partition, optional
-        Moves regions to a delegate, before the stage "weights" if that is among the passes, else
-        after all passes. Nodes in a region are not changed afterwards.
+        Moves subgraphs to a delegate, before the stage "weights" if that is among the passes, else
+        after all passes. Nodes in a subgraph are not changed afterwards.
     output_names : sequence of str, optional
         Names for the outputs. A tensor that already has such a name is renamed.
     before_fusion : callable

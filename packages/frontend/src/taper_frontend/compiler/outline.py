@@ -58,20 +58,20 @@ def outline(
         If an input depends on an output through nodes outside; or an input or output is packed; or
         a size is an element of a tensor inside.
     """
-    region = [node for node in graph.order() if node.output in names]
-    made = _made(region)
-    _check_convex(graph, region, made)
-    read = dict.fromkeys(name for node in region for name in node.reads if name not in made)
+    subgraph = [node for node in graph.order() if node.output in names]
+    made = _made(subgraph)
+    _check_convex(graph, subgraph, made)
+    read = dict.fromkeys(name for node in subgraph for name in node.reads if name not in made)
     if inputs is None:
         own, given = [], [*read]
     else:
         own = [name for name in read if graph.is_constant(name) and name not in inputs]
         given = [*inputs, *(name for name in read if name not in (*inputs, *own))]
     if outputs is None:
-        seen = {name: None for name in made if _is_seen(graph, name, region)}
+        seen = {name: None for name in made if _is_seen(graph, name, subgraph)}
         outputs = list(dict.fromkeys([*(n for n in graph.outputs if n in seen), *seen]))
     _check_edge(graph, [*given, *outputs], made)
-    block = _block(graph, region, given, own, outputs)
+    block = _block(graph, subgraph, given, own, outputs)
     first = [] if leading is None else leading(block)
     results = graph.add_multi_output(
         op,
@@ -79,14 +79,14 @@ def outline(
         attrs,
         blocks=[block],
         name=f"{outputs[0]}.{op.lower()}",
-        source=SourceLine(region[-1].source.line if region else "").joined(
-            n.source for n in region
+        source=SourceLine(subgraph[-1].source.line if subgraph else "").joined(
+            n.source for n in subgraph
         ),
     )
     replaced = {old: new for old, new in zip(outputs, results, strict=True) if old in made}
     for old, new in replaced.items():
         graph.replace_uses(old, new)
-    for node in reversed(region):
+    for node in reversed(subgraph):
         graph.remove_node(node)
     graph.prune(own)
     names_kept = {new: old for old, new in replaced.items()}
@@ -97,7 +97,7 @@ def outline(
 
 def _block(
     graph: Graph,
-    region: Sequence[Node],
+    subgraph: Sequence[Node],
     given: Sequence[str],
     own: Sequence[str],
     outputs: Sequence[str],
@@ -111,33 +111,33 @@ def _block(
         inside.setdefault(name, added)
     for name in own:
         inside[name] = block.add_constant(name, graph.constants[name])
-    for node in region:
+    for node in subgraph:
         inside.update(zip(node.outputs, copy_node(block, node, inside), strict=True))
     block.set_outputs([inside[name] for name in outputs])
     return block
 
 
-def _made(region: Sequence[Node]) -> dict[str, None]:
+def _made(subgraph: Sequence[Node]) -> dict[str, None]:
     """Return the outputs of the nodes, as an ordered set."""
-    return dict.fromkeys(name for node in region for name in node.outputs)
+    return dict.fromkeys(name for node in subgraph for name in node.outputs)
 
 
-def _is_seen(graph: Graph, name: str, region: Sequence[Node]) -> bool:
-    """Return whether anything outside the region uses this tensor of it."""
-    return graph.is_output(name) or any(user not in region for user in graph.consumers(name))
+def _is_seen(graph: Graph, name: str, subgraph: Sequence[Node]) -> bool:
+    """Return whether anything outside the subgraph uses this tensor of it."""
+    return graph.is_output(name) or any(user not in subgraph for user in graph.consumers(name))
 
 
-def _check_convex(graph: Graph, region: Sequence[Node], made: Collection[str]) -> None:
+def _check_convex(graph: Graph, subgraph: Sequence[Node], made: Collection[str]) -> None:
     """Check that the nodes can run one after the other with no other nodes between them."""
-    inside = {node.output for node in region}
+    inside = {node.output for node in subgraph}
     after: set[str] = set()
     for node in graph.order():
         needs = graph.needs(node)
         behind = after.intersection(needs)
         if node.output in inside and behind:
             raise ExportError(
-                f"region of {region[0].output!r}: expected no path that leaves the region and "
-                f"enters it again, got one through {min(behind)!r} to node {node.output!r}"
+                f"subgraph of {subgraph[0].output!r}: expected no path that leaves the subgraph "
+                f"and enters it again, got one through {min(behind)!r} to node {node.output!r}"
             )
         if node.output not in inside and (
             behind or any(name in made for name in graph.needs(node))
@@ -149,12 +149,12 @@ def _check_edge(graph: Graph, edge: Sequence[str], made: Collection[str]) -> Non
     for name in edge:
         if graph.tensors[name].format != PLAIN:
             raise ExportError(
-                f"region: expected plain tensors at its edge, got {name!r} in format "
+                f"subgraph: expected plain tensors at its edge, got {name!r} in format "
                 f"{graph.tensors[name].format}"
             )
     for size, (name, _) in graph.origins.items():
         if name in made:
             raise ExportError(
-                f"region: expected no sizes that depend on its results, got {size!r}, an element "
+                f"subgraph: expected no sizes that depend on its results, got {size!r}, an element "
                 f"of {name!r}"
             )

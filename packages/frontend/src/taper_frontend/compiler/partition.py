@@ -1,4 +1,4 @@
-"""Move regions of a graph to a delegate: each becomes a node with its compiled form."""
+"""Move subgraphs of a graph to a delegate: each becomes a node with its compiled form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.compiler.c_delegate import compile_region
+from taper_frontend.compiler.c_delegate import compile_subgraph
 from taper_frontend.compiler.graph.node import Node
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import CannotDelegate, ExportError
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.extend.delegates import Delegate
 
-#: A function that returns regions of a graph, each as its nodes or their first outputs, in any
+#: A function that returns subgraphs of a graph, each as its nodes or their first outputs, in any
 #: order.
-Regions = Callable[["Graph"], Iterable[Iterable["str | Node"]]]
+Subgraphs = Callable[["Graph"], Iterable[Iterable["str | Node"]]]
 
-#: A function that compiles a region to bytes, or raises :class:`CannotDelegate` with the reason.
+#: A function that compiles a subgraph to bytes, or raises :class:`CannotDelegate` with the reason.
 Compile = Callable[["Graph"], bytes]
 
 
 class Backend(NamedTuple):
-    """The functions that compile a region to bytes and run it; None runs the region as a graph."""
+    """The functions that compile a subgraph to bytes and run it; None runs the subgraph."""
 
     compile: Compile
     delegate: type[Delegate] | None
 
 
-_BACKENDS: dict[str, Backend] = {"c": Backend(compile_region, CDelegate)}
+_BACKENDS: dict[str, Backend] = {"c": Backend(compile_subgraph, CDelegate)}
 
 
 def register_backend(name: str, compile: Compile, delegate: type[Delegate] | None = None) -> None:
-    """Register a backend that compiles regions, for ``export(delegate=...)``.
+    """Register a backend that compiles subgraphs, for ``export(delegate=...)``.
 
     Parameters
     ----------
     name : str
         The delegate's name in ``SessionOptions.delegates``.
     compile : callable
-        ``(Graph) -> bytes``. The argument is the region as a graph, whose inputs are all tensors
-        that the region reads, including weights. It must not be changed.
+        ``(Graph) -> bytes``. The argument is the subgraph, whose inputs are all tensors
+        that the subgraph reads, including weights. It must not be changed.
     delegate : type of Delegate, optional
-        The delegate with which an export verifies the plan; without it regions run as graphs.
+        The delegate with which an export verifies the plan; without it subgraphs run as graphs.
 
     Raises
     ------
@@ -89,23 +89,23 @@ def _name(node: str | Node) -> str:
 
 
 class Partition:
-    """A pass that moves regions of the graph to a delegate.
+    """A pass that moves subgraphs of the graph to a delegate.
 
     Parameters
     ----------
-    regions : callable
+    subgraphs : callable
     backend : str
 
     Attributes
     ----------
     left : list of str
-        For each region that stayed on the CPU, the nodes and the backend's reason.
+        For each subgraph that stayed on the CPU, the nodes and the backend's reason.
     """
 
     __name__ = "partition"
 
-    def __init__(self, regions: Regions, backend: str) -> None:
-        self._regions = regions
+    def __init__(self, subgraphs: Subgraphs, backend: str) -> None:
+        self._subgraphs = subgraphs
         self._backend = backend
         self._compile = find_backend(backend).compile
         self.left: list[str] = []
@@ -116,32 +116,32 @@ class Partition:
         Raises
         ------
         ExportError
-            If a region has no nodes, an unknown one, or is not convex; or the backend does not
+            If a subgraph has no nodes, an unknown one, or is not convex; or the backend does not
             return bytes.
         """
-        changed = [self._delegate(graph, region) for region in self._checked(graph)]
+        changed = [self._delegate(graph, subgraph) for subgraph in self._checked(graph)]
         return any(changed)
 
     def _checked(self, graph: Graph) -> list[frozenset[str]]:
-        """Return the regions after checking that all nodes exist and regions are disjoint."""
-        regions = [frozenset(map(_name, region)) for region in self._regions(graph)]
+        """Return the subgraphs after checking that all nodes exist and subgraphs are disjoint."""
+        subgraphs = [frozenset(map(_name, subgraph)) for subgraph in self._subgraphs(graph)]
         seen: set[str] = set()
-        for region in regions:
-            unknown = region - graph.nodes.keys()
-            if not region or unknown:
+        for subgraph in subgraphs:
+            unknown = subgraph - graph.nodes.keys()
+            if not subgraph or unknown:
                 got = min(map(repr, unknown), default="none")
                 raise ExportError(
                     f"partition: expected nodes of the graph or their first outputs, got {got}"
                 )
-            if twice := seen & region:
+            if twice := seen & subgraph:
                 raise ExportError(
-                    f"partition: expected each node in one region, got {min(twice)!r} in two"
+                    f"partition: expected each node in one subgraph, got {min(twice)!r} in two"
                 )
-            seen |= region
-        return regions
+            seen |= subgraph
+        return subgraphs
 
-    def _delegate(self, graph: Graph, region: frozenset[str]) -> bool:
-        """Replace a region by a node if the backend accepts it."""
+    def _delegate(self, graph: Graph, subgraph: frozenset[str]) -> bool:
+        """Replace a subgraph by a node if the backend accepts it."""
 
         def blob(block: Graph) -> list[str]:
             made = self._compile(block)
@@ -152,9 +152,9 @@ class Partition:
             return [graph.add_constant(f"delegate.{self._backend}", np.frombuffer(made, np.uint8))]
 
         try:
-            outline(graph, region, "CALL_DELEGATE", {"backend": self._backend}, leading=blob)
+            outline(graph, subgraph, "CALL_DELEGATE", {"backend": self._backend}, leading=blob)
         except CannotDelegate as reason:
-            nodes = ", ".join(sorted(region)[:3]) + (", ..." if len(region) > 3 else "")
+            nodes = ", ".join(sorted(subgraph)[:3]) + (", ..." if len(subgraph) > 3 else "")
             self.left.append(f"{nodes}: {reason}")
             return False
         return True

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The kinds of notes: the module's mode, nodes that numpy computes, dimensions that do not vary as
 #: requested, branches that the module takes only for some sizes, arguments that became constants,
-#: the size of the file, state, regions that a delegate refuses, and variables of an OpenInfer
+#: the size of the file, state, subgraphs that a delegate refuses, and variables of an OpenInfer
 #: program that start as zeros.
 KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros")
 
@@ -50,12 +50,12 @@ def warn(notes: Sequence[Note]) -> None:
 
 
 def of_partition(backend: str, left: Sequence[str]) -> list[Note]:
-    """Return notes on regions that a delegate refuses, with the reasons."""
+    """Return notes on subgraphs that a delegate refuses, with the reasons."""
     if not left:
         return []
     more = f"\n  and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
     listed = "\n  ".join(left[:_LISTED])
-    count = counted(len(left), "region")
+    count = counted(len(left), "subgraph")
     text = f"the CPU computes {count} that delegate {backend!r} refuses:\n  {listed}{more}"
     return [Note("delegate", text)]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from taper_frontend.compiler.partition import Regions, find_backend
+from taper_frontend.compiler.partition import Subgraphs, find_backend
 from taper_frontend.compiler.pass_registry import registered_among
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.keep import Keep
@@ -43,7 +43,7 @@ class Options(NamedTuple):
     dynamic_axes: Mapping[str, Any] | None = None
     passes: Sequence[Pass | str] | None = None
     keep: Sequence[str] = ()
-    partition: Regions | None = None
+    partition: Subgraphs | None = None
     delegate: str | None = None
     verify: bool | str = True
     progress: bool | Callable[[str], None] = False

@@ -93,7 +93,7 @@ class Inside:
         Returns other views of the plan, then the plan itself.
     reference : Reference
     delegates : mapping of str to type of Delegate
-        The delegates that compute regions, by backend; the CPU computes the rest.
+        The delegates that compute subgraphs, by backend; the CPU computes the rest.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ from taper_runtime.extend.providers import NATIVE, NUMPY, OURS
 from taper_runtime.extend.servers import (
     FunctionServer,
     NumpyServer,
-    Region,
+    ServedNode,
     Server,
     label_of,
     make_server,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 #: Makes the server of a node; see :func:`taper_runtime.extend.servers.make_server`.
-Make = Callable[[Callable[[Region], Server], str, "Plan", "PlanNode"], Server]
+Make = Callable[[Callable[[ServedNode], Server], str, "Plan", "PlanNode"], Server]
 
 
 def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
@@ -86,12 +86,12 @@ def find_servers(
             return kernels, NumpyServer(REGISTRY[node.op], label_of(node), blocks)
         for kernel in _users(plan, node, provider):
             code = kernel.code
-            region = node if kernel.key == node.op else as_call(node)
+            called = node if kernel.key == node.op else as_call(node)
             if isinstance(code, type):
-                return kernels, make(code, kernel.name, plan, region)
+                return kernels, make(code, kernel.name, plan, called)
             if callable(code):
-                return kernels, make(partial(_calling, code), kernel.name, plan, region)
-            if region is node or not _overwrites(plan, node):
+                return kernels, make(partial(_calling, code), kernel.name, plan, called)
+            if called is node or not _overwrites(plan, node):
                 kernels.append(code)
     return kernels, None
 
@@ -126,8 +126,8 @@ def has_native_kernel(plan: Plan, node: PlanNode) -> bool:
     return prepare(op, attrs, inputs, outputs) is not None
 
 
-def _calling(function: Function, region: Region) -> Server:
-    return FunctionServer(region, function)
+def _calling(function: Function, node: ServedNode) -> Server:
+    return FunctionServer(node, function)
 
 
 def _users(plan: Plan, node: PlanNode, provider: str) -> list[UserKernel]:

@@ -29,7 +29,7 @@ from taper_runtime.executor.inputs import bind_inputs, check_input, check_output
 from taper_runtime.executor.sites import Site
 from taper_runtime.extend.servers import (
     NumpyServer,
-    Region,
+    ServedNode,
     Server,
     bind_server,
     label_of,
@@ -82,7 +82,7 @@ class Kept(NamedTuple):
         return self._replace(around=(*self.around, node.output, index))
 
     def make(
-        self, make: Callable[[Region], Server], name: str, plan: Plan, node: PlanNode
+        self, make: Callable[[ServedNode], Server], name: str, plan: Plan, node: PlanNode
     ) -> Server:
         """Return the server of a node; make it if there is none yet. See :func:`make_server`."""
         key = (*self.around, node.output)
@@ -132,7 +132,7 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
     if server is None:
         return None
     types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
-    name = server.kind if isinstance(server, NumpyServer) else server.region.server
+    name = server.kind if isinstance(server, NumpyServer) else server.node.server
     return _Step(node, bind_server(server, attrs, types), server.kind, KernelName(name))
 
 

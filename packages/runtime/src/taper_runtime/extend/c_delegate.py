@@ -1,4 +1,4 @@
-"""Implement the delegate "c": run regions compiled to a shared library at export.
+"""Implement the delegate "c": run subgraphs compiled to a shared library at export.
 
 The library is machine code. It runs only on the kind of machine and system that exported the plan,
 and with all rights of the process.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from taper_runtime.base.errors import InputError
 from taper_runtime.extend.delegates import Delegate
-from taper_runtime.extend.servers import Region
+from taper_runtime.extend.servers import ServedNode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ _ELF64 = struct.Struct("<40xQ10xHH2x")
 
 
 class CDelegate(Delegate):
-    """Runs a region that ``export(..., delegate="c")`` has compiled.
+    """Runs a subgraph that ``export(..., delegate="c")`` has compiled.
 
     Raises
     ------
@@ -34,15 +34,15 @@ class CDelegate(Delegate):
 
     runs_machine_code: ClassVar[bool] = True
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, node: ServedNode) -> None:
         """Write the blob to a temporary file, load it as a library, and find its function."""
-        if not isinstance(region, Region):
-            raise InputError(f"region: expected a Region, got {type(region).__name__}")
-        super().__init__(region)
-        blob = region.blob.tobytes()
+        if not isinstance(node, ServedNode):
+            raise InputError(f"node: expected a ServedNode, got {type(node).__name__}")
+        super().__init__(node)
+        blob = node.blob.tobytes()
         if len(blob) < _whole_bytes(blob):
             raise InputError(
-                f"node {region.name!r}: its library does not load: expected {_whole_bytes(blob)} "
+                f"node {node.name!r}: its library does not load: expected {_whole_bytes(blob)} "
                 f"bytes, got {len(blob)}"
             )
         handle, path = tempfile.mkstemp(prefix="taper-", suffix=".so")
@@ -51,13 +51,13 @@ class CDelegate(Delegate):
                 file.write(blob)
             self._library = ctypes.CDLL(path)
         except OSError as error:
-            raise InputError(f"node {region.name!r}: its library does not load: {error}") from error
+            raise InputError(f"node {node.name!r}: its library does not load: {error}") from error
         finally:
             os.unlink(path)  # a loaded library stays loaded
         try:
-            self._function = self._library.taper_region
+            self._function = self._library.taper_subgraph
         except AttributeError:
-            raise InputError(f"node {region.name!r}: its library has no taper_region") from None
+            raise InputError(f"node {node.name!r}: its library has no taper_subgraph") from None
         self._function.restype = None
 
     def run(self, inputs: tuple[np.ndarray, ...], outputs: tuple[np.ndarray, ...]) -> None:

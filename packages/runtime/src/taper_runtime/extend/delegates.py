@@ -1,4 +1,4 @@
-"""Define delegates: external code that computes regions of a plan."""
+"""Define delegates: external code that computes subgraphs of a plan."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAMED = 5  # the most nodes in an error
 
 
 class Delegate(Server):
-    """Computes one region; ``SessionOptions.delegates`` has the class by its backend's name.
+    """Computes one subgraph; ``SessionOptions.delegates`` has the class by its backend's name.
 
-    An object is made for each region when a session is opened. The blob is not one of its inputs.
+    An object is made for each subgraph when a session is opened. The blob is not one of its inputs.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Delegate(Server):
 
     Parameters
     ----------
-    region : Region
+    node : ServedNode
     """
 
     kind: ClassVar[str] = "delegate"
@@ -43,7 +43,7 @@ def check_delegates(plan: Plan, options: SessionOptions) -> None:
     Raises
     ------
     InputError
-        If a region's backend is not among ``options.delegates``, or runs its blob as machine code
+        If a subgraph's backend is not among ``options.delegates``, or runs its blob as machine code
         and ``options.allow_native_code`` is not set.
     """
     nodes = [*plan.nodes, *(node for entry in plan.entries.values() for node in entry.nodes)]

@@ -45,7 +45,7 @@ class Dispatch(NamedTuple):
     providers : tuple of str
         The providers in order of preference: ``NativeCPU``, ``Numpy`` and those of users' kernels.
     delegates : mapping of str to type of Delegate
-        The delegates by backend. If a backend is absent, its regions are run as graphs.
+        The delegates by backend. If a backend is absent, its subgraphs are run as graphs.
     isa : str or None
         The ISA level of our kernels. None is that of ``TAPER_ISA``, or else the best of this CPU.
     kernels : mapping of str to str

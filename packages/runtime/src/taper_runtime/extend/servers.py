@@ -28,22 +28,22 @@ _CALLS = frozenset({"CALL", "CALL_DELEGATE"})
 Compute = Callable[[Sequence["np.ndarray | None"], Sequence["np.ndarray"]], None]
 
 
-class Region(NamedTuple):
-    """The node, or the part of a graph, that a server computes.
+class ServedNode(NamedTuple):
+    """The node of a plan that a server computes: for a delegate, the node is a subgraph.
 
     Attributes
     ----------
     name : str
         The node's name.
     blob : numpy.ndarray
-        uint8 [n]: the region as compiled by a delegate's backend at export; empty for a kernel. Do
+        uint8 [n]: what a delegate's backend made of the subgraph at export; empty for a kernel. Do
         not trust its contents: the plan file may be hostile.
     inputs, outputs : tuple of TensorType
         The types, whose dims may be size expressions; None for an absent input.
     weights : tuple of int
         The indices of the inputs that are constants of the plan.
     block : Block or None
-        The region as a graph, for a delegate, and for an ATen call that the export kept.
+        The nodes that compute a delegate's subgraph, or an ATen call that the export kept.
     attrs : mapping of str to Any
         All attrs of the op, or a call's arguments that are not tensors. Values may be size
         expressions; :meth:`Server.bind` gets their numbers.
@@ -72,28 +72,28 @@ class Region(NamedTuple):
 
 
 class Server:
-    """Computes one region; a subclass overrides :meth:`run` or :meth:`bind`.
+    """Computes one node; a subclass overrides :meth:`run` or :meth:`bind`.
 
     :func:`taper_runtime.register_kernel` accepts a subclass; each session makes an object of it for
-    each node. :class:`taper_runtime.Delegate` is the subclass for regions that an export delegates.
+    each node. :class:`taper_runtime.Delegate` is the subclass for delegated subgraphs.
 
     Attributes
     ----------
     kind : str
         "user", "delegate" or "numpy": its kind in profiles and ``session.kernel_kinds()``.
-    region : Region
-        The region that it computes.
+    node : ServedNode
+        The node that it computes.
 
     Parameters
     ----------
-    region : Region
+    node : ServedNode
     """
 
     kind: ClassVar[str] = "user"
-    region: Region
+    node: ServedNode
 
-    def __init__(self, region: Region) -> None:
-        self.region = region
+    def __init__(self, node: ServedNode) -> None:
+        self.node = node
 
     def prepare_weights(self, weights: Mapping[int, np.ndarray]) -> None:
         """Check new weights and prepare data from them; runs still use the previous ones.
@@ -118,14 +118,14 @@ class Server:
     def bind(
         self, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
     ) -> Callable[[tuple[Any, ...], tuple[np.ndarray, ...]], None]:
-        """Return a function that computes the region for one set of sizes; by default :meth:`run`.
+        """Return a function that computes the node for one set of sizes; by default :meth:`run`.
 
         This is called before the first run with these sizes.
 
         Parameters
         ----------
         attrs : mapping of str to Any
-            The region's attrs, with numbers for size expressions.
+            The node's attrs, with numbers for size expressions.
         types : sequence of TensorType or None
             The types of the inputs, then of the outputs, with numbers for their dims.
         """
@@ -149,8 +149,8 @@ class Server:
 class FunctionServer(Server):
     """Calls a user's function ``(inputs, outputs, attrs)``."""
 
-    def __init__(self, region: Region, function: Callable[..., object]) -> None:
-        super().__init__(region)
+    def __init__(self, node: ServedNode, function: Callable[..., object]) -> None:
+        super().__init__(node)
         self._function: Any = function
 
     def bind(self, attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
@@ -162,7 +162,7 @@ class FunctionServer(Server):
 class NumpyServer(Server):
     """Calls an op's evaluator.
 
-    Nearly every node has one as its fallback, so it makes no :class:`Region`.
+    Nearly every node has one as its fallback, so it needs no :class:`ServedNode`.
 
     Parameters
     ----------
@@ -213,13 +213,15 @@ def naming(label: str, op: OpDef, compute: Compute) -> Compute:
 # -- the life of a server --------------------------------------------------------------------------
 
 
-def make_server(make: Callable[[Region], Server], name: str, plan: Plan, node: PlanNode) -> Server:
+def make_server(
+    make: Callable[[ServedNode], Server], name: str, plan: Plan, node: PlanNode
+) -> Server:
     """Make the server of a node and pass it its first weights.
 
     Parameters
     ----------
     make : callable
-        A class of servers, or a function that makes one from a region.
+        A class of servers, or a function that makes one from a served node.
     name : str
         The kernel's name, or the delegate's backend.
     plan : Plan
@@ -232,22 +234,22 @@ def make_server(make: Callable[[Region], Server], name: str, plan: Plan, node: P
     KernelError
         If the server's code raises; a TaperError of its constructor is not changed.
     """
-    region = make_region(plan, node, name)
+    served = make_served_node(plan, node, name)
     try:
-        server = make(region)
+        server = make(served)
     except TaperError:
         raise  # for example because a file is refused
     except Exception as error:
-        raise _broken(region, "__init__", error) from error
-    server.region = region  # set here because a subclass's __init__ may not call Server's
-    if region.weights:
+        raise _broken(served, "__init__", error) from error
+    server.node = served  # set here because a subclass's __init__ may not call Server's
+    if served.weights:
         prepare(server, plan.constants)
-        _calling(region, "commit_weights", server.commit_weights)
+        _calling(served, "commit_weights", server.commit_weights)
     return server
 
 
-def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
-    """Return the region of a node of a plan."""
+def make_served_node(plan: Plan, node: PlanNode, server: str) -> ServedNode:
+    """Return a node of a plan as its server gets it."""
     import numpy as np
 
     from taper_runtime.ops import REGISTRY
@@ -270,7 +272,7 @@ def make_region(plan: Plan, node: PlanNode, server: str) -> Region:
                 f"input, got {first!r}"
             )
         blob = plan.constants[first]
-    return Region(
+    return ServedNode(
         name=node.output,
         blob=blob,
         inputs=tuple([None if each is None else plan.tensors[each].type for each in names]),
@@ -309,16 +311,16 @@ def bind_server(
     """
     if isinstance(server, NumpyServer):
         return server.bind(attrs, types)
-    region = server.region
-    first = len(types) - len(region.inputs) - len(region.outputs)  # after a delegate's blob
-    given = region.attrs if region.op in _CALLS else dict(attrs)
-    compute = _calling(region, "bind", lambda: server.bind(given, types[first:]))
+    node = server.node
+    first = len(types) - len(node.inputs) - len(node.outputs)  # after a delegate's blob
+    given = node.attrs if node.op in _CALLS else dict(attrs)
+    compute = _calling(node, "bind", lambda: server.bind(given, types[first:]))
     if not callable(compute):
         got = type(compute).__name__
-        raise KernelError(f"{_title(region)}: expected bind to return a function, got {got}")
-    if region.overwritten:
-        compute = partial(_on_copies, compute, region.overwritten)
-    return partial(_checked, _title(region), compute, first)
+        raise KernelError(f"{_title(node)}: expected bind to return a function, got {got}")
+    if node.overwritten:
+        compute = partial(_on_copies, compute, node.overwritten)
+    return partial(_checked, _title(node), compute, first)
 
 
 def _on_copies(
@@ -339,10 +341,8 @@ def is_told(
     server: Server, before: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]
 ) -> bool:
     """Return whether one of a server's weights is another array than before."""
-    region = server.region
-    return any(
-        constants[name] is not before[name] for i in region.weights if (name := region.names[i])
-    )
+    node = server.node
+    return any(constants[name] is not before[name] for i in node.weights if (name := node.names[i]))
 
 
 def prepare(server: Server, constants: Mapping[str, np.ndarray]) -> None:
@@ -353,9 +353,9 @@ def prepare(server: Server, constants: Mapping[str, np.ndarray]) -> None:
     KernelError
         If it refuses them.
     """
-    names = server.region.names
-    given = {i: read_only(constants[name]) for i in server.region.weights if (name := names[i])}
-    _calling(server.region, "prepare_weights", lambda: server.prepare_weights(given))
+    names = server.node.names
+    given = {i: read_only(constants[name]) for i in server.node.weights if (name := names[i])}
+    _calling(server.node, "prepare_weights", lambda: server.prepare_weights(given))
 
 
 def commit(servers: Sequence[Server]) -> KernelError | None:
@@ -363,7 +363,7 @@ def commit(servers: Sequence[Server]) -> KernelError | None:
     first = None
     for server in servers:
         try:
-            _calling(server.region, "commit_weights", server.commit_weights)
+            _calling(server.node, "commit_weights", server.commit_weights)
         except KernelError as error:
             first = first or KernelError(
                 f"{error}; expected no error, because the weights are already replaced"
@@ -371,13 +371,13 @@ def commit(servers: Sequence[Server]) -> KernelError | None:
     return first
 
 
-def _title(region: Region) -> str:
+def _title(node: ServedNode) -> str:
     """Return the name of a server in errors."""
-    what = "delegate" if region.op == "CALL_DELEGATE" else "kernel"
-    return f"node {region.name} ({region.op}): {what} {region.server!r}"
+    what = "delegate" if node.op == "CALL_DELEGATE" else "kernel"
+    return f"node {node.name} ({node.op}): {what} {node.server!r}"
 
 
-def _calling(region: Region, method: str, call: Callable[[], Any]) -> Any:
+def _calling(node: ServedNode, method: str, call: Callable[[], Any]) -> Any:
     """Call a method of a server.
 
     Raises
@@ -388,11 +388,11 @@ def _calling(region: Region, method: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:
-        raise _broken(region, method, error) from error
+        raise _broken(node, method, error) from error
 
 
-def _broken(region: Region, method: str, error: Exception) -> KernelError:
-    return KernelError(f"{_title(region)}: {method} raised {type(error).__name__}: {error}")
+def _broken(node: ServedNode, method: str, error: Exception) -> KernelError:
+    return KernelError(f"{_title(node)}: {method} raised {type(error).__name__}: {error}")
 
 
 def _checked(

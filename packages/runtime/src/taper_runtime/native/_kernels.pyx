@@ -705,7 +705,7 @@ cdef class Selection:
             return self.chosen.kernel.name.decode()
         if self.server is None or self.server.kind == "numpy":
             return None
-        return self.server.region.server
+        return self.server.node.server
 
     @property
     def variant(self):

@@ -93,9 +93,9 @@ OPS = (
     ),
     OpDef(
         name="CALL_DELEGATE",
-        doc="A region that a delegate computes: its first input is the bytes that the backend has "
-        "made from the region at export; the others are the region's inputs, weights included. "
-        "Its block is the region as a graph.",
+        doc="A subgraph that a delegate computes: its first input is the bytes that the backend "
+        "has made from the subgraph at export; the others are the subgraph's inputs, weights "
+        "included. Its block is the subgraph.",
         inputs=(1, MANY),
         blocks=1,
         infer=_infer_delegate,

@@ -242,8 +242,8 @@ class SessionOptions(_Options):
         Seconds that opening a session may take. After that it ends with a LoadTimeoutError within
         100 ms. Code of delegates and of the user's kernels is not interrupted.
     delegates : mapping of str to type of Delegate or None
-        For each backend, the class that computes the regions which a plan gives to it. With None
-        the regions' own graphs are run instead. A plan with a backend that is not listed is
+        For each backend, the class that computes the subgraphs which a plan gives to it. With None
+        the subgraphs themselves are run instead. A plan with a backend that is not listed is
         refused.
     allow_native_code : bool
         Let delegates run machine code that stands in the plan's file: with the rights of the
