@@ -20,7 +20,7 @@ LIBRARY = (
     *("src/cpu/cpu.c", "src/dispatch/dispatch.c", "src/machine/measure.c", "src/machine/memory.c"),
     *(
         "src/run/thread_pool.c",
-        "src/run/region.c",
+        "src/run/team.c",
         "src/run/run.c",
         "src/run/ready.c",
         "src/os/posix.c",

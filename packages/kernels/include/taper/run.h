@@ -104,13 +104,13 @@ typedef struct taper_run_args {
 
 /*
  * Runs the steps, one after the other or, with an order, each as soon as the steps that it waits
- * for have ended. Steps inside a step of control run one after the other. The whole run is one
- * parallel region of a pool that all callers in the process share: the caller works too, the others
- * spin between steps and sleep between runs. A run that finds the pool busy with another run
- * computes alone. The bits do not depend on the number of threads, nor on which steps run at the
- * same time. After a failure no further step begins; the function returns the status of the failing
- * step (the first of them where several fail) and writes its index to *failed. It returns
- * TAPER_STOPPED where the run was told to end: *failed is the step that was next.
+ * for have ended. Steps inside a step of control run one after the other. All callers in the
+ * process share a pool. The caller and threads of the pool are one team for the whole run: the
+ * threads spin between steps and sleep between runs. A run that finds the pool busy with another
+ * run computes alone. The bits do not depend on the number of threads, nor on which steps run at
+ * the same time. After a failure no further step begins; the function returns the status of the
+ * failing step (of the first one if several fail) and writes its index to *failed. If the run was
+ * told to end, the function returns TAPER_STOPPED, and *failed is the step that was next.
  */
 taper_status taper_run(const taper_run_args *args, int64_t *failed);
 

@@ -5,7 +5,7 @@
  */
 #include <stddef.h>
 
-#include "run/region.h"
+#include "run/team.h"
 #include "run/thread_pool.h"
 
 enum { WORD = 64, BEGUN = -1 };
@@ -145,7 +145,7 @@ static bool help(const worker *me, job *j) {
             return false;
     } while (!atomic_compare_exchange_weak_explicit(&j->word, &word, word - SEAT + HELPER,
                                                     memory_order_acquire, memory_order_relaxed));
-    const worker helper = {.r = me->r, .index = me->index, .within = j->within};
+    const worker helper = {.team = me->team, .index = me->index, .within = j->within};
     const int64_t begin = taper_begin_span(me), step = j->now.step;
     taper_run_shares(&helper, &j->now, j->cursors);
     taper_end_span(me, step, begin);
@@ -154,7 +154,7 @@ static bool help(const worker *me, job *j) {
 }
 
 void taper_lead(const worker *me, int64_t i) {
-    const taper_run_args *args = me->r->args;
+    const taper_run_args *args = me->team->args;
     const taper_step *step = &args->steps[i];
     const int64_t begin = taper_begin_span(me);
     if (step->workers <= 1 || args->workers == 1) {
@@ -177,7 +177,7 @@ void taper_lead(const worker *me, int64_t i) {
 /* Runs step i, unless a step fails before it ends; returns the first of its users that now waits
  * for nothing and that this worker may run, or -1. */
 static int64_t run_step(worker *me, schedule *s, int64_t i) {
-    const taper_run_args *args = me->r->args;
+    const taper_run_args *args = me->team->args;
     const taper_order *order = args->order;
     int64_t next = -1;
     me->within = i;
@@ -186,7 +186,7 @@ static int64_t run_step(worker *me, schedule *s, int64_t i) {
         taper_run_control_alone(me, i);
     else
         taper_lead(me, i);
-    if (has_failed(me->r)) /* some of the step's tasks may not have run */
+    if (has_failed(me->team)) /* some of the step's tasks may not have run */
         return -1;
     for (int32_t u = order->first_user[i]; u < order->first_user[i + 1]; u++) {
         const int32_t user = order->users[u];
@@ -205,7 +205,7 @@ static int64_t find_step(const worker *me, schedule *s) {
     int64_t step = -1;
     if (me->index == 0)
         step = take(&s->caller, s->words);
-    if (step < 0 && me->index < me->r->args->leaders)
+    if (step < 0 && me->index < me->team->args->leaders)
         step = take(&s->anywhere, s->words);
     return step;
 }
@@ -222,18 +222,18 @@ static bool is_for_others(const schedule *s, const taper_step *step) {
     return step->workers > 1 || atomic_load_explicit(&s->anywhere.count, memory_order_relaxed) > 0;
 }
 
-void taper_run_ready(void *r, int32_t index, int32_t workers) {
-    worker me = {.r = r, .index = index};
-    schedule *s = me.r->args->schedule;
-    const int32_t leaders = me.r->args->leaders < workers ? me.r->args->leaders : workers;
+void taper_run_ready(void *shared, int32_t index, int32_t workers) {
+    worker me = {.team = shared, .index = index};
+    schedule *s = me.team->args->schedule;
+    const int32_t leaders = me.team->args->leaders < workers ? me.team->args->leaders : workers;
     int64_t next = -1, ended = 0;
     int32_t turn = 0, invited = 0;
     bool alone = index == 0; /* the caller, as long as it has not invited others */
     while (taper_goes_on(&me, me.within)) {
         if (next < 0)
             next = find_step(&me, s);
-        if (alone && next >= 0 && is_for_others(s, &me.r->args->steps[next])) {
-            invited = taper_pool_invite(taper_run_ready, r, workers);
+        if (alone && next >= 0 && is_for_others(s, &me.team->args->steps[next])) {
+            invited = taper_pool_invite(taper_run_ready, shared, workers);
             alone = false;
         }
         if (next >= 0) {

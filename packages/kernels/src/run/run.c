@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "os/os.h"
-#include "run/region.h"
+#include "run/team.h"
 #include "run/thread_pool.h"
 
 /* A run whose workers all go through the same steps. */
 typedef struct march {
-    region r;
+    team team;
     _Atomic uint8_t decision[2]; /* the latest two decisions of worker 0 about control flow */
     _Atomic uint8_t over[2];     /* whether the run had failed at worker 0's latest two barriers */
     cursor cursors[TAPER_POOL_WORKERS];
@@ -42,7 +42,7 @@ static void meet(walk *on) {
         return;
     _Atomic uint8_t *place = &on->with->over[on->meetings++ % 2];
     if (on->first)
-        atomic_store_explicit(place, has_failed(&on->with->r), memory_order_relaxed);
+        atomic_store_explicit(place, has_failed(&on->with->team), memory_order_relaxed);
     taper_pool_barrier(on->workers);
     on->over = atomic_load_explicit(place, memory_order_relaxed);
 }
@@ -116,7 +116,7 @@ static void run_scan(walk *on, const taper_control *c, int64_t i) {
 /* Runs the blocks of step i: all workers go through them, or only the first where no step inside is
  * worth sharing. */
 static void run_control(walk *on, int64_t i) {
-    const taper_step *step = &on->me.r->args->steps[i];
+    const taper_step *step = &on->me.team->args->steps[i];
     const int32_t workers = on->workers;
     go_alone(on);
     if (step->workers <= 1 && !on->first)
@@ -142,7 +142,7 @@ static void run_control(walk *on, int64_t i) {
  * consecutive small steps need no barrier: barriers are only before and after a phase that several
  * workers compute. */
 static void run_kernel(walk *on, int64_t i) {
-    const taper_step *step = &on->me.r->args->steps[i];
+    const taper_step *step = &on->me.team->args->steps[i];
     const int32_t n = step->workers < on->workers ? step->workers : on->workers;
     if (n <= 1) {
         go_alone(on);
@@ -175,7 +175,7 @@ static void run_kernel(walk *on, int64_t i) {
 static void run_block(walk *on, taper_block block) {
     for (int64_t i = block.first; i < block.first + block.count && !on->over; i++) {
         const bool goes_on = goes_first(on, i);
-        if (on->me.r->args->steps[i].control)
+        if (on->me.team->args->steps[i].control)
             run_control(on, i);
         else if (on->with)
             run_kernel(on, i);
@@ -191,11 +191,11 @@ void taper_run_control_alone(const worker *me, int64_t i) {
 
 static void run_steps(void *arg, int32_t index, int32_t workers) {
     march *with = arg;
-    walk on = {.me = {.r = &with->r, .index = index},
+    walk on = {.me = {.team = &with->team, .index = index},
                .with = with,
                .first = index == 0,
                .workers = workers};
-    run_block(&on, (taper_block){0, with->r.args->count});
+    run_block(&on, (taper_block){0, with->team.args->count});
 }
 
 /* Returns the most workers that a step may keep busy. */
@@ -210,19 +210,19 @@ static int32_t workers_wanted(const taper_run_args *args) {
 taper_status taper_run(const taper_run_args *args, int64_t *failed) {
     march with;
     const int32_t workers = workers_wanted(args);
-    taper_region_begin(&with.r, args);
+    taper_team_begin(&with.team, args);
     taper_pool_enter();
     if (args->order) {
         taper_schedule_begin(args);
-        taper_run_ready(&with.r, 0, workers);
+        taper_run_ready(&with.team, 0, workers);
     } else {
         for (int32_t w = 0; w < workers; w++)
             atomic_init(&with.cursors[w].at, 0);
         taper_pool_run(run_steps, &with, workers);
     }
     taper_pool_leave();
-    *failed = with.r.failed;
-    return (taper_status)atomic_load_explicit(&with.r.status, memory_order_relaxed);
+    *failed = with.team.failed;
+    return (taper_status)atomic_load_explicit(&with.team.status, memory_order_relaxed);
 }
 
 int32_t taper_cpu_count(void) { return taper_os_cpu_count(); }

@@ -1,4 +1,4 @@
-#include "run/region.h"
+#include "run/team.h"
 
 #include "os/os.h"
 #include "run/thread_pool.h"
@@ -15,50 +15,50 @@ enum {
     PIECE_GROWTH = 64
 };
 
-void taper_region_begin(region *r, const taper_run_args *args) {
-    r->args = args;
-    r->failed = r->failed_within = 0;
-    r->polled = args->poll ? taper_os_coarse_now() : 0;
-    atomic_flag_clear(&r->failing);
-    atomic_init(&r->status, TAPER_OK);
+void taper_team_begin(team *t, const taper_run_args *args) {
+    t->args = args;
+    t->failed = t->failed_within = 0;
+    t->polled = args->poll ? taper_os_coarse_now() : 0;
+    atomic_flag_clear(&t->failing);
+    atomic_init(&t->status, TAPER_OK);
 }
 
 /* If several steps fail, the first step counts, and the first failure within it. A requested stop
  * has priority over all. */
-static void fail(region *r, int64_t within, int64_t step, taper_status status) {
-    for (int32_t turn = 0; atomic_flag_test_and_set_explicit(&r->failing, memory_order_acquire);)
+static void fail(team *t, int64_t within, int64_t step, taper_status status) {
+    for (int32_t turn = 0; atomic_flag_test_and_set_explicit(&t->failing, memory_order_acquire);)
         taper_pool_wait(&turn);
-    if (!has_failed(r) || within < r->failed_within) {
-        r->failed = step;
-        r->failed_within = within;
-        atomic_store_explicit(&r->status, (int32_t)status, memory_order_relaxed);
+    if (!has_failed(t) || within < t->failed_within) {
+        t->failed = step;
+        t->failed_within = within;
+        atomic_store_explicit(&t->status, (int32_t)status, memory_order_relaxed);
     }
-    atomic_flag_clear_explicit(&r->failing, memory_order_release);
+    atomic_flag_clear_explicit(&t->failing, memory_order_release);
 }
 
 bool taper_goes_on(const worker *me, int64_t i) {
-    region *r = me->r;
-    const taper_run_args *args = r->args;
-    if (has_failed(r))
+    team *t = me->team;
+    const taper_run_args *args = t->args;
+    if (has_failed(t))
         return false;
     if (args->stop && __atomic_load_n(args->stop, __ATOMIC_RELAXED))
-        fail(r, -1, i, TAPER_STOPPED);
+        fail(t, -1, i, TAPER_STOPPED);
     if (args->poll && me->index == 0) {
         const int64_t now = taper_os_coarse_now();
-        if (now - r->polled >= POLL_NS) {
-            r->polled = now;
+        if (now - t->polled >= POLL_NS) {
+            t->polled = now;
             if (!args->poll(args->poll_context))
-                fail(r, -1, i, TAPER_STOPPED);
+                fail(t, -1, i, TAPER_STOPPED);
         }
     }
-    return !has_failed(r);
+    return !has_failed(t);
 }
 
 static void run_piece(const worker *me, const taper_step *step, int64_t i, int64_t begin,
                       int64_t end, void *scratch) {
     const taper_status status = step->call.kernel->run(&step->call, begin, end, scratch);
     if (status != TAPER_OK)
-        fail(me->r, me->within, i, status);
+        fail(me->team, me->within, i, status);
 }
 
 /* Returns how many tasks take PIECE_NS, if they are as fast as those of the last piece, which took
@@ -70,9 +70,9 @@ static int64_t next_piece(int64_t piece, int64_t ns) {
 }
 
 void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
-    const taper_run_args *args = me->r->args;
+    const taper_run_args *args = me->team->args;
     const taper_step *step = &args->steps[i];
-    if (begin == end || has_failed(me->r))
+    if (begin == end || has_failed(me->team))
         return;
     const size_t before = (size_t)(me->index - 1);
     void *scratch = me->index == 0
@@ -119,10 +119,10 @@ void taper_run_shares(const worker *me, const phase *p, cursor *cursors) {
     }
 }
 
-int64_t taper_begin_span(const worker *me) { return me->r->args->spans ? taper_os_now() : 0; }
+int64_t taper_begin_span(const worker *me) { return me->team->args->spans ? taper_os_now() : 0; }
 
 void taper_end_span(const worker *me, int64_t i, int64_t begin) {
-    const taper_run_args *args = me->r->args;
+    const taper_run_args *args = me->team->args;
     if (!args->spans)
         return;
     taper_span *span = &args->spans[i * args->workers + me->index];

@@ -1,6 +1,6 @@
 /* Data that the workers of one run share, and functions for runs with and without an order. */
-#ifndef TAPER_REGION_H
-#define TAPER_REGION_H
+#ifndef TAPER_TEAM_H
+#define TAPER_TEAM_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 
 enum { CACHE_LINE = 64 };
 
-typedef struct region {
+typedef struct team {
     const taper_run_args *args;
     _Atomic int32_t status; /* the failing step's; once it is set, the rest of the run is skipped */
     atomic_flag failing;    /* while a worker writes the two below */
@@ -18,11 +18,11 @@ typedef struct region {
     int64_t failed_within; /* the step of the run that failed or contains the failed one; -1: the
                               run was told to end */
     int64_t polled;        /* when worker 0 last polled, by the coarse clock */
-} region;
+} team;
 
 /* One worker's progress through a run. */
 typedef struct worker {
-    region *r;
+    team *team;
     int32_t index;
     int64_t within; /* its present step of the run */
 } worker;
@@ -41,10 +41,10 @@ typedef struct phase {
 } phase;
 
 /* Called before the workers begin. */
-void taper_region_begin(region *r, const taper_run_args *args);
+void taper_team_begin(team *t, const taper_run_args *args);
 
-static inline bool has_failed(region *r) {
-    return atomic_load_explicit(&r->status, memory_order_relaxed) != TAPER_OK;
+static inline bool has_failed(team *t) {
+    return atomic_load_explicit(&t->status, memory_order_relaxed) != TAPER_OK;
 }
 
 /* Returns whether a worker that has come to step i is to continue: no step failed, and nothing ends
@@ -66,9 +66,9 @@ void taper_end_span(const worker *me, int64_t i, int64_t begin);
 
 /* -- runs with an order ------------------------------------------------------------------------ */
 
-/* A worker's part in such a run, whose region is `r`; a taper_pool_fn. The caller, worker 0,
+/* A worker's part in such a run, whose team is `shared`; a taper_pool_fn. The caller, worker 0,
  * invites the others when there is something for them to do. */
-void taper_run_ready(void *r, int32_t index, int32_t workers);
+void taper_run_ready(void *shared, int32_t index, int32_t workers);
 /* Initializes args->schedule before the workers begin. */
 void taper_schedule_begin(const taper_run_args *args);
 /* Computes step i, which a kernel computes; workers without a step help. */
@@ -76,4 +76,4 @@ void taper_lead(const worker *me, int64_t i);
 /* Runs step i, which is control flow, on this worker, and each kernel inside by taper_lead. */
 void taper_run_control_alone(const worker *me, int64_t i);
 
-#endif /* TAPER_REGION_H */
+#endif /* TAPER_TEAM_H */
