@@ -15,7 +15,7 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.file.reader import load, loads
 from taper_runtime.ops import REGISTRY
-from taper_runtime.plan.plan import Block, Placement, PlanNode
+from taper_runtime.plan.plan import Placement, PlanBlock, PlanNode
 from taper_runtime.plan.specialize import specialize
 from taper_runtime.plan.validate import validate
 from taper_runtime.reports.report import describe_plan
@@ -70,7 +70,7 @@ def test_sizes_are_known_inside_blocks():
     n = variable("n", 1, 9)
     tensors, placements = parts({"input": "a b", "output": "c d", "intermediate": "u"}, (n,))
     nodes = (PlanNode("HALVES", ("a",), ("c", "u")), PlanNode("ADD", ("b", "u"), ("d",)))
-    block = Block(nodes, tensors, placements, ("a", "b"), ("c", "d"))
+    block = PlanBlock(nodes, tensors, placements, ("a", "b"), ("c", "d"))
     tensors, placements = parts({"input": "x", "output": "y z"}, (n,))
     plan = plan_of(block, tensors=tensors, placements=placements, constants={}, sizes={"n": (1, 9)})
     validate(plan)

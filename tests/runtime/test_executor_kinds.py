@@ -14,7 +14,7 @@ from plan_files import small_plan
 from stateful_plans import accumulating_plan
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
-    Executor,
+    PlanExecutor,
     definition,
     input_types,
     output_types,
@@ -30,7 +30,7 @@ from weighted_plans import Q, weighted_plan
 X = np.arange(8, dtype=np.float32).reshape(2, 4) / 8
 
 
-class Evaluating(Executor):
+class Evaluating(PlanExecutor):
     """Evaluates every node by its op's definition, in fresh arrays."""
 
     def __init__(self, plan, version=0):

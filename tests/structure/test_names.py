@@ -13,8 +13,6 @@ PATHS = sorted(path for root in ROOTS for s in ("*.py", "*.pyx") for path in roo
 
 #: Class names that may stand in two packages, each with the reason.
 CLASSES = {
-    "Block": "OpenInfer's programs consist of blocks, and its users build them",
-    "Executor": "a public name of OpenInfer's",
     "Graph": "a public name of OpenInfer's",
     "Node": "OpenInfer's users build the nodes of a program",
     "TensorSpec": "a public name of OpenInfer's",

@@ -4,7 +4,7 @@ import numpy as np
 
 from several_outputs import REPEAT
 from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.plan.plan import Block, Entry, Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Entry, Placement, Plan, PlanBlock, PlanNode, TensorSpec
 
 CARRYING = REPEAT._replace(carries=lambda attrs, block: 2)
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -25,7 +25,9 @@ def parts(roles, shape=(2, 3), **places):
 def body(nodes, inputs, outputs, intermediates="", **places):
     roles = {"input": inputs, "output": outputs, "intermediate": intermediates}
     tensors, placements = parts(roles, **places)
-    return Block(tuple(nodes), tensors, placements, tuple(inputs.split()), tuple(outputs.split()))
+    return PlanBlock(
+        tuple(nodes), tensors, placements, tuple(inputs.split()), tuple(outputs.split())
+    )
 
 
 #: (a, b) to (max(a, 0) + w, min(a, 0) * b)

@@ -4,7 +4,7 @@ import numpy as np
 
 from taper_runtime.base.sizes import variable
 from taper_runtime.ops.opdef import contiguous_strides
-from taper_runtime.plan.plan import Block, Placement, Plan, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Placement, Plan, PlanBlock, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 
 ROWS = variable("rows", 0, 50)
@@ -21,7 +21,7 @@ def parts(**tensors):
 
 
 def block(nodes, inputs, outputs, **tensors):
-    return Block(tuple(nodes), *parts(**tensors), tuple(inputs.split()), tuple(outputs.split()))
+    return PlanBlock(tuple(nodes), *parts(**tensors), tuple(inputs.split()), tuple(outputs.split()))
 
 
 def plan_of(node, inputs, outputs, constants=None, sizes=None, **tensors):

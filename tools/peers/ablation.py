@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from taper_frontend.compiler.stages import Pass
-    from taper_runtime.executor.executor import Executor
+    from taper_runtime.executor.executor import PlanExecutor
     from tools.peers.cases import Case
     from tools.peers.engines import Run
 
@@ -70,7 +70,7 @@ def torch_run(make: Case) -> Run:
 
 def taper_run(
     make: Case,
-    executor: type[Executor],
+    executor: type[PlanExecutor],
     passes: list[Pass],
     providers: tuple[str, ...] = OURS,
 ) -> Run:

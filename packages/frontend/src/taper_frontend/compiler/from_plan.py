@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from taper_frontend.compiler.pipeline import Pass
-    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode
 
 
 def to_graph(plan: Plan) -> Graph:
@@ -163,7 +163,7 @@ class _GraphMaker:
             limits = self._plan.sizes[size]
             graph.add_computed_size(size, limits, (tensor, element), max(limits[0], 1))
 
-    def _block(self, graph: Graph, block: Block, prefix: str) -> Graph:
+    def _block(self, graph: Graph, block: PlanBlock, prefix: str) -> Graph:
         inner = graph.new_block()
         names = {}
         for name in block.inputs:

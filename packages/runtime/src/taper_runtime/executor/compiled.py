@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor._program import Weights
-from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings, Spans
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, PlanExecutor, Settings, Spans
 from taper_runtime.executor.program import constant_names, make_runner
 from taper_runtime.executor.sites import Site, sites
 from taper_runtime.extend.servers import NumpyServer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
-class CompiledExecutor(Executor):
+class CompiledExecutor(PlanExecutor):
     """Runs a plan as an array of steps with resolved pointers, in one call without the GIL.
 
     A node that no native kernel serves becomes a step that calls numpy. If the plan has size
@@ -50,7 +50,7 @@ class CompiledExecutor(Executor):
 
     @classmethod
     def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> CompiledExecutor:
-        """See :meth:`Executor.compile`."""
+        """See :meth:`PlanExecutor.compile`."""
         if plan.states:
             from taper_runtime.executor.rollback import with_saves
 
@@ -67,7 +67,7 @@ class CompiledExecutor(Executor):
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> CompiledExecutor:
-        """See :meth:`Executor.with_constants`; no node is prepared again."""
+        """See :meth:`PlanExecutor.with_constants`; no node is prepared again."""
         weights = Weights([constants[name] for name in self._constants], generation)
         runner = self._runner.with_weights(weights)
         parts = self._plan, self._dispatch, self._repeated, self._constants
@@ -79,7 +79,7 @@ class CompiledExecutor(Executor):
 
     @property
     def steps(self) -> list[tuple[Site, KernelName]]:
-        """See :attr:`Executor.steps`."""
+        """See :attr:`PlanExecutor.steps`."""
         from taper_runtime.native.variants import KernelName  # which few sessions need
 
         named = zip(self._runner.kernels(), self._runner.selections(), strict=True)
@@ -90,23 +90,23 @@ class CompiledExecutor(Executor):
 
     @property
     def servers(self) -> list[Server]:
-        """See :attr:`Executor.servers`."""
+        """See :attr:`PlanExecutor.servers`."""
         return [each for each in self._runner.servers() if not isinstance(each, NumpyServer)]
 
     def layout(self) -> MemoryLayout:
-        """See :meth:`Executor.layout`."""
+        """See :meth:`PlanExecutor.layout`."""
         from taper_runtime.executor.memory_layout import layout_of  # which few sessions need
 
         return layout_of(self._plan, self._runner.arena())
 
     @property
     def weights_version(self) -> int:
-        """See :meth:`Executor.weights_version`."""
+        """See :meth:`PlanExecutor.weights_version`."""
         return self._runner.weights_version
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
-        """See :attr:`Executor.served`."""
+        """See :attr:`PlanExecutor.served`."""
         kinds = [each.kind or "" if each else "native" for each in self._runner.selections()]
         return [(site.node, kinds[site.step]) for site in self._sites]
 
@@ -117,7 +117,7 @@ class CompiledExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """See :meth:`Executor.run`."""
+        """See :meth:`PlanExecutor.run`."""
         outputs = self._runner.run(inputs, self._distinct(out), sizes, stop)
         return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
 
@@ -139,7 +139,7 @@ class CompiledExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """See :meth:`Executor.profile`."""
+        """See :meth:`PlanExecutor.profile`."""
         outputs, spans = self._runner.profile(inputs, self._distinct(out), sizes, stop)
         if self._repeated is not None:
             outputs = [outputs[i] for i in self._repeated]

@@ -63,12 +63,12 @@ class Settings(NamedTuple):
 DEFAULT_SETTINGS = Settings()
 
 
-class Executor(ABC):
+class PlanExecutor(ABC):
     """Runner of one plan. ``compile`` makes it; then many threads may call ``run``."""
 
     @classmethod
     @abstractmethod
-    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Executor:
+    def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> PlanExecutor:
         """Prepare ``plan`` for running.
 
         Parameters
@@ -103,7 +103,7 @@ class Executor(ABC):
         return []
 
     @abstractmethod
-    def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> Executor:
+    def with_constants(self, constants: Mapping[str, np.ndarray], generation: int) -> PlanExecutor:
         """Return an executor of the same nodes with other constants; runs of this one go on.
 
         Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, PlanExecutor, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 
-def _compiled() -> type[Executor]:
+def _compiled() -> type[PlanExecutor]:
     return CompiledExecutor
 
 
-def _interpreted() -> type[Executor]:
+def _interpreted() -> type[PlanExecutor]:
     from taper_runtime.executor.interpreted import InterpretedExecutor  # for debugging
 
     return InterpretedExecutor
@@ -28,7 +28,7 @@ DEFAULT_KIND = "compiled"
 
 #: A function per kind that returns its class. A session of the last kind refuses a plan in which
 #: anything but delegates would compute.
-EXECUTORS: dict[str, Callable[[], type[Executor]]] = {
+EXECUTORS: dict[str, Callable[[], type[PlanExecutor]]] = {
     DEFAULT_KIND: _compiled,
     "interpreted": _interpreted,
     "delegate": _compiled,
@@ -37,8 +37,8 @@ EXECUTORS: dict[str, Callable[[], type[Executor]]] = {
 
 def compile_plan(
     plan: Plan, settings: Settings = DEFAULT_SETTINGS, kind: str = DEFAULT_KIND
-) -> Executor:
-    """Return an executor of a plan; see :meth:`Executor.compile`.
+) -> PlanExecutor:
+    """Return an executor of a plan; see :meth:`PlanExecutor.compile`.
 
     A plan in which nodes compute sizes is cut into segments, each with an executor of this kind.
 

@@ -16,7 +16,7 @@ from taper_runtime.executor._pool import FramePool, Lease
 from taper_runtime.executor.dispatching import find_servers, kernel_attrs
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
-    Executor,
+    PlanExecutor,
     Settings,
     Spans,
     definition,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._stop import Stop
     from taper_runtime.extend.servers import Compute
-    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode
 
     Read = Callable[[str], np.ndarray]
 
@@ -55,7 +55,7 @@ _STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
 
 def block_function(
-    plan: Plan, block: Block, settings: Settings, kept: Kept | None = None
+    plan: Plan, block: PlanBlock, settings: Settings, kept: Kept | None = None
 ) -> BlockFunction:
     """Return a function that evaluates a block of a plan without size variables."""
     settings = Settings(dispatch=settings.dispatch)
@@ -136,7 +136,7 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
     return _Step(node, bind_server(server, attrs, types), server.kind, KernelName(name))
 
 
-class InterpretedExecutor(Executor):
+class InterpretedExecutor(PlanExecutor):
     """Evaluator of a plan and its blocks of control flow, node by node in Python.
 
     No two roots share memory, and each keeps its memory until its last reader has run, so that
@@ -159,7 +159,7 @@ class InterpretedExecutor(Executor):
     def compile(
         cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS, kept: Kept | None = None
     ) -> InterpretedExecutor:
-        """See :meth:`Executor.compile`.
+        """See :meth:`PlanExecutor.compile`.
 
         Every node runs on the caller's thread. ``kept`` are the servers of another executor of the
         same nodes.
@@ -183,17 +183,17 @@ class InterpretedExecutor(Executor):
 
     @property
     def servers(self) -> list[Server]:
-        """See :attr:`Executor.servers`; servers inside blocks are known from the first run on."""
+        """See :attr:`PlanExecutor.servers`; those inside blocks are known from the first run on."""
         return list(self._kept.servers.values())
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
-        """See :attr:`Executor.served`; nodes of blocks are left out."""
+        """See :attr:`PlanExecutor.served`; nodes of blocks are left out."""
         return [(step.node, step.kind) for step in self._last()._steps]
 
     @property
     def steps(self) -> list[tuple[Site, KernelName]]:
-        """See :attr:`Executor.steps`; nodes of blocks are left out."""
+        """See :attr:`PlanExecutor.steps`; nodes of blocks are left out."""
         last = self._last()
         plan, steps = last._plan, last._steps
         return [(Site(plan, s.node, i, 0, 0, 1), s.kernel) for i, s in enumerate(steps)]
@@ -204,13 +204,13 @@ class InterpretedExecutor(Executor):
 
     @property
     def weights_version(self) -> int:
-        """See :meth:`Executor.weights_version`."""
+        """See :meth:`PlanExecutor.weights_version`."""
         return self._generation
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> InterpretedExecutor:
-        """See :meth:`Executor.with_constants`."""
+        """See :meth:`PlanExecutor.with_constants`."""
         own = {name: constants.get(name, array) for name, array in self._plan.constants.items()}
         made = self.compile(self._plan._replace(constants=own), self._settings, self._kept)
         made._generation = generation
@@ -236,7 +236,7 @@ class InterpretedExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """See :meth:`Executor.run`."""
+        """See :meth:`PlanExecutor.run`."""
         return self._start(inputs, out, sizes, stop, [])
 
     def profile(
@@ -246,7 +246,7 @@ class InterpretedExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """See :meth:`Executor.profile`."""
+        """See :meth:`PlanExecutor.profile`."""
         spans: Spans = []
         return self._start(inputs, out, sizes, stop, spans), spans
 

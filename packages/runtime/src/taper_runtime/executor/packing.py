@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.native.variants import Offer
     from taper_runtime.ops.opdef import TensorType
-    from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Entry, Plan, PlanBlock, PlanNode, TensorSpec
 
 
 def plan_to_run(
@@ -168,7 +168,7 @@ def _readers(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> dict[str, l
     return {name: each for name, each in found.items() if each and not unknown[name]}
 
 
-def _reads(block: Block, names: set[str]) -> Iterator[str]:
+def _reads(block: PlanBlock, names: set[str]) -> Iterator[str]:
     """Yield the names that nodes read, also those in blocks, once for each read."""
     for node in with_inner(block.nodes):
         yield from (name for name in node.reads if name in names)
@@ -307,7 +307,7 @@ def _with_formats(plan: Plan, formats: Mapping[str, str]) -> Plan:
     )
 
 
-_Stored = TypeVar("_Stored", "Block", "Entry")
+_Stored = TypeVar("_Stored", "PlanBlock", "Entry")
 
 
 def _with_specs(block: _Stored, specs: Mapping[str, TensorSpec]) -> _Stored:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.ops.opdef import BlockFunction, TensorType
     from taper_runtime.plan.node_order import Order
-    from taper_runtime.plan.plan import Block, Plan, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode, TensorSpec
 
 
 #: A share of the time that all nodes take one after the other. Handing nodes to other workers
@@ -320,7 +320,7 @@ class _StepBuilder:
         )
 
     def _inside(
-        self, scope: _Scope, block: Block, ends: Mapping[str, RootPlace]
+        self, scope: _Scope, block: PlanBlock, ends: Mapping[str, RootPlace]
     ) -> tuple[int, _Scope]:
         body, outside = scope.body(block, ends)
         return self.add_body(body, executed_nodes(body), outside, body.outputs)
@@ -347,7 +347,7 @@ class _Scope(NamedTuple):
         return _program.Operand(kind, index, start + offset, self.types[name], strides, along)
 
     def body(
-        self, block: Block, ends: Mapping[str, RootPlace]
+        self, block: PlanBlock, ends: Mapping[str, RootPlace]
     ) -> tuple[Plan, dict[str, RootPlace]]:
         """Return a block as a plan, and the places of its roots outside its part of the arena.
 

@@ -10,7 +10,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import size_at
 from taper_runtime.executor._pool import FramePool
 from taper_runtime.executor.compiled import CompiledExecutor
-from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, PlanExecutor, Settings
 from taper_runtime.executor.inputs import bind_inputs, check_measured
 from taper_runtime.executor.memory_planner import MemoryPlanner, Slab
 from taper_runtime.plan.segments import cut
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from taper_runtime.plan.segments import Segment
 
 
-class SegmentedExecutor(Executor):
-    """Executor of a plan's segments, each of which is a plan with an executor of its own.
+class SegmentedExecutor(PlanExecutor):
+    """Runs a plan's segments, each of which is a plan with an executor of its own.
 
     Between two segments, the sizes that nodes have computed are read and checked. Tensors that
     cross from one segment to another lie in a slab that a planner has laid out, as do the arenas.
@@ -39,7 +39,7 @@ class SegmentedExecutor(Executor):
         self,
         plan: Plan,
         segments: list[Segment],
-        executors: Sequence[Executor],
+        executors: Sequence[PlanExecutor],
         planner: MemoryPlanner,
     ) -> None:
         self._plan = plan.without_values()
@@ -53,9 +53,9 @@ class SegmentedExecutor(Executor):
         cls,
         plan: Plan,
         settings: Settings = DEFAULT_SETTINGS,
-        base: type[Executor] = CompiledExecutor,
+        base: type[PlanExecutor] = CompiledExecutor,
     ) -> SegmentedExecutor:
-        """See :meth:`Executor.compile`; ``base`` compiles the segments."""
+        """See :meth:`PlanExecutor.compile`; ``base`` compiles the segments."""
         segments = cut(plan)
         settings = settings._replace(pool=settings.pool or FramePool())
         executors = [base.compile(segment.plan, settings) for segment in segments]
@@ -65,32 +65,32 @@ class SegmentedExecutor(Executor):
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> SegmentedExecutor:
-        """See :meth:`Executor.with_constants`."""
+        """See :meth:`PlanExecutor.with_constants`."""
         executors = [each.with_constants(constants, generation) for each in self._executors]
         return SegmentedExecutor(self._plan, self._segments, executors, self._planner)
 
     @property
     def servers(self) -> list[Server]:
-        """See :attr:`Executor.servers`."""
+        """See :attr:`PlanExecutor.servers`."""
         return [each for executor in self._executors for each in executor.servers]
 
     @property
     def steps(self) -> list[tuple[Site, KernelName]]:
-        """See :attr:`Executor.steps`."""
+        """See :attr:`PlanExecutor.steps`."""
         return [step for executor in self._executors for step in executor.steps]
 
     @property
     def weights_version(self) -> int:
-        """See :meth:`Executor.weights_version`."""
+        """See :meth:`PlanExecutor.weights_version`."""
         return max((int(executor.weights_version) for executor in self._executors), default=0)
 
     def memory_planning(self) -> dict[str, Any]:
-        """See :meth:`Executor.memory_planning`."""
+        """See :meth:`PlanExecutor.memory_planning`."""
         return self._planner.stats()
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
-        """See :attr:`Executor.served`."""
+        """See :attr:`PlanExecutor.served`."""
         return [each for executor in self._executors for each in executor.served]
 
     def run(
@@ -100,7 +100,7 @@ class SegmentedExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """See :meth:`Executor.run`."""
+        """See :meth:`PlanExecutor.run`."""
         return self._run(inputs, out, stop, None)[0]
 
     def profile(
@@ -110,7 +110,7 @@ class SegmentedExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """See :meth:`Executor.profile`."""
+        """See :meth:`PlanExecutor.profile`."""
         spans: Spans = []
         return self._run(inputs, out, stop, spans)[0], spans
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.ops.opdef import BlockFunction, OpDef, TensorType
-    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode
 
 #: The ops whose attrs are not what their servers get.
 _CALLS = frozenset({"CALL", "CALL_DELEGATE"})
@@ -42,7 +42,7 @@ class ServedNode(NamedTuple):
         The types, whose dims may be size expressions; None for an absent input.
     weights : tuple of int
         The indices of the inputs that are constants of the plan.
-    block : Block or None
+    block : PlanBlock or None
         The nodes that compute a delegate's subgraph, or an ATen call that the export kept.
     attrs : mapping of str to Any
         All attrs of the op, or a call's arguments that are not tensors. Values may be size
@@ -63,7 +63,7 @@ class ServedNode(NamedTuple):
     inputs: tuple[TensorType | None, ...]
     outputs: tuple[TensorType, ...]
     weights: tuple[int, ...]
-    block: Block | None
+    block: PlanBlock | None
     attrs: Mapping[str, Any] = {}
     op: str = ""
     names: tuple[str | None, ...] = ()

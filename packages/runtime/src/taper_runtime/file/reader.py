@@ -54,10 +54,10 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import NO_ATTRS
 from taper_runtime.plan.plan import (
-    Block,
     Entry,
     Placement,
     Plan,
+    PlanBlock,
     PlanNode,
     ReadOnly,
     TensorSpec,
@@ -388,7 +388,7 @@ def _parse_sizes(values: tuple[Any, ...], expressions: _Expressions, field: str)
     return tuple([_parse_size(value, expressions, field) for value in values])
 
 
-def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block:
+def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> PlanBlock:
     """Build the common part of a plan and a block; ``item`` has the keys.
 
     Parts of ``item`` are deleted after reading, because deleting everything at once takes long.
@@ -411,7 +411,7 @@ def _block(item: dict[str, Any], expressions: _Expressions, depth: int) -> Block
             raise error.within(f"plan.nodes[{step}]") from error
         item["nodes"][step] = None
     ends = items_of(item, "inputs"), items_of(item, "outputs")
-    return Block(tuple(nodes), tensors, placements, *ends)
+    return PlanBlock(tuple(nodes), tensors, placements, *ends)
 
 
 def _tensor(name: str, item: Any, expressions: _Expressions) -> tuple[TensorSpec, Placement]:
@@ -468,10 +468,10 @@ def _attrs(item: dict[str, Any], expressions: _Expressions) -> ReadOnly:
     return ReadOnly(attrs)
 
 
-def _blocks(item: dict[str, Any], expressions: _Expressions, depth: int) -> tuple[Block, ...]:
+def _blocks(item: dict[str, Any], expressions: _Expressions, depth: int) -> tuple[PlanBlock, ...]:
     if depth >= MAX_BLOCK_DEPTH:
         fail("plan.blocks", f"expected at most {MAX_BLOCK_DEPTH} levels of blocks", item["blocks"])
-    blocks: list[Block] = []
+    blocks: list[PlanBlock] = []
     for block in items_or_none(item, "blocks"):
         try:
             blocks.append(_block(check_object(block, _BLOCK_KEYS, "plan"), expressions, depth + 1))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_runtime.plan.plan import Block, Entry, Plan, PlanNode
+    from taper_runtime.plan.plan import Entry, Plan, PlanBlock, PlanNode
 
 
 FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -143,7 +143,7 @@ def _function(entry: Plan | Entry, field: str) -> dict[str, Any]:
     return {**_block(entry.as_block(), field), **dict(write_fields(entry, ENTRY_FIELDS, field))}
 
 
-def _block(block: Block, field: str) -> dict[str, Any]:
+def _block(block: PlanBlock, field: str) -> dict[str, Any]:
     """Return the JSON of the fields that blocks and entries share."""
     tensors = {}
     for name in sorted(block.tensors):

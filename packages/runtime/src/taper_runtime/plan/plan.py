@@ -126,7 +126,7 @@ class PlanNode(NamedTuple):
         left out.
     source : str
         The user's source line; empty if unknown.
-    blocks : tuple of Block
+    blocks : tuple of PlanBlock
         The blocks that an op of control flow runs.
     targets : tuple of str
         The ATen ops that it came from, such as ``aten.relu.default``, as the exported program
@@ -141,7 +141,7 @@ class PlanNode(NamedTuple):
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = _NOTHING
     source: str = ""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[PlanBlock, ...] = ()
     targets: tuple[str, ...] = ()
     arguments: str | None = None
 
@@ -158,7 +158,7 @@ class PlanNode(NamedTuple):
         return tuple([name for name in self.inputs if name is not None])
 
 
-class Block(NamedTuple):
+class PlanBlock(NamedTuple):
     """The nodes that a node of control flow runs, any number of times.
 
     A block reads only its own inputs and the plan's constants. Names of tensors are unique in a
@@ -210,9 +210,9 @@ class Entry(NamedTuple):
     states: Mapping[str, str] = _NOTHING
     origins: Mapping[str, tuple[str, int]] = _NOTHING
 
-    def as_block(self) -> Block:
+    def as_block(self) -> PlanBlock:
         """Return the part of an entry that blocks also have."""
-        return Block(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
+        return PlanBlock(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
 
 
 class Plan(NamedTuple):
@@ -413,11 +413,11 @@ class Plan(NamedTuple):
             return True
         return op.view is None and self.placements[output].offset != self.placements[first].offset
 
-    def as_block(self) -> Block:
+    def as_block(self) -> PlanBlock:
         """Return the part of a plan that blocks also have."""
-        return Block(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
+        return PlanBlock(self.nodes, self.tensors, self.placements, self.inputs, self.outputs)
 
-    def body(self, block: Block) -> Plan:
+    def body(self, block: PlanBlock) -> Plan:
         """Return a block of this plan as a plan, with the constants that it reads."""
         constants = [
             name
@@ -486,7 +486,7 @@ def _read_only(item: Any) -> Any:
     return item._replace(**changed) if changed else item
 
 
-def _names_read(block: Block) -> Iterator[str]:
+def _names_read(block: PlanBlock) -> Iterator[str]:
     """Yield the names that the nodes of a block, and of inner blocks, read."""
     for node in block.nodes:
         yield from (name for name in node.reads if type(name) is str)

@@ -16,7 +16,7 @@ from taper_runtime.plan.plan import Placement, Plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from taper_runtime.plan.plan import Block, TensorSpec
+    from taper_runtime.plan.plan import PlanBlock, TensorSpec
 
 
 def substitute(value: Any, number: Callable[[int], int]) -> Any:
@@ -99,10 +99,10 @@ def with_ranges(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 
 
 def _with_sizes(
-    block: Block,
+    block: PlanBlock,
     size: Callable[[int], int],
     place: Callable[[TensorSpec, Placement], Placement],
-) -> Block:
+) -> PlanBlock:
     """Return a block, including inner blocks, with ``size`` applied to each expression.
 
     ``place`` returns the final placement for a tensor and its substituted placement.

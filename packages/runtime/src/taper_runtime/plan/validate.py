@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from taper_runtime.ops.opdef import Attrs, OpDef, TensorType
-    from taper_runtime.plan.plan import Block, Plan, PlanNode
+    from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode
 
 
 #: The roles of tensors whose elements may be sizes.
@@ -201,7 +201,7 @@ def _variables_in(values: Iterable[object]) -> set[str]:
     return {atom.text for value in values if type(value) is Size for atom in variables(value)}
 
 
-def _sizes_inside(blocks: Iterable[Block]) -> set[str]:
+def _sizes_inside(blocks: Iterable[PlanBlock]) -> set[str]:
     """Return the names of the size variables in blocks."""
     found: set[str] = set()
     for block in blocks:
@@ -341,7 +341,7 @@ def _is_batch(plan: Plan, size: int) -> bool:
 
 
 def _check_block(
-    plan: Plan, block: Block, shared: _CheckScope, replaced: int, field: str, depth: int
+    plan: Plan, block: PlanBlock, shared: _CheckScope, replaced: int, field: str, depth: int
 ) -> None:
     """Check a block of a node; its first ``replaced`` outputs replace inputs."""
     try:

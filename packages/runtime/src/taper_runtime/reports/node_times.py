@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.executor.executor import DEFAULT_SETTINGS, Executor, Settings, Spans
+from taper_runtime.executor.executor import DEFAULT_SETTINGS, PlanExecutor, Settings, Spans
 from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.native._kernels import active_isa
 from taper_runtime.reports.profile import node_events, write_trace
@@ -36,18 +36,18 @@ class _Run(NamedTuple):
     spans: Spans
 
 
-class RecordingExecutor(Executor):
+class RecordingExecutor(PlanExecutor):
     """Runs another executor and records when each worker was at each node.
 
     Attributes
     ----------
-    executor : Executor
+    executor : PlanExecutor
         The executor that runs.
     start_ns : int
         When recording began, in nanoseconds since the epoch.
     """
 
-    def __init__(self, executor: Executor, isa: str) -> None:
+    def __init__(self, executor: PlanExecutor, isa: str) -> None:
         self.executor = executor
         self._isa = isa
         self.start_ns = time.time_ns()
@@ -58,42 +58,42 @@ class RecordingExecutor(Executor):
 
     @classmethod
     def compile(cls, plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> RecordingExecutor:
-        """See :meth:`Executor.compile`."""
+        """See :meth:`PlanExecutor.compile`."""
         return cls(compile_plan(plan, settings), active_isa(settings.dispatch.isa))
 
     @property
     def served(self) -> list[tuple[PlanNode, str]]:
-        """See :attr:`Executor.served`."""
+        """See :attr:`PlanExecutor.served`."""
         return self.executor.served
 
     @property
     def servers(self) -> list[Server]:
-        """See :attr:`Executor.servers`."""
+        """See :attr:`PlanExecutor.servers`."""
         return self.executor.servers
 
     def with_constants(
         self, constants: Mapping[str, np.ndarray], generation: int
     ) -> RecordingExecutor:
-        """See :meth:`Executor.with_constants`; the recording goes on."""
+        """See :meth:`PlanExecutor.with_constants`; the recording goes on."""
         self.executor = self.executor.with_constants(constants, generation)
         return self
 
     @property
     def steps(self) -> list[tuple[Site, KernelName]]:
-        """See :attr:`Executor.steps`."""
+        """See :attr:`PlanExecutor.steps`."""
         return self.executor.steps
 
     @property
     def weights_version(self) -> int:
-        """See :meth:`Executor.weights_version`."""
+        """See :meth:`PlanExecutor.weights_version`."""
         return self.executor.weights_version
 
     def memory_planning(self) -> dict[str, Any] | None:
-        """See :meth:`Executor.memory_planning`."""
+        """See :meth:`PlanExecutor.memory_planning`."""
         return self.executor.memory_planning()
 
     def layout(self) -> MemoryLayout | None:
-        """See :meth:`Executor.layout`."""
+        """See :meth:`PlanExecutor.layout`."""
         return self.executor.layout()
 
     def run(
@@ -103,7 +103,7 @@ class RecordingExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
-        """See :meth:`Executor.run`."""
+        """See :meth:`PlanExecutor.run`."""
         if self._events >= MAX_EVENTS:
             self._missed += 1
             return self.executor.run(inputs, out, sizes, stop)
@@ -116,7 +116,7 @@ class RecordingExecutor(Executor):
         sizes: Sequence[int] | None = None,
         stop: Stop | None = None,
     ) -> tuple[list[np.ndarray], Spans]:
-        """See :meth:`Executor.profile`; the run is recorded."""
+        """See :meth:`PlanExecutor.profile`; the run is recorded."""
         executor = self.executor
         begin = time.monotonic_ns()
         outputs, spans = executor.profile(inputs, out, sizes, stop)

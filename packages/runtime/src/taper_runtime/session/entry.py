@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.executor._pool import FramePool
-    from taper_runtime.executor.executor import Executor
+    from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.calls import CallAdapter
     from taper_runtime.session.ends import Ends
@@ -44,7 +44,7 @@ class SessionEntry:
     Attributes
     ----------
     plan : Plan
-    executor : Executor
+    executor : PlanExecutor
         After weights are replaced, this and the plan are new objects.
     inputs : tuple of str
     ends : Ends or None
@@ -142,7 +142,7 @@ def _compile(
     threads: int,
     providers: tuple[str, ...],
     pool: FramePool,
-) -> Executor:
+) -> PlanExecutor:
     at_once = 1
     if options.execution_mode == ExecutionMode.ORT_PARALLEL:
         at_once = thread_count(options.inter_op_num_threads)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from taper_runtime.executor._stop import Stop
-    from taper_runtime.executor.executor import Executor
+    from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.plan.plan import Plan
 
 
@@ -304,7 +304,7 @@ class EntryStates:
 
     def run(
         self,
-        executor: Executor,
+        executor: PlanExecutor,
         state: State | Sequence[State],
         inputs: Sequence[np.ndarray],
         out: Sequence[np.ndarray | None] | None,
@@ -315,18 +315,18 @@ class EntryStates:
 
         Parameters
         ----------
-        executor : Executor
+        executor : PlanExecutor
         state : State or sequence of State
             Distinct states, one for each row of the batch.
         inputs, out, stop
-            As for :meth:`.Executor.run`, without states.
+            As for :meth:`.PlanExecutor.run`, without states.
         seed : int, optional
             A seed for the random numbers of this run alone.
 
         Raises
         ------
         InputError
-            As :meth:`.Executor.run`, or if several states cannot form a batch.
+            As :meth:`.PlanExecutor.run`, or if several states cannot form a batch.
         """
         plan = self._plan
         count = len(plan.outputs)

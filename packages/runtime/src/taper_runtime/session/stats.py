@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor._run import RunLog
-    from taper_runtime.executor.executor import Executor
+    from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.executor.memory_layout import MemoryLayout
 
 #: The name of each percentile, and the share of runs that took no longer.
@@ -109,7 +109,7 @@ class Stats(NamedTuple):
         return "".join(_lines(self, labels))
 
 
-def read_stats(log: RunLog, pool: FramePool, executor: Executor, packed_bytes: int) -> Stats:
+def read_stats(log: RunLog, pool: FramePool, executor: PlanExecutor, packed_bytes: int) -> Stats:
     """Return the statistics of a session with these parts, and bytes packed when it was opened."""
     return Stats(
         log.timed,

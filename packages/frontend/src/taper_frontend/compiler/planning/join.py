@@ -10,7 +10,7 @@ from taper_frontend.compiler.planning.join_weights import WeightJoiner, digest
 from taper_frontend.errors import ExportError
 from taper_runtime.base.checks import check_name
 from taper_runtime.file.fields import ARRAY_FIELDS, PLAN_FIELDS
-from taper_runtime.plan.plan import STORED, Block, Entry, Placement, Plan
+from taper_runtime.plan.plan import STORED, Entry, Placement, Plan, PlanBlock
 from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
@@ -190,13 +190,13 @@ class _Joiner:
         return self._weights.joined(self._derived) if self._derived else {}
 
 
-def _all_names(block: Block) -> set[str]:
+def _all_names(block: PlanBlock) -> set[str]:
     """Return the names of the tensors of a block, including inner blocks."""
     inner = (_all_names(each) for node in block.nodes for each in node.blocks)
     return {*block.tensors}.union(*inner)
 
 
-def _renamed(block: Block, names: Mapping[str, str]) -> Block:
+def _renamed(block: PlanBlock, names: Mapping[str, str]) -> PlanBlock:
     """Return a block with constants renamed, in its nodes and placements."""
 
     def node(old: PlanNode) -> PlanNode:

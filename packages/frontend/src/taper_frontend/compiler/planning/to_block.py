@@ -8,7 +8,7 @@ from taper_frontend.compiler.analysis.source_calls import arguments_of
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.planning.sharing import Sharing
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.plan.plan import Block, Placement, PlanNode, TensorSpec
+from taper_runtime.plan.plan import Placement, PlanBlock, PlanNode, TensorSpec
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
@@ -22,13 +22,13 @@ class PlannedBlock(NamedTuple):
 
     Attributes
     ----------
-    block : Block
+    block : PlanBlock
         Its tensors are also the states, and the constants of all blocks.
     constants : dict of str to Constant
         Those of the graph, and of the graphs inside its nodes.
     """
 
-    block: Block
+    block: PlanBlock
     constants: dict[str, Constant]
 
 
@@ -61,7 +61,7 @@ class _BlockMaker:
 
     def block(
         self, graph: Graph, schedule: Schedule, names: dict[str, str], replaced: dict[str, str]
-    ) -> Block:
+    ) -> PlanBlock:
         """Make the block of a graph whose tensors are to have these names."""
         schedule.check(graph)
         order = list(schedule.order)
@@ -72,7 +72,7 @@ class _BlockMaker:
             role = "output" if graph.is_output(name) else spec.role
             tensors[names[name]] = spec._replace(name=names[name], role=role)
             placements[names[name]] = Placement(names[root], offset, strides)
-        return Block(
+        return PlanBlock(
             nodes=tuple([self._node(graph, node, schedule, names) for node in order]),
             tensors=tensors,
             placements=placements,
@@ -97,7 +97,9 @@ class _BlockMaker:
             arguments_of(graph, node),
         )
 
-    def _inner(self, node: Node, schedule: Schedule, names: dict[str, str], index: int) -> Block:
+    def _inner(
+        self, node: Node, schedule: Schedule, names: dict[str, str], index: int
+    ) -> PlanBlock:
         """Make the block of one of a node's graphs; its constants become the plan's."""
         graph = node.blocks[index]
         prefix = f"{names[node.output]}.{index}"
