@@ -194,7 +194,7 @@ def test_dropout_that_is_asked_for():
 def test_a_dropout_layer_left_in_training_mode_stops_the_export():
     """Not where it is the only one: then it was put into it."""
     model = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Dropout())
-    with pytest.raises(taper_frontend.UnsupportedOpError, match=r"training mode; call eval\(\)"):
+    with pytest.raises(taper_frontend.UnsupportedNodesError, match=r"training mode; call eval\(\)"):
         taper_frontend.export(model, (X,))
     model.eval()
     model[1].train()
@@ -396,7 +396,7 @@ def test_other_processes_and_files(tmp_path):
 def test_a_generator_of_the_models_own_is_refused():
     generator = torch.Generator()
     refused = r"an object of class torch\._C\.Generator"
-    with pytest.raises(taper_frontend.UnsupportedOpError, match=refused):
+    with pytest.raises(taper_frontend.UnsupportedNodesError, match=refused):
         plan_of(lambda: torch.rand(3, generator=generator))
 
 

@@ -11,7 +11,7 @@ import torch
 import taper_runtime
 from complex_models import check, exported, numbers
 from marks import NUMPY, STATE
-from taper_frontend.errors import UnsupportedOpError
+from taper_frontend.errors import UnsupportedNodesError
 from taper_runtime.base.errors import InputError
 from taper_runtime.cli import main
 
@@ -200,7 +200,7 @@ def test_state():
 
 def test_what_is_refused():
     """What complex numbers do not have is refused by name; no imaginary part is lost silently."""
-    with pytest.raises(UnsupportedOpError, match="expected real numbers"):
+    with pytest.raises(UnsupportedNodesError, match="expected real numbers"):
         exported(lambda x: x.scatter(0, torch.zeros(1, 3, 4, dtype=int), x, reduce="multiply"), X)
 
 

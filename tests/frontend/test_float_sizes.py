@@ -19,7 +19,7 @@ from torch.utils._sympy.functions import (
 
 import taper_frontend
 import taper_runtime
-from taper_frontend import ExportWarning, UnsupportedOpError
+from taper_frontend import ExportWarning, UnsupportedNodesError
 from taper_frontend.lowering.float_sizes import convert_rounding
 from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.base.sizes import UNBOUNDED, Size, variable
@@ -250,7 +250,7 @@ def test_sizes_limit_each_other(tmp_path):
 )
 def test_a_refusal_names_the_size_and_the_line(function, message):
     """The message has the size's name, the line, and what to write; it is given once."""
-    with pytest.raises(UnsupportedOpError, match=message) as caught:
+    with pytest.raises(UnsupportedNodesError, match=message) as caught:
         taper_frontend.export(
             Call(function),
             (torch.randn(20, 5),),

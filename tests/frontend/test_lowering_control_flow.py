@@ -11,7 +11,7 @@ import taper_frontend
 import taper_runtime
 from control_flow import MODELS, Branches, Counting, Items, Noise, X
 from lowering import check_lowering, lower_model, ops_of
-from taper_frontend.errors import CaptureError, UnsupportedOpError
+from taper_frontend.errors import CaptureError, UnsupportedNodesError
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -91,7 +91,7 @@ class NoHandler(torch.nn.Module):
     ],
 )
 def test_what_cannot_be_lowered_is_refused_with_its_line(model, reason):
-    with pytest.raises(UnsupportedOpError, match=reason) as caught:
+    with pytest.raises(UnsupportedNodesError, match=reason) as caught:
         lower_model(model, X)
     assert all("test_lowering_control_flow.py" in node.source for node in caught.value.nodes)
 
@@ -156,7 +156,9 @@ def test_too_many_steps_to_write_out():
         def forward(self, x):
             return map_(_confident, x)
 
-    with pytest.raises(UnsupportedOpError, match="at most 64 steps, which are written out, got 65"):
+    with pytest.raises(
+        UnsupportedNodesError, match="at most 64 steps, which are written out, got 65"
+    ):
         taper_frontend.export(Model(), (torch.randn(65, 6),))
-    with pytest.raises(UnsupportedOpError, match="steps, which are written out, got n"):
+    with pytest.raises(UnsupportedNodesError, match="steps, which are written out, got n"):
         taper_frontend.export(Model(), (torch.randn(4, 6),), dynamic_shapes=({0: "n"},))

@@ -9,7 +9,7 @@ import torch
 
 from lowering import check_lowering, lower_model, ops_of
 from models import All
-from taper_frontend.errors import ExportError, UnsupportedOpError
+from taper_frontend.errors import ExportError, UnsupportedNodesError
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
@@ -75,7 +75,7 @@ def test_cells():
 
 def test_dropout_in_training_mode_is_refused():
     lstm = torch.nn.LSTM(INPUT, HIDDEN, 2, dropout=0.5).train()
-    with pytest.raises(UnsupportedOpError, match="random"):
+    with pytest.raises(UnsupportedNodesError, match="random"):
         lower_model(lstm, torch.randn(STEPS, BATCH, INPUT))
 
 

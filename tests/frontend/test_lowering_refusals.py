@@ -9,14 +9,14 @@ import taper_frontend
 import taper_runtime.base.errors
 from lowering import Call, lower_model
 from taper_frontend.capture.capture import capture
-from taper_frontend.errors import CATEGORIES, CaptureError, ExportError, UnsupportedOpError
+from taper_frontend.errors import CATEGORIES, CaptureError, ExportError, UnsupportedNodesError
 from taper_frontend.lowering import HANDLERS, lower, lowers
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 
 
 def refusals(model, *args, **kwargs):
-    with pytest.raises(UnsupportedOpError) as caught:
+    with pytest.raises(UnsupportedNodesError) as caught:
         lower_model(model, *args, **kwargs)
     nodes = caught.value.nodes
     assert {node.category for node in nodes} <= set(CATEGORIES)
@@ -28,8 +28,8 @@ def refusals(model, *args, **kwargs):
 
 
 def test_error_belongs_to_both_families():
-    assert issubclass(UnsupportedOpError, ExportError)
-    assert issubclass(UnsupportedOpError, taper_runtime.base.errors.UnsupportedOpError)
+    assert issubclass(UnsupportedNodesError, ExportError)
+    assert issubclass(UnsupportedNodesError, taper_runtime.base.errors.UnsupportedOpError)
 
 
 def test_all_nodes_are_listed_with_op_reason_and_line():
@@ -63,7 +63,7 @@ def test_equal_lines_are_printed_once_but_all_kept():
             x = torch.special.bessel_j0(x)
         return x
 
-    with pytest.raises(UnsupportedOpError, match="3 unsupported nodes") as caught:
+    with pytest.raises(UnsupportedNodesError, match="3 unsupported nodes") as caught:
         lower_model(model, X)
     assert len(caught.value.nodes) == 3
     assert str(caught.value).count("aten.special_bessel_j0.default") == 1
@@ -86,7 +86,7 @@ def test_dynamic_shape():
     """A number that is computed from a size in a way that no op does is refused by name."""
     n = torch.export.Dim("n")
     model = Call(lambda x: x * (x.shape[0] / 3 % 2))
-    with pytest.raises(UnsupportedOpError) as caught:
+    with pytest.raises(UnsupportedNodesError) as caught:
         lower(capture(model, (X,), dynamic_shapes=[({0: n},)]))
     assert [node.category for node in caught.value.nodes] == ["dynamic shape"]
     assert "expected a size that plans can compute" in caught.value.nodes[0].reason
@@ -102,7 +102,7 @@ def test_parameter_mutation():
             self.scale.mul_(2)
             return x * self.scale
 
-    with pytest.raises(UnsupportedOpError) as caught:
+    with pytest.raises(UnsupportedNodesError) as caught:
         lower(capture(Rescales(), (X,)))
     (node,) = caught.value.nodes
     assert (node.op, node.category) == ("parameter 'scale'", "mutation")

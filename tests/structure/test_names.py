@@ -16,14 +16,12 @@ CLASSES = {
     "Graph": "a public name of OpenInfer's",
     "Node": "OpenInfer's users build the nodes of a program",
     "TensorSpec": "a public name of OpenInfer's",
-    "UnsupportedOpError": "the frontend's is a public subclass of the runtime's",
 }
 
 #: File names that may stand in several packages or rooms, each with the reason. An op's module in
 #: ``taper_runtime.ops`` and that of its handlers in ``taper_frontend.lowering`` are a pair too.
 FILES = {
     "c_delegate": "one compiles the subgraphs, the other runs them",
-    "checks": "of single values, and of the fields of a file",
     "compile": "the compiler, and OpenInfer's verb",
     "delegates": "one registers those that compile subgraphs, the other those that run them",
     "dtypes": "each package with dtypes of its own",

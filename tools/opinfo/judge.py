@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import taper_runtime
 from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
-from taper_frontend.errors import ExportError, UnsupportedOpError
+from taper_frontend.errors import ExportError, UnsupportedNodesError
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
 from taper_frontend.lowering.fx_nodes import needed
@@ -244,7 +244,7 @@ def _failure(error: Exception) -> Verdict:
     """Return the verdict on a single sample that failed."""
     if isinstance(error, _RunError):
         return Verdict(RUN, str(error))
-    if not isinstance(error, UnsupportedOpError):
+    if not isinstance(error, UnsupportedNodesError):
         refused = isinstance(error, ExportError)
         return Verdict(REFUSED if refused else EXPORT, _first_line(error.__cause__ or error))
     missing = [node for node in error.nodes if not _is_left_out(node)]

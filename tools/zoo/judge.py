@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import taper_frontend
-from taper_frontend.errors import UnsupportedOpError
+from taper_frontend.errors import UnsupportedNodesError
 from taper_frontend.verify.compare import TOLERANCE, difference
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def largest_error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
 
 def _summary(error: Exception) -> str:
     """The kind of an error and its message, without what torch adds about itself."""
-    if isinstance(error, UnsupportedOpError):
+    if isinstance(error, UnsupportedNodesError):
         first, *others = dict.fromkeys(f"{n.op} [{n.category}]: {n.reason}" for n in error.nodes)
         return f"{first}; and {len(others)} more" if others else first
     text = str(error).split("\n\n", 1)[0]

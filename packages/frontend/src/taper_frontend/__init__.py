@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.errors import ExportError, ExportWarning, UnsupportedOpError
+from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesError
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.planning import join_plans
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ExportError",
     "ExportWarning",
-    "UnsupportedOpError",
+    "UnsupportedNodesError",
     "VerificationError",
     "explain",
     "export",

@@ -90,7 +90,7 @@ class UnsupportedNode(NamedTuple):
         return f"{self.op} [{self.category}]: {self.reason}{place}"
 
 
-class UnsupportedOpError(ExportError, errors.UnsupportedOpError):
+class UnsupportedNodesError(ExportError, errors.UnsupportedOpError):
     """The model has nodes that cannot be exported.
 
     Attributes

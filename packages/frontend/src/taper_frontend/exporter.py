@@ -155,7 +155,7 @@ def export(
 
     Raises
     ------
-    UnsupportedOpError
+    UnsupportedNodesError
         If nodes cannot be exported; the message lists all of them, with reasons and source lines.
     ExportError
         If the arguments do not fit, or torch cannot capture the model, or fixes a dimension that a

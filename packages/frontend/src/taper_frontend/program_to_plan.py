@@ -124,7 +124,7 @@ def lower_program(
 
     Raises
     ------
-    UnsupportedOpError
+    UnsupportedNodesError
         If nodes cannot be lowered; it lists all of them.
     ExportError
         If a dimension that has to vary does not, or the module decides by buffers which a session

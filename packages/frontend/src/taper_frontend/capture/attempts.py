@@ -23,7 +23,7 @@ from taper_frontend.errors import (
     ExportError,
     FixedSizeError,
     NarrowSizeError,
-    UnsupportedOpError,
+    UnsupportedNodesError,
 )
 from taper_frontend.request.dims import check_equal, state_axes, told_range, torch_shapes
 from taper_frontend.request.program_inputs import read_inputs
@@ -177,7 +177,7 @@ def _with_larger_examples(
         except BatchError:
             raise
         except ExportError as error:
-            nodes = error.nodes if isinstance(error, UnsupportedOpError) else ()
+            nodes = error.nodes if isinstance(error, UnsupportedNodesError) else ()
             if not doubled or (nodes and all(n.category != "dynamic shape" for n in nodes)):
                 raise
         batches = [axis for axis in doubled if axis.axis == 0]

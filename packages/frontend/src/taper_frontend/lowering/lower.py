@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.compiler.graph.node import Meaning
-from taper_frontend.errors import BatchError, UnsupportedNode, UnsupportedOpError
+from taper_frontend.errors import BatchError, UnsupportedNode, UnsupportedNodesError
 from taper_frontend.lowering.context import stored
 from taper_frontend.lowering.fx_nodes import CAPTURED, is_only_computed_with
 from taper_frontend.lowering.keep import Keep
@@ -160,7 +160,7 @@ def lower(
 
     Raises
     ------
-    UnsupportedOpError
+    UnsupportedNodesError
         If something in the program cannot be lowered; the message lists everything.
     InternalError
         If a handler's result has a dtype or shape that differs from torch's.
@@ -249,7 +249,7 @@ class _ProgramWalk(Walk):
     def finish(self, ends: _Ends) -> Lowered:
         """Return the result after all nodes have been lowered."""
         if self.findings.refused:
-            raise UnsupportedOpError(self.findings.refused)
+            raise UnsupportedNodesError(self.findings.refused)
         leaves = [*ends.results, *ends.written.values()]
         outputs = [name for kind, name in leaves if kind in TENSORS]
         if holds_poison([*outputs, *map(self.value, self.written.values())]):

@@ -13,7 +13,7 @@ from taper_runtime.base.checks import WEIGHT_PREFIX, fail, tensor_field
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size, variables
-from taper_runtime.file.checks import check_object, items_of, items_or_none
+from taper_runtime.file.json_objects import check_object, items_of, items_or_none
 from taper_runtime.file.plain_data import from_json, to_json
 from taper_runtime.file.stored_recipes import read_recipes, write_recipes
 from taper_runtime.plan.features import SHOWN

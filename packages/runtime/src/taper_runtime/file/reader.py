@@ -35,7 +35,6 @@ from taper_runtime.base.sizes import variable
 from taper_runtime.base.steps import ask, limited
 from taper_runtime.base.text import is_one_of
 from taper_runtime.file import FORMAT, FORMAT_VERSION
-from taper_runtime.file.checks import check_object, items_of, items_or_none, object_of
 from taper_runtime.file.container import Container, StoredArray, parse_header, parse_json
 from taper_runtime.file.fields import (
     ENTRY_FIELDS,
@@ -46,6 +45,7 @@ from taper_runtime.file.fields import (
     read_arrays,
     read_fields,
 )
+from taper_runtime.file.json_objects import check_object, items_of, items_or_none, object_of
 from taper_runtime.file.mapping import mapped
 from taper_runtime.file.models import choose_model, member, model_names
 from taper_runtime.file.plain_data import from_json
