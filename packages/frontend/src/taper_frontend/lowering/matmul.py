@@ -75,13 +75,6 @@ def grouped_mm(
     return ctx.cast(y, ctx.output.dtype)
 
 
-@lowers("aten._weight_int8pack_mm.default")
-def weight_int8pack_mm(ctx: Lowering, x: str, weight: str, scales: str) -> str:
-    """Compute ``(x @ weight.T) * scales``, with an int8 row and a scale per output column."""
-    matrix = ctx.emit("TRANSPOSE", [ctx.cast(weight, ctx.dtype(x))], axis0=0, axis1=1)
-    return ctx.emit("MUL", [ctx.emit("MATMUL", [x, matrix]), scales])
-
-
 @lowers("aten.addbmm.default")
 def addbmm(ctx: Lowering, x: str, a: str, b: str, beta: float = 1, alpha: float = 1) -> str:
     """Compute ``beta * x + alpha * sum(a @ b)``, the sum over the batch."""

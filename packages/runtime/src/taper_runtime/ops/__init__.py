@@ -28,6 +28,7 @@ REGISTRY = Registry(
         "norm": "SOFTMAX LAYER_NORM RMS_NORM",
         "attention": "ATTENTION",
         "convert": "CAST",
+        "quant": "QUANTIZE DEQUANTIZE",
         "conv": "CONV CONV_TRANSPOSE",
         "pool": "MAX_POOL ARGMAX_POOL AVG_POOL ADAPTIVE_MAX_POOL ADAPTIVE_AVG_POOL",
         "pack": "PACK UNPACK",

@@ -48,6 +48,7 @@ from taper_frontend.compiler.stages.schedule.split_into_microbatches import spli
 from taper_frontend.compiler.stages.schedule.split_into_row_tiles import split_into_row_tiles
 from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
+from taper_frontend.compiler.stages.weights.expand_quantization import expand_quantization
 from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
 from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.compiler.stages.weights.keep_quantized import keep_quantized
@@ -160,6 +161,7 @@ STAGES: tuple[Stage, ...] = (
         "weights",
         steps=(
             keep_quantized,  # before scales go into weights
+            expand_quantization,  # of what no product has taken
             Group(
                 fold_scales,  # batch norm
                 merge_summed_products,  # whose biases are separate nodes now
@@ -173,6 +175,7 @@ STAGES: tuple[Stage, ...] = (
         keeps=_SIMPLIFY,
         form=(
             *_SIMPLE,
+            Form("no quantization that is not elementwise", expand_quantization),
             Form("no scale or shift beside a weight that can take it", fold_scales),
             Form("no constant weight that a kernel reads packed and that is not", pack_weights),
         ),

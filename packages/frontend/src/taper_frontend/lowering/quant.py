@@ -1,0 +1,537 @@
+"""Lower quantization: the ops of PT2E, those of torchao, and products with packed weights.
+
+What quantizes becomes QUANTIZE, what decodes DEQUANTIZE, both with the scales and zero points that
+the model has. Scales stay in their dtype.
+
+torch packs int4 weights for CPUs in an order that depends on the vector size of the CPU, which the
+packed tensor does not record. So the lowering assumes the packing of this process. If the weights
+of a module or ``.pt2`` file were packed on a CPU with other vectors (or under another
+``ATEN_CPU_CAPABILITY``), torch computes wrong results here, and so does the export.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from taper_frontend.compiler.graph.constants import visible
+from taper_frontend.lowering.handlers import lowers
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.ops.quant import block_shapes
+from taper_runtime.ops.rules import INTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.lowering.context import Lowering
+
+# -- PT2E: quantized_decomposed --------------------------------------------------------------------
+
+
+@lowers("quantized_decomposed.quantize_per_tensor.default")
+def quantize_per_tensor(
+    ctx: Lowering, x: str, scale: float, zero: int, low: int, high: int, dtype: str
+) -> str:
+    """Quantize by two numbers; torch computes the reciprocal of the scale in float64."""
+    x, factor = ctx.cast(x, "float32"), _scale(ctx, scale)
+    if 1 / np.float32(scale) != np.float32(1 / scale):  # QUANTIZE would compute another one
+        y = ctx.emit("ROUND", [ctx.apply("MUL", x, 1 / scale, dtype="float32")])
+        y = ctx.apply("ADD", y, zero, dtype="float32")
+        y = ctx.apply("MAXIMUM", y, low, dtype="float32")
+        return ctx.cast(ctx.apply("MINIMUM", y, high, dtype="float32"), dtype)
+    return _quantize(ctx, x, factor, _number(ctx, zero), low, high, dtype)
+
+
+@lowers(
+    "quantized_decomposed.quantize_per_tensor.tensor",
+    "quantized_decomposed.quantize_per_tensor.tensor2",
+)
+def quantize_per_tensor_by_tensors(
+    ctx: Lowering, x: str, scale: str, zero: str, low: int | str, high: int | str, dtype: str
+) -> str:
+    """Quantize by tensors of one element."""
+    x, scale = ctx.cast(x, "float32"), ctx.cast(ctx.reshape(scale, ()), "float32")
+    return _quantize(
+        ctx, x, scale, ctx.reshape(zero, ()), _fixed(ctx, low), _fixed(ctx, high), dtype
+    )
+
+
+@lowers("quantized_decomposed.dequantize_per_tensor.default")
+def dequantize_per_tensor(
+    ctx: Lowering,
+    q: str,
+    scale: float,
+    zero: int,
+    low: int,
+    high: int,
+    dtype: str,
+    out_dtype: str | None = None,
+) -> str:
+    """Decode by two numbers."""
+    return _dequantize(ctx, q, _scale(ctx, scale), _number(ctx, zero), ctx.output.dtype)
+
+
+@lowers(
+    "quantized_decomposed.dequantize_per_tensor.tensor",
+    "quantized_decomposed.dequantize_per_tensor.tensor2",
+)
+def dequantize_per_tensor_by_tensors(
+    ctx: Lowering,
+    q: str,
+    scale: str,
+    zero: str,
+    low: int | str,
+    high: int | str,
+    dtype: str,
+    out_dtype: str | None = None,
+) -> str:
+    """Decode by tensors of one element."""
+    scale = ctx.cast(ctx.reshape(scale, ()), "float32")
+    return _dequantize(ctx, q, scale, ctx.reshape(zero, ()), ctx.output.dtype)
+
+
+@lowers("quantized_decomposed.quantize_per_channel.default")
+def quantize_per_channel(
+    ctx: Lowering, x: str, scales: str, zeros: str, axis: int, low: int, high: int, dtype: str
+) -> str:
+    """Quantize by a scale for each index of an axis."""
+    scales, zeros = (_along(ctx, each, x, axis) for each in (scales, zeros))
+    return _quantize(ctx, *_promoted(ctx, ctx.cast(x, "float32"), scales), zeros, low, high, dtype)
+
+
+@lowers("quantized_decomposed.dequantize_per_channel.default")
+def dequantize_per_channel(
+    ctx: Lowering,
+    q: str,
+    scales: str,
+    zeros: str | None,
+    axis: int,
+    low: int,
+    high: int,
+    dtype: str,
+    out_dtype: str | None = None,
+) -> str:
+    """Decode by a scale for each index of an axis."""
+    scales = _along(ctx, scales, q, axis)
+    if zeros is not None:
+        q, zeros = _without_zeros_of_8_bits(ctx, q, _along(ctx, zeros, q, axis))
+    return _dequantize(ctx, q, scales, zeros, ctx.output.dtype)
+
+
+@lowers("quantized_decomposed.fake_quant_per_channel.default")
+def fake_quant_per_channel(
+    ctx: Lowering, x: str, scales: str, zeros: str, axis: int, low: int, high: int
+) -> str:
+    """Quantize by a scale for each index of an axis, and decode again."""
+    scales, zeros = (_along(ctx, each, x, axis) for each in (scales, zeros))
+    scales, zeros = ctx.cast(scales, "float32"), ctx.cast(zeros, "int32")
+    q = _quantize(ctx, x, scales, zeros, low, high, "int32")
+    return _dequantize(ctx, q, scales, zeros, "float32")
+
+
+@lowers("quantized_decomposed.quantize_per_token.default")
+def quantize_per_token(
+    ctx: Lowering, x: str, scales: str, zeros: str, low: int, high: int, dtype: str
+) -> str:
+    """Quantize by a scale for each run of the last axis; the zero point is added before rounding."""
+    shape = (*ctx.shape(x)[:-1], 1)
+    x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
+    zeros = ctx.reshape(zeros, shape)
+    return _quantize(ctx, x, scales, zeros, low, high, dtype, shift_first=True)
+
+
+@lowers("quantized_decomposed.dequantize_per_token.default")
+def dequantize_per_token(
+    ctx: Lowering,
+    q: str,
+    scales: str,
+    zeros: str,
+    low: int,
+    high: int,
+    dtype: str,
+    output_dtype: str,
+) -> str:
+    """Decode by a scale for each run of the last axis."""
+    shape = (*ctx.shape(q)[:-1], 1)
+    q, zero = _without_zeros_of_8_bits(ctx, q, ctx.reshape(zeros, shape))
+    return _dequantize(ctx, q, ctx.reshape(scales, shape), zero, ctx.output.dtype)
+
+
+@lowers("quantized_decomposed.quantize_per_channel_group.default")
+def quantize_per_channel_group(
+    ctx: Lowering,
+    x: str,
+    scales: str,
+    zeros: str,
+    low: int,
+    high: int,
+    dtype: str,
+    group: int = 128,
+) -> str:
+    """Quantize by a scale for each group of the last axis; zero points are added before rounding."""
+    shape = _groups(ctx, x, group)
+    x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
+    zeros = ctx.reshape(zeros, shape)
+    return _quantize(ctx, x, scales, zeros, low, high, dtype, shift_first=True)
+
+
+@lowers("quantized_decomposed.dequantize_per_channel_group.default")
+def dequantize_per_channel_group(
+    ctx: Lowering,
+    q: str,
+    scales: str,
+    zeros: str | None,
+    low: int,
+    high: int,
+    dtype: str,
+    group: int = 128,
+    output_dtype: str = "float32",
+) -> str:
+    """Decode by a scale for each group of the last axis."""
+    shape = _groups(ctx, q, group)
+    if zeros is not None:
+        q, zeros = _without_zeros_of_8_bits(ctx, q, ctx.reshape(zeros, shape))
+    return _dequantize(ctx, q, ctx.reshape(scales, shape), zeros, ctx.output.dtype)
+
+
+@lowers(
+    "quantized_decomposed.choose_qparams.tensor",
+    "quantized_decomposed.choose_qparams_symmetric.tensor",
+)
+def choose_qparams(
+    ctx: Lowering, x: str, low: int, high: int, eps: float, dtype: str
+) -> tuple[str, str]:
+    """Choose one scale and zero point for all elements: float64 and int64 vectors of one element."""
+    mapping = "ASYMMETRIC" if ctx.aten == "choose_qparams" else "SYMMETRIC"
+    least, most = (
+        ctx.emit(op, [x], axes=tuple(range(ctx.rank(x))), keepdim=False) for op in ("AMIN", "AMAX")
+    )
+    scale, zero = _choose(ctx, least, most, mapping, low, high, eps)
+    if mapping == "SYMMETRIC":
+        zero = ctx.full((), 128 if dtype == "uint8" else 0, "int64")
+    scale, zero = ctx.cast(scale, "float64"), ctx.cast(zero, "int64")
+    return ctx.reshape(scale, (1,)), ctx.reshape(zero, (1,))
+
+
+@lowers("quantized_decomposed.choose_qparams_per_token_asymmetric.default")
+def choose_qparams_per_token_asymmetric(ctx: Lowering, x: str, dtype: str) -> tuple[str, str]:
+    """Choose a scale and a zero point for each run of the last axis, as XNNPACK does."""
+    low, high, last = -128, 127, ctx.rank(x) - 1
+    least, most = (ctx.emit(op, [x], axes=(last,), keepdim=True) for op in ("AMIN", "AMAX"))
+    of = ctx.dtype(x)
+    least = ctx.apply("MINIMUM", least, 0, dtype=of)
+    most = ctx.apply("MAXIMUM", most, 0, dtype=of)
+    scale = ctx.apply("DIV", ctx.apply("SUB", most, least, dtype=of), high - low, dtype=of)
+    scale = ctx.apply("MAXIMUM", scale, float(np.finfo(np.float32).eps), dtype=of)
+    least, most = (ctx.apply("DIV", each, scale, dtype=of) for each in (least, most))
+    errors = ctx.apply(
+        "ADD",
+        ctx.apply("ADD", least, low, dtype=of),
+        ctx.apply("ADD", most, high, dtype=of),
+        dtype=of,
+    )
+    is_from_low = ctx.apply("GT", errors, 0, dtype=of)
+    zero = ctx.apply(
+        "WHERE",
+        is_from_low,
+        ctx.apply("SUB", low, least, dtype=of),
+        ctx.apply("SUB", high, most, dtype=of),
+        dtype=of,
+    )
+    zero = ctx.apply("MINIMUM", ctx.apply("MAXIMUM", zero, low, dtype=of), high, dtype=of)
+    zero = ctx.emit("ROUND", [zero])
+    return ctx.cast(scale, "float64"), ctx.cast(zero, "int64")
+
+
+@lowers("quantized_decomposed.convert_element_type.no_fuse")
+def convert_element_type(ctx: Lowering, x: str, dtype: str) -> str:
+    """Cast."""
+    return ctx.cast(x, dtype)
+
+
+# -- torchao ---------------------------------------------------------------------------------------
+
+
+@lowers("torchao.quantize_affine.default")
+def quantize_affine(
+    ctx: Lowering,
+    x: str,
+    block: Sequence[int],
+    scales: str,
+    zeros: str | None,
+    dtype: str,
+    low: float | None = None,
+    high: float | None = None,
+) -> str:
+    """Quantize by a scale for each block of ``block`` elements."""
+    shape = _counts(ctx, x, block)
+    zeros = None if zeros is None else ctx.reshape(zeros, shape)
+    low, high = _range(ctx, dtype, low, high)
+    x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
+    return _quantize(ctx, x, scales, zeros, low, high, dtype)
+
+
+@lowers("torchao.dequantize_affine.default")
+def dequantize_affine(
+    ctx: Lowering,
+    q: str,
+    block: Sequence[int],
+    scales: str,
+    zeros: str | None,
+    dtype: str,
+    low: float | None = None,
+    high: float | None = None,
+    output_dtype: str = "float32",
+) -> str:
+    """Decode by a scale for each block of ``block`` elements."""
+    shape = _counts(ctx, q, block)
+    zeros = None if zeros is None else ctx.reshape(zeros, shape)
+    return _dequantize(ctx, q, ctx.reshape(scales, shape), zeros, ctx.output.dtype)
+
+
+@lowers("torchao.choose_qparams_affine.default")
+def choose_qparams_affine(
+    ctx: Lowering,
+    x: str,
+    mapping: str,
+    block: Sequence[int],
+    dtype: str,
+    low: float | None = None,
+    high: float | None = None,
+    eps: float | None = None,
+    scale_dtype: str | None = None,
+    zero_point_dtype: str | None = None,
+    keepdim: bool = False,
+) -> tuple[str, str]:
+    """Choose a scale and a zero point for each block of ``block`` elements."""
+    shapes = block_shapes(ctx.shape(x), _counts(ctx, x, block))
+    assert shapes is not None
+    axes = tuple(axis for axis, count in enumerate(shapes[1]) if count == 1)
+    split = ctx.reshape(x, shapes[0])
+    least, most = (
+        ctx.emit(op, [split], axes=axes, keepdim=False) if axes else split
+        for op in ("AMIN", "AMAX")
+    )
+    if eps is None:
+        eps = float(np.finfo(DTYPES[ctx.dtype(x)].storage).smallest_normal)
+    scale, zero = _choose(ctx, least, most, mapping, *_range(ctx, dtype, low, high), eps)
+    results = []
+    for each, type_ in zip((scale, zero), ctx.outputs, strict=True):
+        assert type_ is not None
+        results.append(ctx.reshape(ctx.cast(each, type_.dtype), type_.shape))
+    return results[0], results[1]
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+@lowers("aten._int_mm.default")
+def int_mm(ctx: Lowering, a: str, b: str) -> str:
+    """Multiply int8 matrices to int32."""
+    return ctx.emit("MATMUL", [ctx.cast(a, "int32"), ctx.cast(b, "int32")])
+
+
+@lowers("aten._weight_int8pack_mm.default")
+def weight_int8pack_mm(ctx: Lowering, x: str, weight: str, scales: str) -> str:
+    """Compute ``(x @ weight.T) * scales``, with an int8 row and a scale per output column."""
+    matrix = ctx.emit("TRANSPOSE", [ctx.cast(weight, ctx.dtype(x))], axis0=0, axis1=1)
+    return ctx.emit("MUL", [ctx.emit("MATMUL", [x, matrix]), scales])
+
+
+_ZERO = 8  # the int4 value that represents a group's zero point
+
+
+@lowers("aten._weight_int4pack_mm_for_cpu.default")
+def weight_int4pack_mm(
+    ctx: Lowering, x: str, weight: str, group: int, scales_and_zeros: str
+) -> str:
+    """Compute ``x @ w.T`` with ``w = (q - 8) * scale + zero`` per group, from packed q."""
+    rows, k = ctx.shape(weight)[0], 2 * ctx.shape(weight)[1]
+    dtype = ctx.dtype(x)
+    q = ctx.reshape(_unpack(ctx, weight), (rows, k // group, group))
+    scales, zeros = (
+        ctx.permute(ctx.slice(scales_and_zeros, 2, i, i + 1), (1, 0, 2)) for i in range(2)
+    )
+    w = ctx.apply("SUB", ctx.cast(q, dtype), _ZERO, dtype=dtype)
+    w = ctx.apply("ADD", ctx.apply("MUL", w, scales, dtype=dtype), zeros, dtype=dtype)
+    w = ctx.permute(ctx.reshape(w, (rows, k)), (1, 0))
+    return ctx.emit("MATMUL", [x, w])
+
+
+def _unpack(ctx: Lowering, weight: str) -> str:
+    """Unpack ``[N, K/2]`` bytes to the integers ``[N, K]``, uint8.
+
+    Blocks of rows follow each other; the last one has the remaining rows. A block has ``[K,
+    rows/2]`` bytes.
+    """
+    rows = ctx.shape(weight)[0]
+    block, are_halves = _packing()
+    whole = rows // block * block
+    parts = [
+        _unpack_blocks(ctx, ctx.slice(weight, 0, start, stop), size, are_halves and size == block)
+        for start, stop, size in ((0, whole, block), (whole, rows, rows - whole))
+        if start < stop
+    ]
+    return ctx.emit("CAT", parts, axis=0) if len(parts) > 1 else parts[0]
+
+
+def _unpack_blocks(ctx: Lowering, weight: str, size: int, are_halves: bool) -> str:
+    rows, half = ctx.shape(weight)
+    pairs = ctx.reshape(weight, (rows // size, 2 * half, size // 2, 1))
+    low = ctx.apply("BITWISE_AND", pairs, 15, dtype="uint8")
+    high = ctx.emit("RIGHT_SHIFT", [pairs, ctx.full((), 4, "uint8")])
+    apart = ctx.emit("CAT", [low, high], axis=2 if are_halves else 3)
+    apart = ctx.reshape(apart, (rows // size, 2 * half, size))
+    return ctx.reshape(ctx.permute(apart, (0, 2, 1)), (rows, 2 * half))
+
+
+def _packing() -> tuple[int, bool]:
+    """Find how torch packs on this CPU, by packing an example.
+
+    Returns
+    -------
+    tuple of int and bool
+        The rows of a block, and whether a byte holds one row of the block's first half and one of
+        its second half, instead of two neighbouring rows.
+    """
+    rows, k = 128, 32
+    digits = [
+        torch.ops.aten._convert_weight_to_int4pack_for_cpu(
+            digit.to(torch.int32)[:, None].expand(rows, k).contiguous(), 1
+        ).flatten()
+        for digit in (torch.arange(rows) % 16, torch.arange(rows) // 16)
+    ]
+    low, high = (
+        [int(row) for row in digits[0] // place % 16 + digits[1] // place % 16 * 16]
+        for place in (1, 16)
+    )
+    return 2 * low.index(0, 1), high[0] != 1
+
+
+# -- pieces ----------------------------------------------------------------------------------------
+
+
+def _quantize(
+    ctx: Lowering,
+    x: str,
+    scale: str,
+    zero: str | None,
+    low: int,
+    high: int,
+    dtype: str,
+    shift_first: bool = False,
+) -> str:
+    """Emit QUANTIZE."""
+    inputs = [x, scale] if zero is None else [x, scale, _integers(ctx, zero)]
+    attrs = {"shift_first": True} if shift_first else {}
+    return ctx.emit("QUANTIZE", inputs, dtype=dtype, low=low, high=high, **attrs)
+
+
+def _dequantize(ctx: Lowering, q: str, scale: str, zero: str | None, dtype: str) -> str:
+    """Emit DEQUANTIZE."""
+    inputs = [q, scale] if zero is None else [q, scale, _integers(ctx, zero)]
+    return ctx.emit("DEQUANTIZE", inputs, dtype=dtype)
+
+
+def _integers(ctx: Lowering, zero: str) -> str:
+    if ctx.dtype(zero) not in INTS:
+        ctx.unsupported(f"expected zero points of an integer dtype, got {ctx.dtype(zero)}", "dtype")
+    return zero
+
+
+def _scale(ctx: Lowering, scale: float) -> str:
+    if not 0 < scale < math.inf:
+        ctx.unsupported(f"expected a scale above 0, got {scale}")
+    return ctx.full((), scale, "float32")
+
+
+def _number(ctx: Lowering, zero: int) -> str | None:
+    return ctx.full((), zero, "int32") if zero else None
+
+
+def _fixed(ctx: Lowering, limit: int | str) -> int:
+    """Return a limit that may be a tensor of one element, which must be a constant."""
+    if not isinstance(limit, str):
+        return limit
+    constant = ctx.graph.constants.get(limit)
+    value = constant and visible(constant)
+    if value is None:
+        ctx.unsupported("expected constants as quant_min and quant_max, got computed tensors")
+    return int(value.item())
+
+
+def _promoted(ctx: Lowering, x: str, scales: str) -> tuple[str, str]:
+    """Cast x and its scales to the dtype in which torch multiplies them."""
+    dtype = ctx.result_dtype(x, scales)
+    return ctx.cast(x, dtype), ctx.cast(scales, dtype)
+
+
+def _along(ctx: Lowering, parameters: str, x: str, axis: int) -> str:
+    """Reshape parameters ``[C]`` of an axis so that they broadcast to x."""
+    shape = [1] * ctx.rank(x)
+    axis = ctx.axis(x, axis)
+    shape[axis] = ctx.shape(x)[axis]
+    return ctx.reshape(parameters, shape)
+
+
+def _groups(ctx: Lowering, x: str, group: int) -> tuple[int, ...]:
+    """Return the shape of the parameters of groups of a matrix's last axis."""
+    rows, columns = ctx.shape(x)
+    return rows, columns // min(group, columns)
+
+
+def _counts(ctx: Lowering, x: str, block: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of the parameters of blocks: how many blocks each axis has."""
+    return tuple(
+        size if of == 1 else 1 if of == size else size // of
+        for size, of in zip(ctx.shape(x), block, strict=True)
+    )
+
+
+def _range(ctx: Lowering, dtype: str, low: float | None, high: float | None) -> tuple[int, int]:
+    """Return the least and the greatest integer: those of the dtype by default."""
+    if dtype not in INTS:
+        ctx.unsupported(f"expected integers as quantized values, got {dtype}", "dtype")
+    limits = np.iinfo(dtype)
+    return int(limits.min if low is None else low), int(limits.max if high is None else high)
+
+
+def _without_zeros_of_8_bits(ctx: Lowering, q: str, zeros: str) -> tuple[str, str | None]:
+    """Subtract zero points of 8 bits as torch does: in 8 bits, where the difference may wrap."""
+    dtype = ctx.result_dtype(q, zeros)
+    if dtype not in ("int8", "uint8"):
+        return q, zeros
+    shapes = block_shapes(ctx.shape(q), ctx.shape(zeros))
+    assert shapes is not None
+    blocks = (ctx.reshape(each, shape) for each, shape in zip((q, zeros), shapes, strict=True))
+    return ctx.reshape(ctx.apply("SUB", *blocks, dtype=dtype), ctx.shape(q)), None
+
+
+def _choose(
+    ctx: Lowering, least: str, most: str, mapping: str, low: int, high: int, eps: float
+) -> tuple[str, str]:
+    """Choose scales and zero points, floats, from the least and the greatest values."""
+    of = ctx.dtype(least)
+    least = ctx.apply("MINIMUM", least, 0, dtype=of)
+    most = ctx.apply("MAXIMUM", most, 0, dtype=of)
+    if mapping == "ASYMMETRIC":
+        scale = ctx.apply("DIV", ctx.apply("SUB", most, least, dtype=of), high - low, dtype=of)
+    elif mapping == "SYMMETRIC":
+        largest = ctx.apply("MAXIMUM", ctx.emit("NEG", [least]), most, dtype=of)
+        scale = ctx.apply("DIV", largest, (high - low) / 2, dtype=of)
+    elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
+        by_least = ctx.apply("DIV", least, low, dtype=of)
+        scale = ctx.apply("MAXIMUM", by_least, ctx.apply("DIV", most, high, dtype=of), dtype=of)
+    else:
+        ctx.unsupported(f"expected a mapping type that torchao defines, got {mapping}")
+    scale = ctx.apply("MAXIMUM", scale, eps, dtype=of)
+    if mapping != "ASYMMETRIC":
+        zero = ctx.full(ctx.shape(scale), int((high + low + 1) / 2), of)
+        return scale, zero
+    zero = ctx.emit("ROUND", [ctx.apply("DIV", least, scale, dtype=of)])
+    zero = ctx.apply("SUB", low, zero, dtype=of)
+    zero = ctx.apply("MINIMUM", ctx.apply("MAXIMUM", zero, low, dtype=of), high, dtype=of)
+    return scale, zero
