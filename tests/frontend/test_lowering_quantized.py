@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from function_module import Function
 from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
-from torchao_ops import ops as torchao
 
 import taper_frontend
+from function_module import Function
 from taper_runtime import InferenceSession
 from taper_runtime.ops import REGISTRY
+from torchao_ops import ops as torchao
 
 decomposed = torch.ops.quantized_decomposed
 int8, uint8 = torch.int8, torch.uint8
@@ -57,8 +57,8 @@ def data():
 @pytest.mark.parametrize("zero", [0, 3])
 def test_per_tensor_by_numbers(data, scale, zero):
     x, _, q, _ = data
-    for low, high, dtype in ((-128, 127, int8), (0, 255, uint8), (-127, 127, int8)):
-        check(lambda x: decomposed.quantize_per_tensor(x, scale, zero, low, high, dtype), x)
+    for limits in ((-128, 127, int8), (0, 255, uint8), (-127, 127, int8)):
+        check(lambda x, to=limits: decomposed.quantize_per_tensor(x, scale, zero, *to), x)
     check(lambda q: decomposed.dequantize_per_tensor(q, scale, zero, -128, 127, int8), q)
     halves = {"out_dtype": torch.float16}
     check(lambda q: decomposed.dequantize_per_tensor(q, scale, 0, -128, 127, int8, **halves), q)
@@ -130,9 +130,9 @@ def test_chosen_parameters(data):
     x, _, _, _ = data
     for values in (x, x.abs() + 1, -x.abs(), x * 0):
         check(dynamic, values)
-        for low, high, dtype in ((-127, 127, int8), (0, 255, uint8)):
+        for limits in ((-127, 127, 1e-5, int8), (0, 255, 1e-5, uint8)):
             choose = decomposed.choose_qparams_symmetric.tensor
-            check(lambda x, low=low, high=high, d=dtype: choose(x, low, high, 1e-5, d), values)
+            check(lambda x, to=limits, choose=choose: choose(x, *to), values)
 
 
 @pytest.mark.parametrize("block", [[1, 8], [1, 4], [6, 8], [3, 2]], ids=str)

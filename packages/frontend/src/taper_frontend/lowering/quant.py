@@ -136,7 +136,7 @@ def fake_quant_per_channel(
 def quantize_per_token(
     ctx: Lowering, x: str, scales: str, zeros: str, low: int, high: int, dtype: str
 ) -> str:
-    """Quantize by a scale for each run of the last axis; the zero point is added before rounding."""
+    """Quantize by a scale for each run of the last axis; zero points are added before rounding."""
     shape = (*ctx.shape(x)[:-1], 1)
     x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
     zeros = ctx.reshape(zeros, shape)
@@ -171,7 +171,7 @@ def quantize_per_channel_group(
     dtype: str,
     group: int = 128,
 ) -> str:
-    """Quantize by a scale for each group of the last axis; zero points are added before rounding."""
+    """Quantize by a scale for each group of the last axis, adding zero points before rounding."""
     shape = _groups(ctx, x, group)
     x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
     zeros = ctx.reshape(zeros, shape)
@@ -204,7 +204,7 @@ def dequantize_per_channel_group(
 def choose_qparams(
     ctx: Lowering, x: str, low: int, high: int, eps: float, dtype: str
 ) -> tuple[str, str]:
-    """Choose one scale and zero point for all elements: float64 and int64 vectors of one element."""
+    """Choose one scale and zero point for all elements: float64 and int64, each of shape ``[1]``."""
     mapping = "ASYMMETRIC" if ctx.aten == "choose_qparams" else "SYMMETRIC"
     least, most = (
         ctx.emit(op, [x], axes=tuple(range(ctx.rank(x))), keepdim=False) for op in ("AMIN", "AMAX")

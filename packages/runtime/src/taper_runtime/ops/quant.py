@@ -143,8 +143,8 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 QUANTIZE = OpDef(
     name="QUANTIZE",
-    doc="Round x / scale to integers: `clamp(round(x * (1 / scale)) + zero, low, high)`, computed in "
-    "the dtype of x and rounded to nearest even; with `shift_first` "
+    doc="Round x / scale to integers: `clamp(round(x * (1 / scale)) + zero, low, high)`, computed "
+    "in the dtype of x and rounded to nearest even; with `shift_first` "
     "`clamp(round(x * (1 / scale) + zero), low, high)`. Zero points may be left out. A block of "
     "elements along an axis shares a scale: see the module.",
     inputs=(2, 3),
