@@ -589,5 +589,5 @@ def test_show_config_names_isa_threads_and_kernels(capsys, monkeypatch):
     taper_runtime.show_config()
     isa, threads, kernels = capsys.readouterr().out.splitlines()
     assert _kernels.active_isa() in isa
-    assert "3 of" in threads
+    assert "3 by TAPER_NUM_THREADS of" in threads
     assert "MATMUL" in kernels

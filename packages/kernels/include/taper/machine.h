@@ -1,4 +1,4 @@
-/* Limits of this machine: cache sizes, and loops that measure speeds. */
+/* Limits of this machine: cache sizes, memory, CPU time, and loops that measure speeds. */
 #ifndef TAPER_MACHINE_H
 #define TAPER_MACHINE_H
 
@@ -14,6 +14,12 @@ int64_t taper_cache_bytes(int32_t level);
 
 /* Returns the bytes of main memory; 0 where the system does not tell. */
 int64_t taper_memory_bytes(void);
+
+/* Returns how many CPUs the process's control groups (Linux; both versions, the groups that contain
+ * its own included) let it keep busy, such as 0.5; 0 where they set no limit. Writes the path of
+ * the file with that limit to file[bytes], cut where it is longer. root: a folder that has /proc
+ * and what is mounted; "" for the system's. */
+double taper_cpu_limit(const char *root, char *file, size_t bytes);
 
 /* Allocates zeroed memory from the system, in whole pages; returns NULL where it fails. */
 void *taper_map_memory(size_t bytes);

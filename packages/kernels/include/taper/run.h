@@ -121,7 +121,8 @@ size_t taper_schedule_bytes(int64_t count, int32_t workers, int32_t leaders);
 bool taper_has_begun(const taper_run_args *args, int64_t step);
 
 /* Returns how many CPUs this process may use: on Linux and Windows by its affinity mask, on Linux
- * also by the cgroup's quota, rounded up; elsewhere all CPUs that are online. */
+ * also by the control groups' limit (taper_cpu_limit), rounded up; elsewhere all CPUs that are
+ * online. */
 int32_t taper_cpu_count(void);
 
 /* Nanoseconds of a clock that never goes back. */

@@ -16,6 +16,10 @@ int64_t taper_cache_bytes(int32_t level) {
 
 int64_t taper_memory_bytes(void) { return taper_os_memory_bytes(); }
 
+double taper_cpu_limit(const char *root, char *file, size_t bytes) {
+    return taper_os_cpu_limit(root, file, bytes);
+}
+
 void *taper_map_memory(size_t bytes) { return taper_os_map(bytes); }
 
 void taper_unmap_memory(void *memory, size_t bytes) { taper_os_unmap(memory, bytes); }

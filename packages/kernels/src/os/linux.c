@@ -1,6 +1,7 @@
 /* Linux: waiting by futex, placement by affinity masks, sizes from /sys. */
 #define _GNU_SOURCE /* CPU sets, sched_getcpu, syscall */
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,20 +38,25 @@ void taper_os_leave(const int32_t *cpus, int32_t count, int32_t like) {
         (void)sched_setaffinity(0, sizeof all, &all);
 }
 
-/* Counts the CPUs of the affinity mask, at most the cgroup's quota rounded up. */
+/* Returns the CPUs that the control groups allow, rounded up. They are read once: a run that begins
+ * beside others asks, too. */
+static int32_t allowed_cpus(void) {
+    static _Atomic int32_t known; /* 0: not read yet */
+    int32_t cpus = atomic_load_explicit(&known, memory_order_relaxed);
+    if (cpus == 0) {
+        char file[PATH_MAX];
+        const double limit = taper_os_cpu_limit("", file, sizeof file);
+        cpus = limit > 0 && limit < INT32_MAX ? (int32_t)ceil(limit) : INT32_MAX;
+        atomic_store_explicit(&known, cpus, memory_order_relaxed);
+    }
+    return cpus;
+}
+
 int32_t taper_os_cpu_count(void) {
     cpu_set_t set;
-    int32_t cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file) {
-        long long quota, period; /* "max 100000" where there is no limit */
-        if (fscanf(file, "%lld %lld", &quota, &period) == 2 && quota > 0 && period > 0) {
-            const long long allowed = (quota + period - 1) / period;
-            cpus = allowed < cpus ? (int32_t)allowed : cpus;
-        }
-        fclose(file);
-    }
-    return cpus > 0 ? cpus : 1;
+    const int32_t cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1,
+                  allowed = allowed_cpus();
+    return allowed < cpus ? allowed : cpus > 0 ? cpus : 1;
 }
 
 /* Reads one word of a file about cache i of the first CPU. */

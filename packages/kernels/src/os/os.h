@@ -37,8 +37,14 @@ int32_t taper_os_thread(void);
  * has no such call. */
 void taper_os_leave(const int32_t *cpus, int32_t count, int32_t like);
 
-/* Returns how many CPUs this process may use; at least 1. */
+/* Returns how many CPUs this process may use, by its affinity mask and its limit on CPU time,
+ * rounded up; at least 1. */
 int32_t taper_os_cpu_count(void);
+
+/* Returns how many CPUs the process's control groups let it keep busy, such as 0.5; 0 where they
+ * set no limit. Writes the path of the file with that limit to file[bytes]. root: the folder with
+ * /proc and what is mounted; "" for the system's. */
+double taper_os_cpu_limit(const char *root, char *file, size_t bytes);
 
 /* Returns the nanoseconds of a monotonic clock. */
 int64_t taper_os_now(void);

@@ -47,6 +47,11 @@ int32_t taper_os_cpu_count(void) {
     return cpus > 0 ? (int32_t)cpus : 1;
 }
 
+double taper_os_cpu_limit(const char *root, char *file, size_t bytes) {
+    (void)root, (void)file, (void)bytes;
+    return 0;
+}
+
 int64_t taper_os_cache_bytes(int32_t level) {
 #if defined(__APPLE__)
     static const char *const names[] = {"hw.l1dcachesize", "hw.l2cachesize", "hw.l3cachesize"};

@@ -58,6 +58,11 @@ int32_t taper_os_cpu_count(void) {
     return cpus ? __builtin_popcountll(cpus) : all > 0 ? all : 1;
 }
 
+double taper_os_cpu_limit(const char *root, char *file, size_t bytes) {
+    (void)root, (void)file, (void)bytes;
+    return 0;
+}
+
 int64_t taper_os_now(void) {
     LARGE_INTEGER ticks, rate; /* per second */
     QueryPerformanceCounter(&ticks);

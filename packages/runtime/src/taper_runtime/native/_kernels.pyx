@@ -127,6 +127,26 @@ def cache_bytes(level):
     return taper_cache_bytes(level)
 
 
+def cpu_limit(root=""):
+    """Return the least limit of the process's control groups on its CPU time.
+
+    Parameters
+    ----------
+    root : path, optional
+        The folder that has ``/proc`` and what is mounted; ``""`` is the system's.
+
+    Returns
+    -------
+    tuple of (float, str) or None
+        How many CPUs the process can keep busy, and the file that says so. None if no group has a
+        limit, or the system has no such groups.
+    """
+    cdef char file[4096]
+    encoded = os.fsencode(root)
+    cdef double cpus = taper_cpu_limit(encoded, file, sizeof(file))
+    return (cpus, os.fsdecode(<bytes>file)) if cpus > 0 else None
+
+
 def memory_bytes():
     """Return the bytes of main memory; 0 if unknown."""
     return taper_memory_bytes()

@@ -216,6 +216,7 @@ cdef extern from "taper/machine.h" nogil:
 
     int64_t taper_cache_bytes(int32_t level)
     int64_t taper_memory_bytes()
+    double taper_cpu_limit(const char *root, char *file, size_t bytes)
     void *taper_map_memory(size_t bytes)
     void taper_unmap_memory(void *memory, size_t bytes)
     const taper_probe *taper_probe_find(const taper_level *level, const char *name)

@@ -107,18 +107,40 @@ def absolute_path(source: object) -> str | None:
 
 
 def thread_count(wanted: int = 0) -> int:
-    """Return the threads of a run: ``wanted``, ``TAPER_NUM_THREADS``, else the CPUs at hand."""
-    if wanted:
-        return wanted
+    """Return the threads of a run: ``wanted``, those of the environment, else the CPUs at hand."""
+    return wanted or threads_of_environment()[0]
+
+
+def threads_of_environment() -> tuple[int, str | None]:
+    """Return the threads of a run without an option, and the variable that says so, if one does.
+
+    ``TAPER_NUM_THREADS`` is that number. ``OMP_NUM_THREADS``, which platforms set for every library
+    of a process, only lowers it. OpenMP ignores values that are no number of threads, and so does
+    this function.
+
+    Raises
+    ------
+    InputError
+        If ``TAPER_NUM_THREADS`` is not a number of threads.
+    """
     value = os.environ.get("TAPER_NUM_THREADS")
-    if not value:
-        return cpu_count()
-    if not (value.isascii() and value.isdigit() and 1 <= int(value[:20]) <= MAX_THREADS):
-        raise InputError(
-            f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
-            f"{MAX_THREADS}, got {value[:100]!r}"
-        )
-    return int(value)
+    if value:
+        if not _is_thread_count(value):
+            raise InputError(
+                f"TAPER_NUM_THREADS: expected a number of threads of at least 1 and at most "
+                f"{MAX_THREADS}, got {value[:100]!r}"
+            )
+        return int(value), "TAPER_NUM_THREADS"
+    cpus = cpu_count()
+    # A list has the threads of each level of nested parallelism.
+    cap = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if _is_thread_count(cap) and int(cap) < cpus:
+        return int(cap), "OMP_NUM_THREADS"
+    return cpus, None
+
+
+def _is_thread_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text[:20]) <= MAX_THREADS
 
 
 def make_pool(options: SessionOptions) -> FramePool:

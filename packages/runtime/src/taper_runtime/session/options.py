@@ -190,8 +190,8 @@ class SessionOptions(_Options):
     ----------
     intra_op_num_threads : int
         How many threads may compute one node, including the caller's. 0 takes
-        ``TAPER_NUM_THREADS`` or, if that is not set, the number of CPUs that this process may use.
-        The bits do not depend on it.
+        ``TAPER_NUM_THREADS`` or, if that is not set, the number of CPUs that this process may use,
+        at most ``OMP_NUM_THREADS``. The bits do not depend on it.
     execution_mode : ExecutionMode or str
         ``"sequential"``, or ``"parallel"``: a node runs as soon as its inputs are computed, while
         others run. A run then needs more memory; how much faster it is on several cores depends on
