@@ -343,7 +343,7 @@ static void check_random_epilogue(void) {
     y.data = NULL; /* prepare sees no data */
     taper_program *engine = check_alloc(sizeof *engine, 0);
     const taper_status status = ENGINE.prepare(engine, &attrs.code, &attrs.args, &attrs.scalars,
-                                               extras + 1, p.n_inputs - 1, &y, true, NULL);
+                                               extras + 1, p.n_inputs - 1, &y, TAPER_FLOAT32, NULL);
     CHECK(map == TAPER_OK && status == TAPER_OK, "status %d, %d", map, status);
     CHECK(engine->rows == rows && engine->cols == cols, "[R][C] is not the output's");
     void *scratch = check_alloc(engine->scratch_bytes, 0);
@@ -466,7 +466,7 @@ static void empty_epilogue(void) {
     float data[15] = {1};
     const taper_status status =
         ENGINE.prepare(&p, &(taper_strings){NULL, 0}, &(taper_ints){NULL, 0},
-                       &(taper_scalars){NULL, 0}, NULL, 0, &y, true, NULL);
+                       &(taper_scalars){NULL, 0}, NULL, 0, &y, TAPER_FLOAT32, NULL);
     CHECK(status == TAPER_OK && p.count == 0 && p.scratch_bytes == 0, "status %d", status);
     ENGINE.run(&p, NULL, 0, 3, 0, 5, data, 5, NULL);
     CHECK(data[0] == 1, "%g", (double)data[0]);
@@ -507,7 +507,7 @@ static void refused_values(void) {
         taper_program p;
         CHECK(ENGINE.prepare(&p, &(taper_strings){refuses ? code : allowed, 3},
                              &(taper_ints){args, 4}, &(taper_scalars){NULL, 0}, &in[1], 1, &out,
-                             true, NULL) == (refuses ? TAPER_UNSUPPORTED : TAPER_OK),
+                             TAPER_FLOAT32, NULL) == (refuses ? TAPER_UNSUPPORTED : TAPER_OK),
               "an epilogue");
     }
 }
@@ -578,7 +578,7 @@ static void bench_epilogue(void) {
         const taper_tensor bias = check_tensor(NULL, TAPER_FLOAT32, 1, dims + 1);
         static taper_program p;
         ENGINE.prepare(&p, &(taper_strings){code, 2}, &(taper_ints){args, 3},
-                       &(taper_scalars){NULL, 0}, &bias, 1, &y, true, NULL);
+                       &(taper_scalars){NULL, 0}, &bias, 1, &y, TAPER_FLOAT32, NULL);
         char name[64];
         snprintf(name, sizeof name, "epilogue bias, gelu [%d][%d]", (int)dims[0], (int)dims[1]);
         check_bench(name, (double)(dims[0] * dims[1]), 8.0 * (double)(dims[0] * dims[1]),

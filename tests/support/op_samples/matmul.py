@@ -90,7 +90,43 @@ def _samples() -> Iterator[Sample]:
         bias = {"code": ["ADD"], "args": [0, 1]}
         yield Sample([integers(3, 4), integers(4, 5), integers(5)], bias, native=False)
     yield Sample([np.ones((3, 4), np.int8), np.ones((4, 5), np.int8)], native=False)
+    yield from _of_bytes(rng)
     yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1}, native=False)
+
+
+def _of_bytes(rng: np.random.Generator) -> Iterator[Sample]:
+    """Yield products of bytes with sums in int32, and requantized."""
+    attrs = {"accumulate": "int32"}
+    requantize = {
+        **attrs,
+        "code": ["CAST:float32", "MUL", "ROUND", "MAXIMUM", "MINIMUM", "CAST:int8"],
+        "args": [0, 3, 2, 4, 5, -1, 6, -2, 7],
+        "scalars": [-128.0, 127.0],
+    }
+    for dtype in ("int8", "uint8"):
+        limits = np.iinfo(dtype)
+
+        def left(*shape: int, dtype: str = dtype, limits: np.iinfo = limits) -> np.ndarray:
+            return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+        def right(*shape: int) -> np.ndarray:
+            return rng.integers(-128, 127, shape, np.int8, endpoint=True)
+
+        for a, b in (
+            ((3, 20), (20, 33)),
+            ((7,), (7, 3)),
+            ((2, 4, 7), (7,)),
+            ((2, 1, 5), (3, 5, 6)),
+        ):
+            yield Sample([left(*a), right(*b)], attrs)
+        yield Sample([left(2, 5, 7), right(9, 7)], {**attrs, "transpose_b": True})
+        for m, k, n in ((1, 20, 33), (13, 5, 16), (3, 0, 5), (0, 4, 5), (2, 3, 0), (70, 300, 200)):
+            yield Sample([left(m, k), right(k, n)], attrs, formats={1: "dots.1"})
+        scales = np.asarray(rng.uniform(0, 0.1, 33), np.float32)
+        for formats in ({}, {1: "dots.1"}):
+            inputs = [left(5, 20), right(20, 33), scales]
+            yield Sample(inputs, requantize, formats=formats)
+        yield Sample([left(3, 4), left(4, 5).astype(np.uint8)], attrs, native=False)
 
 
 SAMPLES = {

@@ -73,6 +73,9 @@ size_t taper_dtype_size(int dtype);
  *                   float32 factor and offset for each column, then int8 [G][16]
  *   BLOCKS_4        as [ceil(N/16)][K/G][32 + 2G], of 4 bits: columns 0, 2, 4... in the first word
  *                   of a line from its lowest bits on, columns 1, 3, 5... in the second
+ *   DOTS            [*kernel, C/G, O] of int8 as [G] matrices [K, O/G] of panels for dot products,
+ *                   int8 [ceil(O/G/16)][1 + ceil(K/4)][64]: the sums of 16 columns as int32, then
+ *                   for each 4 k of a panel [16][4], zero beyond K and O/G; [K, N] where G is 1
  */
 #define TAPER_FORMATS(X)                                                                           \
     X(PLAIN, "plain")                                                                              \
@@ -82,7 +85,8 @@ size_t taper_dtype_size(int dtype);
     X(WINOGRAD_2, "winograd.2")                                                                    \
     X(WINOGRAD_4, "winograd.4")                                                                    \
     X(BLOCKS_8, "blocks.8")                                                                        \
-    X(BLOCKS_4, "blocks.4")
+    X(BLOCKS_4, "blocks.4")                                                                        \
+    X(DOTS, "dots")
 
 #define TAPER_FORMAT_CODE(name, text) TAPER_##name,
 typedef enum taper_format { TAPER_FORMATS(TAPER_FORMAT_CODE) TAPER_FORMAT_COUNT } taper_format;

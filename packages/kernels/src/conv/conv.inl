@@ -138,9 +138,9 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
     conv_shape *s = &state->shape;
     if (!conv_shape_of(s, call, attrs, transposed))
         return TAPER_UNSUPPORTED;
-    const taper_status status =
-        PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->fused);
+    const taper_status status = PROGRAM.prepare(
+        &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
+        call->n_inputs - 2, call->output, TAPER_FLOAT32, &state->fused);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {

@@ -247,9 +247,9 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
     if (!conv_shape_of(&state->shape, call, attrs, false) || s->packed || s->in != 1 ||
         s->out != 1 || s->groups == 1)
         return TAPER_UNSUPPORTED;
-    const taper_status status =
-        PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true, &state->fused);
+    const taper_status status = PROGRAM.prepare(
+        &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
+        call->n_inputs - 2, call->output, TAPER_FLOAT32, &state->fused);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {

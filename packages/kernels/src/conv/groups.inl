@@ -148,7 +148,7 @@ static taper_status f32_conv_groups_prepare(const taper_call *call, taper_work *
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, true, NULL);
+                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_FLOAT32, NULL);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {

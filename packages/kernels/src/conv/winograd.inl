@@ -106,7 +106,7 @@ static taper_status winograd_prepare(const taper_call *call, taper_work *work, i
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&s->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-                        call->n_inputs - 2, call->output, true, NULL);
+                        call->n_inputs - 2, call->output, TAPER_FLOAT32, NULL);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {

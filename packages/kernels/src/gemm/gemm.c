@@ -1,9 +1,10 @@
 /*
- * MATMUL in float32 and in integers, and GROUPED_MATMUL in float32. matmul_shape.inl reduces every
- * case of ranks, strides and batches to a batch of plain products C = A * B; matmul.inl chooses how
- * B is read, splits the work and applies the epilogue to each block of C while it is in cache;
- * element.h says what B may hold; gemm_f32.inl, gemm_narrow.inl and dot_f32.inl compute blocks;
- * matmul_int.inl computes products of integers.
+ * MATMUL in float32, in bytes and in integers, and GROUPED_MATMUL in float32. matmul_shape.inl
+ * reduces every case of ranks, strides and batches to a batch of plain products C = A * B;
+ * matmul.inl chooses how B is read, splits the work and applies the epilogue to each block of C
+ * while it is in cache; element.h says what B may hold; gemm_f32.inl, gemm_narrow.inl and
+ * dot_f32.inl compute blocks; matmul_int.inl computes products of integers; matmul_i8.inl those of
+ * bytes with sums in int32, by the blocks of gemm_i8.inl.
  */
 #include <assert.h>
 
@@ -15,6 +16,7 @@
 #include "taper/machine.h"
 
 #include "gemm/dot_f32.inl"
+#include "gemm/engine_i8.h"
 #include "gemm/gemm_f32.inl"
 
 #include "gemm/gemm_narrow.inl"
@@ -26,6 +28,38 @@ TAPER_DEFINE_ATTRS(matmul)
 #include "gemm/matmul.inl"
 
 #include "gemm/grouped.inl"
+
+#define I8_NAME(name) i8_widened_##name
+#define I8_TARGET
+#define I8_PARTS (32 / V_LEN)
+#define I8_PAIRS 1
+#define I8_A int64_t
+#define I8_LOAD(line, part) vi_widen_i8((line) + (part) * 2 * V_LEN)
+#define I8_SPREAD vi_spread_64
+#define I8_DOT(sums, a, b) vi_add(sums, vi_madd_16(a, b))
+#define I8_SHIFTED 0
+#include "gemm/gemm_i8.inl"
+const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block};
+
+#ifdef HAS_I8_VNNI
+#define I8_NAME(name) i8_vnni_##name
+#ifdef TAPER_EMULATED
+#define I8_TARGET
+#else
+#define I8_TARGET __attribute__((target("avx512vnni")))
+#endif
+#define I8_PARTS 1
+#define I8_PAIRS 0
+#define I8_A int32_t
+#define I8_LOAD(line, part) vi_load((const int32_t *)(const void *)(line))
+#define I8_SPREAD vi_set1
+#define I8_DOT(sums, a, b) _mm512_dpbusd_epi32(sums, a, b)
+#define I8_SHIFTED 1
+#include "gemm/gemm_i8.inl"
+const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_block};
+#endif
+
+#include "gemm/matmul_i8.inl"
 
 #define INT_ELEMENT uint32_t
 #define INT_DTYPE TAPER_INT32

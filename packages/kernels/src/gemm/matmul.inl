@@ -204,7 +204,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     const bool tiles = !state->dot && !state->shape.swapped;
     const taper_status status = PROGRAM.prepare(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-        call->n_inputs - 2, call->output, true, tiles ? &state->fused : NULL);
+        call->n_inputs - 2, call->output, TAPER_FLOAT32, tiles ? &state->fused : NULL);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {

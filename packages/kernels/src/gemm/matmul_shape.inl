@@ -75,20 +75,32 @@ static void matmul_swap(matmul_shape *s) {
     s->swapped = true;
 }
 
+/* Fills the shape of B in panels for dot products (engine_i8.h). */
+static bool matmul_dots(matmul_shape *s, const taper_tensor *b, bool transposed) {
+    if (transposed || !b->logical || b->rank != 4 || b->shape[0] != 1)
+        return false;
+    s->n = b->logical[1];
+    const int64_t lines = 1 + i64_ceil_div(b->logical[0], I8_GROUP);
+    return tensor_is(b, TAPER_INT8, i64_ceil_div(s->n, GEMM_NR) * lines * I8_LINE);
+}
+
 /* false if the tensors are not those of a MATMUL node of this dtype; beside a float32 A, B may be
- * packed and narrow. */
+ * packed and narrow. TAPER_INT8: of bytes with sums in int32, whose dtypes the kernel's row says.
+ */
 static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
                             const struct matmul_attrs *attrs, taper_dtype dtype) {
     const taper_tensor *a = &call->inputs[0], *b = &call->inputs[1], *output = call->output;
-    if (a->dtype != (int32_t)dtype || output->dtype != (int32_t)dtype || a->rank < 1 ||
-        b->rank < 1 || !tensor_is_contiguous(output))
+    const bool bytes = dtype == TAPER_INT8;
+    if ((!bytes && (a->dtype != (int32_t)dtype || output->dtype != (int32_t)dtype)) ||
+        a->rank < 1 || b->rank < 1 || !tensor_is_contiguous(output))
         return false;
 
     *s = (matmul_shape){.m = 1, .n = 1, .packed = b->format != TAPER_PLAIN};
     s->b_element = gemm_element_of(b);
-    if (a->format != TAPER_PLAIN ||
-        (dtype == TAPER_FLOAT32 ? s->b_element == GEMM_ELEMENTS
-                                : s->packed || b->dtype != (int32_t)dtype))
+    if (a->format != TAPER_PLAIN)
+        return false;
+    if (dtype == TAPER_FLOAT32 ? s->b_element == GEMM_ELEMENTS
+                               : !bytes && (s->packed || b->dtype != (int32_t)dtype))
         return false;
     const int32_t a_row = a->rank - 2, a_k = a->rank - 1;
     if (a_row >= 0) {
@@ -99,7 +111,11 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
     s->a_k_stride = a->strides[a_k];
 
     int64_t k = b->shape[0];
-    if (s->packed) {
+    if (s->packed && bytes) {
+        if (!matmul_dots(s, b, attrs->transpose_b))
+            return false;
+        k = b->logical[0];
+    } else if (s->packed) {
         if (attrs->transpose_b != (b->format == TAPER_PANELS_0) || b->rank != 3)
             return false;
         s->n = b->logical[attrs->transpose_b ? 0 : 1];
@@ -141,7 +157,7 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
         return false;
 
     matmul_flatten(s);
-    if (s->n == 1 && !s->packed) {
+    if (s->n == 1 && !s->packed && !bytes) {
         matmul_swap(s);
         matmul_flatten(s);
     }

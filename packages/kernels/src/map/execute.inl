@@ -100,13 +100,13 @@ static void gather_rows(const taper_program *p, const program_input *in, const c
 }
 
 static bool run_flat(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
-                     int64_t r0, int64_t r1, char *block, char *scratch) {
+                     int64_t r0, int64_t r1, const char *product, char *block, char *scratch) {
     const int64_t rows_per_tile = PROGRAM_TILE / p->cols;
     for (int64_t r = r0; r < r1; r += rows_per_tile) {
         const int64_t rows = i64_min(rows_per_tile, r1 - r);
         frame->out = block + (r - r0) * p->cols * p->output_size;
         if (p->first)
-            frame->slot[0] = (program_operand){frame->out, 1};
+            frame->slot[0] = (program_operand){product + (r - r0) * p->cols * p->product_size, 1};
         for (int32_t i = p->first; i < p->n_inputs; i++) {
             const program_input *in = &p->inputs[i];
             const char *data = tensors[i - p->first].data;
@@ -143,8 +143,8 @@ static int64_t rows_at_once(const taper_program *p, int64_t r, int64_t rows, int
 }
 
 static bool run_rows(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
-                     int64_t r, int64_t rows, int64_t c0, int64_t c1, char *block, int64_t ldc,
-                     char *scratch) {
+                     int64_t r, int64_t rows, int64_t c0, int64_t c1, const char *product,
+                     int64_t ldp, char *block, int64_t ldc, char *scratch) {
     const char *data[PROGRAM_MAX_INPUTS];
     for (int32_t i = p->first; i < p->n_inputs; i++) {
         const program_input *in = &p->inputs[i];
@@ -170,7 +170,8 @@ static bool run_rows(const taper_program *p, program_frame *frame, const taper_t
         for (int64_t k = 0; k < rows; k++) {
             frame->out = block + (k * ldc + c - c0) * p->output_size;
             if (p->first)
-                frame->slot[0] = (program_operand){frame->out, 1};
+                frame->slot[0] =
+                    (program_operand){product + (k * ldp + c - c0) * p->product_size, 1};
             for (int32_t i = p->first; i < p->n_inputs; i++)
                 frame->slot[i].data = from[i] + k * step[i];
             if (!run_tile(p, frame, n, false))
@@ -180,11 +181,13 @@ static bool run_rows(const taper_program *p, program_frame *frame, const taper_t
     return true;
 }
 
-static bool program_run(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
-                        int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch) {
+static bool program_run_from(const taper_program *p, const taper_tensor *tensors, int64_t r0,
+                             int64_t r1, int64_t c0, int64_t c1, const void *product, int64_t ldp,
+                             void *block, int64_t ldc, void *scratch) {
     if (p->count == 0 || r0 >= r1 || c0 >= c1)
         return true;
-    const bool flat = may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols;
+    const bool flat =
+        may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols && ldp == p->cols;
     program_frame frame;
     for (int32_t j = 0; j < p->count - 1; j++)
         frame.slot[RESULT_SLOT + j] =
@@ -193,12 +196,18 @@ static bool program_run(const taper_program *p, const taper_tensor *tensors, int
     for (int32_t s = 0; s < p->n_scalars; s++)
         frame.slot[SCALAR_SLOT + s] = (program_operand){&p->scalars[s], 0};
     if (flat)
-        return run_flat(p, &frame, tensors, r0, r1, block, scratch);
+        return run_flat(p, &frame, tensors, r0, r1, product, block, scratch);
     for (int64_t r = r0, rows; r < r1; r += rows) {
         rows = rows_at_once(p, r, r1 - r, c1 - c0);
         if (!run_rows(p, &frame, tensors, r, rows, c0, c1,
+                      (const char *)product + (r - r0) * ldp * p->product_size, ldp,
                       (char *)block + (r - r0) * ldc * p->output_size, ldc, scratch))
             return false;
     }
     return true;
+}
+
+static bool program_run(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
+                        int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch) {
+    return program_run_from(p, tensors, r0, r1, c0, c1, block, ldc, block, ldc, scratch);
 }

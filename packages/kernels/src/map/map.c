@@ -36,7 +36,8 @@ static const program_microop microop_runs[MICROOP_COUNT] = {
 #include "map/execute.inl"
 
 extern const taper_program_table TAPER_ISA_SYM(taper_program_engine);
-const taper_program_table TAPER_ISA_SYM(taper_program_engine) = {program_prepare, program_run};
+const taper_program_table TAPER_ISA_SYM(taper_program_engine) = {program_prepare, program_run,
+                                                                 program_run_from};
 
 /* ---- kernels ---- */
 
@@ -82,7 +83,7 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     if (!tensor_is_contiguous(call->output))
         return TAPER_UNSUPPORTED;
     const taper_status status = program_prepare(p, code, args, scalars, call->inputs,
-                                                call->n_inputs, call->output, false, NULL);
+                                                call->n_inputs, call->output, TAPER_ABSENT, NULL);
     if (status != TAPER_OK)
         return status;
     const int64_t elements = i64_max(PROGRAM_TILE, MAP_TASK_COST / p->cost);

@@ -403,24 +403,25 @@ static void prepare_gathers(taper_program *p) {
 static taper_status program_prepare(taper_program *p, const taper_strings *code,
                                     const taper_ints *args, const taper_scalars *scalars,
                                     const taper_tensor *tensors, int32_t n_tensors,
-                                    const taper_tensor *output, bool in_place,
+                                    const taper_tensor *output, int32_t product,
                                     program_fused *fused) {
     memset(p, 0, offsetof(taper_program, inputs));
-    p->first = in_place;
+    p->first = product != TAPER_ABSENT;
     if (n_tensors < 0 || n_tensors + p->first > PROGRAM_MAX_INPUTS ||
-        code->count > PROGRAM_MAX_INSTRUCTIONS || (code->count == 0 && !in_place))
+        code->count > PROGRAM_MAX_INSTRUCTIONS || (code->count == 0 && product != output->dtype))
         return TAPER_UNSUPPORTED;
     p->n_inputs = n_tensors + p->first;
     p->count = (int32_t)code->count;
     p->output_size = (int32_t)taper_dtype_size(output->dtype);
+    p->product_size = (int32_t)taper_dtype_size(product);
     if (!prepare_shape(p, tensors, output))
         return TAPER_UNSUPPORTED;
 
     int dtypes[PROGRAM_SLOTS];
     for (int32_t i = 0; i < p->n_inputs; i++) {
         program_input *in = &p->inputs[i];
-        if (i < p->first) { /* the block itself */
-            dtypes[i] = output->dtype;
+        if (i < p->first) { /* a block of the product */
+            dtypes[i] = product;
             *in = (program_input){.col_stride = 1, .flat = true};
             continue;
         }

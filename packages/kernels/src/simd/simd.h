@@ -14,6 +14,10 @@
  * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes); vi_zip_low_<bits>
  * interleaves the elements of the lower 8 bytes of each part of a and b, vi_zip_high_<bits> those
  * of the upper 8.
+ *
+ * Elements of 16 bits: vi_widen_i8 loads 2 * V_LEN int8 as int16; vi_spread_64 repeats 8 bytes in
+ * all of the vector; lane i of vi_madd_16 is the sum of the products of elements 2i and 2i + 1 of a
+ * and b, which is exact unless all four are -2^15.
  */
 #ifndef TAPER_SIMD_H
 #define TAPER_SIMD_H

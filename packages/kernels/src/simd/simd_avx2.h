@@ -72,6 +72,12 @@ V_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
 V_INLINE vi v_to_int(vf a) { return _mm256_cvtps_epi32(a); }
 V_INLINE vf v_from_int(vi a) { return _mm256_cvtepi32_ps(a); }
 
+V_INLINE vi vi_widen_i8(const int8_t *p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+}
+V_INLINE vi vi_spread_64(int64_t x) { return _mm256_set1_epi64x(x); }
+V_INLINE vi vi_madd_16(vi a, vi b) { return _mm256_madd_epi16(a, b); }
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     const __m128i *a = p, *b = (const void *)((const char *)p + step);
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a)), _mm_loadu_si128(b),

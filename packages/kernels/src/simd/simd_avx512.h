@@ -90,6 +90,12 @@ V_INLINE vf v_fraction(vf a) { return _mm512_reduce_ps(a, _MM_FROUND_TO_NEAREST_
 V_INLINE vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^floor(n) */
 V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) { return _mm512_maskz_scalef_ps((vm)~zero, a, n); }
 
+V_INLINE vi vi_widen_i8(const int8_t *p) {
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+V_INLINE vi vi_spread_64(int64_t x) { return _mm512_set1_epi64(x); }
+V_INLINE vi vi_madd_16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     const __m128i *a = p, *b = (const void *)((const char *)p + step);
     const __m128i *c = (const void *)((const char *)p + 2 * step);

@@ -70,6 +70,13 @@ V_INLINE vi vi_or(vi a, vi b) { return vorrq_s32(a, b); }
 V_INLINE vi v_to_int(vf a) { return vcvtnq_s32_f32(a); }
 V_INLINE vf v_from_int(vi a) { return vcvtq_f32_s32(a); }
 
+V_INLINE vi vi_widen_i8(const int8_t *p) { return vreinterpretq_s32_s16(vmovl_s8(vld1_s8(p))); }
+V_INLINE vi vi_spread_64(int64_t x) { return vreinterpretq_s32_s64(vdupq_n_s64(x)); }
+V_INLINE vi vi_madd_16(vi a, vi b) {
+    const int16x8_t x = vreinterpretq_s16_s32(a), y = vreinterpretq_s16_s32(b);
+    return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+}
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     (void)step;
     return vreinterpretq_s32_u8(vld1q_u8(p));

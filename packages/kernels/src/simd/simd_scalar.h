@@ -98,6 +98,30 @@ V_INLINE vi v_to_int(vf va) {
 }
 V_INLINE vf v_from_int(vi va) { V_EACH(vf, (float)A); }
 
+V_INLINE vi vi_widen_i8(const int8_t *p) {
+    int16_t wide[8];
+    vi r;
+    for (int i = 0; i < 8; i++)
+        wide[i] = p[i];
+    memcpy(&r, wide, sizeof r);
+    return r;
+}
+V_INLINE vi vi_spread_64(int64_t x) {
+    vi r;
+    memcpy(&r, &x, sizeof x);
+    memcpy(&r.lane[2], &x, sizeof x);
+    return r;
+}
+V_INLINE vi vi_madd_16(vi a, vi b) {
+    int16_t x[8], y[8];
+    vi r;
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    for (int i = 0; i < 4; i++)
+        r.lane[i] = x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+    return r;
+}
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     vi r;
     (void)step;

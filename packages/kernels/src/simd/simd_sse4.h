@@ -69,6 +69,12 @@ V_INLINE vi vi_or(vi a, vi b) { return _mm_or_si128(a, b); }
 V_INLINE vi v_to_int(vf a) { return _mm_cvtps_epi32(a); }
 V_INLINE vf v_from_int(vi a) { return _mm_cvtepi32_ps(a); }
 
+V_INLINE vi vi_widen_i8(const int8_t *p) {
+    return _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p));
+}
+V_INLINE vi vi_spread_64(int64_t x) { return _mm_set1_epi64x(x); }
+V_INLINE vi vi_madd_16(vi a, vi b) { return _mm_madd_epi16(a, b); }
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     (void)step;
     return _mm_loadu_si128(p);

@@ -71,6 +71,29 @@ EMULATED __m512i emulated_srai_epi32(__m512i a, unsigned n) {
     return v.si;
 }
 
+/* Dot products. They are not inlined: tiles have dozens of each. SIMDe's alias of the first has the
+ * arguments of the masked one. */
+#define EMULATED_CALL static __attribute__((noinline, unused))
+EMULATED_CALL __m512i emulated_madd_epi16(__m512i a, __m512i b) {
+    emulated_vector v = {.si = a};
+    const emulated_vector by = {.si = b};
+    for (int i = 0; i < 2; i++)
+        v.half_si[i] = _mm256_madd_epi16(v.half_si[i], by.half_si[i]);
+    return v.si;
+}
+EMULATED_CALL __m512i emulated_dpbusd_epi32(__m512i sums, __m512i a, __m512i b) {
+    emulated_vector v = {.si = sums};
+    const emulated_vector x = {.si = a}, y = {.si = b};
+    for (int i = 0; i < 4; i++) {
+        const __m256i pairs = _mm256_madd_epi16(_mm256_cvtepu8_epi16(x.quarter_si[i]),
+                                                _mm256_cvtepi8_epi16(y.quarter_si[i]));
+        const __m128i dots =
+            _mm_hadd_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+        v.quarter_si[i] = _mm_add_epi32(v.quarter_si[i], dots);
+    }
+    return v.si;
+}
+
 /* Masked loads and stores: memory whose lane is off is not touched. */
 EMULATED __m512 emulated_maskz_loadu_ps(__mmask16 k, const void *p) {
     emulated_vector v;
@@ -198,6 +221,10 @@ EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
 #define _mm512_roundscale_ps(a, flags) emulated_roundscale_ps(a, flags)
 #undef _mm512_shuffle_f32x4 /* SIMDe has it by its own name alone */
 #define _mm512_shuffle_f32x4(a, b, parts) simde_mm512_shuffle_f32x4(a, b, parts)
+#undef _mm512_madd_epi16
+#define _mm512_madd_epi16(a, b) emulated_madd_epi16(a, b)
+#undef _mm512_dpbusd_epi32
+#define _mm512_dpbusd_epi32(sums, a, b) emulated_dpbusd_epi32(sums, a, b)
 #undef _mm512_scalef_ps
 #define _mm512_scalef_ps(a, b) emulated_scalef_ps(a, b)
 #undef _mm512_maskz_scalef_ps

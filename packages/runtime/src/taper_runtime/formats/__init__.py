@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PLAIN = _PLAIN.name
 
 #: The families, by the names of their files. A file is imported when a tensor has such a format.
-FAMILIES = ("plain", "panels", "grouped_panels", "winograd", "blocks")
+FAMILIES = ("plain", "panels", "grouped_panels", "winograd", "blocks", "dots")
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)((?:\.(?:0|[1-9][0-9]*))*)")
 _MAX_LENGTH = 100

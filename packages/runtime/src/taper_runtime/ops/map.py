@@ -100,7 +100,7 @@ def _check(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
 def infer_epilogue(
     op: str, product: TensorType, extras: Sequence[TensorType], attrs: Attrs
 ) -> TensorType:
-    """Return the type of an epilogue's result, which must be the type of ``product``, value 0.
+    """Return the type of an epilogue's result, which has the shape of ``product``, value 0.
 
     Raises
     ------
@@ -111,8 +111,8 @@ def infer_epilogue(
             fail(op, "code for the extras, args or scalars", "none")
         return product
     result = infer_program(op, [product, *extras], attrs)
-    if result != product:
-        fail(op, f"an epilogue whose result is {product}", result)
+    if result.shape != product.shape:
+        fail(op, f"an epilogue whose result is {list(product.shape)}", list(result.shape))
     return result
 
 

@@ -18,7 +18,15 @@ from taper_runtime.ops.map import (
 )
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of, broadcast_region
-from taper_runtime.ops.rules import FLOATS, REALS, broadcast, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.rules import (
+    FLOATS,
+    REALS,
+    broadcast,
+    check_accumulator,
+    check_dtype,
+    check_same_dtype,
+    fail,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,8 +55,13 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     OpError
     """
     logical_b = _logical_b(inputs[1], attrs)
-    dtype = check_same_dtype("MATMUL", (inputs[0], logical_b))
-    check_dtype("MATMUL", "a and b", dtype, REALS if attrs["alpha"] == 1 else FLOATS)
+    if attrs["accumulate"]:
+        dtype = check_accumulator("MATMUL", inputs[:2], attrs)
+        if attrs["alpha"] != 1:
+            fail("MATMUL", "alpha 1 where sums are int32", attrs["alpha"])
+    else:
+        dtype = check_same_dtype("MATMUL", (inputs[0], logical_b))
+        check_dtype("MATMUL", "a and b", dtype, REALS if attrs["alpha"] == 1 else FLOATS)
     a, b = inputs[0].shape, logical_b.shape
     if not a or not b:
         fail("MATMUL", "a and b of rank 1 or more", [list(a), list(b)])
@@ -65,7 +78,10 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     """Multiply, in float64 if integer sums are exact there; then compute the epilogue."""
     a, b = inputs[0], inputs[1]
-    if b.dtype != a.dtype:
+    dtype = attrs["accumulate"] or a.dtype
+    if attrs["accumulate"]:
+        a, b = a.astype(np.int32), b.astype(np.int32)
+    elif b.dtype != a.dtype:
         b = cast(b, "float32")
     if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
@@ -76,7 +92,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
             product = np.matmul(a, b)
         if attrs["alpha"] != 1:
             product = product * a.dtype.type(attrs["alpha"])
-        product = np.asarray(product, a.dtype, order="C")
+        product = np.asarray(product, dtype, order="C")
     return evaluate_epilogue(product, inputs[2:], attrs)
 
 
@@ -93,6 +109,9 @@ def _is_exact_in_float64(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _packing(weight: TensorType, attrs: Attrs) -> str | None:
+    if attrs["accumulate"]:
+        plain = len(weight.shape) == 2 and weight.dtype == "int8" and not attrs["transpose_b"]
+        return "dots.1" if plain else None
     if len(weight.shape) != 2 or weight.dtype not in ("float32", *NARROW):
         return None
     return "panels.0" if attrs["transpose_b"] else "panels.1"
@@ -121,14 +140,16 @@ MATMUL = OpDef(
     name="MATMUL",
     doc="alpha * (a @ b) with torch.matmul's rules of rank and batch, then an epilogue: a tile "
     "program (see MAP) whose value 0 is that product and whose values 1.. are the extras; its "
-    "result has the product's type. b may be stored transposed; in a format other than plain "
-    "it may be float16, bfloat16 or int8 while a is float32.",
+    "result has the product's shape. b may be stored transposed; in a format other than plain "
+    "it may be float16, bfloat16 or int8 while a is float32. With accumulate int32, a and b are "
+    "int8 or uint8, each by itself, and the product is their exact sums modulo 2^32.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
     attrs={
         "alpha": Attr("float", 1.0),
         "transpose_b": Attr("bool", False),
+        "accumulate": Attr("string", ""),
         **EPILOGUE,
     },
     region=_region,

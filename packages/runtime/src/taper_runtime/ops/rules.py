@@ -52,6 +52,15 @@ def check_same_dtype(op: str, inputs: Sequence[TensorType]) -> str:
     return inputs[0].dtype
 
 
+def check_accumulator(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> str:
+    """Return the dtype of the sums of a product of bytes, as its attr ``accumulate`` says."""
+    if attrs["accumulate"] != "int32":
+        fail(op, "accumulate '' or 'int32'", repr(attrs["accumulate"]))
+    for name, type_ in zip("ab", inputs, strict=False):
+        check_dtype(op, f"{name} where sums are int32", type_.dtype, ("int8", "uint8"))
+    return "int32"
+
+
 def check_axis(op: str, axis: int, rank: int) -> int:
     """Return ``axis`` if it exists and is counted from the front."""
     if not 0 <= axis < rank:

@@ -1,0 +1,62 @@
+/*
+ * The engine of products of bytes, int8 or uint8 times int8, with sums in int32: blocks
+ * C[m][n] = A[m][k] * B[k][n]. Sums are exact modulo 2^32, so that every tile, split and level
+ * gives the same bits.
+ *
+ * B is in panels of 16 columns (TAPER_DOTS): a cache line of 16 int32, the sums of the columns, and
+ * then a line for each group of 4 k, [16 columns][4 k], zero beyond K and N. A dot instruction
+ * multiplies such a line by 4 activations that are the same in all its lanes.
+ *
+ * A is put into scratch first, in rows of groups as the dot instruction of the engine wants them:
+ * this costs a byte's copy for n products.
+ *
+ * There is one engine for each kind of dot instruction of a level; gemm_i8.inl has the tiles.
+ */
+#ifndef TAPER_ENGINE_I8_H
+#define TAPER_ENGINE_I8_H
+
+#include "gemm/engine.h"
+
+enum {
+    I8_GROUP = 4,                 /* k of a line */
+    I8_LINE = GEMM_NR * I8_GROUP, /* bytes of a line */
+    I8_ROW_PAD = TAPER_ALIGNMENT, /* bytes after a row of A, so that rows spread over L1's sets */
+};
+
+typedef struct i8_block {
+    const char *a;       /* [m] rows, of `groups` groups as the engine's put() wrote them */
+    int64_t a_row_bytes; /* from row to row */
+    const int8_t *b;     /* [panels][1 + groups][64] */
+    int64_t groups;
+    int32_t *c; /* C[i][j] at c[i * ldc + j], whole panels */
+    int64_t ldc;
+    bool is_signed; /* A was int8 */
+} i8_block;
+
+typedef struct i8_engine {
+    int64_t a_bytes; /* of an activation in A */
+    /* Writes n activations of A, from from[i * stride]. */
+    void (*put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed);
+    /* Computes m rows and whole panels; m, panels >= 0. */
+    void (*block)(const i8_block *block, int64_t m, int64_t panels);
+} i8_engine;
+
+/* Returns the bytes of a panel. */
+V_INLINE int64_t i8_panel_bytes(int64_t groups) { return (1 + groups) * I8_LINE; }
+
+/* Returns the bytes from row to row of A. */
+V_INLINE int64_t i8_row_bytes(const i8_engine *engine, int64_t groups) {
+    const int64_t bytes = groups * I8_GROUP * engine->a_bytes;
+    return i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT + I8_ROW_PAD;
+}
+
+/* The engine of widened bytes, which every CPU of the level can run, and that of AVX-512 VNNI. */
+extern const i8_engine TAPER_ISA_SYM(taper_i8_widened);
+#define I8_WIDENED TAPER_ISA_SYM(taper_i8_widened)
+#if V_LEN == 16
+#define HAS_I8_VNNI
+extern const i8_engine TAPER_ISA_SYM(taper_i8_vnni);
+#define I8_VNNI TAPER_ISA_SYM(taper_i8_vnni)
+#endif
+
+#endif /* TAPER_ENGINE_I8_H */

@@ -1,0 +1,204 @@
+/*
+ * The tiles of one engine of engine_i8.h. gemm.c includes this file once for each kind of dot
+ * instruction, with
+ *     I8_NAME      name -> the kind's own
+ *     I8_TARGET    an attribute of functions that use the instruction, or nothing
+ *     I8_PARTS     vectors of a line: those of a row of a panel's sums
+ *     I8_PAIRS     whether a column has two adjacent sums, of even and of odd pairs of k
+ *     I8_A         the unsigned type of 4 activations
+ *     I8_LOAD      (line, part) -> the vector of weights
+ *     I8_SPREAD    4 activations -> the vector with them for each column
+ *     I8_DOT       (sums, activations, weights) -> sums
+ *     I8_SHIFTED   whether int8 activations are stored as uint8, 128 larger
+ */
+
+#ifndef I8_SIZES
+#define I8_SIZES
+enum {
+    I8_ROWS = 6,                            /* of a tile */
+    I8_VECTORS = V_REGISTERS == 32 ? 4 : 2, /* of a row of a tile, at most */
+    I8_FETCH = 2048, /* bytes ahead of the line that few rows read from memory */
+};
+/* For few rows a tile reads one panel, in one stream; for the fewest, several lines at once. */
+#define I8_EACH_ROWS(X, ...) GEMM_ROWS_6(X, __VA_ARGS__)
+#if V_REGISTERS == 32
+#define I8_FEW_ROWS 4
+#define I8_EACH_FEW(X, ...) GEMM_ROWS_3(X, __VA_ARGS__) X(4, __VA_ARGS__)
+#else
+#define I8_FEW_ROWS 1
+#define I8_EACH_FEW(X, ...) GEMM_ROWS_1(X, __VA_ARGS__)
+#endif
+
+/* to[j] = pairs[2j] + pairs[2j + 1]. */
+V_INLINE void i8_store_pairs(int32_t *to, vi pairs) {
+    uint32_t sums[V_LEN];
+    vi_store((int32_t *)sums, pairs);
+    for (int j = 0; j < V_LEN / 2; j++)
+        to[j] = (int32_t)(sums[2 * j] + sums[2 * j + 1]);
+}
+#endif
+
+/* Computes `vectors` vectors of the sums of some rows: parts of one panel, or all of some. In each
+ * step it takes `lines` lines, with sums of their own. The numbers are constants wherever this is
+ * inlined: the sums are in registers. */
+V_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const int vectors,
+                                      const int lines, const bool fetches) {
+    const int64_t panel = i8_panel_bytes(g->groups);
+    vi sum[I8_ROWS][8];
+    vi more[3][I8_ROWS][8]; /* of lines beyond the first */
+#define I8_EACH(expr)                                                                              \
+    _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                        \
+        _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) expr
+    I8_EACH(sum[i][v] = vi_set1(0));
+#pragma GCC unroll 4
+    for (int l = 1; l < lines; l++)
+        I8_EACH(more[l - 1][i][v] = vi_set1(0));
+    const char *a = g->a;
+    const int8_t *b = g->b + I8_LINE;
+    int64_t group = 0;
+#define I8_STEP(to, l)                                                                             \
+    {                                                                                              \
+        vi weights[8];                                                                             \
+        _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) weights[v] =                    \
+            I8_LOAD(b + v / I8_PARTS * panel + (l) * I8_LINE, v % I8_PARTS);                       \
+        _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) {                                  \
+            I8_A x;                                                                                \
+            memcpy(&x, a + i * g->a_row_bytes + (l) * (int64_t)sizeof x, sizeof x);                \
+            const vi spread = I8_SPREAD(x);                                                        \
+            _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) to[i][v] =                  \
+                I8_DOT(to[i][v], spread, weights[v]);                                              \
+        }                                                                                          \
+    }
+    for (; group + lines <= g->groups; group += lines) {
+        I8_STEP(sum, 0)
+#pragma GCC unroll 4
+        for (int l = 1; l < lines; l++)
+            I8_STEP(more[l - 1], l)
+        if (fetches)
+#pragma GCC unroll 4
+            for (int l = 0; l < lines; l++)
+                __builtin_prefetch(b + l * I8_LINE + I8_FETCH, 0, 3);
+        a += lines * (int64_t)sizeof(I8_A);
+        b += lines * I8_LINE;
+    }
+    for (; lines > 1 && group < g->groups; group++) {
+        I8_STEP(sum, 0)
+        a += sizeof(I8_A);
+        b += I8_LINE;
+    }
+#pragma GCC unroll 4
+    for (int l = 1; l < lines; l++)
+        I8_EACH(sum[i][v] = vi_add(sum[i][v], more[l - 1][i][v]));
+#undef I8_STEP
+#if I8_PAIRS
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++)
+            i8_store_pairs(g->c + i * g->ldc + v * (V_LEN / 2), sum[i][v]);
+#else
+    if (I8_SHIFTED && g->is_signed)
+#pragma GCC unroll 16
+        for (int v = 0; v < vectors; v++) {
+            const vi sums = vi_load((const int32_t *)(const void *)(g->b + v * panel));
+            const vi shift = vi_shl(sums, 7);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows; i++)
+                sum[i][v] = vi_sub(sum[i][v], shift);
+        }
+    I8_EACH(vi_store(g->c + i * g->ldc + v * V_LEN, sum[i][v]));
+#endif
+#undef I8_EACH
+}
+
+#define I8_DEFINE(rows, name, vectors, lines, fetches)                                             \
+    static I8_TARGET void I8_NAME(name##_##rows)(const i8_block *g) {                              \
+        I8_NAME(tile)(g, rows, vectors, lines, fetches);                                           \
+    }
+#define I8_PLACE(rows, name, ...) [rows] = I8_NAME(name##_##rows),
+
+typedef void (*I8_NAME(fn))(const i8_block *g);
+
+I8_EACH_FEW(I8_DEFINE, few, I8_PARTS, (I8_FEW_ROWS > 1 && I8_PARTS == 1 ? 4 : 1), true)
+static const I8_NAME(fn) I8_NAME(few)[] = {I8_EACH_FEW(I8_PLACE, few)};
+I8_EACH_ROWS(I8_DEFINE, wide, I8_VECTORS, 1, false)
+static const I8_NAME(fn) I8_NAME(wide)[] = {I8_EACH_ROWS(I8_PLACE, wide)};
+#if V_REGISTERS == 32 && I8_PARTS <= 2
+I8_EACH_ROWS(I8_DEFINE, two, 2, 1, false)
+static const I8_NAME(fn) I8_NAME(two)[] = {I8_EACH_ROWS(I8_PLACE, two)};
+#endif
+#if V_REGISTERS == 32 && I8_PARTS == 1
+I8_EACH_ROWS(I8_DEFINE, one, 1, 1, false)
+static const I8_NAME(fn) I8_NAME(one)[] = {I8_EACH_ROWS(I8_PLACE, one)};
+#endif
+
+static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
+    if (m <= 0)
+        return;
+    const bool few = m <= I8_FEW_ROWS;
+    const int64_t tiles = i64_ceil_div(m, I8_ROWS), parts = panels * I8_PARTS;
+    for (int64_t part = 0, vectors; part < parts; part += vectors) {
+        const I8_NAME(fn) *tile = few ? I8_NAME(few) : I8_NAME(wide);
+        vectors = few ? I8_PARTS : I8_VECTORS;
+#if V_REGISTERS == 32 && I8_PARTS <= 2
+        if (!few && parts - part < I8_VECTORS) {
+            tile = I8_NAME(two);
+            vectors = 2;
+        }
+#endif
+#if V_REGISTERS == 32 && I8_PARTS == 1
+        if (!few && parts - part == 1) {
+            tile = I8_NAME(one);
+            vectors = 1;
+        }
+#endif
+        i8_block g = *block;
+        g.b += part / I8_PARTS * i8_panel_bytes(g.groups) + part % I8_PARTS * (I8_LINE / I8_PARTS);
+        g.c += part * (GEMM_NR / I8_PARTS);
+        for (int64_t t = 0; t < tiles; t++) {
+            const int64_t rows = (m + t) / tiles;
+            tile[rows](&g);
+            g.a += rows * g.a_row_bytes;
+            g.c += rows * g.ldc;
+        }
+    }
+}
+
+static void I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed) {
+    const int8_t *s = from;
+    const uint8_t *u = from;
+#if I8_SHIFTED
+    uint8_t *t = to;
+    const uint8_t shift = is_signed ? 128 : 0;
+    (void)s;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            t[i] = u[i] ^ shift;
+    else
+        for (int64_t i = 0; i < n; i++)
+            t[i] = u[i * stride] ^ shift;
+#else
+    int16_t *t = to;
+    if (stride == 1 && is_signed)
+        for (int64_t i = 0; i < n; i++)
+            t[i] = s[i];
+    else if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            t[i] = u[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            t[i] = is_signed ? (int16_t)s[i * stride] : (int16_t)u[i * stride];
+#endif
+}
+
+#undef I8_NAME
+#undef I8_TARGET
+#undef I8_PARTS
+#undef I8_PAIRS
+#undef I8_A
+#undef I8_LOAD
+#undef I8_SPREAD
+#undef I8_DOT
+#undef I8_SHIFTED
+#undef I8_DEFINE
+#undef I8_PLACE

@@ -1,0 +1,444 @@
+/*
+ * Compares MATMUL of bytes with the exact sums, on each kernel that this CPU can run. Sums are
+ * integers, so everything must be equal.
+ *
+ * Its benchmarks print the level's int8 peak first, and beside each product the same one in
+ * float32.
+ */
+#include "check.h"
+#include "gemm/kernels.inc"
+#include "taper/machine.h"
+
+CHECK_ATTRS(matmul)
+
+static const char *const kernels[] = {"i8_matmul_vnni", "i8_matmul"};
+enum { KERNELS = sizeof kernels / sizeof *kernels, MAX_EXTRAS = 3 };
+
+typedef enum values { RANDOM, LOWEST, HIGHEST } values;
+
+typedef struct product {
+    int64_t batch, m, n, k;
+    bool a_signed;
+    bool packed;     /* B, in panels for dot products */
+    bool transposed; /* B is [n][k] */
+    values values;
+} product;
+
+typedef struct tensors {
+    taper_tensor inputs[2 + MAX_EXTRAS], output;
+    int8_t *b; /* [n][k] or [k][n] before packing */
+    struct matmul_attrs attrs;
+    int n_inputs;
+} tensors;
+
+static taper_tensor bytes(taper_dtype dtype, int rank, const int64_t *dims, values values) {
+    taper_tensor t = check_tensor(NULL, dtype, rank, dims);
+    const int64_t n = check_numel(&t);
+    t.data = check_alloc((size_t)n, 0);
+    if (values == RANDOM)
+        check_fill_bytes(t.data, n);
+    else
+        memset(t.data, dtype == TAPER_INT8 ? (values == LOWEST ? 128 : 127) : 255, (size_t)n);
+    return t;
+}
+
+/* b: [k][n] -> [1][ceil(n/16)][1 + ceil(k/4)][64]. */
+static taper_tensor pack(const int8_t *b, int64_t k, int64_t n, const int64_t *logical) {
+    const int64_t panels = (n + 15) / 16, lines = 1 + (k + 3) / 4;
+    taper_tensor t = check_tensor(NULL, TAPER_INT8, 4, (int64_t[]){1, panels, lines, 64});
+    int8_t *to = t.data = check_alloc((size_t)check_numel(&t), 0);
+    memset(to, 0, (size_t)check_numel(&t));
+    for (int64_t j = 0; j < n; j++) {
+        int8_t *panel = to + j / 16 * lines * 64;
+        int32_t sum = 0;
+        for (int64_t i = 0; i < k; i++) {
+            panel[(1 + i / 4) * 64 + j % 16 * 4 + i % 4] = b[i * n + j];
+            sum += b[i * n + j];
+        }
+        memcpy(panel + j % 16 * 4, &sum, sizeof sum);
+    }
+    t.format = TAPER_DOTS;
+    t.logical = logical;
+    return t;
+}
+
+static tensors make(const product *p, const int64_t *logical) {
+    tensors t = {.n_inputs = 2,
+                 .attrs = {.alpha = 1, .accumulate = "int32", .transpose_b = p->transposed}};
+    const int64_t a[] = {p->batch, p->m, p->k}, out[] = {p->batch, p->m, p->n};
+    const int64_t b[] = {p->transposed ? p->n : p->k, p->transposed ? p->k : p->n};
+    t.inputs[0] = bytes(p->a_signed ? TAPER_INT8 : TAPER_UINT8, 3, a, p->values);
+    t.inputs[1] = bytes(TAPER_INT8, 2, b, p->values == HIGHEST ? LOWEST : p->values);
+    t.b = t.inputs[1].data;
+    if (p->packed)
+        t.inputs[1] = pack(t.b, p->k, p->n, logical);
+    t.output = check_tensor(NULL, TAPER_INT32, 3, out);
+    t.output.data = check_alloc((size_t)check_numel(&t.output) * sizeof(int32_t), 0);
+    return t;
+}
+
+static void release(tensors *t) {
+    if (t->inputs[1].data != t->b)
+        check_free(t->b);
+    for (int i = 0; i < t->n_inputs; i++)
+        check_free(t->inputs[i].data);
+    check_free(t->output.data);
+}
+
+static int32_t sum_of(const product *p, const tensors *t, int64_t row, int64_t col) {
+    uint32_t sum = 0; /* modulo 2^32 */
+    for (int64_t i = 0; i < p->k; i++) {
+        const int64_t at = row * p->k + i;
+        const int32_t a = p->a_signed ? ((const int8_t *)t->inputs[0].data)[at]
+                                      : ((const uint8_t *)t->inputs[0].data)[at];
+        sum += (uint32_t)(a * t->b[p->transposed ? col * p->k + i : i * p->n + col]);
+    }
+    return (int32_t)sum;
+}
+
+static int64_t wrong_sums(const product *p, const tensors *t) {
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < p->batch * p->m; row++)
+        for (int64_t col = 0; col < p->n; col++)
+            wrong += ((const int32_t *)t->output.data)[row * p->n + col] != sum_of(p, t, row, col);
+    return wrong;
+}
+
+static void expect(const product *p) {
+    const int64_t logical[] = {p->k, p->n};
+    tensors t = make(p, logical);
+    int served = 0;
+    for (int i = 0; i < KERNELS; i++)
+        for (int workers = 1; workers <= 2; workers++) {
+            memset(t.output.data, 0xab, (size_t)check_numel(&t.output) * sizeof(int32_t));
+            if (check_run("MATMUL", kernels[i], t.inputs, 2, &t.output, &t.attrs, workers) !=
+                TAPER_OK)
+                continue;
+            served++;
+            const int64_t wrong = wrong_sums(p, &t);
+            CHECK(wrong == 0, "%s, %s %s, %lld x %lld x %lld x %lld: %lld wrong", kernels[i],
+                  p->a_signed ? "int8" : "uint8", p->packed ? "packed" : "plain",
+                  (long long)p->batch, (long long)p->m, (long long)p->n, (long long)p->k,
+                  (long long)wrong);
+        }
+    CHECK(served > 0, "no kernel");
+    release(&t);
+}
+
+static void each_kind(int64_t m, int64_t n, int64_t k) {
+    for (int kind = 0; kind < 6; kind++) {
+        const product p = {1, m, n, k, kind % 2, kind / 2 == 0, kind / 2 == 2, RANDOM};
+        expect(&p);
+    }
+}
+
+static void rows(void) {
+    for (int64_t m = 1; m <= 27; m++)
+        each_kind(m, 20, 9);
+}
+
+static void columns(void) {
+    for (int64_t n = 1; n <= 130; n += n < 20 ? 1 : 11) {
+        each_kind(1, n, 13);
+        each_kind(7, n, 13);
+    }
+}
+
+static void sums(void) {
+    for (int64_t k = 0; k <= 40; k++) {
+        each_kind(1, 17, k);
+        each_kind(8, 17, k);
+    }
+    each_kind(3, 40, 5000);
+}
+
+/* So large that the work is split along rows and columns. */
+static void large(void) {
+    each_kind(300, 700, 70);
+    each_kind(130, 150, 3000);
+    each_kind(1, 3000, 900);
+}
+
+/* What saturates, where an instruction adds pairs in 16 bits. */
+static void extremes(void) {
+    for (values v = LOWEST; v <= HIGHEST; v++)
+        for (int kind = 0; kind < 4; kind++) {
+            const product p = {1, 7, 33, 50, kind % 2, kind / 2, false, v};
+            expect(&p);
+        }
+}
+
+static void batches(void) {
+    for (int kind = 0; kind < 4; kind++) {
+        const product p = {3, 5, 20, 11, kind % 2, kind / 2, false, RANDOM};
+        expect(&p);
+    }
+}
+
+static void empty(void) {
+    for (int d = 0; d < 3; d++)
+        for (int packed = 0; packed < 2; packed++) {
+            const product p = {d != 0, d != 1 ? 3 : 0, d != 2 ? 3 : 0, 4,
+                               true,   packed,         false,          RANDOM};
+            expect(&p);
+        }
+}
+
+/* Rows, columns and k with steps, backwards, and the same row again and again. */
+static void strided(void) {
+    const product p = {1, 9, 21, 14, true, false, false, RANDOM};
+    const int64_t a_dims[] = {9, 14}, b_dims[] = {14, 21}, c_dims[] = {9, 21};
+    int8_t *a = check_alloc(2000, 0), *b = check_alloc(4000, 0);
+    int32_t *c = check_alloc(9 * 21 * sizeof *c, 0);
+    check_fill_bytes(a, 2000);
+    check_fill_bytes(b, 4000);
+    static const int64_t steps[][4] = {{14, 1, 21, 1},     {1, 9, 1, 14}, {40, 3, 2, 60},
+                                       {-14, -1, -21, -2}, {0, 1, 0, 1},  {30, 0, 50, 0}};
+    const struct matmul_attrs attrs = {.alpha = 1, .accumulate = "int32"};
+    for (size_t s = 0; s < sizeof steps / sizeof *steps; s++)
+        for (int i = 0; i < KERNELS; i++) {
+            const int64_t *step = steps[s];
+            taper_tensor in[] = {check_tensor(a + 800, TAPER_INT8, 2, a_dims),
+                                 check_tensor(b + 1600, TAPER_INT8, 2, b_dims)};
+            const taper_tensor out = check_tensor(c, TAPER_INT32, 2, c_dims);
+            in[0].strides[0] = step[0], in[0].strides[1] = step[1];
+            in[1].strides[0] = step[2], in[1].strides[1] = step[3];
+            if (check_run("MATMUL", kernels[i], in, 2, &out, &attrs, 1) != TAPER_OK)
+                continue;
+            int64_t wrong = 0;
+            for (int64_t row = 0; row < p.m; row++)
+                for (int64_t col = 0; col < p.n; col++) {
+                    int32_t sum = 0;
+                    for (int64_t k = 0; k < p.k; k++)
+                        sum += a[800 + row * step[0] + k * step[1]] *
+                               b[1600 + k * step[2] + col * step[3]];
+                    wrong += c[row * p.n + col] != sum;
+                }
+            CHECK(wrong == 0, "%s, steps %d: %lld wrong", kernels[i], (int)s, (long long)wrong);
+        }
+    check_free(a);
+    check_free(b);
+    check_free(c);
+}
+
+/* Requantizes: int8(min(127, max(-128, round(float32(sum) * scale + bias)))), by the epilogue or
+ * by MAP from the sums; scale and bias are one for each column. */
+static void requantized(void) {
+    static const char *const code[] = {"CAST:float32", "MUL",     "ADD",      "ROUND",
+                                       "MAXIMUM",      "MINIMUM", "CAST:int8"};
+    static const int64_t args[] = {0, 3, 1, 4, 2, 5, 6, -1, 7, -2, 8};
+    static const taper_scalar limits[] = {{-128, -128}, {127, 127}};
+    static const int64_t sizes[][3] = {{1, 33, 20}, {40, 24, 30}, {70, 300, 40}, {9, 64, 12}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int packed = 0; packed < 2; packed++) {
+            const product p = {1,    sizes[s][0], sizes[s][1], sizes[s][2],
+                               true, packed,      false,       RANDOM};
+            const int64_t logical[] = {p.k, p.n};
+            tensors t = make(&p, logical);
+            t.n_inputs = 4;
+            for (int i = 2; i < 4; i++) {
+                t.inputs[i] = check_tensor(NULL, TAPER_FLOAT32, 1, &p.n);
+                t.inputs[i].data = check_alloc((size_t)p.n * sizeof(float), 0);
+                check_fill_uniform(t.inputs[i].data, p.n, i == 2 ? 0.0f : -50.0f,
+                                   i == 2 ? 1e-3f : 50.0f);
+            }
+            const int64_t n = p.m * p.n;
+            struct {
+                struct matmul_attrs matmul;
+            } with = {t.attrs};
+            with.matmul.code = (taper_strings){code, 7};
+            with.matmul.args = (taper_ints){args, sizeof args / sizeof *args};
+            with.matmul.scalars = (taper_scalars){limits, 2};
+            taper_tensor out = t.output, sums = t.output;
+            out.dtype = TAPER_INT8;
+            out.data = check_alloc((size_t)n, 0);
+            CHECK(check_run("MATMUL", NULL, t.inputs, 2, &sums, &t.attrs, 1) == TAPER_OK, "sums");
+            for (int i = 0; i < KERNELS; i++) {
+                if (check_run("MATMUL", kernels[i], t.inputs, 4, &out, &with.matmul, 2) != TAPER_OK)
+                    continue;
+                int64_t wrong = 0;
+                for (int64_t e = 0; e < n; e++) {
+                    const float scale = ((const float *)t.inputs[2].data)[e % p.n];
+                    const float bias = ((const float *)t.inputs[3].data)[e % p.n];
+                    const float scaled = (float)((const int32_t *)sums.data)[e] * scale;
+                    const float y = __builtin_nearbyintf(scaled + bias);
+                    wrong += ((const int8_t *)out.data)[e] != (int8_t)(y < -128  ? -128
+                                                                       : y > 127 ? 127
+                                                                                 : y);
+                }
+                CHECK(wrong == 0, "%s, %lld x %lld: %lld wrong", kernels[i], (long long)p.m,
+                      (long long)p.n, (long long)wrong);
+            }
+            check_free(out.data);
+            release(&t);
+        }
+}
+
+static void unsupported(void) {
+    const product p = {1, 4, 20, 6, true, true, false, RANDOM};
+    const int64_t logical[] = {6, 20};
+    tensors t = make(&p, logical);
+    taper_tensor *b = &t.inputs[1];
+#define REFUSED(what)                                                                              \
+    CHECK(check_run("MATMUL", NULL, t.inputs, 2, &t.output, &t.attrs, 1) == TAPER_UNSUPPORTED, what)
+    CHECK(check_run("MATMUL", NULL, t.inputs, 2, &t.output, &t.attrs, 1) == TAPER_OK, "as it is");
+    t.attrs.accumulate = "";
+    REFUSED("sums in int8");
+    t.attrs.accumulate = "int16";
+    REFUSED("sums in int16");
+    t.attrs.accumulate = "int32";
+    t.attrs.alpha = 2;
+    REFUSED("alpha");
+    t.attrs.alpha = 1;
+    t.attrs.transpose_b = true;
+    REFUSED("packed and transposed");
+    t.attrs.transpose_b = false;
+    b->logical = (int64_t[]){6, 40};
+    REFUSED("more columns");
+    b->logical = (int64_t[]){12, 20};
+    REFUSED("more rows");
+    b->logical = logical;
+    b->shape[0] = 2;
+    REFUSED("two groups");
+    b->shape[0] = 1;
+    b->dtype = TAPER_UINT8;
+    REFUSED("uint8 weights");
+    b->dtype = TAPER_INT8;
+    t.output.dtype = TAPER_INT64;
+    REFUSED("an output of another dtype");
+    t.output.dtype = TAPER_INT32;
+    t.inputs[0].dtype = TAPER_INT16;
+    REFUSED("int16 activations");
+    t.inputs[0].dtype = TAPER_INT8;
+    release(&t);
+}
+
+/* ---- benchmarks ---- */
+
+/* Products one after the other with different weights, all of which do not fit a cache. */
+typedef struct stream {
+    taper_kernel kernel;
+    taper_call call;
+    taper_work work;
+    taper_tensor inputs[2], output;
+    char *weights;
+    int64_t count;
+    size_t bytes; /* of one weight */
+    void *scratch;
+} stream;
+
+static void stream_run(void *arg) {
+    stream *s = arg;
+    for (int64_t i = 0; i < s->count; i++) {
+        s->inputs[1].data = s->weights + (size_t)i * s->bytes;
+        s->kernel.run(&s->call, 0, s->work.tasks, s->scratch);
+    }
+}
+
+/* Two of one dtype: int8 or float32. */
+static void bench_stream(const char *name, int64_t m, int64_t n, int64_t k, bool is_float) {
+    enum { MEMORY = 512 << 20 };
+    const int64_t logical[] = {k, n}, a_dims[] = {m, k}, c_dims[] = {m, n};
+    const int64_t panels = (n + 15) / 16;
+    stream s = {.count = 0};
+    s.inputs[0] = check_tensor(NULL, is_float ? TAPER_FLOAT32 : TAPER_INT8, 2, a_dims);
+    s.output = check_tensor(NULL, is_float ? TAPER_FLOAT32 : TAPER_INT32, 2, c_dims);
+    s.inputs[1] =
+        is_float ? check_tensor(NULL, TAPER_FLOAT32, 3, (int64_t[]){panels, k, 16})
+                 : check_tensor(NULL, TAPER_INT8, 4, (int64_t[]){1, panels, 1 + (k + 3) / 4, 64});
+    s.inputs[1].format = is_float ? TAPER_PANELS_1 : TAPER_DOTS;
+    s.inputs[1].logical = logical;
+    s.bytes = (size_t)check_numel(&s.inputs[1]) * taper_dtype_size(s.inputs[1].dtype);
+    const struct matmul_attrs attrs = {.alpha = 1, .accumulate = is_float ? "" : "int32"};
+    s.call = (taper_call){.kernel = &s.kernel,
+                          .inputs = s.inputs,
+                          .output = &s.output,
+                          .attrs = &attrs,
+                          .n_inputs = 2,
+                          .n_outputs = 1};
+    s.call.state = check_alloc(taper_max_state_bytes(check_level), 0);
+    size_t position = 0;
+    bool served = false;
+    while (!served && taper_kernel_next(check_level, "MATMUL", &position, &s.kernel))
+        served = taper_kernel_takes(&s.kernel, &s.call) &&
+                 s.kernel.prepare(&s.call, &s.work) == TAPER_OK;
+    s.count = m == 1 ? (int64_t)(MEMORY / s.bytes) : 1;
+    s.weights = taper_map_memory((size_t)s.count * s.bytes);
+    s.inputs[0].data = check_alloc((size_t)(m * k) * sizeof(float), 0);
+    s.output.data = check_alloc((size_t)(m * n) * sizeof(float), 0);
+    s.scratch = check_alloc(s.work.scratch_bytes, 0);
+    if (served && s.weights) {
+        check_fill_bytes(s.inputs[0].data, m * k);
+        if (is_float) {
+            check_fill_uniform(s.inputs[0].data, m * k, -1, 1);
+            for (int64_t i = 0; i < s.count; i++)
+                check_fill_uniform((float *)(void *)(s.weights + (size_t)i * s.bytes), 4096, -1, 1);
+        }
+        memset(s.weights + (is_float ? (size_t)s.count * s.bytes : 0), 3,
+               is_float ? 0 : (size_t)s.count * s.bytes);
+        for (size_t at = 0; is_float && at < (size_t)s.count * s.bytes; at += 64)
+            memcpy(s.weights + at, &(float){0.5f}, sizeof(float));
+        char full[96];
+        snprintf(full, sizeof full, "%s_%s", s.kernel.name, name);
+        check_bench(full, 2.0 * (double)(s.count * m) * (double)n * (double)k,
+                    (double)s.bytes * (double)s.count, stream_run, &s);
+    }
+    taper_unmap_memory(s.weights, (size_t)s.count * s.bytes);
+    check_free(s.inputs[0].data);
+    check_free(s.output.data);
+    check_free(s.scratch);
+    check_free(s.call.state);
+}
+
+static void bench_peaks(void) {
+    static const struct {
+        const char *name;
+        size_t bytes;
+        int64_t passes;
+    } probes[] = {{"fma", 64, 20000}, {"int8", 64, 20000}, {"read", 512 << 20, 2}};
+    for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) {
+        const taper_probe *probe = taper_probe_find(check_level, probes[i].name);
+        void *memory = taper_map_memory(probes[i].bytes);
+        double best = 0;
+        for (int run = 0; probe && memory && run < 5; run++) {
+            taper_measurement m;
+            if (taper_measure(probe, 1, memory, probes[i].bytes, probes[i].passes, &m) == TAPER_OK)
+                best = m.work / (double)m.ns > best ? m.work / (double)m.ns : best;
+        }
+        printf("{\"name\": \"peak_%s\", \"isa\": \"%s\", \"per_ns\": %.2f}\n", probes[i].name,
+               taper_level_name(check_level), best);
+        taper_unmap_memory(memory, probes[i].bytes);
+    }
+}
+
+static void bench_products(void) {
+    static const int64_t sizes[][3] = {{128, 2048, 2048}, {1, 2048, 2048},  {1, 4096, 4096},
+                                       {4, 2048, 2048},   {16, 2048, 2048}, {512, 768, 768},
+                                       {128, 3072, 768},  {3136, 64, 64},   {3136, 64, 576},
+                                       {784, 128, 1152},  {196, 256, 2304}, {49, 512, 4608}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int is_float = 0; is_float < 2; is_float++) {
+            char name[64];
+            snprintf(name, sizeof name, "%lldx%lldx%lld", (long long)sizes[i][0],
+                     (long long)sizes[i][1], (long long)sizes[i][2]);
+            bench_stream(name, sizes[i][0], sizes[i][1], sizes[i][2], is_float);
+        }
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"rows", rows},
+        {"columns", columns},
+        {"sums", sums},
+        {"large", large},
+        {"extremes", extremes},
+        {"batches", batches},
+        {"empty", empty},
+        {"strided", strided},
+        {"requantized", requantized},
+        {"unsupported", unsupported},
+    };
+    static const check_case benches[] = {{"peaks", bench_peaks}, {"products", bench_products}};
+    return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
+                      sizeof benches / sizeof *benches);
+}
