@@ -375,6 +375,7 @@ MEASUREMENTS = {
     "ops": ("tools.peers.ops", "--write docs/results/ops.md", TORCH),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "forms": ("tools.peers.forms", "", MODELS),
+    "costs": ("tools.peers.costs", "", MODELS, MINILM),
     "opinfo": (
         "tools.opinfo.report",
         "--write docs/results/op-coverage.md",
