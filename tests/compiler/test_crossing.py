@@ -25,7 +25,7 @@ OPS = [op for op in SAMPLED if op.name not in {*MICROOPS} - {"NEG", "ADD", "WHER
 MUST = {
     *("NEG", "ADD", "WHERE", "CAST", "MAP", "MAX_POOL", "AVG_POOL", "RESAMPLE", "SOFTMAX"),
     *("LAYER_NORM", "RMS_NORM", "SUM", "MEAN", "VAR", "ANY", "ARGMAX", "SLICE", "FLIP", "CAT"),
-    *("EMBEDDING", "INDEX_SELECT", "GATHER", "ARGSORT", "CUMSUM", "CUMARGMAX", "MATMUL"),
+    *("PAD", "EMBEDDING", "INDEX_SELECT", "GATHER", "ARGSORT", "CUMSUM", "CUMARGMAX", "MATMUL"),
 }
 
 

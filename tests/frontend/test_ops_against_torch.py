@@ -450,6 +450,15 @@ def gru(gates, h, w, b_hn, a):
     return recurrent(torch.gru, gates, [h], [w, zeros, bias], True, a)
 
 
+def with_borders(x, a):
+    """Padded positions say which elements: torch pads not all dtypes."""
+    for axis, low, high in zip(a["axes"], a["low"], a["high"], strict=True):
+        places = torch.arange(x.shape[axis]).double()[None]
+        places = F.pad(places, (low, high), mode=a["mode"])[0].long()
+        x = x.index_select(axis, places)
+    return x
+
+
 OTHERS = {
     "ARANGE": lambda a: torch.arange(a["start"], a["stop"], a["step"]),
     "LSTM": lambda *x: lstm(*x[:-1], a=x[-1]),
@@ -507,6 +516,7 @@ OTHERS = {
     "FLIP": lambda x, a: x.flip(a["axes"]),
     "COPY": lambda x, a: x.clone(),
     "CAT": lambda *x: torch.cat(x[:-1], x[-1]["axis"]),
+    "PAD": with_borders,
     "EMBEDDING": embedding,
     "EMBEDDING_BAG": embedding_bag,
     "GROUPED_MATMUL": grouped_matmul,

@@ -139,7 +139,7 @@ def test_reshape_views_what_lies_evenly(shape, strides, new, expected):
 #: Ops that take any element; the others refuse bfloat16.
 MOVES = {
     *("RESHAPE", "TRANSPOSE", "PERMUTE", "SLICE", "EXPAND", "FLIP", "COPY", "CAT"),
-    *("EMBEDDING", "INDEX_SELECT", "GATHER", "SCATTER", "WRITE", "CAST", "PACK"),
+    *("PAD", "EMBEDDING", "INDEX_SELECT", "GATHER", "SCATTER", "WRITE", "CAST", "PACK"),
     "UNPACK",
 }
 

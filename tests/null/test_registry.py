@@ -330,6 +330,10 @@ def conv(**given):
     return WINDOW | {"dilation": [1]} | given
 
 
+def _pad(mode, low, high):
+    return {"axes": [1], "low": low, "high": high, "mode": mode}
+
+
 def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
     return {"mode": mode, "axes": axes, "sizes": sizes, "scales": scales}
 
@@ -481,6 +485,12 @@ def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
         ("CAT", [(2, 3), (2, 4)], "equal except along axis 0", {"axis": 0}),
         ("CAT", [(2, 3), (2,)], "equal except along axis 1", {"axis": 1}),
         ("CAT", [(2,), ("int64", (2,))], "one dtype", {"axis": 0}),
+        ("PAD", [(2, 3)], "a mode of reflect", _pad("constant", [1], [1])),
+        ("PAD", [(2, 3)], "two widths for each axis", _pad("reflect", [1], [1, 1])),
+        ("PAD", [(2, 3)], "at least 0", _pad("replicate", [-1], [1])),
+        ("PAD", [(2, 3)], "its 3 elements can fill", _pad("reflect", [3], [0])),
+        ("PAD", [(2, 3)], "its 3 elements can fill", _pad("circular", [0], [4])),
+        ("PAD", [(2, 0)], "its 0 elements can fill", _pad("replicate", [1], [0])),
         ("EMBEDDING", [(), ("int64", (2,))], "rank 1", {}),
         ("EMBEDDING", [(5, 2), (2,)], "int64 or int32", {}),
         ("GATHER", [(4, 5), ("int64", (4,))], "within", {"axis": 0}),

@@ -454,19 +454,19 @@ def moves() -> Iterator[Case]:
     )
     for mode in ("constant", "reflect", "replicate", "circular"):
         yield Case(
-            "",
+            "CAT" if mode == "constant" else "PAD",
             f"pad, {mode}",
             drawn(partial(F.pad, pad=(1, 1, 1, 1), mode=mode), "float32"),
             IMAGES,
         )
     yield Case(
-        "",
+        "PAD",
         "pad, reflect, 1 dim",
         drawn(partial(F.pad, pad=(200, 200), mode="reflect"), "float32"),
         ((1, 1, 4000), (1, 1, 16000), (1, 1, 160000)),
     )
     yield Case(
-        "",
+        "PAD",
         "pad, reflect, uint8",
         drawn(partial(F.pad, pad=(1, 1, 1, 1), mode="reflect"), "uint8"),
         IMAGES,
@@ -942,7 +942,7 @@ REASONS = {
     r"^FMOD|^REMAINDER|^FLOOR_DIV": "exact, by quotients of doubles: half as many in a vector",
     r"^CAST .*float16|^CAST .*bfloat16": "plain loops, without the CPU's own conversion",
     r"^CAST ": "plain loops; NaN and numbers out of range have one result on all CPUs",
-    r"^ pad,": "a copy for each padded dim, where torch makes one",
+    r"^CAT pad,": "a copy for each padded dim, where torch makes one",
     r"^ bincount": "its result's size depends on data, so its plan has two segments",
     r"^MAP clamp|^MAP .*uint8": "tiles of 512 elements, which are small of bytes",
     r"^(INDEX_SELECT|SCATTER|WRITE|EMBEDDING)": "each position is checked before it is used",

@@ -7,6 +7,7 @@ CHECK_ATTRS(axes)
 CHECK_ATTRS(shape)
 CHECK_ATTRS(slice)
 CHECK_ATTRS(cat)
+CHECK_ATTRS(pad)
 
 static const taper_dtype dtypes[] = {TAPER_INT8, TAPER_BFLOAT16, TAPER_FLOAT32, TAPER_INT64};
 enum { N_DTYPES = sizeof dtypes / sizeof dtypes[0] };
@@ -132,6 +133,23 @@ static int source_cat(const void *attrs, const taper_tensor *x, const int64_t *o
     for (; in[a->axis] >= x[i].shape[a->axis]; i++)
         in[a->axis] -= x[i].shape[a->axis];
     return i;
+}
+
+static int source_pad(const void *attrs, const taper_tensor *x, const int64_t *out, int64_t *in) {
+    const struct pad_attrs *a = attrs;
+    source_same(attrs, x, out, in);
+    for (int64_t i = 0; i < a->axes.count; i++) {
+        const int64_t d = a->axes.data[i], n = x->shape[d];
+        int64_t at = in[d] - a->low.data[i];
+        if (strcmp(a->mode, "circular") == 0)
+            at = (at + n) % n;
+        else if (strcmp(a->mode, "reflect") == 0)
+            at = at < 0 ? -at : at < n ? at : 2 * (n - 1) - at;
+        else
+            at = at < 0 ? 0 : at < n ? at : n - 1;
+        in[d] = at;
+    }
+    return 0;
 }
 
 static void permute(taper_dtype dtype, int rank, const int64_t *dims, const int64_t *axes,
@@ -318,6 +336,49 @@ static void cat(void) {
             }
 }
 
+/* Up to three axes of random shapes, with borders as wide as x allows. */
+static void pad(void) {
+    static const char *const modes[] = {"reflect", "replicate", "circular"};
+    for (int i = 0; i < 600; i++) {
+        const int rank = (int)check_int(0, 5), mode = i % 3;
+        int64_t dims[TAPER_MAX_RANK], out[TAPER_MAX_RANK], axes[3], low[3], high[3], count = 0;
+        for (int d = 0; d < rank; d++) {
+            out[d] = dims[d] = check_int(1, rank > 3 ? 9 : rank > 2 ? 20 : 300);
+            if (count == 3 || check_int(0, 1))
+                continue;
+            const int64_t widest = mode == 1 ? 12 : dims[d] - (mode == 0);
+            axes[count] = d;
+            low[count] = check_int(0, widest);
+            high[count] = check_int(0, 1) ? 0 : check_int(0, widest);
+            out[d] += low[count] + high[count];
+            count++;
+        }
+        const struct pad_attrs attrs = {{axes, count}, {low, count}, {high, count}, modes[mode]};
+        random_tensor x = make_tensor(dtypes[i / 3 % N_DTYPES], rank, dims, false);
+        expect("PAD", &attrs, &x.t, 1, rank, out, source_pad);
+        check_free(x.memory);
+    }
+}
+
+/* Borders that x cannot fill, or that the output has no room for. */
+static void pad_refused(void) {
+    static const struct {
+        const char *mode;
+        int64_t low, high, out;
+    } cases[] = {{"reflect", 4, 0, 8},    {"reflect", 0, 4, 8},   {"circular", 5, 0, 9},
+                 {"circular", 0, 5, 9},   {"replicate", 1, 1, 5}, {"replicate", -1, 2, 5},
+                 {"replicate", 2, -1, 5}, {"constant", 1, 1, 6}};
+    const int64_t n = 4, axis = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct pad_attrs attrs = {
+            {&axis, 1}, {&cases[i].low, 1}, {&cases[i].high, 1}, cases[i].mode};
+        float data[16] = {0};
+        const taper_tensor x = check_tensor(data, TAPER_FLOAT32, 1, &n);
+        const taper_tensor y = check_tensor(data + 4, TAPER_FLOAT32, 1, &cases[i].out);
+        CHECK(check_run("PAD", NULL, &x, 1, &y, &attrs, 1) == TAPER_UNSUPPORTED, "case %d", (int)i);
+    }
+}
+
 static void empty(void) {
     static const int64_t dims[] = {4, 0, 6}, axes[] = {2, 0, 1};
     for (int t = 0; t < N_DTYPES; t++) {
@@ -426,6 +487,8 @@ int main(int argc, char **argv) {
         {"flip", flip},
         {"reshape", reshape},
         {"cat", cat},
+        {"pad", pad},
+        {"pad_refused", pad_refused},
         {"empty", empty},
         {"refused", refused},
     };

@@ -95,6 +95,23 @@ def _samples_cat() -> Iterator[Sample]:
     yield Sample([np.ones((2, 2), np.float32)], {"axis": 0})
 
 
+def _samples_pad() -> Iterator[Sample]:
+    for mode in ("reflect", "replicate", "circular"):
+        for x in _arrays((7,), (4, 5), (2, 3, 4, 5), (2, 3, 5, 4, 3)):
+            last = x.ndim - 1
+            yield Sample([x], {"axes": (last,), "low": (2,), "high": (1,), "mode": mode})
+            if x.ndim > 1:
+                widths = {"low": (1, 0), "high": (2, 2), "mode": mode}
+                yield Sample([x], {"axes": (last - 1, last), **widths})
+                yield Sample([x], {"axes": (0,), "low": (0,), "high": (1,), "mode": mode})
+            if x.ndim > 3:
+                widths = {"low": (2, 1, 2), "high": (0, 2, 1), "mode": mode}
+                yield Sample([x], {"axes": (1, 2, 3), **widths})
+        empty = np.ones((2, 0, 3), np.float32)
+        yield Sample([empty], {"axes": (2,), "low": (1,), "high": (2,), "mode": mode})
+        yield Sample([np.ones((), np.float32)], {"axes": (), "low": (), "high": (), "mode": mode})
+
+
 SAMPLES = {
     "RESHAPE": _samples_reshape,
     "TRANSPOSE": _samples_transpose,
@@ -104,4 +121,5 @@ SAMPLES = {
     "FLIP": _samples_flip,
     "COPY": _samples_copy,
     "CAT": _samples_cat,
+    "PAD": _samples_pad,
 }

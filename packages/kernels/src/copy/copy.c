@@ -1,8 +1,8 @@
 /*
  * Data movement. Every op here copies a strided view of its input to a contiguous output; CAT
  * copies one view per input to a slice of the output. prepare() finds the views, copy_plan.inl
- * makes a loop of each, copy_block.inl has the inner loops. Elements are copied as bytes: any dtype
- * of size 1, 2, 4 or 8 works.
+ * makes a loop of each, copy_block.inl has the inner loops. pad.inl is PAD. Elements are copied as
+ * bytes: any dtype of size 1, 2, 4 or 8 works.
  */
 #include <assert.h>
 #include <string.h>
@@ -18,6 +18,7 @@ TAPER_DEFINE_ATTRS(axes)
 TAPER_DEFINE_ATTRS(shape)
 TAPER_DEFINE_ATTRS(slice)
 TAPER_DEFINE_ATTRS(cat)
+TAPER_DEFINE_ATTRS(pad)
 
 #include "copy/copy_block.inl"
 #include "copy/copy_plan.inl"
@@ -210,6 +211,8 @@ static taper_status any_cat_run(const taper_call *call, int64_t begin, int64_t e
         part_run(&s->parts[i], call->output->data, call->inputs[s->input[i]].data, begin, end);
     return TAPER_OK;
 }
+
+#include "copy/pad.inl"
 
 /* ---- table ---- */
 

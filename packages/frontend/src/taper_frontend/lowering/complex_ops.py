@@ -293,7 +293,7 @@ _BY_LAPACK = frozenset(
 
 _RULES: dict[str, Rule] = {
     **{op: _same_axes(op) for op in ("TRANSPOSE", "SLICE", "FLIP", "INDEX_SELECT", "WRITE", "CAT")},
-    **{op: _same_axes(op) for op in ("SUM", "MEAN", "CUMSUM")},
+    **{op: _same_axes(op) for op in ("PAD", "SUM", "MEAN", "CUMSUM")},
     **{op: _same_shape(op) for op in ("RESHAPE", "EXPAND")},
     **{op: _each_part(op) for op in ("ADD", "SUB", "NEG")},
     "PERMUTE": _permute,

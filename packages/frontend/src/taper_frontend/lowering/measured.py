@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.handlers import lowers
-from taper_runtime.base.sizes import Size, linear
+from taper_runtime.base.sizes import Size, bounds, linear
 from taper_runtime.ops.rules import broadcast
 from taper_runtime.plan.trees import NUMBERS
 
@@ -242,17 +242,15 @@ def bincount(ctx: Lowering, x: str, weights: str | None = None, minlength: int =
     """Count how often each number occurs, or add up its weights."""
     x = ctx.cast(x, "int64")
     dtype, count = ctx.output.dtype, ctx.output.shape[0]
-    # one extra bin, in case there is no other
-    least = ctx.full((1,), -1, "int64")
-    most = ctx.emit("AMAX", [ctx.emit("CAT", [x, least], axis=0)], axes=(0,), keepdim=True)
+    numbers = x
+    if bounds(ctx.shape(x)[0])[0] < 1:  # -1 beside the numbers, in case there are none
+        numbers = ctx.emit("CAT", [x, ctx.full((1,), -1, "int64")], axis=0)
+    most = ctx.emit("AMAX", [numbers], axes=(0,), keepdim=True)
     bins = ctx.apply("MAXIMUM", ctx.apply("ADD", most, 1, dtype="int64"), minlength, dtype="int64")
     ctx.measure(count, bins)
-    # a negative number becomes a position after all bins, not one counted from the end
-    beyond = ctx.apply("LT", x, 0, dtype="int64")
-    x = ctx.apply("WHERE", beyond, count, x, dtype="int64")
     ones = ctx.full(ctx.shape(x), 1, dtype) if weights is None else ctx.cast(weights, dtype)
     zeros = ctx.full((count,), 0, dtype)
-    return ctx.emit("SCATTER", [zeros, x, ones], axis=0, reduce="sum")
+    return ctx.emit("SCATTER", [zeros, x, ones], axis=0, reduce="sum", wrap=False)
 
 
 @lowers("torchvision.nms.default")

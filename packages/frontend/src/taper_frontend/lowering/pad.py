@@ -69,32 +69,23 @@ for _n in (1, 2, 3):
 
 def _pad_by_elements(ctx: Lowering, x: str, widths: Sequence[int], mode: str) -> str:
     """Add borders of the tensor's own elements; a negative width removes elements."""
-    for index in range(len(widths) // 2):
-        axis = ctx.rank(x) - 1 - index
-        low, high = widths[2 * index : 2 * index + 2]
-        size = ctx.shape(x)[axis]
-        inner = ctx.slice(x, axis, max(-low, 0), size - max(-high, 0))
-        if mode == "circular":  # removed elements are not part of the circle
-            x = inner
-        parts = [inner]
-        if low > 0:
-            parts.insert(0, _border(ctx, x, axis, low, mode, first=True))
-        if high > 0:
-            parts.append(_border(ctx, x, axis, high, mode, first=False))
-        x = parts[0] if len(parts) == 1 else ctx.emit("CAT", parts, axis=axis)
+    rank = ctx.rank(x)
+    borders = [
+        (rank - 1 - index, widths[2 * index], widths[2 * index + 1])
+        for index in range(len(widths) // 2)
+    ][::-1]
+    if mode == "circular":  # removed elements are not part of the circle
+        x = _cut(ctx, x, borders)
+    added = [(axis, max(low, 0), max(high, 0)) for axis, low, high in borders]
+    added = [border for border in added if border[1:] != (0, 0)]
+    if added:
+        axes, low, high = zip(*added, strict=True)
+        x = ctx.emit("PAD", [x], axes=axes, low=low, high=high, mode=mode)
+    return x if mode == "circular" else _cut(ctx, x, borders)
+
+
+def _cut(ctx: Lowering, x: str, borders: Sequence[tuple[int, int, int]]) -> str:
+    """Remove elements before and after some axes, as many as the widths are negative."""
+    for axis, low, high in borders:
+        x = ctx.slice(x, axis, max(-low, 0), ctx.shape(x)[axis] - max(-high, 0))
     return x
-
-
-def _border(ctx: Lowering, x: str, axis: int, width: int, mode: str, *, first: bool) -> str:
-    """Return the border before the first or after the last element of an axis."""
-    size = ctx.shape(x)[axis]
-    if mode == "replicate":
-        start = 0 if first else size - 1
-        shape = ctx.shape(x)
-        edge = ctx.slice(x, axis, start, start + 1)
-        return ctx.expand(edge, (*shape[:axis], width, *shape[axis + 1 :]))
-    if mode == "circular":
-        start = size - width if first else 0
-        return ctx.slice(x, axis, start, start + width)
-    start = 1 if first else size - 1 - width
-    return ctx.emit("FLIP", [ctx.slice(x, axis, start, start + width)], axes=(axis,))

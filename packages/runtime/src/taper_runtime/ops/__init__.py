@@ -22,7 +22,7 @@ REGISTRY = Registry(
         ),
         "map": "MAP",
         "matmul": "MATMUL",
-        "shape": "RESHAPE TRANSPOSE PERMUTE SLICE EXPAND FLIP COPY CAT",
+        "shape": "RESHAPE TRANSPOSE PERMUTE SLICE EXPAND FLIP COPY CAT PAD",
         "gather": "EMBEDDING EMBEDDING_BAG INDEX_SELECT GATHER",
         "reduce": "SUM MEAN PROD AMAX AMIN ANY ALL VAR ARGMAX ARGMIN",
         "norm": "SOFTMAX LAYER_NORM RMS_NORM",

@@ -1,4 +1,4 @@
-"""Define ops that move values without changing them. All except COPY and CAT have a view rule."""
+"""Define ops that move values without changing them; all but COPY, CAT and PAD have a view rule."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from taper_runtime.ops.region import (
     Relation,
     Same,
     Window,
+    along,
     elementwise,
     reshape_region,
 )
@@ -240,6 +241,38 @@ def _parts_cat(shapes: Sequence[Shape], attrs: Attrs) -> list[int] | None:
     return list(accumulate((math.prod(shape) for shape in shapes[:-1]), initial=0))
 
 
+#: For each mode of PAD, what numpy calls it, and how much wider than the border an axis must be.
+_PADS = {"reflect": ("reflect", 1), "replicate": ("edge", None), "circular": ("wrap", 0)}
+
+
+def _infer_pad(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    dtype, shape, _ = inputs[0]
+    axes, low, high, mode = (attrs[name] for name in ("axes", "low", "high", "mode"))
+    check_axes("PAD", axes, len(shape))
+    if mode not in _PADS:
+        fail("PAD", f"a mode of {', '.join(_PADS)}", repr(mode))
+    if not len(axes) == len(low) == len(high):
+        fail("PAD", "two widths for each axis", [list(axes), list(low), list(high)])
+    more = _PADS[mode][1]
+    for axis, *widths in zip(axes, low, high, strict=True):
+        size = shape[axis]
+        if any(width < 0 for width in widths):
+            fail("PAD", "widths of at least 0", widths)
+        if size < 1 if more is None else any(width + more > size for width in widths):
+            fail("PAD", f"a border of axis {axis} that its {size} elements can fill", widths)
+        shape = replace(shape, axis, size + sum(widths))
+    return TensorType(dtype, shape)
+
+
+def _evaluate_pad(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    y = np.array(inputs[0], order="C")
+    for axis, *widths in zip(attrs["axes"], attrs["low"], attrs["high"], strict=True):
+        each = [(0, 0)] * y.ndim
+        each[axis] = (widths[0], widths[1])
+        y = np.pad(y, each, _PADS[attrs["mode"]][0])
+    return np.asarray(y, order="C")
+
+
 # -- definitions -----------------------------------------------------------------------------------
 
 
@@ -348,5 +381,22 @@ OPS = (
         parts=_parts_cat,
         strided=(ALL_INPUTS,),
         cost=lambda inputs, output, attrs: move_cost(inputs[:1], output, attrs),
+    ),
+    OpDef(
+        name="PAD",
+        doc="x with borders of its own elements: `low` before and `high` after each of some axes. "
+        "The mode says which elements: reflect, the next ones in reverse order, without the "
+        "outermost; replicate, the outermost one; circular, those of the other end.",
+        inputs=(1, 1),
+        infer=_infer_pad,
+        evaluate=_evaluate_pad,
+        attrs={
+            "axes": Attr("ints", role="axis"),
+            "low": Attr("ints", sized=True, role="each axis"),
+            "high": Attr("ints", sized=True, role="each axis"),
+            "mode": Attr("string"),
+        },
+        region=along("axes"),
+        cost=move_cost,
     ),
 )
