@@ -338,8 +338,28 @@ def grid_sample(x, grid, a):
     return y.movedim(1, -1)
 
 
+def resample_part(x, a):
+    """Resample an image of zeros but for x, which lies where gradients of the range are."""
+    whole, shape, cuts = {**a, "part": ()}, list(x.shape), [slice(None)] * x.ndim
+    for axis, old, first, stop in zip(a["axes"], *(a["part"][i::3] for i in range(3)), strict=True):
+        shape[axis], cuts[axis] = old, slice(first, stop)
+    probe = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    y = resample(probe, whole)[tuple(cuts)]
+    y.backward(torch.rand_like(y))
+    places = []
+    for axis, size in enumerate(x.shape):
+        read = probe.grad.movedim(axis, 0).flatten(1).abs().sum(1).nonzero()
+        low = int(read[0]) if axis in a["axes"] else 0
+        places.append(slice(low, low + size))
+    image = torch.zeros(shape, dtype=x.dtype)
+    image[tuple(places)] = x
+    return resample(image, whole)[tuple(cuts)]
+
+
 def resample(x, a):
     """Along the last of the axes, as one dim of an image whose other dim has one element."""
+    if a["part"]:
+        return resample_part(x, a)
     *others, axis = a["axes"]
     *sizes, size = a["sizes"]
     *scales, scale = a["scales"]

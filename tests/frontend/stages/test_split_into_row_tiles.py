@@ -106,6 +106,21 @@ def test_products_of_batches_and_joined_tensors():
     assert {n.attrs["axis"] for n in graph.nodes.values() if n.op == "CAT"} == {1, 3}
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("sizes", [(48, 16), (37, 21)])
+def test_resampled_rows(mode, sizes):
+    """As in a decoder: an image that is enlarged, then filtered."""
+    b = Builder()
+    attrs = {"axes": (1, 2), "sizes": sizes, "mode": mode, "scales": (0.0, 0.0)}
+    y = b.op("RESAMPLE", b.input("x", 1, 24, 8, 16), **attrs)
+    graph = check_fires(split_into_row_tiles, b.done(depthwise(b, b.op("EXP", y), 16)))
+    parts = [node for node in graph.nodes.values() if node.op == "RESAMPLE"]
+    assert len(parts) > 1
+    assert all(node.attrs["part"][0] == 24 for node in parts)
+    rows = [graph.tensors[node.inputs[0]].shape[1] for node in parts]
+    assert sum(rows) < 24 + 5 * len(parts)
+
+
 def test_winograd():
     b = Builder()
     x = b.op("EXP", b.input("x", 1, 60, 12, 4))

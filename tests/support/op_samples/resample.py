@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from op_samples.sample import Sample
-from taper_runtime.ops.resample import MODES, NEAREST
+from taper_runtime.ops.opdef import TensorType
+from taper_runtime.ops.resample import MODES, NEAREST, RESAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 def _attrs(mode: str, axes: Shape, sizes: Shape, scales: tuple[float, ...] = ()) -> dict[str, Any]:
     scales = scales or (0.0,) * len(axes)
     return {"axes": axes, "sizes": sizes, "mode": mode, "scales": scales}
+
+
+def _part(x: np.ndarray, attrs: dict[str, Any], cuts: dict[int, tuple[int, int]]) -> Sample:
+    """Return the sample that computes ranges of the output's axes from what they need of x."""
+    types = [TensorType(x.dtype.name, x.shape)]
+    whole = RESAMPLE.complete(attrs)
+    part = RESAMPLE.part(types, RESAMPLE.infer_type(types, whole), whole, cuts)
+    assert part is not None
+    return Sample([x[tuple(slice(*cut) for cut in part.inputs[0])].copy()], part.attrs)
 
 
 def _samples() -> Iterator[Sample]:
@@ -51,6 +61,13 @@ def _samples() -> Iterator[Sample]:
             yield from (Sample([x], attrs) for attrs in ways)
             whole = rng.integers(0, 256, shape).astype(np.uint8)
             yield from (Sample([whole], attrs) for attrs in ways)
+    for mode in ("nearest", "linear", "cubic"):
+        for channels in (3, 20):
+            image = np.asarray(rng.standard_normal((2, 9, 8, channels)), np.float32)
+            attrs = _attrs(mode, (1, 2), (23, 17))
+            yield _part(image, attrs, {1: (9, 15)})
+            yield _part(image, attrs, {1: (0, 4), 2: (6, 17)})
+            yield _part(rng.integers(0, 256, image.shape).astype(np.uint8), attrs, {1: (9, 15)})
     special = np.array([[1, np.nan, 2, np.inf, 3, 4, -np.inf, 5]], np.float32)
     for mode in (*NEAREST, "linear"):
         yield Sample([special], _attrs(mode, (1,), (11,)))

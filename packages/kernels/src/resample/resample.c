@@ -156,7 +156,7 @@ static taper_status resample_prepare(const taper_call *call, taper_work *work, r
     const taper_tensor *x = &call->inputs[0], *y = call->output, *table = call->table;
     const int64_t count = attrs->axes.count;
     if (call->n_inputs != 1 || y->rank != x->rank || count < 1 || count > 2 ||
-        attrs->sizes.count != count || !tensor_is(x, (taper_dtype)y->dtype, tensor_numel(x)) ||
+        !tensor_is(x, (taper_dtype)y->dtype, tensor_numel(x)) ||
         !tensor_is(y, (taper_dtype)y->dtype, tensor_numel(y)))
         return TAPER_UNSUPPORTED;
     size_t mode = 0;
@@ -169,9 +169,7 @@ static taper_status resample_prepare(const taper_call *call, taper_work *work, r
     if (first < 0 || last >= x->rank || (count == 2 && first >= last))
         return TAPER_UNSUPPORTED;
     for (int32_t d = 0; d < x->rank; d++)
-        if (y->shape[d] != (d == last    ? attrs->sizes.data[count - 1]
-                            : d == first ? attrs->sizes.data[0]
-                                         : x->shape[d]))
+        if (d != first && d != last && y->shape[d] != x->shape[d])
             return TAPER_UNSUPPORTED;
 
     *s = (struct resample_state){.kind = kind, .size = (int64_t)taper_dtype_size(x->dtype)};

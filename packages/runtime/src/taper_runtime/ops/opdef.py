@@ -177,13 +177,14 @@ class Attr(NamedTuple):
         The meaning of its integers, if it concerns axes: "axis" for axes of the first input,
         "each axis" for one value for each of these, in their order, "shape" for the sizes of the
         output, "padding" for the padding before and after each axis that windows slide along
-        (:attr:`Window.padding`).
+        (:attr:`Window.padding`), "part" if the node computes a part of an output: for each of the
+        axes, the size of the whole axis of x, and the range of the whole output; empty otherwise.
     """
 
     type: str
     default: Any = REQUIRED
     sized: bool = False
-    role: Literal["", "axis", "each axis", "shape", "padding"] = ""
+    role: Literal["", "axis", "each axis", "shape", "padding", "part"] = ""
 
     def accepts(self, value: Any) -> bool:
         """Return whether ``value`` is plain data of this attr's type."""

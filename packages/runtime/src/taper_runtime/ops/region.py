@@ -40,7 +40,7 @@ class Window(NamedTuple):
     """Element ``i`` of the output axis needs a run of elements of the input axis.
 
     The run has ``length`` elements from ``first + i * stride`` on; elements outside the input are
-    padding.
+    padding. Where that is no rule, ``runs`` lists the runs.
 
     Attributes
     ----------
@@ -52,6 +52,9 @@ class Window(NamedTuple):
         The attr with the padding of this axis, and the indices in it of the amounts before and
         after. With these changed, the op computes a range of its output from the elements that the
         range needs. None if it cannot, because the result depends on positions in the whole axis.
+    runs : tuple of Range, optional
+        The run of each element of the output axis, inside the input. The op then has an attr of the
+        role "part", with which it computes a range.
     """
 
     axis: int
@@ -59,9 +62,13 @@ class Window(NamedTuple):
     stride: int = 1
     length: int = 1
     padding: tuple[str, int] | None = None
+    runs: tuple[Range, ...] = ()
 
     def needs(self, part: Range) -> Range:
         """Return the range that elements ``part`` of the output need; it may exceed the input."""
+        if self.runs:
+            starts, stops = zip(*self.runs[slice(*part)], strict=True)
+            return min(starts), max(stops)
         ends = [self.first + index * self.stride for index in (part[0], part[1] - 1)]
         return min(ends), max(ends) + self.length
 
@@ -328,7 +335,11 @@ def _part(
             if found is None:
                 return None
             ranges[axis] = max(0, found[0]), min(t.shape[axis], found[1])
-            if isinstance(relation, Window) and not _pad(relation, found, ranges[axis], changed):
+            if (
+                isinstance(relation, Window)
+                and not relation.runs
+                and not _pad(relation, found, ranges[axis], changed)
+            ):
                 return None
             related.update(axes)
         if t.format != PLAIN and any(r != (0, n) for r, n in zip(ranges, t.shape, strict=True)):
@@ -340,6 +351,15 @@ def _part(
         if attr.role == "shape":
             sizes = {axis: stop - start for axis, (start, stop) in wanted.items()}
             changed[name] = tuple(sizes.get(axis, n) for axis, n in enumerate(changed[name]))
+        elif attr.role == "part":
+            axes = next(attrs[of] for of, other in op.attrs.items() if other.role == "axis")
+            x = inputs[0]
+            if x is not None and not wanted.keys().isdisjoint(axes):
+                changed[name] = tuple(
+                    n
+                    for axis in axes
+                    for n in (x.shape[axis], *wanted.get(axis, (0, output.shape[axis])))
+                )
     return Part(tuple(parts), changed)
 
 

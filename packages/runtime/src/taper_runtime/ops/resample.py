@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -11,11 +12,13 @@ import numpy as np
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import largest
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
-from taper_runtime.ops.region import along
+from taper_runtime.ops.region import WHOLE, Range, Region, Relation, Same, Window
 from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axes, check_dtype, fail, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from taper_runtime.ops.opdef import Shape
 
 NEAREST = ("nearest", "nearest-exact")
 #: For each mode, the number of elements on either side of a position that are used.
@@ -50,7 +53,31 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         shape = replace(shape, axis, size)
     if attrs["align_corners"] and mode in NEAREST:
         fail("RESAMPLE", "no align_corners with a nearest mode", True)
+    if attrs["part"]:
+        shape = _infer_part(x, attrs, shape)
     return TensorType(x.dtype, shape)
+
+
+def _infer_part(x: TensorType, attrs: Attrs, shape: Shape) -> Shape:
+    """Check a part of an output of this shape; return the part's shape."""
+    axes, part = attrs["axes"], attrs["part"]
+    if len(part) != 3 * len(axes):
+        fail("RESAMPLE", "three numbers for each axis of a part", list(part))
+    for index, axis in enumerate(axes):
+        old, first, stop = part[3 * index : 3 * index + 3]
+        if old < 1 or not 0 <= first < stop <= shape[axis]:
+            fail("RESAMPLE", f"a part of an axis of {shape[axis]} elements", [old, first, stop])
+    for axis, of in zip(axes, axes_of(x.shape, attrs), strict=True):
+        low, high = 0, of.old
+        if of.part != (0, of.new):
+            runs = runs_of(of, attrs["mode"], attrs["align_corners"], _real(x.dtype, attrs["mode"]))
+            if not runs:
+                fail("RESAMPLE", "a part whose elements all have taps", list(part))
+            low, high = _reach_of(runs, of.part)
+        if x.shape[axis] != high - low:
+            fail("RESAMPLE", f"the {high - low} elements that a part needs", x.shape[axis])
+        shape = replace(shape, axis, of.part[1] - of.part[0])
+    return shape
 
 
 def _linear(x: np.ndarray) -> np.ndarray:
@@ -66,22 +93,61 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 class ResampledAxis(NamedTuple):
-    """Sizes of an axis before and after, and the scale; 0 for the ratio of the sizes."""
+    """How an axis is resampled.
+
+    Attributes
+    ----------
+    old, new : int
+        The sizes of the whole axis before and after.
+    scale : float
+        0 for the ratio of the sizes.
+    part : tuple of int
+        The elements of the output that are computed: the first, and one past the last.
+    """
 
     old: int
     new: int
     scale: float
+    part: Range
 
 
 def axes_of(shape: Sequence[int], attrs: Attrs) -> list[ResampledAxis]:
     """Return how each of ``attrs["axes"]`` of a tensor of this shape is resampled."""
+    found = []
     each = zip(attrs["axes"], attrs["sizes"], attrs["scales"], strict=True)
-    return [ResampledAxis(shape[axis], size, float(scale)) for axis, size, scale in each]
+    for index, (axis, size, scale) in enumerate(each):
+        given = attrs["part"][3 * index : 3 * index + 3] or (shape[axis], 0, size)
+        found.append(ResampledAxis(given[0], size, float(scale), tuple(given[1:])))
+    return found
+
+
+def _real(dtype: str, mode: str) -> Any:
+    """Return the type in which positions are computed."""
+    return np.float64 if dtype in ("float64", "uint8") and mode not in NEAREST else np.float32
+
+
+@lru_cache(maxsize=64)
+def runs_of(axis: ResampledAxis, mode: str, align_corners: bool, real: Any) -> tuple[Range, ...]:
+    """Return which run of elements each element of the whole output axis uses.
+
+    Empty if one uses none, or if there are more than :data:`_MAX_TAPS` taps.
+    """
+    if _count_taps(axis, mode, align_corners) > _MAX_TAPS:
+        return ()
+    index, _ = _all_taps(axis, mode, align_corners, real)
+    if (index[:, 0] < 0).any():
+        return ()
+    lows = np.where(index < 0, axis.old, index).min(1)
+    return tuple(zip(lows.tolist(), (index.max(1) + 1).tolist(), strict=True))
+
+
+def _reach_of(runs: Sequence[Range], part: Range) -> Range:
+    return Window(0, runs=tuple(runs)).needs(part)
 
 
 def _step(axis: ResampledAxis, align_corners: bool, real: Any) -> Any:
     """Return the distance in x between output elements, in torch's precision."""
-    old, new, scale = axis
+    old, new, scale, _ = axis
     if align_corners:
         return real(old - 1) / real(new - 1) if new > 1 else real(0)
     return real(1 / scale) if scale else real(old) / real(new)
@@ -89,7 +155,7 @@ def _step(axis: ResampledAxis, align_corners: bool, real: Any) -> Any:
 
 def _count_taps(axis: ResampledAxis, mode: str, align_corners: bool) -> int:
     """Return an upper bound of the number of taps of all output elements along an axis."""
-    old, new, _ = axis
+    old, new, _, _ = axis
     if mode in NEAREST:
         return new
     reach = _REACH[mode]
@@ -104,7 +170,8 @@ def taps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return which elements of x each output element uses, and their weights, ``[size, taps]``.
 
-    If an output element has fewer taps than others, the rest have index -1.
+    If an output element has fewer taps than others, the rest have index -1. Of a part, x holds only
+    the elements that it uses.
 
     Parameters
     ----------
@@ -114,7 +181,25 @@ def taps(
     real : type
         ``numpy.float32`` or ``numpy.float64``: the type in which positions are computed.
     """
-    old, new, _ = axis
+    return _cut(axis, *_all_taps(axis, mode, align_corners, real))
+
+
+def _cut(
+    axis: ResampledAxis, index: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the taps of a part out of those of the whole axis."""
+    if axis.part == (0, axis.new):
+        return index, weight
+    index, weight = index[slice(*axis.part)], weight[slice(*axis.part)]
+    low = index[index >= 0].min()
+    return np.where(index < 0, -1, index - low), weight
+
+
+def _all_taps(
+    axis: ResampledAxis, mode: str, align_corners: bool, real: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the taps of the whole axis."""
+    old, new, _, _ = axis
     step = _step(axis, align_corners, real)
     outputs = np.arange(new).astype(real)
     if mode in NEAREST:
@@ -155,7 +240,7 @@ def whole_taps(
     right by ``shift`` and clamped to a byte. Weights are the real ones times ``2^shift``, rounded;
     the shift is the largest with which they fit 16 bits. So torch computes these images.
     """
-    index, weight = taps(axis, mode, align_corners, np.float64)
+    index, weight = _all_taps(axis, mode, align_corners, np.float64)
     for tap in range(index.shape[1] - 1, 0, -1):  # beyond an end, taps are one element's
         same = (index[:, tap] == index[:, tap - 1]) & (index[:, tap] >= 0)
         weight[:, tap - 1] += np.where(same, weight[:, tap], 0)
@@ -164,7 +249,8 @@ def whole_taps(
     while shift < _MOST_SHIFT and int(0.5 + most * 2 ** (shift + 1)) < 2**15:
         shift += 1
     scaled = weight * 2**shift
-    return index, np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int64), shift
+    whole = np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int64)
+    return *_cut(axis, index, whole), shift
 
 
 def _along(x: np.ndarray, at: int, index: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -183,7 +269,7 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     (x,) = inputs
     mode, align_corners = attrs["mode"], attrs["align_corners"]
     nearest = mode in NEAREST
-    real = np.float64 if x.dtype == np.float64 and not nearest else np.float32
+    real = _real(x.dtype.name, mode)
     y = x
     with np.errstate(all="ignore"):
         for at, axis in reversed([*zip(attrs["axes"], axes_of(x.shape, attrs), strict=True)]):
@@ -288,6 +374,19 @@ def _filled(index: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return index, weight
 
 
+def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
+    """Return the runs of each resampled axis where sizes are known; of a part, all of x."""
+    (x,) = inputs
+    region: list[Relation] = [Same(axis) for axis in range(len(x.shape))]
+    for axis, of in zip(attrs["axes"], axes_of(x.shape, attrs), strict=True):
+        runs: tuple[Range, ...] = ()
+        if type(of.old) is type(of.new) is int and not attrs["part"]:
+            mode, align_corners = attrs["mode"], attrs["align_corners"]
+            runs = runs_of(of, mode, align_corners, _real(x.dtype, mode))
+        region[axis] = Window(axis, length=0, runs=runs) if runs else WHOLE
+    return [tuple(region)]
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     (x,) = inputs
     nbytes = x.nbytes + output.nbytes
@@ -308,7 +407,9 @@ RESAMPLE = OpDef(
     doc="x with `sizes` elements along one or two axes, interpolated as in torch. A step in the "
     "output is 1 / scale in x, or the ratio of the sizes if the axis's scale is 0; with "
     "align_corners the first and last elements keep their places. The antialias modes widen their "
-    "window where the output is smaller. uint8 is rounded after each axis, the last one first.",
+    "window where the output is smaller. uint8 is rounded after each axis, the last one first. "
+    "`part` says that x is a part of a larger one: what a range of the output needs. It has three "
+    "numbers for each axis: the whole size of x, and the range, which alone is computed.",
     inputs=(1, 1),
     infer=_infer,
     evaluate=_evaluate,
@@ -318,8 +419,9 @@ RESAMPLE = OpDef(
         "mode": Attr("string"),
         "align_corners": Attr("bool", False),
         "scales": Attr("scalars", role="each axis"),
+        "part": Attr("ints", (), role="part"),
     },
-    region=along("axes"),
+    region=_region,
     cost=_cost,
     table=table,
 )
