@@ -204,7 +204,7 @@ def dequantize_per_channel_group(
 def choose_qparams(
     ctx: Lowering, x: str, low: int, high: int, eps: float, dtype: str
 ) -> tuple[str, str]:
-    """Choose one scale and zero point for all elements: float64 and int64, each of shape ``[1]``."""
+    """Choose one scale and zero point for all elements: float64 and int64 ``[1]``."""
     mapping = "ASYMMETRIC" if ctx.aten == "choose_qparams" else "SYMMETRIC"
     least, most = (
         ctx.emit(op, [x], axes=tuple(range(ctx.rank(x))), keepdim=False) for op in ("AMIN", "AMAX")
