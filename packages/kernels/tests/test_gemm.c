@@ -770,19 +770,28 @@ static uint16_t random_half(taper_dtype dtype) {
     return (uint16_t)((low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f));
 }
 
-/* Writes a random level into a line of a block. */
-static float set_level(char *line, int column, int bits) {
-    if (bits == 4) {
-        const int64_t level = check_int(0, 15);
-        uint32_t words[2];
-        memcpy(words, line, sizeof words);
-        words[column % 2] |= (uint32_t)level << column / 2 * 4;
-        memcpy(line, words, sizeof words);
-        return (float)level;
-    }
-    const int64_t level = check_int(-128, 127);
-    line[column] = (char)level;
-    return (float)level;
+/* Writes a random level into a line of k = l of a block; returns it without its middle. */
+static float set_level(uint8_t *lines, int64_t l, int column, int bits) {
+    const int64_t together = 32 / bits, in_word = l % together;
+    uint8_t *byte = lines + l / together * 64 + column * 4 + in_word % 4;
+    const int64_t level = check_int(bits == 4 ? 0 : -128, bits == 4 ? 15 : 127);
+    *byte = (uint8_t)(*byte | (uint8_t)level << (bits == 4 ? in_word / 4 * 4 : 0));
+    return (float)(bits == 4 ? level - 8 : level);
+}
+
+/* Writes a multiple of 1/8 as a number of a dtype of scales. */
+static void set_scale(void *to, int i, taper_dtype dtype, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint16_t half =
+        dtype == TAPER_BFLOAT16 || value == 0
+            ? (uint16_t)(bits >> 16)
+            : (uint16_t)((bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) |
+                         (bits >> 13 & 0x3ff));
+    if (dtype == TAPER_FLOAT32)
+        ((float *)to)[i] = value;
+    else
+        ((uint16_t *)to)[i] = half;
 }
 
 /* Formats of B other than float32: each must give the same bits as float32. */
@@ -791,13 +800,21 @@ typedef struct narrow {
     taper_dtype dtype;
     taper_format format;
     int bits; /* of a level, in blocks */
+    enum { SYMMETRIC, ZEROS, OFFSETS } shift;
 } narrow;
 
-static const narrow narrows[] = {{"f16", TAPER_FLOAT16, TAPER_PANELS_1, 0},
-                                 {"bf16", TAPER_BFLOAT16, TAPER_PANELS_1, 0},
-                                 {"i8", TAPER_INT8, TAPER_PANELS_1, 0},
-                                 {"blocks_i8", TAPER_INT32, TAPER_BLOCKS_8, 8},
-                                 {"blocks_u4", TAPER_INT32, TAPER_BLOCKS_4, 4}};
+static const narrow narrows[] = {
+    {"f16", TAPER_FLOAT16, TAPER_PANELS_1, 0, SYMMETRIC},
+    {"bf16", TAPER_BFLOAT16, TAPER_PANELS_1, 0, SYMMETRIC},
+    {"i8", TAPER_INT8, TAPER_PANELS_1, 0, SYMMETRIC},
+    {"i8 by f32", TAPER_FLOAT32, TAPER_BLOCKS_8, 8, SYMMETRIC},
+    {"i8 by f16, zeros", TAPER_FLOAT16, TAPER_BLOCKS_8, 8, ZEROS},
+    {"i8 by bf16, offsets", TAPER_BFLOAT16, TAPER_BLOCKS_8, 8, OFFSETS},
+    {"u4 by f16", TAPER_FLOAT16, TAPER_BLOCKS_4, 4, SYMMETRIC},
+    {"u4 by f32, zeros", TAPER_FLOAT32, TAPER_BLOCKS_4, 4, ZEROS},
+    {"u4 by bf16, zeros", TAPER_BFLOAT16, TAPER_BLOCKS_4, 4, ZEROS},
+    {"u4 by f32, offsets", TAPER_FLOAT32, TAPER_BLOCKS_4, 4, OFFSETS},
+};
 enum { NARROWS = sizeof narrows / sizeof *narrows };
 
 /* The largest number of k in a block of a sum over k. */
@@ -808,31 +825,43 @@ static int64_t block_of(int64_t k) {
     return block;
 }
 
-/* B in random levels with random factors and offsets; the packed float32 of t gets their values.
- * Products by small powers of 2 are exact, so that no level fuses what another rounds. */
+/* B in random levels with random scales, and zero points or offsets; the packed float32 of t gets
+ * their values. All of these are exact, so that no level fuses what another rounds. */
 static taper_tensor level_weight(tensors *t, const narrow *kind, size_t misalign) {
     const taper_tensor *b = &t->inputs[1];
     const int64_t panels = b->shape[0], k = b->shape[1], block = block_of(k);
-    const int64_t line = 2 * kind->bits, head = 2 * 16 * 4, bytes = head + block * line;
-    char *memory = check_alloc((size_t)(panels * (k / block) * bytes), misalign);
+    const int64_t size = (int64_t)taper_dtype_size(kind->dtype), lines = 2 * kind->bits * block;
+    const int64_t beside = kind->shift == SYMMETRIC ? 0
+                           : kind->shift == ZEROS   ? 2 * kind->bits
+                                                    : 16 * size;
+    const int64_t head = 16 * size + beside, bytes = head + lines;
+    uint8_t *memory = check_alloc((size_t)(panels * (k / block) * bytes), misalign);
     t->memory[t->n_memory++] = memory;
     for (int64_t i = 0; i < panels * (k / block); i++) {
-        char *at = memory + i * bytes;
-        float factor[16], offset[16], *value = (float *)b->data + i * block * 16;
+        uint8_t *at = memory + i * bytes, *shifts = at + 16 * size;
+        memset(at, 0, (size_t)bytes);
+        float *value = (float *)b->data + i * block * 16;
         for (int c = 0; c < 16; c++) {
-            factor[c] = (float)check_int(1, 8) * 0.125f;
-            offset[c] = (float)check_int(-64, 64) * 0.125f;
+            const float scale = (float)check_int(1, 8) * 0.125f;
+            const int64_t zero = check_int(-8, 7);
+            const float offset = (float)check_int(-16, 16) * 0.125f;
+            set_scale(at, c, kind->dtype, scale);
+            if (kind->shift == OFFSETS)
+                set_scale(shifts, c, kind->dtype, offset);
+            else if (kind->shift == ZEROS && kind->bits == 8)
+                shifts[c] = (uint8_t)zero;
+            else if (kind->shift == ZEROS)
+                shifts[c % 2 * 4 + c / 4] |= (uint8_t)((zero + 8) << c / 2 % 2 * 4);
+            for (int64_t l = 0; l < block; l++) {
+                const float level = set_level(at + head, l, c, kind->bits);
+                value[l * 16 + c] = kind->shift == ZEROS     ? (level - (float)zero) * scale
+                                    : kind->shift == OFFSETS ? level * scale + offset
+                                                             : level * scale;
+            }
         }
-        memcpy(at, factor, sizeof factor);
-        memcpy(at + sizeof factor, offset, sizeof offset);
-        memset(at + head, 0, (size_t)(block * line));
-        for (int64_t l = 0; l < block; l++)
-            for (int c = 0; c < 16; c++)
-                value[l * 16 + c] =
-                    set_level(at + head + l * line, c, kind->bits) * factor[c] + offset[c];
     }
-    const int64_t shape[] = {panels, k / block, bytes / 4};
-    taper_tensor stored = check_tensor(memory, TAPER_INT32, 3, shape);
+    const int64_t shape[] = {panels, k / block, bytes / size};
+    taper_tensor stored = check_tensor(memory, kind->dtype, 3, shape);
     stored.format = kind->format;
     stored.logical = b->logical;
     return stored;
@@ -870,7 +899,7 @@ static taper_tensor narrow_weight(tensors *t, const narrow *kind, bool misaligne
 /* Gives the same bits as a float32 operand with the same numbers. */
 static void check_narrow(product p, const narrow *kind) {
     p.packed = true;
-    if (kind->bits && p.b.dims[0] == 0) /* no blocks */
+    if (kind->bits && (p.b.dims[0] == 0 || p.b.dims[0] % 8 != 0)) /* no blocks */
         return;
     tensors t = make(&p);
     const taper_tensor b = narrow_weight(&t, kind, p.b.layout == MISALIGNED);
@@ -883,18 +912,20 @@ static void check_narrow(product p, const narrow *kind) {
     CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
     CHECK(memcmp(want, t.output.data, bytes) == 0, "%s: %lld columns, sums of %lld: other bits",
           kind->name, (long long)p.b.dims[1], (long long)p.b.dims[0]);
-    if (p.b.dims[0] == 300)
+    if (p.b.dims[0] == 304)
         check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
     check_free(want);
     release(&t);
 }
 
 static void narrow_b(void) {
-    static const int64_t ks[] = {0, 1, 7, 64, 300, 2176};
+    static const int64_t ks[] = {0, 1, 7, 64, 304, 2176};
     for (int i = 0; i < NARROWS; i++) {
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
-                check_narrow(matrices(m, n, ks[(m + n) % 4]), &narrows[i]);
+                check_narrow(matrices(m, n, narrows[i].bits ? 8 * (1 + (m + n) % 9)
+                                                            : ks[(m + n) % 4]),
+                             &narrows[i]);
         static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
             for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {

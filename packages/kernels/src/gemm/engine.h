@@ -90,6 +90,14 @@ typedef struct gemm_jump {
     int64_t b; /* in lines of k */
 } gemm_jump;
 
+/* What a block of levels begins with, beside a scale for each column (element.h). */
+typedef enum gemm_shift { GEMM_SYMMETRIC, GEMM_ZEROS, GEMM_OFFSETS } gemm_shift;
+typedef struct gemm_head {
+    int32_t scales; /* taper_dtype */
+    gemm_shift shift;
+    int64_t floats; /* its size */
+} gemm_head;
+
 /*
  * Operands of a block, and of a tile in it. If the last fields are zero, A and C are plain
  * matrices. In a convolution they are not: k is split into runs, each contiguous in A, and the rows
@@ -113,6 +121,7 @@ typedef struct gemm_block {
     tile_fused fused;        /* of C's first element */
     int64_t jumps;           /* further runs; GEMM_B_PANELS only */
     const gemm_jump *jump;   /* [jumps]; NULL where runs are blocks of levels (element.h) */
+    gemm_head head;          /* of these */
     const float *b_next;     /* the panels that are read next; NULL: those that follow in memory */
     int64_t more_image_rows; /* further image rows, of m rows of A each */
     int64_t a_image_row_stride;

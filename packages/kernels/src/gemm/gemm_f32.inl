@@ -25,26 +25,48 @@ enum {
 
 typedef vf gemm_sums[GEMM_MAX_MR][GEMM_WIDE_PANELS * GEMM_NV];
 
-/* The factors and offsets of a tile's columns in a block of levels. */
-typedef struct gemm_head {
-    vf factor[GEMM_WIDE_PANELS * GEMM_NV], offset[GEMM_WIDE_PANELS * GEMM_NV];
-} gemm_head;
+/* The scales and shifts of a tile's columns in a block of levels (element.h). */
+typedef struct gemm_scales {
+    vf scale[GEMM_WIDE_PANELS * GEMM_NV], shift[GEMM_WIDE_PANELS * GEMM_NV];
+} gemm_scales;
 
-V_INLINE void gemm_read_head(gemm_head *head, const float *b, int64_t panel_stride,
-                             const int panels) {
+/* Loads vector v of 16 numbers of a dtype of scales. */
+V_INLINE vf gemm_load_scales(const void *from, const int v, int32_t dtype) {
+    if (dtype == TAPER_FLOAT32)
+        return v_load((const float *)from + v * V_LEN);
+    const uint16_t *half = (const uint16_t *)from + v * V_LEN;
+    return dtype == TAPER_FLOAT16 ? v_load_f16(half) : v_load_bf16(half);
+}
+
+V_INLINE void gemm_read_head(gemm_scales *to, const gemm_head *head, const float *b,
+                             int64_t panel_stride, const int panels, const gemm_element of) {
+    const int64_t size = head->scales == TAPER_FLOAT32 ? sizeof(float) : sizeof(uint16_t);
+    const vf unit = v_set1(gemm_unit(of)), minus_middle = v_set1(-gemm_middle(of));
 #pragma GCC unroll 16
     for (int v = 0; v < panels * GEMM_NV; v++) {
-        const float *from = b + v / GEMM_NV * panel_stride + v % GEMM_NV * V_LEN;
-        head->factor[v] = v_load(from);
-        head->offset[v] = v_load(from + GEMM_NR);
+        const char *from = (const char *)(b + v / GEMM_NV * panel_stride);
+        const char *beside = from + GEMM_NR * size;
+        const vf scale = gemm_load_scales(from, v % GEMM_NV, head->scales);
+        to->scale[v] = v_mul(scale, unit);
+        if (head->shift == GEMM_OFFSETS) {
+            to->shift[v] =
+                v_fma(scale, minus_middle, gemm_load_scales(beside, v % GEMM_NV, head->scales));
+            continue;
+        }
+        vf minus_zero = minus_middle;
+        if (head->shift == GEMM_ZEROS && of == GEMM_LEVEL_I8)
+            minus_zero = v_neg(v_load_i8((const int8_t *)beside + v % GEMM_NV * V_LEN));
+        else if (head->shift == GEMM_ZEROS)
+            minus_zero = v_neg(v_load_u4(beside, v % GEMM_NV));
+        to->shift[v] = v_mul(scale, minus_zero);
     }
 }
 
 /* Returns the values of vector v of a line, which is vector `at` of the tile. */
-V_INLINE vf gemm_value(const float *line, const int v, const gemm_head *head, const int at,
-                       const gemm_element of) {
-    const vf loaded = gemm_load(line, v, of);
-    return gemm_has_levels(of) ? v_fma(loaded, head->factor[at], head->offset[at]) : loaded;
+V_INLINE vf gemm_value(const float *line, const int v, const int k, const gemm_scales *scales,
+                       const int at, const gemm_element of) {
+    const vf loaded = gemm_load(line, v, k, of);
+    return gemm_has_levels(of) ? v_fma(loaded, scales->scale[at], scales->shift[at]) : loaded;
 }
 
 /*
@@ -52,14 +74,14 @@ V_INLINE vf gemm_value(const float *line, const int v, const gemm_head *head, co
  * constants wherever this is inlined: the sums live in registers.
  */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
-                        int64_t panel_stride, const gemm_head *head, const int ahead,
+                        int64_t panel_stride, const gemm_scales *scales, const int ahead,
                         const int rows, const int panels, const gemm_element of) {
     vf line[GEMM_WIDE_PANELS * GEMM_NV];
-    b += ahead * gemm_line(of);
+    b += gemm_has_levels(of) ? 0 : ahead * gemm_line(of);
 #pragma GCC unroll 16
     for (int v = 0; v < panels * GEMM_NV; v++)
-        line[v] =
-            v_in_register(gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, head, v, of));
+        line[v] = v_in_register(
+            gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, ahead, scales, v, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
@@ -76,11 +98,11 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
 
 /* Prefetches the part of its narrow panels that a tile reads some iterations later. */
 V_INLINE void gemm_fetch_ahead(const float *b, int64_t panel_stride, const int panels,
-                               const gemm_element of) {
+                               const int unroll, const gemm_element of) {
 #pragma GCC unroll 16
     for (int p = 0; p < panels; p++)
 #pragma GCC unroll 16
-        for (int i = 0; i < GEMM_UNROLL * gemm_line(of); i += GEMM_CACHE_LINE)
+        for (int i = 0; i < unroll * gemm_line(of); i += GEMM_CACHE_LINE)
             __builtin_prefetch(b + p * panel_stride + i + GEMM_AHEAD);
 }
 
@@ -111,17 +133,19 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
-    const bool dense = g->a_k_stride == 1 && g->b_k_stride == gemm_line(of);
+    /* Levels are whole words of lines, and their A is dense. */
+    const bool dense = gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_line(of));
     /* A wide tile prefetches nothing; a narrow one prefetches what it reads later. */
     const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
-    gemm_head head;
+    const int unroll = gemm_has_levels(of) ? gemm_lines(of) : GEMM_UNROLL;
+    gemm_scales scales;
     for (int64_t run = 0;; run++) {
         int64_t k = g->k;
         if (gemm_has_levels(of)) {
-            gemm_read_head(&head, b, g->b_panel_stride, panels);
-            b += GEMM_HEAD;
+            gemm_read_head(&scales, &g->head, b, g->b_panel_stride, panels, of);
+            b += g->head.floats;
         }
-        for (; dense && k >= GEMM_UNROLL; k -= GEMM_UNROLL) {
+        for (; dense && k >= unroll; k -= unroll) {
             int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
             GEMM_UNKNOWN(row_stride);
             GEMM_UNKNOWN(panel_stride);
@@ -130,20 +154,20 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
             for (int i = 0; i < rows; i += GEMM_REACH)
                 GEMM_UNKNOWN(a[i / GEMM_REACH]);
 #pragma GCC unroll 16
-            for (int u = 0; u < GEMM_UNROLL; u++) {
-                gemm_step(sum, a, row_stride, b, panel_stride, &head, u, rows, panels, of);
+            for (int u = 0; u < unroll; u++) {
+                gemm_step(sum, a, row_stride, b, panel_stride, &scales, u, rows, panels, of);
                 if (fetches) {
                     __builtin_prefetch(prefetch, 0, 2);
                     prefetch += prefetch_step;
                 }
             }
             if (of != GEMM_F32)
-                gemm_fetch_ahead(b, panel_stride, panels, of);
-            gemm_advance(a, GEMM_UNROLL, rows);
-            b += GEMM_UNROLL * gemm_line(of);
+                gemm_fetch_ahead(b, panel_stride, panels, unroll, of);
+            gemm_advance(a, unroll, rows);
+            b += unroll * gemm_line(of);
         }
-        for (; k > 0; k--) {
-            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &head, 0, rows, panels, of);
+        for (; !gemm_has_levels(of) && k > 0; k--) {
+            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &scales, 0, rows, panels, of);
             if (fetches) {
                 __builtin_prefetch(prefetch, 0, 2);
                 prefetch += prefetch_step;

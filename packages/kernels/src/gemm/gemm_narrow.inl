@@ -37,17 +37,20 @@ static bool gemm_widens(int64_t m, gemm_element of) {
     return of != GEMM_F32 && m > GEMM_NARROW_ROWS;
 }
 
-V_INLINE void gemm_widen_lines(float *to, const float *from, int64_t k, int64_t runs,
-                               const gemm_element of) {
+V_INLINE void gemm_widen_lines(float *to, const float *from, const gemm_head *head, int64_t k,
+                               int64_t runs, const gemm_element of) {
+    const int lines = gemm_lines(of);
     for (; runs > 0; runs--) {
-        gemm_head head;
+        gemm_scales scales;
         if (gemm_has_levels(of)) {
-            gemm_read_head(&head, from, 0, 1);
-            from += GEMM_HEAD;
+            gemm_read_head(&scales, head, from, 0, 1, of);
+            from += head->floats;
         }
-        for (int64_t i = 0; i < k; i++, from += gemm_line(of), to += GEMM_NR)
-            for (int v = 0; v < GEMM_NV; v++)
-                v_store(to + v * V_LEN, gemm_value(from, v, &head, v, of));
+        for (int64_t i = 0; i < k; i += lines, from += lines * gemm_line(of))
+#pragma GCC unroll 16
+            for (int l = 0; l < lines; l++, to += GEMM_NR)
+                for (int v = 0; v < GEMM_NV; v++)
+                    v_store(to + v * V_LEN, gemm_value(from, v, l, &scales, v, of));
     }
 }
 
@@ -59,7 +62,7 @@ static void gemm_widen(const gemm_block *block, int64_t panels, gemm_element of)
         float *to = block->packed + p * runs * block->k * GEMM_NR;
 #define GEMM_WIDEN(name, ...)                                                                      \
     if (of == GEMM_##name)                                                                         \
-        gemm_widen_lines(to, from, block->k, runs, GEMM_##name);
+        gemm_widen_lines(to, from, &block->head, block->k, runs, GEMM_##name);
         GEMM_NARROW(GEMM_WIDEN)
     }
 }

@@ -143,7 +143,7 @@ static void matmul_split(struct matmul_state *state) {
 /* An A that is strided along k is copied where its columns are read many times. */
 static bool matmul_copies_a(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    return s->a_k_stride != 1 && s->m > 1 && state->b_form != GEMM_B_ROWS;
+    return s->a_k_stride != 1 && (s->m > 1 || s->b_block) && state->b_form != GEMM_B_ROWS;
 }
 
 /* Floats of scratch for A and for B. */
@@ -261,11 +261,13 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     gemm_block g = {.b_form = state->b_form,
-                    .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, s->b_block)
+                    .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, s->b_block,
+                                                                 s->b_head.floats)
                                                 : GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
                     .b_col_stride = s->b_col_stride,
                     .packed = (float *)(scratch + state->b_scratch),
+                    .head = s->b_head,
                     .ldc = s->n,
                     .alpha = state->alpha};
     b += part->col / GEMM_NR * g.b_panel_stride;
@@ -282,7 +284,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a = a + row * s->a_row_stride + k * s->a_k_stride;
             g.a_row_stride = s->a_row_stride;
             g.a_k_stride = s->a_k_stride;
-            g.b = b + gemm_line_offset(k, g.b_k_stride, s->b_block);
+            g.b = b + gemm_line_offset(k, g.b_k_stride, s->b_block, s->b_head.floats);
             g.accumulate = k > 0;
             g.fused = (tile_fused){.bounded = false};
             if (k + piece >= s->k)

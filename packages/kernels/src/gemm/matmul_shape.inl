@@ -18,6 +18,7 @@ typedef struct matmul_shape {
     bool packed;            /* B is [ceil(n/16)][k][16], or such panels in blocks */
     gemm_element b_element; /* GEMM_F32 unless B is packed */
     int64_t b_block;        /* k of a block if elements are levels, else 0 */
+    gemm_head b_head;       /* of a block */
     bool swapped;           /* A is the node's second operand, transposed, and B is its first */
 } matmul_shape;
 
@@ -127,9 +128,10 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
             const int64_t blocks = k;
             k = b->logical[0];
             s->b_block = blocks > 0 ? k / blocks : 0;
-            if (s->b_block < 1 || k % blocks != 0)
+            if (s->b_block < 1 || k % blocks != 0 || s->b_block % gemm_lines(s->b_element) != 0 ||
+                !gemm_find_head(&s->b_head, b, s->b_element, s->b_block, b->shape[2]))
                 return false;
-            items = gemm_line_offset(k, s->b_k_stride, s->b_block);
+            items = blocks * b->shape[2];
         }
         if (!tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * items))
             return false;

@@ -2,6 +2,9 @@
  * Loads that widen V_LEN narrow numbers: v_load_f16, v_load_bf16 and v_load_i8 to floats, which is
  * exact, and vi_load_u16 and vi_load_i8 to integers. v_load_u4 takes vector v of the 16 numbers of
  * 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2.
+ *
+ * v_pick_i8 and v_pick_u4 take one number of each word of V_LEN words: byte k, times 2^24, and the
+ * half k / 4 of byte k % 4. k is a constant wherever they are inlined.
  */
 #ifndef TAPER_SIMD_NARROW_H
 #define TAPER_SIMD_NARROW_H
@@ -94,6 +97,55 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
     return r;
 }
 #endif
+
+V_INLINE vi vi_load_words(const void *p) { return vi_load((const int32_t *)p); }
+
+V_INLINE vf v_pick_i8(const void *words, const int k) {
+    const vi w = vi_load_words(words);
+    switch (k) { /* counts of shifts are part of the instruction */
+    case 0:
+        return v_from_int(vi_shl(w, 24));
+    case 1:
+        return v_from_int(vi_shl(vi_shr(w, 8), 24));
+    case 2:
+        return v_from_int(vi_shl(vi_shr(w, 16), 24));
+    default:
+        return v_from_int(vi_and(w, vi_set1(-0x1000000)));
+    }
+}
+
+/* Shifts the number to the lowest bits of its word. */
+V_INLINE vi vi_pick_u4(const void *words, const int k) {
+    const vi w = vi_load_words(words);
+    switch (k) {
+    case 0:
+        return w;
+    case 1:
+        return vi_shr(w, 8);
+    case 2:
+        return vi_shr(w, 16);
+    case 3:
+        return vi_shr(w, 24);
+    case 4:
+        return vi_shr(w, 4);
+    case 5:
+        return vi_shr(w, 12);
+    case 6:
+        return vi_shr(w, 20);
+    default:
+        return vi_shr(w, 28);
+    }
+}
+
+/* A permutation uses only 4 bits of an index, so it masks and widens at once. */
+V_INLINE vf v_pick_u4(const void *words, const int k) {
+#if defined(__AVX512F__) && !defined(TAPER_SCALAR)
+    const vf values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(vi_pick_u4(words, k), values);
+#else
+    return v_from_int(vi_and(vi_pick_u4(words, k), vi_set1(15)));
+#endif
+}
 
 V_INLINE vf v_load_i8(const int8_t *p) { return v_from_int(vi_load_i8(p)); }
 

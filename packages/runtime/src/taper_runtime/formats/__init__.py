@@ -26,7 +26,7 @@ PLAIN = _PLAIN.name
 #: The families, by the names of their files. A file is imported when a tensor has such a format.
 FAMILIES = ("plain", "panels", "grouped_panels", "winograd", "blocks", "dots")
 
-_NAME = re.compile(r"([a-z][a-z0-9_]*)((?:\.(?:0|[1-9][0-9]*))*)")
+_NAME = re.compile(r"([a-z][a-z0-9_]*)((?:\.(?:0|[1-9][0-9]*|[a-z][a-z0-9]*))*)")
 _MAX_LENGTH = 100
 
 
@@ -49,7 +49,7 @@ def find(name: str) -> Format:
     if match is None or match[1] not in FAMILIES:
         raise OpError(f"expected a format, one of {', '.join(FAMILIES)}; got {name[:60]!r}")
     kind = family(match[1])
-    parameters = tuple(map(int, match[2].split(".")[1:]))
+    parameters = tuple(int(p) if p.isdigit() else p for p in match[2].split(".")[1:])
     if len(parameters) != len(kind.parameters) or not all(
         value in allowed for value, allowed in zip(parameters, kind.parameters, strict=True)
     ):
@@ -58,8 +58,18 @@ def find(name: str) -> Format:
 
 
 def encode(array: np.ndarray, type: TensorType) -> np.ndarray:
-    """Return the array that stores ``array``, the values of a tensor of this type."""
-    return array if type.format == PLAIN else find(type.format).encode(array)
+    """Return the array that stores ``array``, the values of a tensor of this type.
+
+    Raises
+    ------
+    OpError
+        If the format stores more than the values show: it stores what PACK is given.
+    """
+    if type.format == PLAIN:
+        return array
+    format_ = find(type.format)
+    format_.packs([(type.dtype, type.shape)])
+    return format_.encode(array)
 
 
 def decode(stored: np.ndarray, type: TensorType) -> np.ndarray:

@@ -1,179 +1,219 @@
-"""Store a quantized float32 matrix as levels, with a factor and an offset per block.
+"""Store a quantized float32 matrix as its integers, with scales for each block of them.
 
-The format ``blocks.BITS.SIZE`` stores a weight ``[K, N]`` that has been quantized. In each column,
-a block is SIZE consecutive numbers, and each number is ``level * factor + offset``, where a level
-is an integer of BITS bits. The matrix kernels read the storage as their second operand. As in
-``panels.1``, it goes by panels of 16 columns. For each block of a panel it has the 16 factors and
-16 offsets in float32, then the levels, a row of 16 for each k. So a product reads all of it in the
-order of memory. The storage is ``[ceil(N/16), K/SIZE, 32 + SIZE * BITS / 2]`` words of 32 bits.
+The format ``blocks.BITS.SIZE.SCALES.SHIFT`` stores a weight ``[K, N]`` that is computed from
+integers. In each column a block is SIZE consecutive numbers, and each number is ``(level - zero) *
+scale`` or ``level * scale + offset``. A level is a signed integer of BITS bits; the scales have the
+dtype SCALES. SHIFT says what else a block has for each column: ``symmetric`` nothing, ``zeros`` a
+zero point of BITS bits, ``offsets`` an offset of the scales' dtype.
 
-Encoding finds the levels from the numbers, however they were computed. It refuses numbers that
-need more levels: it never rounds a number to another level.
+The storage goes by panels of 16 columns, as in ``panels.1``, and all of a panel lies in the order in
+which a product reads it. A block has the 16 scales, the 16 zero points or offsets, and then its
+levels in lines of 64 bytes: 4 bytes for each of 16 columns. A line holds 4 k of 8 bits: byte i of a
+column is k = i. Or it holds 8 k of 4 bits: byte i has k = i in its low half and k = 4 + i in its
+high half. So each instruction that adds 4 products of bytes finds its operands side by side. Levels
+and zero points of 4 bits are stored plus 8. The storage is ``[ceil(N/16), K/SIZE, words]``, and a
+word has the dtype of the scales.
+
+Encoding takes the integers and scales of the model and keeps their bits: no number is looked at.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
+from taper_runtime.ops.convert import cast
 
-#: Supported bit widths, and the smallest integer of each.
-_BITS = {4: 0, 8: -128}
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-#: The most numbers of a weight that 32 bits of a model's integers hold.
-MOST_PER_WORD = 32 // min(_BITS)
+#: For each width of levels, the zero point of a symmetric block as it is stored.
+BITS = {4: 8, 8: 0}
 
-_SIZES = (32, 64, 128, 256)
-_HEAD = 2 * PANEL
+_SCALES = ("float32", "float16", "bfloat16")
+_SHIFTS = ("symmetric", "zeros", "offsets")
 
-#: How far a number may be from its level, as a fraction of the block's largest magnitude: both have
-#: been rounded by some float32 operations.
-_TOLERANCE = 1e-6
+#: The kernels compute with levels of 8 bits times 2 ** 24 and with scales divided by it, which must
+#: not become denormal.
+LEAST_SCALE = 2.0**-100
+
+_LINE = 64  # bytes: 4 of each column of a panel
+_MOST = 2**31 - 1
 
 
-def find_exact(matrix: np.ndarray) -> str | None:
-    """Return the smallest of these formats that stores a float32 ``[K, N]`` exactly, or None.
+class Blocks(NamedTuple):
+    """The parameters of a format.
 
-    Fewer bits come first, then larger blocks.
+    Attributes
+    ----------
+    bits, size : int
+        The bits of a level, and the levels of a block.
+    scales, shift : str
+        The dtype of scales, and what stands beside them.
     """
-    for bits in sorted(_BITS):
-        for size in reversed(_SIZES):
-            if len(matrix) and len(matrix) % size == 0:
-                try:
-                    _encode(bits, size, matrix)
-                except InputError:
-                    continue
-                return f"blocks.{bits}.{size}"
-    return None
+
+    bits: int
+    size: int
+    scales: str
+    shift: str
+
+    @property
+    def name(self) -> str:
+        """Return the format's name."""
+        return f"blocks.{self.bits}.{self.size}.{self.scales}.{self.shift}"
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """Return how many bytes of a block are scales, shifts and levels."""
+        scales = PANEL * DTYPES[self.scales].size
+        shift = {"symmetric": 0, "zeros": PANEL * self.bits // 8, "offsets": scales}[self.shift]
+        return scales, shift, self.size * PANEL * self.bits // 8
 
 
-def _fit(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Find evenly spaced levels, at most ``count``, on which the finite numbers of each row lie.
-
-    Returns
-    -------
-    tuple of numpy.ndarray or None
-        The least level and the step of each row, float64; the step is 0 if all numbers are equal.
-    """
-    low = rows.min(1).astype(np.float64)
-    span = rows.max(1) - low
-    limit = _TOLERANCE * np.abs(rows).max(1)
-    gaps = np.diff(np.sort(rows, 1), axis=1)
-    gap = np.where(gaps <= 2 * limit[:, None], np.inf, gaps).min(1, initial=np.inf)
-    step = np.zeros_like(low)
-    left = np.flatnonzero(gap != np.inf)
-    for steps in range(1, count):  # how many levels the nearest two numbers are apart
-        if not left.size:
-            break
-        last = np.rint(span[left] * steps / gap[left])
-        if not (last < count).all():
-            return None
-        tried = span[left] / last
-        on_level = np.rint((rows[left] - low[left, None]) / tried[:, None])
-        error = np.abs(rows[left] - (low[left, None] + on_level * tried[:, None])).max(1)
-        step[left] = tried
-        left = left[error > limit[left]]
-    return None if left.size else (low, step)
-
-
-def _regress(rows: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the factor and offset per row that map levels to numbers by least squares."""
-    mean = levels.mean(1)
-    apart = levels - mean[:, None]
-    squares = (apart**2).sum(1)
-    factor = (apart * rows).sum(1) / np.where(squares == 0, 1, squares)
-    return factor, rows.mean(1, dtype=np.float64) - factor * mean
-
-
-def _encode_panel(bits: int, size: int, panel: np.ndarray) -> np.ndarray:
-    """Store ``[K, 16]`` as ``[K/size, words of a block]``."""
-    rows = panel.reshape(-1, size, PANEL).swapaxes(1, 2).reshape(-1, size)
-    fitted = _fit(rows, 2**bits) if np.isfinite(rows).all() else None
-    if fitted is None:
-        raise InputError(
-            f"format blocks.{bits}.{size}: expected at most {2**bits} evenly spaced values in each "
-            "block, got other values"
+def _packs(blocks: Blocks, types: Sequence[tuple[str, Shape]]) -> tuple[str, Shape]:
+    """Check the types of integers, scales and zero points or offsets."""
+    shape = types[0][1]
+    _storage(blocks, "float32", shape)
+    parameters = (shape[0] // blocks.size, shape[1])
+    wanted = [(("int8", "uint8", "int16", "int32", "int64"), shape), ((blocks.scales,), parameters)]
+    if blocks.shift != "symmetric":
+        dtypes = wanted[0][0] if blocks.shift == "zeros" else (blocks.scales,)
+        wanted.append((dtypes, parameters))
+    if len(types) != len(wanted) or any(
+        dtype not in dtypes or got != size
+        for (dtype, got), (dtypes, size) in zip(types, wanted, strict=False)
+    ):
+        raise OpError(
+            f"format {blocks.name}: expected integers [K, N] and "
+            f"{'scales' if len(wanted) == 2 else f'scales and {blocks.shift}'} [K/{blocks.size}, N]"
+            f", got {', '.join(f'{dtype} {list(got)}' for dtype, got in types)}"
         )
-    low, step = fitted
-    levels = np.rint((rows - low[:, None]) / np.where(step == 0, 1, step)[:, None]) + _BITS[bits]
-    head = np.stack(_regress(rows, levels)).astype(np.float32)
-    blocks = len(panel) // size
-    return np.concatenate(
-        [
-            head.reshape(2, blocks, PANEL).swapaxes(0, 1).reshape(blocks, _HEAD).view(np.int32),
-            _store_levels(bits, levels.reshape(blocks, PANEL, size).swapaxes(1, 2)),
-        ],
-        axis=1,
-    )
+    return "float32", shape
 
 
-def _places(bits: int) -> np.ndarray:
-    """Return the bit at which a line of less than 8 bits has each column, ``[columns, words]``.
-
-    Columns go around the words: those of 4 bits are in the first and the second by turns.
-    """
-    places = np.arange(0, 32, bits, dtype=np.uint32)
-    return np.repeat(places[:, None], PANEL // len(places), axis=1)
-
-
-def _store_levels(bits: int, levels: np.ndarray) -> np.ndarray:
-    """Store levels ``[blocks, size, 16]`` as words ``[blocks, size * bits / 2]``."""
-    if bits == 8:
-        return levels.astype(np.int8).reshape(len(levels), -1).view(np.int32)
-    places = _places(bits)
-    shifted = levels.astype(np.uint32).reshape(*levels.shape[:2], *places.shape) << places
-    words: np.ndarray = np.bitwise_or.reduce(shifted, 2)
-    return words.reshape(len(levels), -1).view(np.int32)
-
-
-def _load_levels(bits: int, words: np.ndarray, size: int) -> np.ndarray:
-    """Undo :func:`_store_levels`, for words ``[..., size * bits / 2]``."""
-    if bits == 8:
-        return words.view(np.int8).reshape(*words.shape[:-1], size, PANEL)
-    places = _places(bits)
-    lines = words.view(np.uint32).reshape(*words.shape[:-1], size, 1, places.shape[1])
-    levels: np.ndarray = lines >> places & 2**bits - 1
-    return levels.reshape(*words.shape[:-1], size, PANEL)
-
-
-def _storage(bits: int, size: int, dtype: str, shape: Shape) -> tuple[str, Shape]:
+def _storage(blocks: Blocks, dtype: str, shape: Shape) -> tuple[str, Shape]:
+    size = blocks.size
     if dtype != "float32" or len(shape) != 2 or shape[0] < 1 or shape[0] % size:
         raise OpError(
-            f"format blocks.{bits}.{size}: expected a float32 matrix [K, N], K a multiple of "
-            f"{size}, got {dtype} {list(shape)}"
+            f"format {blocks.name}: expected a float32 matrix [K, N], K a multiple of {size}, "
+            f"got {dtype} {list(shape)}"
         )
-    return "int32", (-(-shape[1] // PANEL), shape[0] // size, _HEAD + size * bits // 2)
+    words = sum(blocks.parts) // DTYPES[blocks.scales].size
+    return blocks.scales, (-(-shape[1] // PANEL), shape[0] // size, words)
 
 
-def _encode(bits: int, size: int, array: np.ndarray) -> np.ndarray:
-    _, shape = _storage(bits, size, "float32", array.shape)
-    stored = np.empty(shape, np.int32)
-    for to, panel in zip(stored, pack(array), strict=True):
-        to[:] = _encode_panel(bits, size, panel)
-    return stored
+def _encode(
+    blocks: Blocks, q: np.ndarray, scales: np.ndarray, *shifts: np.ndarray
+) -> np.ndarray:
+    """Store integers ``[K, N]``, scales ``[K/size, N]`` and zero points or offsets."""
+    dtype, shape = _storage(blocks, "float32", q.shape)
+    panels, count, _ = shape
+    least = np.abs(cast(scales, "float32")[scales != 0]).min(initial=1)
+    if not np.isfinite(cast(scales, "float32")).all() or least < LEAST_SCALE:
+        raise InputError(f"format {blocks.name}: expected finite scales from 2 ** -100 on")
+    parts = [_bytes(pack(scales))]
+    for shift in shifts:
+        beside = pack(shift)
+        if blocks.shift == "zeros":
+            beside = _pair(blocks, _stored(blocks, beside))
+        parts.append(_bytes(beside))
+    levels = _stored(blocks, pack(q)).reshape(panels, count, -1, 32 // blocks.bits, PANEL)
+    levels = levels.swapaxes(3, 4)  # [panels, blocks, lines, columns, k]
+    if blocks.bits == 4:
+        levels = levels[..., :4] | levels[..., 4:] << 4
+    parts.append(levels.reshape(panels, count, -1))
+    return np.concatenate(parts, 2).view(DTYPES[dtype].storage).reshape(shape)
 
 
-def _decode(bits: int, size: int, stored: np.ndarray, dtype: str, shape: Shape) -> np.ndarray:
-    stored = np.asarray(stored, order="C")
-    head = stored[..., :_HEAD].copy().view(np.float32).astype(np.float64)
-    factor, offset = head[..., None, :PANEL], head[..., None, PANEL:]
-    levels = _load_levels(bits, stored[..., _HEAD:].copy(), size)
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """View the last axis as bytes."""
+    return np.asarray(array, order="C").view(np.uint8)
+
+
+def _stored(blocks: Blocks, levels: np.ndarray) -> np.ndarray:
+    """Return levels or zero points as bytes, which are stored with the zero point of their width.
+
+    Raises
+    ------
+    InputError
+        If they need more bits.
+    """
+    limit = 2 ** (blocks.bits - 1)
+    if levels.size and not (-limit <= levels.min() and levels.max() < limit):
+        raise InputError(
+            f"format {blocks.name}: expected integers in [{-limit}, {limit}), "
+            f"got {levels.min()} to {levels.max()}"
+        )
+    return (levels.astype(np.int16) + BITS[blocks.bits]).astype(np.uint8)
+
+
+#: The place of each of the 16 zero points of 4 bits: those of even columns are in the first 4 bytes.
+_PLACES = np.array([column % 2 * 8 + column // 2 for column in range(PANEL)])
+
+
+def _pair(blocks: Blocks, zeros: np.ndarray) -> np.ndarray:
+    """Store 16 zero points of 4 bits as 8 bytes."""
+    if blocks.bits == 8:
+        return zeros
+    placed = np.empty_like(zeros)
+    placed[..., _PLACES] = zeros
+    return placed[..., ::2] | placed[..., 1::2] << 4
+
+
+def _unpair(blocks: Blocks, stored: np.ndarray) -> np.ndarray:
+    """Undo :func:`_pair`."""
+    if blocks.bits == 8:
+        return stored
+    placed = np.stack([stored & 15, stored >> 4], -1).reshape(*stored.shape[:-1], PANEL)
+    return placed[..., _PLACES]
+
+
+def _levels(blocks: Blocks, stored: np.ndarray) -> np.ndarray:
+    """Undo :func:`_stored`: return float64."""
+    if blocks.bits == 8:
+        return stored.view(np.int8).astype(np.float64)
+    return stored.astype(np.float64) - BITS[blocks.bits]
+
+
+def _decode(blocks: Blocks, stored: np.ndarray, dtype: str, shape: Shape) -> np.ndarray:
+    """Compute the numbers as kernels do: the level times the scale plus the shift, rounded once."""
+    panels, count, _ = stored.shape
+    scales_end, shift_size, _ = blocks.parts
+    bytes_ = _bytes(stored)
+    head = bytes_[..., :scales_end], bytes_[..., scales_end : scales_end + shift_size]
+    lines = bytes_[..., scales_end + shift_size :].reshape(panels, count, -1, PANEL, 4)
+    if blocks.bits == 4:
+        lines = np.concatenate([lines & 15, lines >> 4], 4)
+    levels = _levels(blocks, np.asarray(lines.swapaxes(3, 4), order="C"))
+    levels = levels.reshape(panels, count, blocks.size, PANEL)
+    scales, *offsets = (
+        cast(np.asarray(part, order="C").view(DTYPES[blocks.scales].storage), "float32")
+        for part in (head if blocks.shift == "offsets" else head[:1])
+    )
+    shift = offsets[0] if offsets else np.zeros_like(scales)
     with np.errstate(all="ignore"):
-        panels = (levels * factor + offset).astype(np.float32)
-    return unpack(panels.reshape(len(stored), shape[0], PANEL), shape[1])
+        if blocks.shift == "zeros":
+            zeros = _levels(blocks, np.asarray(_unpair(blocks, head[1]), order="C"))
+            shift = scales * -zeros.astype(np.float32)
+        numbers = levels * scales[:, :, None].astype(np.float64) + shift[:, :, None]
+    return unpack(numbers.astype(np.float32).reshape(panels, shape[0], PANEL), shape[1])
 
 
-def _make(bits: int, size: int) -> Format:
+def _make(bits: int, size: int, scales: str, shift: str) -> Format:
+    blocks = Blocks(bits, size, scales, shift)
     return Format(
-        name=f"blocks.{bits}.{size}",
-        storage=partial(_storage, bits, size),
-        encode=partial(_encode, bits, size),
-        decode=partial(_decode, bits, size),
-        tolerance=_TOLERANCE,
+        name=blocks.name,
+        storage=partial(_storage, blocks),
+        encode=partial(_encode, blocks),
+        decode=partial(_decode, blocks),
+        packs=partial(_packs, blocks),
         is_for_kernels=False,
     )
 
@@ -181,7 +221,15 @@ def _make(bits: int, size: int) -> Format:
 FAMILY = Family(
     "blocks",
     _make,
-    (_BITS, _SIZES),
-    f"blocks.BITS.SIZE with BITS {' or '.join(map(str, _BITS))} and SIZE 32, 64, 128 or 256",
-    tuple(f"blocks.{bits}.32" for bits in _BITS),
+    (BITS, range(8, _MOST, 8), _SCALES, _SHIFTS),
+    f"blocks.BITS.SIZE.SCALES.SHIFT with BITS {' or '.join(map(str, BITS))}, SIZE a multiple of 8, "
+    f"SCALES one of {', '.join(_SCALES)}, and SHIFT one of {', '.join(_SHIFTS)}",
+    (
+        "blocks.4.32.float16.symmetric",
+        "blocks.4.64.float32.zeros",
+        "blocks.4.32.bfloat16.offsets",
+        "blocks.8.64.float32.symmetric",
+        "blocks.8.32.float16.zeros",
+        "blocks.8.32.bfloat16.offsets",
+    ),
 )

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Sequence
 
     import numpy as np
 
 Shape = tuple[int, ...]
+
+
+def _one(types: Sequence[tuple[str, Shape]]) -> tuple[str, Shape]:
+    """Return the only type."""
+    if len(types) != 1:
+        raise OpError(f"expected one tensor to pack, got {len(types)}")
+    return types[0]
 
 
 class Format(NamedTuple):
@@ -25,9 +33,13 @@ class Format(NamedTuple):
         ``(dtype, shape) -> (dtype, shape)`` of the stored array. It raises :class:`OpError` if such
         a tensor cannot have this format: it protects the kernels from invalid plan files.
     encode : callable
-        ``(array) -> stored array``, C-contiguous. Arrays are of the storage type of their dtype.
+        ``(*arrays) -> stored array``, C-contiguous, from the arrays that ``packs`` accepts. Arrays
+        are of the storage type of their dtype.
     decode : callable
         ``(stored array, dtype, shape) -> array`` of that dtype and shape.
+    packs : callable
+        ``([(dtype, shape)] of arrays) -> (dtype, shape)`` of the tensor that they make up: by
+        default of one array that is the tensor. It raises :class:`OpError` for others.
     tolerance : float
         How far ``decode(encode(array))`` may be from the array, as a fraction of its largest
         magnitude; 0 if it has the same bits.
@@ -42,8 +54,9 @@ class Format(NamedTuple):
 
     name: str
     storage: Callable[[str, Shape], tuple[str, Shape]]
-    encode: Callable[[np.ndarray], np.ndarray]
+    encode: Callable[..., np.ndarray]
     decode: Callable[[np.ndarray, str, Shape], np.ndarray]
+    packs: Callable[[Sequence[tuple[str, Shape]]], tuple[str, Shape]] = _one
     tolerance: float = 0.0
     scales_rows: bool = False
     is_for_kernels: bool = True
@@ -57,7 +70,7 @@ class Family(NamedTuple):
     name : str
     make : callable
         ``(*parameters) -> Format``.
-    parameters : tuple of containers of int
+    parameters : tuple of containers of int or str
         The values that each parameter may have.
     spelling : str
         The pattern of the names, for error messages.
@@ -67,6 +80,6 @@ class Family(NamedTuple):
 
     name: str
     make: Callable[..., Format]
-    parameters: tuple[Container[int], ...]
+    parameters: tuple[Container[int] | Container[str], ...]
     spelling: str
     examples: tuple[str, ...]

@@ -300,6 +300,8 @@ class OpDef(NamedTuple):
         compute, such as roots of unity. A session computes them once for each set of sizes. None if
         no kernel supports the types.
     cost : callable
+    stores : bool
+        Whether ``evaluate`` returns what stores its outputs, which are not plain.
     native : bool
         Whether native kernels exist (for the dtypes they list). Other ops run through ``evaluate``.
     """
@@ -326,6 +328,7 @@ class OpDef(NamedTuple):
     table: TableRule | None = None
     cost: CostRule = _streaming_cost
     native: bool = True
+    stores: bool = False
     optional: tuple[int, ...] = ()
     blocks: int = 0
     carries: Callable[[Attrs, int], int] = _carries_nothing
@@ -516,7 +519,8 @@ class OpDef(NamedTuple):
             values = self.evaluate_all(inputs, attrs, blocks)
             wanted = types[len(inputs) :] or [None] * len(outputs)
             for output, value, type_ in zip(outputs, values, wanted, strict=True):
-                output[...] = value if type_ is None else encode(value, type_)
+                is_stored = type_ is None or self.stores
+                output[...] = value if is_stored else encode(value, type_)
         elif self.check is not None:
             self.check(inputs, attrs)
 

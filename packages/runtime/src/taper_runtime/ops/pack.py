@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _infer_pack(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
-    dtype, shape, _ = inputs[0]
     format_ = find(attrs["format"])
+    dtype, shape = format_.packs([(t.dtype, t.shape) for t in inputs])
     format_.storage(dtype, shape)  # raises OpError if the format cannot hold the tensor
     return TensorType(dtype, shape, format_.name)
 
@@ -24,16 +24,22 @@ def _infer_unpack(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return inputs[0]._replace(format=PLAIN)
 
 
+def _pack(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    return find(attrs["format"]).encode(*inputs)
+
+
 def _same(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.array(inputs[0], order="C")
 
 
 PACK = OpDef(
     name="PACK",
-    doc="The tensor, stored in a format. Export folds it over constants.",
-    inputs=(1, 1),
+    doc="The tensor, stored in a format. A format of quantized weights is given integers, scales and "
+    "perhaps zero points or offsets. Export folds it over constants.",
+    inputs=(1, 3),
     infer=_infer_pack,
-    evaluate=_same,
+    evaluate=_pack,
+    stores=True,
     attrs={"format": Attr("string")},
     native=False,
 )

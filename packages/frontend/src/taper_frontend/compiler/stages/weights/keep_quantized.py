@@ -5,31 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import is_product, packing
+from taper_frontend.compiler.analysis.quantized import packed, read_quantized
 from taper_frontend.compiler.analysis.static import static_constants
-from taper_frontend.compiler.graph.constants import Derived, derived, steps, transposed
 from taper_runtime.formats import PLAIN
-from taper_runtime.formats.blocks import MOST_PER_WORD, find_exact
-from taper_runtime.ops.rules import INTS
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-_SMALL = 64 << 10  # bytes; up to here a weight may be float32
-
 
 def keep_quantized(graph: Graph) -> bool:
-    """Store a product's weight as levels, a factor and an offset per block, where it is that.
+    """Store a product's weight as the integers and the scales that the model has.
 
     ::
 
-        q -> CAST -> SUB(., zeros) -> MUL(., factors) -> RESHAPE -> MATMUL(x, .)
+        q -> CAST -> SUB(., zeros) -> MUL(., scales) -> RESHAPE -> MATMUL(x, .)
+        DEQUANTIZE(q, scales, zeros) -> MATMUL(x, .)
 
-        MATMUL(x, constant in blocks.BITS.SIZE)
+        MATMUL(x, PACK(q, scales, zeros))
 
-    Which formula makes the weight does not matter: its numbers are looked at. Those that a session
-    may replace are not known, and stay as they are computed.
+    The steps of the constant say what the integers and the scales are; no number is searched for.
+    Weights that a session may replace are not known, and stay as they are computed.
     """
     constants = static_constants(graph)
     stored: dict[tuple[str, bool], str | None] = {}
@@ -67,27 +64,7 @@ def _weight(graph: Graph, node: Node) -> str | None:
 
 
 def _store(graph: Graph, weight: str, constant: Constant, is_transposed: bool) -> str | None:
-    """Add the weight, a matrix of levels, as a constant; None if it is no such."""
-    if constant.is_open or constant.nbytes <= _SMALL or not _is_from_integers(constant):
-        return None
-    matrix = transposed(constant) if is_transposed else constant
-    format = find_exact(matrix.value())
-    if format is None:
-        return None
-    recipe = derived("PACK", [matrix], {"format": format})
-    return graph.add_constant(f"{weight}.blocks", recipe)
-
-
-def _is_from_integers(constant: Constant) -> bool:
-    """Return whether arithmetic computes it from integers.
-
-    A CAST alone does not count: it decodes a format that kernels may read.
-    """
-    if not isinstance(constant, Derived) or constant.op == "CAST":
-        return False
-    least = constant.type.size / MOST_PER_WORD
-    return any(
-        leaf.dtype in INTS and leaf.type.size >= least
-        for leaf in steps(constant)
-        if not isinstance(leaf, Derived)
-    )
+    """Add the weight as a constant of integers; None if it is no such."""
+    found = None if constant.is_open else read_quantized(constant)
+    recipe = None if found is None else packed(found, is_transposed)
+    return None if recipe is None else graph.add_constant(f"{weight}.blocks", recipe)
