@@ -300,7 +300,7 @@ def races(session: nox.Session) -> None:
     # Without random addresses, which ThreadSanitizer may find its own taken by.
     plain = ("setarch", "-R")
     checks = {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}
-    for name in ("run", "ready", "control", "placement", "os"):
+    for name in ("seats", "run", "ready", "control", "placement", "os"):
         test = f"{build}/packages/kernels/tests/test_{name}"
         session.run(*plain, test, env=checks, external=True)
     library = subprocess.check_output(["gcc", "-print-file-name=libtsan.so"], text=True).strip()

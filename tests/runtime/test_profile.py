@@ -137,7 +137,7 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
 
 
 def test_spans_name_the_workers(monkeypatch):
-    """A node with several tasks, worth two threads, is seen at both."""
+    """A node with several tasks, worth two threads, is seen at both, unless one comes too late."""
     shapes = {"a": (64, 512), "b": (512, 1024), "c": (64, 1024)}
     roles = {"a": "input", "b": "input", "c": "output"}
     plan = Plan(
@@ -150,11 +150,15 @@ def test_spans_name_the_workers(monkeypatch):
     )
     monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: 2)
     executor = CompiledExecutor.compile(plan, Settings(threads=2))
-    outputs, spans = executor.profile([np.ones(shapes[n], np.float32) for n in "ab"])
-    np.testing.assert_array_equal(outputs[0], 512)
-    ((first, second),) = spans
-    for begin, end, _ in (first, second):
-        assert 0 < begin < end
+    feed = [np.ones(shapes[n], np.float32) for n in "ab"]
+    for _ in range(2000):
+        outputs, spans = executor.profile(feed)
+        np.testing.assert_array_equal(outputs[0], 512)
+        ((first, second),) = spans
+        assert 0 < first[0] < first[1]
+        if second[2]:
+            break
+    assert 0 < second[0] < second[1]
 
 
 def by_name(profile):

@@ -5,10 +5,23 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "os/os.h"
 #include "run/thread_pool.h"
 
-static void nothing(void *arg, int32_t worker, int32_t workers) {
-    (void)arg, (void)worker, (void)workers;
+static void come(void *came, const taper_phase *none, int32_t worker) {
+    (void)none;
+    atomic_store((_Atomic int32_t *)came, worker);
+}
+
+/* Has a worker come to what the caller shares. */
+static void run_with_a_worker(void) {
+    _Atomic int32_t came = 0;
+    CHECK(taper_pool_take(2) == 2, "a worker");
+    taper_pool_open(come, &came, NULL, 2);
+    while (!atomic_load(&came))
+        taper_os_yield();
+    taper_pool_close();
+    taper_pool_release();
 }
 
 /* Returns the threads of this process that may use more than one CPU, without the caller. With
@@ -35,14 +48,14 @@ static int others_free(int cpu) {
 
 /* A worker that is bound to the caller's CPU leaves it, because it finds that they share it. */
 static void worker_leaves_the_callers_cpu(void) {
-    taper_pool_run(nothing, NULL, 2); /* to create a worker */
+    run_with_a_worker(); /* to create a worker */
     cpu_set_t all;
     CHECK(sched_getaffinity(0, sizeof all, &all) == 0, "CPUs of the caller");
     bool parted = CPU_COUNT(&all) < 2;
     for (int i = 0; i < 100 && !parted; i++) { /* the caller may be moved too, now and then */
         const int cpu = sched_getcpu();
         CHECK(others_free(cpu) == 0, "threads on CPU %d alone", cpu);
-        taper_pool_run(nothing, NULL, 2);
+        run_with_a_worker();
         parted = others_free(-1) > 0;
     }
     CHECK(parted, "the worker stays");

@@ -1,7 +1,6 @@
 #include "run/team.h"
 
 #include "os/os.h"
-#include "run/thread_pool.h"
 
 enum {
     GRAINS = 256, /* the most pieces in which a worker's share of a phase is handed out */
@@ -69,7 +68,8 @@ static int64_t next_piece(int64_t piece, int64_t ns) {
     return fitting > most ? most : fitting > 0 ? fitting : 1;
 }
 
-void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
+/* Computes the tasks [begin, end) of step i, unless the run has ended. */
+static void run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end) {
     const taper_run_args *args = me->team->args;
     const taper_step *step = &args->steps[i];
     if (begin == end || has_failed(me->team))
@@ -106,17 +106,89 @@ static bool take_grains(cursor *c, uint64_t number, int64_t grains, int64_t *beg
     return true;
 }
 
-void taper_run_shares(const worker *me, const phase *p, cursor *cursors) {
+/* Computes the worker's part of a phase: its own share, whose data is in its caches, and then what
+ * is left of other shares. Cores are rarely equally fast, because other processes and other threads
+ * of the core slow them down. Returns how many tasks it has computed. cursors: [shares]. */
+static int64_t run_shares(const worker *me, const taper_phase *p, cursor *cursors) {
+    int64_t computed = 0;
     for (int32_t n = 0; n < p->shares; n++) {
         const int32_t whose = (me->index + n) % p->shares;
         const int64_t first = p->tasks * whose / p->shares,
                       share = p->tasks * (whose + 1) / p->shares - first,
                       grains = share < GRAINS ? share : GRAINS;
-        int64_t begin, end;
-        while (take_grains(&cursors[whose], p->number, grains, &begin, &end))
-            taper_run_tasks(me, p->step, p->from + first + share * begin / grains,
-                            p->from + first + share * end / grains);
+        int64_t from, to;
+        while (take_grains(&cursors[whose], p->number, grains, &from, &to)) {
+            const int64_t begin = first + share * from / grains, end = first + share * to / grains;
+            run_tasks(me, p->step, p->from + begin, p->from + end);
+            computed += end - begin;
+        }
     }
+    return computed;
+}
+
+void taper_job_begin(job *j, team *t, cursor *cursors, int32_t workers) {
+    j->team = t;
+    j->number = 0;
+    j->cursors = cursors;
+    atomic_init(&j->seats.word, 0);
+    atomic_init(&j->seats.sleeps, 0);
+    atomic_init(&j->seats.emptied, 0);
+    for (int32_t w = 0; w < workers; w++)
+        atomic_init(&cursors[w].at, 0);
+}
+
+void taper_help(void *shared, const taper_phase *phase, int32_t index) {
+    const job *j = shared;
+    const worker helper = {.team = j->team, .index = index, .within = phase->within};
+    const int64_t begin = taper_begin_span(&helper), step = phase->step;
+    run_shares(&helper, phase, j->cursors);
+    taper_end_span(&helper, step, begin);
+}
+
+/* Shares a phase with workers that have no step: any of them. */
+static void share_with_any(const worker *me, const taper_phase *p) {
+    job *j = me->job;
+    j->seats.phase = *p;
+    taper_seats_open(&j->seats, me->workers, p->shares - 1);
+    run_shares(me, p, j->cursors);
+    taper_seats_close(&j->seats);
+}
+
+/* Shares a phase with the pool's workers: the same ones in each step, whose data they have. */
+static void share_with_pool(const worker *me, const taper_phase *p) {
+    const int64_t begin = taper_now();
+    if (!taper_pool_pays()) {
+        run_tasks(me, p->step, p->from, p->from + p->tasks);
+        taper_pool_computed_alone(taper_now() - begin);
+        return;
+    }
+    taper_pool_open(taper_help, me->job, p, p->shares);
+    const int64_t mine = run_shares(me, p, me->job->cursors), end = taper_now();
+    const int64_t waited = taper_pool_close() ? taper_now() - end : 0;
+    /* The others' tasks would have taken this worker as long as its own, one by one. */
+    const double others = mine ? (double)(p->tasks - mine) / (double)mine : 0;
+    taper_pool_judge((int64_t)((double)(end - begin) * others), waited);
+}
+
+void taper_lead(const worker *me, int64_t i) {
+    const taper_step *step = &me->team->args->steps[i];
+    const int64_t begin = taper_begin_span(me);
+    if (step->workers <= 1 || !me->job) {
+        run_tasks(me, i, 0, step->work.tasks);
+    } else {
+        const int64_t phases = step->work.phases > 1 ? step->work.phases : 1;
+        taper_phase now = {.within = me->within, .step = i, .tasks = step->work.tasks / phases};
+        now.shares = step->workers < me->workers ? step->workers : me->workers;
+        for (int64_t p = 0; p < phases; p++) {
+            now.from = p * now.tasks;
+            now.number = ++me->job->number;
+            if (me->team->args->order)
+                share_with_any(me, &now);
+            else
+                share_with_pool(me, &now);
+        }
+    }
+    taper_end_span(me, i, begin);
 }
 
 int64_t taper_begin_span(const worker *me) { return me->team->args->spans ? taper_os_now() : 0; }

@@ -4,11 +4,11 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "run/thread_pool.h"
 #include "taper/run.h"
-
-enum { CACHE_LINE = 64 };
 
 typedef struct team {
     const taper_run_args *args;
@@ -20,25 +20,28 @@ typedef struct team {
     int64_t polled;        /* when worker 0 last polled, by the coarse clock */
 } team;
 
+/* Progress of one worker's share of its latest phase: the phase's number << 32 | grains handed out.
+ */
+typedef struct cursor {
+    _Alignas(TAPER_CACHE_LINE) _Atomic uint64_t at;
+} cursor;
+
+/* By which a worker shares the phases of its steps with others. */
+typedef struct job {
+    team *team;
+    cursor *cursors;   /* [workers of the run] */
+    uint32_t number;   /* of its latest phase */
+    taper_seats seats; /* with an order; otherwise the pool's */
+} job;
+
 /* One worker's progress through a run. */
 typedef struct worker {
     team *team;
     int32_t index;
-    int64_t within; /* its present step of the run */
+    int32_t workers; /* that the run may have */
+    int64_t within;  /* its present step of the run */
+    job *job;        /* by which it shares steps; NULL: it computes them alone */
 } worker;
-
-/* Progress of one worker's share of its latest phase: the phase's number << 32 | grains handed out.
- */
-typedef struct cursor {
-    _Alignas(CACHE_LINE) _Atomic uint64_t at;
-} cursor;
-
-/* Tasks [from, from + tasks) of a step, in one share for each worker that may compute them. */
-typedef struct phase {
-    int64_t step, from, tasks;
-    int32_t shares;
-    uint32_t number; /* different from that of the phase before with the same cursors */
-} phase;
 
 /* Called before the workers begin. */
 void taper_team_begin(team *t, const taper_run_args *args);
@@ -51,29 +54,25 @@ static inline bool has_failed(team *t) {
  * the run. */
 bool taper_goes_on(const worker *me, int64_t i);
 
-/* Computes the tasks [begin, end) of step i, unless the run has ended. */
-void taper_run_tasks(const worker *me, int64_t i, int64_t begin, int64_t end);
+/* Initializes a worker's job. cursors: [workers]. */
+void taper_job_begin(job *j, team *t, cursor *cursors, int32_t workers);
 
-/* Computes the worker's part of a phase: its own share, whose data is in its caches, and then what
- * is left of other shares. Cores are rarely equally fast, because other processes and other threads
- * of the core slow them down. cursors: [shares]. */
-void taper_run_shares(const worker *me, const phase *p, cursor *cursors);
+/* Computes step i, which a kernel computes, together with those that join. */
+void taper_lead(const worker *me, int64_t i);
+/* Computes a part of the job's phase, as a worker that has joined; a taper_pool_fn. */
+void taper_help(void *job, const taper_phase *phase, int32_t index);
 
 /* Returns the time now, where times are recorded; else 0. */
 int64_t taper_begin_span(const worker *me);
 /* Adds the time since `begin` to this worker's at step i. */
 void taper_end_span(const worker *me, int64_t i, int64_t begin);
 
+/* Runs step i, which is control flow, on this worker, and each kernel inside by taper_lead. */
+void taper_run_control(const worker *me, int64_t i);
+
 /* -- runs with an order ------------------------------------------------------------------------ */
 
-/* A worker's part in such a run, whose team is `shared`; a taper_pool_fn. The caller, worker 0,
- * invites the others when there is something for them to do. */
-void taper_run_ready(void *shared, int32_t index, int32_t workers);
-/* Initializes args->schedule before the workers begin. */
-void taper_schedule_begin(const taper_run_args *args);
-/* Computes step i, which a kernel computes; workers without a step help. */
-void taper_lead(const worker *me, int64_t i);
-/* Runs step i, which is control flow, on this worker, and each kernel inside by taper_lead. */
-void taper_run_control_alone(const worker *me, int64_t i);
+/* Runs all steps; args->schedule is the run's. */
+void taper_run_ready(team *t, int32_t workers);
 
 #endif /* TAPER_TEAM_H */

@@ -1,44 +1,43 @@
 #include "run/thread_pool.h"
 
-#include <stdatomic.h>
-#include <stdbool.h>
-
 #include "os/os.h"
 
 enum {
-    /* Iterations of a waiting loop before it yields its CPU: a few hundred microseconds, which is
-     * longer than the gaps between the steps of a run, so that idle threads cost next to nothing.
-     */
+    /* What owners have gained by the workers pays for what they lose later, up to this. */
+    MOST_CREDIT_NS = 4000000,
+    /* Without credit, owners compute alone for so many times as long as the last has waited. */
+    LEAST_PAUSE = 8,
+    MOST_PAUSE = 128,
+    /* Iterations of a waiting loop before it yields its CPU or sleeps: a few hundred microseconds,
+     * which is longer than the gaps between the steps of a run, so that idle threads cost next to
+     * nothing. */
     SPINS = 4000,
-    CACHE_LINE = 64,
-    WORKERS = 0xff, /* bits of a run's word */
-    INVITED = 0x100,
-    NUMBER = 0x200 /* one more */
+    NUMBER_SHIFT = 32, /* of the word of seats */
+    WORKERS_SHIFT = 16,
+    BYTE = 0xff
 };
 
-/* States of a run to which workers are invited. */
-static const uint64_t OPEN = 0x80000000, GUESTS = 0x7fffffff;
+static const uint64_t JOINED = 1, FREE = 0x100, ALL_JOINED = 0xff, ALL_FREE = 0xff00;
 
 /* Fields that waiting threads read are on other cache lines than fields that others write. */
 static struct {
     atomic_flag owned; /* while a run has the pool */
     bool forks;        /* whether forks are watched */
     int32_t threads;   /* that exist, without the caller */
-    taper_pool_fn fn;
+    /* The owner's account; see taper_pool_judge. In ns, but the factor. */
+    int64_t credit, pause, factor;
+    _Alignas(TAPER_CACHE_LINE) taper_pool_fn fn; /* what the seats are for */
     void *arg;
-    /* The run's number, whether its workers are INVITED, and how many: one word, so that a thread
-     * that wakes late never pairs the count of one run with the number of another. */
-    _Alignas(CACHE_LINE) _Atomic uint32_t run;
-    /* The latest run with invited workers: its word << 32 | OPEN | how many work at it. */
-    _Alignas(CACHE_LINE) _Atomic uint64_t guests;
+    _Atomic uint32_t run; /* counts the owners */
+    taper_seats seats;
+    /* What sleeping workers wait for: one more where there may be something for them. */
+    _Alignas(TAPER_CACHE_LINE) _Atomic uint32_t call;
+    _Atomic uint32_t asleep; /* whether a worker sleeps, or is about to */
     /* The CPU on which each worker was last seen, the owner's first; and the owner's thread. */
-    _Alignas(CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
+    _Alignas(TAPER_CACHE_LINE) _Atomic int32_t cpu[TAPER_POOL_WORKERS];
     _Atomic int32_t caller;
-    _Alignas(CACHE_LINE) _Atomic int32_t callers; /* that now run something */
-    _Alignas(CACHE_LINE) _Atomic int32_t sleepers;
-    _Alignas(CACHE_LINE) _Atomic int32_t arrived; /* at the barrier */
-    _Alignas(CACHE_LINE) _Atomic uint32_t phase;  /* of the barrier */
-} pool = {.owned = ATOMIC_FLAG_INIT};
+    _Alignas(TAPER_CACHE_LINE) _Atomic int32_t callers; /* that now run something */
+} pool = {.owned = ATOMIC_FLAG_INIT, .credit = MOST_CREDIT_NS, .factor = LEAST_PAUSE};
 
 /* Nested runs of this thread. */
 static _Thread_local int32_t depth;
@@ -60,33 +59,62 @@ void taper_pool_wait(int32_t *turn) {
     }
 }
 
-void taper_pool_barrier(int32_t workers) {
-    if (workers == 1)
-        return;
-    const uint32_t phase = atomic_load_explicit(&pool.phase, memory_order_acquire);
-    if (atomic_fetch_add_explicit(&pool.arrived, 1, memory_order_acq_rel) + 1 == workers) {
-        atomic_store_explicit(&pool.arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&pool.phase, phase + 1, memory_order_release);
-        return;
-    }
-    for (int32_t turn = 0; atomic_load_explicit(&pool.phase, memory_order_acquire) == phase;)
-        taper_pool_wait(&turn);
+void taper_seats_open(taper_seats *seats, int32_t workers, int32_t count) {
+    const uint64_t word = atomic_load_explicit(&seats->word, memory_order_relaxed);
+    const uint32_t next = (uint32_t)(word >> NUMBER_SHIFT) + 1, number = next ? next : 1;
+    /* Sequentially consistent, as is what workers do before they sleep. */
+    atomic_store(&seats->word, (uint64_t)number << NUMBER_SHIFT |
+                                   (uint64_t)workers << WORKERS_SHIFT | (uint64_t)count * FREE);
 }
 
-/* Returns the next run's word: spins for a run that follows soon, then sleeps. */
-static uint32_t next_run(uint32_t seen) {
-    uint32_t word;
-    for (int32_t i = 0; i < SPINS; i++) {
-        if ((word = atomic_load_explicit(&pool.run, memory_order_acquire)) != seen)
-            return word;
-        relax();
+static bool may_join(uint64_t word, int32_t worker, uint32_t last) {
+    return (word & ALL_FREE) && worker < (int32_t)(word >> WORKERS_SHIFT & BYTE) &&
+           (uint32_t)(word >> NUMBER_SHIFT) != last;
+}
+
+bool taper_seats_free(taper_seats *seats, int32_t worker, uint32_t last) {
+    return may_join(atomic_load(&seats->word), worker, last);
+}
+
+uint32_t taper_seats_join(taper_seats *seats, int32_t worker, uint32_t last) {
+    uint64_t word = atomic_load_explicit(&seats->word, memory_order_relaxed);
+    do {
+        if (!may_join(word, worker, last))
+            return 0;
+    } while (!atomic_compare_exchange_weak_explicit(&seats->word, &word, word - FREE + JOINED,
+                                                    memory_order_acquire, memory_order_relaxed));
+    return (uint32_t)(word >> NUMBER_SHIFT);
+}
+
+void taper_seats_leave(taper_seats *seats) {
+    const uint64_t word = atomic_fetch_sub(&seats->word, JOINED);
+    if ((word & ALL_JOINED) == 1 && atomic_load(&seats->sleeps)) {
+        atomic_fetch_add(&seats->emptied, 1);
+        taper_os_wake_all(&seats->emptied);
     }
-    /* Sequentially consistent, because the owner writes the word and then reads sleepers. */
-    atomic_fetch_add(&pool.sleepers, 1);
-    while ((word = atomic_load(&pool.run)) == seen)
-        taper_os_wait(&pool.run, seen);
-    atomic_fetch_sub(&pool.sleepers, 1);
-    return word;
+}
+
+/* The owner sleeps soon: a worker that takes longer was put aside by the system, and may get the
+ * owner's CPU. */
+bool taper_seats_close(taper_seats *seats) {
+    uint64_t word = atomic_fetch_and_explicit(&seats->word, ~ALL_FREE, memory_order_acquire);
+    if (!(word & ALL_JOINED))
+        return false;
+    for (int32_t turn = 0; turn < SPINS; turn++) {
+        relax();
+        word = atomic_load_explicit(&seats->word, memory_order_acquire);
+        if (!(word & ALL_JOINED))
+            return true;
+    }
+    atomic_store(&seats->sleeps, 1);
+    for (;;) {
+        const uint32_t seen = atomic_load(&seats->emptied);
+        if (!(atomic_load(&seats->word) & ALL_JOINED))
+            break;
+        taper_os_wait(&seats->emptied, seen);
+    }
+    atomic_store(&seats->sleeps, 0);
+    return true;
 }
 
 /*
@@ -110,42 +138,53 @@ static void keep_apart(int32_t worker) {
     atomic_store_explicit(&pool.cpu[worker], taper_os_cpu(), memory_order_relaxed);
 }
 
-/* Returns whether a worker joins a run to which it is invited before the run closes. */
-static bool enter(uint32_t run) {
-    uint64_t guests = atomic_load_explicit(&pool.guests, memory_order_relaxed);
-    do {
-        if (guests >> 32 != run || !(guests & OPEN))
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(&pool.guests, &guests, guests + 1,
-                                                    memory_order_acquire, memory_order_relaxed));
-    return true;
-}
-
-static void work(int32_t worker) {
-    uint32_t seen = 0; /* no run has this word: numbers start at 1 */
+/* Returns when the worker may join again: spins for work that follows soon, then sleeps. */
+static void wait_for_work(int32_t worker, uint32_t last) {
     for (;;) {
-        seen = next_run(seen);
-        const int32_t workers = (int32_t)(seen & WORKERS);
-        const bool invited = seen & INVITED;
-        if (worker >= workers || (invited && !enter(seen)))
-            continue;
-        keep_apart(worker);
-        pool.fn(pool.arg, worker, workers);
-        if (invited)
-            atomic_fetch_sub_explicit(&pool.guests, 1, memory_order_release);
-        else
-            taper_pool_barrier(workers); /* the owner may start the next run after this */
+        for (int32_t i = 0; i < SPINS; i++) {
+            if (taper_seats_free(&pool.seats, worker, last))
+                return;
+            relax();
+        }
+        const uint32_t seen = atomic_load(&pool.call);
+        atomic_store(&pool.asleep, 1);
+        if (taper_seats_free(&pool.seats, worker, last))
+            return;
+        taper_os_wait(&pool.call, seen);
     }
 }
 
-/* The child of a fork has none of the threads, and may have a run that one of them would end. The
- * parent's last run would look new to the child's first thread. */
+static void work(int32_t worker) {
+    uint32_t last = 0, run = 0;
+    for (;;) {
+        wait_for_work(worker, last);
+        const uint32_t now = atomic_load_explicit(&pool.run, memory_order_relaxed);
+        if (now != run)
+            keep_apart(worker);
+        run = now;
+        const uint32_t joined = taper_seats_join(&pool.seats, worker, last);
+        if (!joined)
+            continue;
+        last = joined;
+        pool.fn(pool.arg, &pool.seats.phase, worker);
+        taper_seats_leave(&pool.seats);
+    }
+}
+
+/* Wakes the workers, where one sleeps. */
+static void wake(void) {
+    if (atomic_load(&pool.asleep) && atomic_exchange(&pool.asleep, 0)) {
+        atomic_fetch_add(&pool.call, 1);
+        taper_os_wake_all(&pool.call);
+    }
+}
+
+/* The child of a fork has none of the threads, and may have a run that one of them would end. */
 static void forget(void) {
     pool.threads = 0;
-    atomic_store(&pool.run, 0);
-    atomic_store(&pool.guests, 0);
-    atomic_store(&pool.sleepers, 0);
-    atomic_store(&pool.arrived, 0);
+    atomic_store(&pool.seats.word, 0);
+    atomic_store(&pool.seats.sleeps, 0);
+    atomic_store(&pool.asleep, 0);
     atomic_store(&pool.callers, depth > 0);
     taper_os_forget_waiters();
     atomic_flag_clear(&pool.owned);
@@ -179,54 +218,57 @@ static int32_t fitting(int32_t workers) {
     return workers < left ? workers : left;
 }
 
-/* Begins a run for the caller, which then owns the pool and is worker 0; returns how many workers
- * there are, or 0 where other callers own the pool or use the CPUs. kind: 0 or INVITED. */
-static int32_t begin(taper_pool_fn fn, void *arg, int32_t workers, uint32_t kind) {
+int32_t taper_pool_take(int32_t workers) {
     workers = fitting(workers < TAPER_POOL_WORKERS ? workers : TAPER_POOL_WORKERS);
     if (workers <= 1 || atomic_flag_test_and_set_explicit(&pool.owned, memory_order_acquire))
-        return 0;
+        return 1;
     if (pool.threads < workers - 1)
         grow(workers - 1);
     if (workers > pool.threads + 1)
         workers = pool.threads + 1;
-    if (workers == 1)
+    if (workers == 1) {
+        atomic_flag_clear_explicit(&pool.owned, memory_order_release);
         return 1;
-    pool.fn = fn;
-    pool.arg = arg;
+    }
     atomic_store_explicit(&pool.caller, taper_os_thread(), memory_order_relaxed);
     atomic_store_explicit(&pool.cpu[0], taper_os_cpu(), memory_order_relaxed);
-    uint32_t run = atomic_load_explicit(&pool.run, memory_order_relaxed) / NUMBER * NUMBER + NUMBER;
-    if (run == 0)
-        run = NUMBER;
-    run |= kind | (uint32_t)workers;
-    if (kind == INVITED)
-        atomic_store_explicit(&pool.guests, (uint64_t)run << 32 | OPEN, memory_order_release);
-    atomic_store(&pool.run, run);
-    if (atomic_load(&pool.sleepers) > 0)
-        taper_os_wake_all(&pool.run);
+    atomic_fetch_add_explicit(&pool.run, 1, memory_order_relaxed);
+    if (taper_pool_pays())
+        wake();
     return workers;
 }
 
-void taper_pool_run(taper_pool_fn fn, void *arg, int32_t workers) {
-    const int32_t count = begin(fn, arg, workers, 0);
-    fn(arg, 0, count > 1 ? count : 1);
-    if (count == 0)
-        return;
-    taper_pool_barrier(count);
-    atomic_flag_clear_explicit(&pool.owned, memory_order_release);
-}
+void taper_pool_release(void) { atomic_flag_clear_explicit(&pool.owned, memory_order_release); }
 
-int32_t taper_pool_invite(taper_pool_fn fn, void *arg, int32_t workers) {
-    return begin(fn, arg, workers, INVITED);
-}
+bool taper_pool_pays(void) { return pool.pause <= 0; }
 
-void taper_pool_part(int32_t n) {
-    if (n == 0)
-        return;
-    uint64_t guests = atomic_fetch_and_explicit(&pool.guests, ~OPEN, memory_order_acquire);
-    for (int32_t turn = 0; guests & GUESTS;) {
-        taper_pool_wait(&turn);
-        guests = atomic_load_explicit(&pool.guests, memory_order_acquire);
+void taper_pool_computed_alone(int64_t ns) { pool.pause -= ns; }
+
+/* Where another thread keeps a CPU busy, the system puts a worker aside for milliseconds, and what
+ * the worker has begun waits. Then one thread is faster than several. The pause counts time of
+ * computing, as some owners compute seldom. It is longer each time, as long as sharing loses:
+ * trying again costs an owner one wait for each pause. */
+void taper_pool_judge(int64_t saved, int64_t waited) {
+    pool.credit += saved - waited;
+    if (pool.credit > MOST_CREDIT_NS) {
+        pool.credit = MOST_CREDIT_NS;
+        pool.factor = LEAST_PAUSE;
+    } else if (pool.credit < 0) {
+        pool.credit = 0;
+        pool.pause = pool.factor * waited;
+        pool.factor = pool.factor < MOST_PAUSE ? 2 * pool.factor : MOST_PAUSE;
     }
-    atomic_flag_clear_explicit(&pool.owned, memory_order_release);
 }
+
+void taper_pool_open(taper_pool_fn fn, void *arg, const taper_phase *phase, int32_t workers) {
+    if (pool.fn != fn || pool.arg != arg) { /* else workers may have them in their caches */
+        pool.fn = fn;
+        pool.arg = arg;
+    }
+    if (phase)
+        pool.seats.phase = *phase;
+    taper_seats_open(&pool.seats, workers, workers - 1);
+    wake();
+}
+
+bool taper_pool_close(void) { return taper_seats_close(&pool.seats); }
