@@ -57,7 +57,8 @@ def main(directory: Path) -> None:
         print("  " + " ".join(f"{100 * value:4.0f}" for value in row))
     print("\nnearest pairs")
     np.fill_diagonal(similarity, -1)
-    for i, j in enumerate(similarity.argmax(1)):
+    nearest = enumerate(similarity.argmax(1).tolist())
+    for i, j in sorted({(min(pair), max(pair)) for pair in nearest}):
         print(f"  {similarity[i, j]:.2f}  {sentences[i]}  ~  {sentences[j]}")
 
     difference = float(np.abs(embeddings - np.load(directory / "reference.npy")).max())

@@ -235,6 +235,12 @@ def test_wrong_arguments_are_an_export_error():
         capture(Call(lambda x: x), ())
 
 
+def test_the_module_is_named_where_no_line_is_the_users():
+    inner = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(7, 4))
+    with pytest.raises(ExportError, match=r"\n  at 1\.1 \(Linear\)$"):
+        capture(torch.nn.Sequential(torch.nn.ReLU(), inner), (torch.ones(2, 8),))
+
+
 def test_a_dim_that_would_be_one_inside():
     layer = torch.nn.Conv2d(3, 3, 3, 2, 1)
     model = torch.nn.Sequential(layer, layer, layer, layer)

@@ -105,6 +105,11 @@ def test_json_of_explain(factory, code, taper):
     [
         (["models_of_cli:nothing", "-o", "m.taper"], 1, "has no attribute 'nothing'"),
         (["models_of_cli", "-o", "m.taper"], 1, "'models_of_cli': expected MODULE:NAME"),
+        (
+            ["weights.pth", "-o", "m.taper"],
+            1,
+            "it is a state dict of 1 tensors, which has no model",
+        ),
         (["none_of_cli:make", "-o", "m.taper"], 1, "No module named 'none_of_cli'"),
         (["models_of_cli:broken", "-o", "m.taper"], 1, "special_bessel_j0"),
         (["models_of_cli:make", "-o", "none/m.taper"], 1, "none/"),
@@ -115,6 +120,7 @@ def test_json_of_explain(factory, code, taper):
     ],
 )
 def test_mistakes_are_named(arguments, code, message, taper):
+    torch.save({"weight": torch.ones(2)}, "weights.pth")
     got, _, err = taper("export", *arguments)
     assert got == code
     assert message in err

@@ -352,7 +352,7 @@ def test_a_bound_that_comes_by_an_equal_size_names_its_line():
         ({"dynamic_axes": {"a": {0: "two words"}}}, "letters, digits and _, got 'two words'"),
         ({"dynamic_axes": {"a": {0: 1.5}}}, "expected a string, a torch.export.Dim or an int"),
         ({"dynamic_shapes": ({0: "n"},)}, r"one entry for each of 2 arguments \(a, b\), got 1"),
-        ({"dynamic_shapes": {"a": {0: "n"}, "c": None}}, "expected the arguments a, b, got a, c"),
+        ({"dynamic_shapes": {"a": {0: "n"}, "c": None}}, "expected names of arguments, .* got 'c'"),
         ({"dynamic_shapes": {"a": {0: "n"}, "b": {1: "n"}}}, "both called 'n': expected equal"),
         ({"dynamic_shapes": {}, "dynamic_axes": {}}, "expected dynamic_shapes or dynamic_axes"),
     ],
@@ -360,6 +360,24 @@ def test_a_bound_that_comes_by_an_equal_size_names_its_line():
 def test_dims_that_cannot_be(options, message):
     with pytest.raises(ExportError, match=message):
         taper_frontend.export(Sum(), (A, B), **options)
+
+
+def test_arguments_that_dynamic_shapes_does_not_name_are_fixed():
+    class Sums(torch.nn.Module):
+        def forward(self, start, end):
+            return start.sum() + end.sum()
+
+    plan = taper_frontend.export(Sums(), (A, B), dynamic_shapes={"end": {0: "rows"}})
+    assert [plan.tensors[name].shape for name in plan.inputs] == [tuple(A.shape), ("rows", 5)]
+
+
+def test_dims_of_arguments_that_forward_takes_as_kwargs():
+    class Sums(torch.nn.Module):
+        def forward(self, **kwargs):
+            return kwargs["a"].sum()
+
+    with pytest.raises(ExportError, match="one whose forward names them"):
+        taper_frontend.export(Sums(), (), {"a": A}, dynamic_shapes={"a": {0: "rows"}})
 
 
 def test_dynamic_axes_are_for_modules():

@@ -67,8 +67,12 @@ FILES = {
     "onnx_of_functions": (b"\x08\x0a\xca\x01\xac\x02" + bytes(300), "got an ONNX model"),
     # field 1 is 2326, which is no ir_version
     "other_protobuf": (b"\x08\x96\x12\x07pytorch", "got something else"),
-    "text": (b"#!/usr/bin/env python\nimport torch\n", "got something else: its header would have"),
-    "short_text": (b"taper", "got something else"),
+    "text": (b"#!/usr/bin/env python\nimport torch\n", "got a text file"),
+    "short_text": (b"taper", "got a text file"),
+    "control_characters": (
+        b"\x01\x02\x03\x04\x05\x06\x07\x08{",
+        "got something else: its header would have",
+    ),
     "safetensors": (
         safetensors.numpy.save({"w": np.ones(3)}),
         "got a safetensors file without a plan",
@@ -94,7 +98,8 @@ def test_the_error_says_what_it_is(kind, tmp_path):
     path.write_bytes(blob)
     with pytest.raises(PlanFormatError, match=message) as caught:
         load(path)
-    assert str(caught.value).startswith(f"{path}: {caught.value.field}: ")
+    field = f"{caught.value.field}: " if caught.value.shows_field else "expected "
+    assert str(caught.value).startswith(f"{path}: {field}")
     assert caught.value.path == str(path)
 
 

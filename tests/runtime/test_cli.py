@@ -321,12 +321,13 @@ def test_sizes_of_samples_follow_inputs_and_options(taper, sized):
     [
         (["run", "s.taper", "--size", "C=1"], 1, "expected NAME=NUMBER with a name of ['B', 'S']"),
         (["run", "s.taper", "--size", f"B={'9' * 5000}"], 1, "expected NAME=NUMBER"),
+        (["bench", "m.taper", "--size", "B=1"], 1, "--size 'B=1': no size of this plan varies"),
         (["run", "s.taper", "--input", "y=a.npy"], 1, "unknown input 'y'"),
         (["run", "s.taper", "--input", "x"], 1, "expected NAME=FILE.npy"),
         (["run", "s.taper", "--input", "x=s.taper"], 1, "is not a .npy array"),
         (["run", "s.taper", "--input", "x=a.npz"], 1, "expected a .npy array, got an archive"),
         (["run", "s.taper", "--input", "x=none.npy"], 1, "No such file"),
-        (["run", "a.npz"], 1, "a.npz: header"),
+        (["run", "a.npz"], 1, "a.npz: expected a .taper file, got a NumPy archive"),
         (["bench", "s.taper", "--output", "x.json"], 1, "expected --machine"),
         (["inspct"], 2, "unknown command 'inspct' (did you mean 'inspect'?)"),
         (["\x1b[31m"], 2, r"unknown command '\x1b[31m'"),
@@ -336,6 +337,7 @@ def test_sizes_of_samples_follow_inputs_and_options(taper, sized):
     ],
 )
 def test_mistakes_are_named(arguments, code, message, taper, sized):
+    small_plan().save("m.taper")
     np.savez("a.npz", np.ones(3))
     np.save("a.npy", np.ones(3))
     (got, out, err) = taper(*arguments)

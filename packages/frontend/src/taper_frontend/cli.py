@@ -207,8 +207,13 @@ def _cast(
 
 def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the model and its example arguments from the command line."""
-    if model.endswith(".pt2"):
-        return Path(model), (), {}
+    file = Path(model)
+    if file.suffix == ".pt2":
+        return file, (), {}
+    if ":" not in model and file.suffix not in ("", ".py"):
+        from taper_frontend.request.arguments import check_model
+
+        check_model(file)  # says what the file is, and what to do
     made = _call(model)
     inputs: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}

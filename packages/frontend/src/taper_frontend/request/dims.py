@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from itertools import chain, count, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -137,8 +138,8 @@ def requested_shapes(
 ) -> tuple[dict[int, Any], dict[str, Any]]:
     """Return the entries of ``dynamic_shapes`` for leaves and for buffers.
 
-    The leaves are those of ``(args, kwargs)``, in order. An entry whose name is not an argument's
-    is for a buffer.
+    The leaves are those of ``(args, kwargs)``, in order. Arguments without an entry are fixed. An
+    entry whose name is not an argument's is for a buffer.
 
     Raises
     ------
@@ -171,20 +172,32 @@ def requested_shapes(
                 f"({', '.join(combined)}), got {len(dynamic_shapes)}"
             )
         dynamic_shapes = dict(zip(combined, dynamic_shapes, strict=True))
-    others = {name: dynamic_shapes[name] for name in dynamic_shapes if name not in combined}
-    if not combined.keys() <= dynamic_shapes.keys():
-        raise ExportError(
-            f"dynamic_shapes: expected the arguments {', '.join(combined)}, "
-            f"got {', '.join(map(str, dynamic_shapes))}"
-        )
+    shapes, others = _by_argument(module, combined, dynamic_shapes)
     try:
-        shapes = {name: dynamic_shapes[name] for name in combined}
         _tree_map_with_path(collect, combined, shapes, tree_name="inputs")
     except ExportError:
         raise
     except Exception as error:  # torch's error if the structure differs from that of the arguments
         raise ExportError(f"dynamic_shapes: {str(error).splitlines()[0]}") from error
     return found, others
+
+
+def _by_argument(
+    module: torch.nn.Module, combined: Mapping[str, Any], dynamic_shapes: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries for the arguments, None for those without, and the other entries.
+
+    What ``forward`` takes as ``**kwargs`` may stand among the arguments, by its own name.
+    """
+    shapes = {name: dynamic_shapes.get(name) for name in combined}
+    others = {name: dynamic_shapes[name] for name in dynamic_shapes if name not in combined}
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.kind == parameter.VAR_KEYWORD and parameter.name in combined:
+            named = combined[parameter.name]
+            given = dict.fromkeys(named) | (shapes[parameter.name] or {})
+            given |= {name: others.pop(name) for name in named if name in others}
+            shapes[parameter.name] = given
+    return shapes, others
 
 
 def requested_ints(leaves: Sequence[Any], shapes: Mapping[int, Any]) -> dict[int, Int]:

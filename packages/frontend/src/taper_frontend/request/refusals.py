@@ -7,6 +7,7 @@ import re
 import traceback
 from typing import TYPE_CHECKING
 
+import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.rnn import PackedSequence
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.request.dims import Axis
 
-_OWN = os.path.dirname(__file__) + os.sep
+_OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 #: Text that torch adds to its errors about itself.
 _ABOUT_TORCH = re.compile(
@@ -66,6 +67,13 @@ _HINTS = (
         (
             "hint: the model writes to a buffer that shares its memory with another one; register "
             "one of them and compute the other from it in forward"
+        ),
+    ),
+    (
+        re.compile(r"Must provide a tree_name when there might be a mismatch"),
+        (
+            "hint: torch.export (2.13) cannot let dims vary where forward takes these arguments as "
+            "**kwargs; wrap the module in one whose forward names them"
         ),
     ),
     (
@@ -163,12 +171,30 @@ def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
 
 
 def _source(error: Exception) -> str:
-    """Return the innermost line of the user's code in the traceback of an error."""
+    """Return the innermost line of the user's code in the traceback of an error.
+
+    Without such a line, as in a ``Sequential``, it is the path and class of the innermost module.
+    """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_OWN):
+        if not frame.filename.startswith((_OWN, "<string>")):  # torch generates functions
             line = describe_line(
                 frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip()
             )
             if line:
                 return line
+    return _innermost_module(error)
+
+
+def _innermost_module(error: Exception) -> str:
+    """Return ``"encoder.0 (Linear)"`` for the innermost module in the traceback of an error."""
+    running = [
+        frame.f_locals["self"]
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "forward" and "self" in frame.f_locals
+    ]
+    modules = [each for each in running if isinstance(each, torch.nn.Module)]
+    for root in modules:
+        for path, module in root.named_modules():
+            if path and module is modules[-1]:
+                return f"{path.removeprefix('_export_root.')} ({type(module).__name__})"
     return ""

@@ -31,6 +31,8 @@ class FileError(TaperError):
     ----------
     path : str
         The path of the file; empty if the data do not come from a file.
+    shows_field : bool
+        Whether the message names the field: not if the file is of another kind.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -38,13 +40,14 @@ class FileError(TaperError):
         self.field = field
         self.reason = reason
         self.path = ""
+        self.shows_field = True
 
     def within(self, field: str) -> Self:
         """Return the error with ``field`` as prefix: a part was read as a plan of its own."""
         return type(self)(field + self.field.removeprefix("plan"), self.reason)
 
     def __str__(self) -> str:
-        message = with_end(f"{self.field}: {self.reason}")
+        message = with_end(f"{self.field}: {self.reason}" if self.shows_field else self.reason)
         return printable(f"{self.path}: {message}" if self.path else message)
 
 

@@ -178,6 +178,8 @@ def make_feed(
     sizes |= bind_sizes(plan, {name: array.shape for name, array in given.items()})
     for assignment in assignments:
         name, _, number = assignment.partition("=")
+        if not sizes:
+            raise InputError(f"--size {assignment!r}: no size of this plan varies")
         if name not in sizes or not is_number(number):
             raise InputError(
                 f"--size {assignment!r}: expected NAME=NUMBER with a name of {[*sizes]}"

@@ -186,8 +186,10 @@ def _fail_foreign(buffer: bytes | mmap, what: str, field: str, reason: str) -> N
     from taper_runtime.file.foreign import identify
 
     kind = identify(buffer)
-    got = f"got {kind}" if kind else f"got something else: {reason}"
-    raise PlanFormatError(field, f"expected {what}, {got}")
+    got = kind or f"something else: {reason}"
+    error = PlanFormatError(field, f"expected {what}, got {got}")
+    error.shows_field = False  # the field means nothing in another file
+    raise error
 
 
 def _parse_entries(

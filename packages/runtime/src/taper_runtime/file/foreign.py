@@ -23,6 +23,9 @@ _ONNX_TAGS = b"\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca"
 
 _HEAD_BYTES = 1 << 10
 
+#: How many of them must be readable in a text file.
+_TEXT_BYTES = 8
+
 
 def identify(buffer: bytes | mmap) -> str:
     """Return the type of a file that has no safetensors header; empty if it is unknown."""
@@ -36,6 +39,8 @@ def identify(buffer: bytes | mmap) -> str:
         return _identify_zip(head)
     if len(head) > 2 and head[0] == 8 and head[1] < 128 and head[2] in _ONNX_TAGS:
         return "an ONNX model"
+    if head[:_TEXT_BYTES].isascii() and head[:_TEXT_BYTES].decode().strip().isprintable():
+        return "a text file"
     return ""
 
 
