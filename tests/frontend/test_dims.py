@@ -368,7 +368,7 @@ def test_arguments_that_dynamic_shapes_does_not_name_are_fixed():
             return start.sum() + end.sum()
 
     plan = taper_frontend.export(Sums(), (A, B), dynamic_shapes={"end": {0: "rows"}})
-    assert [plan.tensors[name].shape for name in plan.inputs] == [tuple(A.shape), ("rows", 5)]
+    assert [str(plan.tensors[name].shape) for name in plan.inputs] == ["(2, 3)", "(rows, 5)"]
 
 
 def test_dims_of_arguments_that_forward_takes_as_kwargs():

@@ -124,7 +124,7 @@ def test_the_whole_graph_follows_the_steps(browser):
         press(browser, "Open modules")
         shown = browser.find_elements(By.CSS_SELECTOR, ".graph g.node:not(.end):not(.group)")
         assert len(shown) == nodes
-    note = browser.find_element(By.CSS_SELECTOR, ".chart + p").text
+    note = browser.find_element(By.CSS_SELECTOR, ".chart ~ [aria-live]").text
     assert note == f"step {len(STEPS)}, fold_exp e: {STEPS[-1][2]} nodes"
     press(browser, "First")
     press(browser, "Next")

@@ -318,7 +318,7 @@ class TraceView {
     }
     return new Chart({
       title: `Nodes of the graph: ${counts[0]} as lowered, ${counts.at(-1)} in the end`,
-      note: "Nodes of the graph after each step; shades are stages. Click to go to a step.",
+      note: "Nodes of the graph after each step. The background changes from stage to stage. Click to go to a step.",
       values: counts, labels: ["as lowered", ...steps.map(({ rule, node }) => `${rule} ${node}`)],
       bands: stages.filter((_, index) => index % 2 === 1).map(({ from, to }) => [from + 1, to + 1]),
       show: (count) => `${count} nodes`, select: (step) => this.go(step),

@@ -1,9 +1,9 @@
 // A chart of one value a step. `total` draws a line, `bands` (pairs of a first and a last step)
-// shade, `select` is called with a step that is clicked; mark() shows where one is.
+// shade, `note` says what is shown, `select` is called with a step that is clicked; mark() shows where one is.
 
 class Chart {
   constructor({ title, values, labels, note, total, bands, show, select }) {
-    Object.assign(this, { values, labels, note, show });
+    Object.assign(this, { values, labels, show });
     this.count = Math.max(values.length, 1);
     this.largest = Math.max(...values, total || 0, 1);
     let path = `M 0 ${Chart.HEIGHT}`;
@@ -22,8 +22,8 @@ class Chart {
       ...(total ? [draw("line", { x1: 0, x2: Chart.WIDTH, y1: this.y(total), y2: this.y(total) })] : []),
       this.cursor,
     );
-    this.text = make("p", { class: "faint", "aria-live": "polite" }, note);
-    this.element = make("div", {}, this.svg, this.text);
+    this.text = make("p", { class: "faint", "aria-live": "polite" });
+    this.element = make("div", {}, this.svg, make("p", { class: "faint" }, note), this.text);
     this.svg.addEventListener("pointermove", (event) => this.tell(this.step(event)));
     if (select) this.svg.addEventListener("click", (event) => select(this.step(event)));
   }

@@ -54,7 +54,14 @@ class Picture {
   fit(highest = 900) {
     this.isMoved = false;
     this.box = { x: this.area.x - 20, y: this.area.y - 20, width: this.area.width + 40, height: this.area.height + 40 };
-    this.box.height = Math.min(this.box.height, highest); // more is unreadable: begin at the top
+    // more is unreadable: begin at the top, around the first box
+    this.box.height = Math.min(this.box.height, highest);
+    const widest = 1.6 * (this.svg.clientWidth || innerWidth);
+    if (this.box.width > widest) {
+      const first = this.at.values().next().value;
+      this.box.x = Math.max(this.box.x, first.x + first.width / 2 - widest / 2);
+      this.box.width = widest;
+    }
     this.look();
   }
 

@@ -70,7 +70,7 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
     least = sum(time.least for time in times.values() if not time.site.depth)
     memory = memory_use(plan)
     sections = [
-        _summary(plan, total, least, memory),
+        _summary(profile, total, least, memory),
         *_warnings(plan, busy_words(profile, floors)),
         {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
         _time_table(times),
@@ -94,7 +94,8 @@ class _Time(NamedTuple):
     work: tuple[int, int]
 
 
-def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
+def _summary(profile: Profile, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
+    plan, sizes = profile.plan, profile.sizes
     rows = [
         [
             "nodes",
@@ -106,6 +107,9 @@ def _summary(plan: Plan, total: float, least: float, memory: MemoryUse) -> dict[
         ["time", f"{total / 1e6:.3f} ms, the sum of each node's least; {_limit(least, total)}"],
         ["weights", f"{memory.weights:,} bytes"],
     ]
+    if sizes:
+        shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        rows.insert(1, ["sizes", f"{shown}; all shapes and times on this page are for these"])
     rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
     rows += [["verified", line] for line in verification_lines(plan)]
     return {"kind": "facts", "title": "Summary", "rows": rows}
@@ -244,7 +248,17 @@ def _time_table(times: Mapping[str, _Time]) -> dict[str, Any]:
         ]
         for number, (name, time) in enumerate(times.items())
     ]
-    return {"kind": "table", "title": "Time by node", "columns": columns, "rows": rows}
+    note = (
+        "In the order of the run; a click on a heading sorts. The upper bar is the least time of a "
+        "node, the lower one the time below which no code computes it on this machine."
+    )
+    return {
+        "kind": "table",
+        "title": "Time by node",
+        "note": note,
+        "columns": columns,
+        "rows": rows,
+    }
 
 
 def _totals(times: Mapping[str, _Time], total: float) -> list[dict[str, Any]]:

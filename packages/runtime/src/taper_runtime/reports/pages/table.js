@@ -70,5 +70,6 @@ function showTable(section, follow) {
   });
   fill();
   const table = make("table", { "aria-label": section.title }, make("thead", {}, head), body);
-  return make("div", { class: "scroll", tabindex: "0" }, table);
+  const scroll = make("div", { class: "scroll", tabindex: "0" }, table);
+  return section.note ? make("div", {}, make("p", { class: "faint" }, section.note), scroll) : scroll;
 }
