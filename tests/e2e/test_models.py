@@ -195,10 +195,11 @@ def test_minilm(tmp_path):
 def test_pipeline_runs_verified():
     """Every pass leaves a valid graph on a model that all of them change."""
     from taper_frontend.capture.capture import capture
+    from taper_frontend.capture.read_program import read_program
     from taper_frontend.compiler.stages import run_pipeline
     from taper_frontend.lowering import lower
 
     module = seeded(lambda: Block(64, "manual", causal=True))
-    graph = lower(capture(module, (torch.randn(2, 16, 64),))).graph
+    graph = lower(read_program(capture(module, (torch.randn(2, 16, 64),)))).graph
     records = run_pipeline(graph, PIPELINE, verify=True)
     assert any(record.changed for record in records)

@@ -11,6 +11,7 @@ import torch
 from lowering import Call, check_lowering, evaluate_graph, lower_model, ops_of, tensors_in
 from taper_frontend import export
 from taper_frontend.capture.capture import capture
+from taper_frontend.capture.read_program import read_program
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 
@@ -168,7 +169,7 @@ def test_program_and_file_give_the_same_graph():
     file = io.BytesIO()
     torch.export.save(program, file)
     want = str(lower_model(net, X).graph)
-    assert str(lower(capture(program)).graph) == want
+    assert str(lower(read_program(capture(program))).graph) == want
 
 
 def test_pt2_file(tmp_path):
@@ -176,7 +177,7 @@ def test_pt2_file(tmp_path):
     path = tmp_path / "net.pt2"
     torch.export.save(torch.export.export(net, (X,)), path)
     for given in (path, str(path)):
-        graph = lower(capture(given)).graph
+        graph = lower(read_program(capture(given))).graph
         (got,) = evaluate_graph(graph, [X])
         torch.testing.assert_close(got, net(X).detach())
 
@@ -193,7 +194,7 @@ def test_program_exported_with_gradients_and_a_no_grad_block():
             return y * x
 
     net = Partly().eval()
-    graph = lower(capture(torch.export.export(net, (X,)))).graph
+    graph = lower(read_program(capture(torch.export.export(net, (X,))))).graph
     (got,) = evaluate_graph(graph, [X])
     torch.testing.assert_close(got, net(X).detach())
 

@@ -67,7 +67,7 @@ def rounded(function, expr, low=1, high=UNBOUNDED):
         constant, terms = integer.as_coeff_add()
         return sum((int(t.coeff(N)) * sizes[N] for t in terms), int(constant))
 
-    return convert_rounding(function, expr, convert)
+    return convert_rounding(function.__name__, expr, convert)
 
 
 FLOAT = ToFloat(N)

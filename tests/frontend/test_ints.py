@@ -9,9 +9,10 @@ from torch.export.graph_signature import CustomObjArgument, InputKind, InputSpec
 import taper_frontend
 import taper_runtime
 from taper_frontend.capture.capture import capture
+from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.tensors import to_numpy
 from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesError
 from taper_frontend.lowering import lower
-from taper_frontend.lowering.context import to_numpy
 from taper_runtime import InferenceSession, InputError
 
 
@@ -234,7 +235,7 @@ def test_an_object_of_a_class_is_refused_by_its_name():
     with pytest.raises(
         UnsupportedNodesError, match=r"constant 'vocabulary'.* of class my::Vocabulary"
     ):
-        lower(program)
+        lower(read_program(program))
 
 
 def test_an_int_that_must_be_a_size_is_refused():

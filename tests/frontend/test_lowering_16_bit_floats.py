@@ -11,7 +11,7 @@ import taper_runtime
 from function_module import Function
 from lowering import lower_model, ops_of
 from marks import NUMPY
-from taper_frontend.lowering.context import to_numpy
+from taper_frontend.capture.tensors import to_numpy
 from taper_runtime.executor.memory_use import memory_use
 
 pytestmark = NUMPY

@@ -5,7 +5,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from lowering import Call
-from taper_frontend.lowering.context import to_numpy
+from taper_frontend.capture.tensors import to_numpy
 
 
 def exported(model, *args, **options):

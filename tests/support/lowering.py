@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from taper_frontend.capture.capture import capture
+from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.tensors import to_numpy
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.lowering import lower
-from taper_frontend.lowering.context import to_numpy
 
 torch.set_num_threads(1)
 
@@ -26,7 +27,7 @@ class Call(torch.nn.Module):
 def lower_model(model, *args, **kwargs):
     """Capture and lower a module or a function."""
     module = model if isinstance(model, torch.nn.Module) else Call(model)
-    return lower(capture(module, args, kwargs))
+    return lower(read_program(capture(module, args, kwargs)))
 
 
 def tensors_in(values):

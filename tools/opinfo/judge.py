@@ -22,10 +22,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 import taper_runtime
 from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
+from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.tensors import DTYPE_NAMES, to_numpy
 from taper_frontend.errors import ExportError, UnsupportedNodesError
 from taper_frontend.lowering import HANDLERS
-from taper_frontend.lowering.context import DTYPE_NAMES, to_numpy
-from taper_frontend.lowering.fx_nodes import needed
+from taper_frontend.lowering.calls import needed
 from taper_frontend.program_to_plan import compile_program
 from taper_frontend.request.program_inputs import read_inputs
 from tools.opinfo.doubts import NEARER, ROUNDED, TIES, by_stable_sort, is_nearer, is_rounded
@@ -205,8 +206,13 @@ def _run(program: ExportedProgram, tensors: Sequence[torch.Tensor]) -> list[Any]
 def _calls_outside(program: ExportedProgram) -> dict[int, str]:
     """Return the calls that are not served, each with its cause."""
     outside: dict[int, str] = {}
-    for node in needed(program.graph.nodes):
-        if node.op != "call_function" or not (cause := _why_outside(node)):
+    wanted = {node.name for node in needed(read_program(program).nodes)}
+    for node in program.graph.nodes:
+        if (
+            node.name not in wanted
+            or node.op != "call_function"
+            or not (cause := _why_outside(node))
+        ):
             continue
         stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
         call = next((path.split(".")[-1] for path in stack if ".calls." in f".{path}"), None)

@@ -6,6 +6,7 @@ import torch
 
 from graph_checks import floats, op_counts
 from taper_frontend.capture.capture import capture
+from taper_frontend.capture.read_program import read_program
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.compiler.stages import PIPELINE, run_pipeline
 from taper_frontend.lowering import lower
@@ -14,7 +15,7 @@ from taper_frontend.lowering import lower
 def exported(module, *args):
     with torch.no_grad():
         expected = module(*args).numpy()
-    graph = lower(capture(module.eval(), args, {})).graph
+    graph = lower(read_program(capture(module.eval(), args, {}))).graph
     inputs = dict(zip(graph.inputs, [a.numpy() for a in args], strict=True))
     run_pipeline(graph, PIPELINE, verify=True)
     (value,) = evaluate(graph, inputs).values()
@@ -77,7 +78,9 @@ def test_mlp_is_one_node_a_layer():
 def test_pass_order_matters_for_transposed_weights():
     # absorbed before folding: the weight is stored once, and not transposed first
     torch.manual_seed(0)
-    graph = lower(capture(torch.nn.Linear(6, 8, bias=False), (torch.zeros(2, 6),), {})).graph
+    graph = lower(
+        read_program(capture(torch.nn.Linear(6, 8, bias=False), (torch.zeros(2, 6),), {}))
+    ).graph
     (weight,) = graph.constants
     run_pipeline(graph, PIPELINE)
     assert list(graph.constants) == [f"{weight}.packed"]

@@ -7,8 +7,9 @@ Several exports over the same weights and states become one plan with several en
 
 >>> taper_frontend.join_plans({"prefill": export(...), "decode": export(...)})
 
-``export`` and ``explain`` need torch, which is imported when one of them is first used. The
-compiler, :mod:`taper_frontend.compiler`, needs numpy and taper_runtime alone.
+``export`` and ``explain`` need torch, which is imported when one of them is first used. Where it is
+not installed, ``export`` takes PT2 archives alone. The compiler, :mod:`taper_frontend.compiler`,
+needs numpy and taper_runtime alone.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        if name == "export":
+            from taper_frontend.pt2.export_archive import export_archive
+
+            return export_archive
         raise ImportError(
             f"taper_frontend.{name} needs torch; install it with "
             "`pip install 'taper-frontend[torch]'`",

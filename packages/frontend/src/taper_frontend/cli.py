@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import taper_frontend
 from taper_frontend.errors import ExportError
 from taper_runtime.base.text import printable, printable_lines
 from taper_runtime.cli.command_line import Result
@@ -37,6 +38,12 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "--args",
         metavar="MODULE:FUNCTION",
         help="a function that returns the tuple of example arguments",
+    )
+    parser.add_argument(
+        "--model",
+        dest="program",
+        metavar="NAME",
+        help="the program to take of a .pt2 file with several",
     )
     goal = parser.add_mutually_exclusive_group(required=True)
     goal.add_argument("-o", "--output", type=Path, metavar="FILE.taper")
@@ -110,13 +117,10 @@ def _export(args: argparse.Namespace) -> Result:
         model, inputs, kwargs = _cast(model, inputs, kwargs, args.dtype)
     shapes = _dynamic(args.dynamic)
     if args.explain:
-        from taper_frontend.explainer import explain
-
+        explain = taper_frontend.explain
         if args.trace:
             raise ExportError("--trace: expected an export, and --explain writes nothing")
-        return _explained(explain(model, inputs, kwargs, **shapes))
-    from taper_frontend.exporter import export
-
+        return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
     names = ("input_names", "output_names", "trace", "weights", "packing")
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
@@ -124,7 +128,10 @@ def _export(args: argparse.Namespace) -> Result:
         # warnings of the export itself are in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
         shown = {"verify": args.verify, "progress": not args.quiet}
-        plan = export(model, inputs, kwargs, **shown, **options)
+        if isinstance(model, Path):
+            plan = taper_frontend.export(model, model=args.program, **shown, **options)
+        else:
+            plan = taper_frontend.export(model, inputs, kwargs, **shown, **options)
     return saved(plan, args.output)
 
 

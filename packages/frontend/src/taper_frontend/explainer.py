@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import HigherOrderOperator
 
 from taper_frontend.capture.attempts import CapturedProgram, attempt
-from taper_frontend.capture.capture import Model, capture
+from taper_frontend.capture.capture import Model, capture, read_model
+from taper_frontend.capture.read_program import read_program
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
+from taper_frontend.lowering.calls import GETITEM
 from taper_frontend.lowering.lower import survey
+from taper_frontend.lowering.program import TensorValue
 from taper_frontend.lowering.source_line import without_module
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.dims import of_ranges, settle
@@ -32,6 +33,7 @@ from taper_runtime.plan.specialize import specialize
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from taper_frontend.lowering.program import Node
     from taper_runtime.executor.sites import Site
     from taper_runtime.plan.plan import Plan, PlanNode
 
@@ -155,6 +157,7 @@ def explain(
     *,
     dynamic_shapes: Any = None,
     dynamic_axes: Mapping[str, Any] | None = None,
+    model: str | None = None,
 ) -> Explanation:
     """Explain what of a model cannot be exported and why, and what would lack native kernels.
 
@@ -163,7 +166,7 @@ def explain(
 
     Parameters
     ----------
-    module, args, kwargs, dynamic_shapes, dynamic_axes
+    module, args, kwargs, dynamic_shapes, dynamic_axes, model
         See :func:`taper_frontend.export`.
 
     Returns
@@ -183,7 +186,7 @@ def explain(
     try:
         if request is not None:
             return attempt(request, _explain)
-        program = capture(module, dynamic_shapes=dynamic_shapes)
+        program = capture(read_model(module, model), dynamic_shapes=dynamic_shapes)
         return _explain(CapturedProgram(program, read_inputs(program)))
     except CaptureError as error:
         node = UnsupportedNode("torch.export", error.category, error.reason, error.source)
@@ -194,13 +197,13 @@ def explain(
 
 def _explain(captured: CapturedProgram) -> Explanation:
     """Explain a captured program."""
-    program = captured.program
+    program = read_program(captured.program)
     dims = settle(captured.inputs, captured.axes, captured.ints)
     surveyed = survey(program, dims.names, ranged=dims.ranged)
     graph = surveyed.graph
     weights = stored_bytes(graph)
-    total = sum(_is_call(node) for node in program.graph.nodes)
-    calls = {str(node.target) for node in program.graph.nodes if _is_call(node)}
+    total = sum(_is_call(node) for node in program.nodes)
+    calls = {node.target for node in program.nodes if _is_call(node)}
     refused = [node for node in surveyed.refused if node.op in calls]
     nodes = total + len(surveyed.refused) - len(refused)  # inputs and buffers count, too
     compile_graph(graph)
@@ -218,13 +221,11 @@ def _explain(captured: CapturedProgram) -> Explanation:
     )
 
 
-def _is_call(node: torch.fx.Node) -> bool:
+def _is_call(node: Node) -> bool:
     """Return whether a node computes something, unlike picking a result or checking a size."""
-    if node.op != "call_function" or node.target is operator.getitem:
+    if node.op != "call_function" or node.target == GETITEM:
         return False
-    if isinstance(node.target, HigherOrderOperator):
-        return True
-    return isinstance(node.meta.get("val"), torch.Tensor | list | tuple)
+    return node.is_higher_order or isinstance(node.value, TensorValue | list)
 
 
 def _breaks(refused: list[UnsupportedNode]) -> list[Break]:

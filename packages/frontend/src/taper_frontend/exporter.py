@@ -62,6 +62,7 @@ def export(
     trace: str | os.PathLike[str] | None = None,
     weights: str = "fixed",
     packing: str = "stored",
+    model: str | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -146,6 +147,8 @@ def export(
         Then the plan has the plain weights and recipes alone: a smaller file, which opens more
         slowly, and whose packed weights are memory of each process; see
         ``docs/design/weights.md``. Runs give the same bits. Quantized weights stay as they are.
+    model : str, optional
+        The name of the program in a PT2 archive of several; by default the only one.
 
     Returns
     -------
@@ -191,11 +194,11 @@ def export(
     options.check()
     with show_progress(progress) as step:
         step("capture")
-        model = read_model(module)
-        if isinstance(model, torch.nn.Module):
-            plan = _export_module(model, args, kwargs, options, step)
+        read = read_model(module, model)
+        if isinstance(read, torch.nn.Module):
+            plan = _export_module(read, args, kwargs, options, step)
         else:
-            plan = _export_program(model, options, step)
+            plan = _export_program(read, options, step)
         check_axes(options.dynamic_axes or {}, plan)
     if options.packs_at_open:
         plan = without_packed(plan)

@@ -18,6 +18,7 @@ from taper_frontend.capture.buffer_values import READ, buffer_values, buffers_re
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
 from taper_frontend.capture.functional import make_ready, stride_owners
+from taper_frontend.capture.fx_nodes import CAPTURED, TRAINING, called, draws
 from taper_frontend.capture.lifted import (
     LiftedModule,
     placeholders,
@@ -25,13 +26,13 @@ from taper_frontend.capture.lifted import (
     with_own_names,
 )
 from taper_frontend.capture.module_state import ModuleAttributes
+from taper_frontend.capture.packed import packed_calls
 from taper_frontend.capture.quiet import quiet
 from taper_frontend.capture.shape_rules import shape_rules
-from taper_frontend.errors import BatchError, CaptureError, ExportError
-from taper_frontend.lowering.fx_nodes import CAPTURED, draws
+from taper_frontend.errors import BatchError, CaptureError, ExportError, UnsupportedNodesError
 from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.lower import TRAINING
+from taper_frontend.pt2.models import chosen_model, open_archive
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.guards import user_lines
 from taper_frontend.request.refusals import read
@@ -120,7 +121,7 @@ def _decomposed(
     keep: Keep,
 ) -> ExportedProgram:
     """Decompose a program call by call, or all of it at once: a user's stays as it is."""
-    keep.check(program.graph_module)
+    keep.check(called(program.graph_module))
     table = {op: rule for op, rule in decompositions().items() if str(op) not in keep.targets}
     if program is model:
         program = copied_program(program)
@@ -135,7 +136,7 @@ def _decomposed(
             decomposed: ExportedProgram = program.run_decompositions(table)
         captured.note_program(decomposed)
         program = decomposed
-    keep.check_kept(program.graph_module)
+    keep.check_kept(called(program.graph_module))
     trace_kept(program, table, keep)
     program.graph_module.meta[CAPTURED] = captured
     return program
@@ -185,6 +186,9 @@ def _capture_module(
         try:
             program = _attempt("capture the module", lambda: export(strict=False))
         except CaptureError as refused:
+            if "__obj_flatten__" in refused.reason:  # torch has no word for packed parameters
+                packed = packed_calls(model, args, kwargs or {})
+                raise UnsupportedNodesError(packed) from refused.__cause__
             if refused.category != "data-dependent" or states:
                 raise
             program = _with_values(lambda: export(strict=False), refused)
@@ -241,18 +245,45 @@ def _written_constants(program: ExportedProgram) -> set[str]:
     return {constants[name] for name in written(program) if name in constants}
 
 
-def read_model(model: Model) -> torch.nn.Module | ExportedProgram:
+def read_model(model: Model, name: str | None = None) -> torch.nn.Module | ExportedProgram:
     """Return a model as it is, or the program in a file.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, ExportedProgram, str or os.PathLike
+    name : str, optional
+        The name of the program in the file; by default the only one.
 
     Raises
     ------
     ExportError
-        If it is not a model (the message says what it is), or torch cannot read the file.
+        If it is not a model (the message says what it is), torch cannot read the file, or the file
+        has no program of this name (the message lists those that it has).
     """
     check_model(model)
     if isinstance(model, str | os.PathLike):
-        return _attempt(f"read {os.fspath(model)!r}", lambda: torch.export.load(model))
+        path = model
+        return _attempt(f"read {os.fspath(path)!r}", lambda: _load(path, name))
+    if name is not None:
+        raise ExportError(f"model: expected None for a {type(model).__name__}, got {name!r}")
     return model
+
+
+def _load(path: str | os.PathLike[str], name: str | None) -> ExportedProgram:
+    """Load a program of a file."""
+    try:
+        archive = open_archive(path)
+    except ExportError:
+        if name is not None:
+            raise
+        return torch.export.load(path)  # of another form, or torch says what is wrong
+    chosen = chosen_model(archive, path, name)
+    if chosen == "model":  # torch's own name
+        return torch.export.load(path)
+    from torch.export.pt2_archive import load_pt2
+
+    program: ExportedProgram = load_pt2(os.fspath(path)).exported_programs[chosen]
+    return program
 
 
 @contextmanager

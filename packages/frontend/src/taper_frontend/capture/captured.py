@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.utils._pytree import tree_map_only
 
-from taper_frontend.lowering.fx_nodes import ORIGIN, origin
+from taper_frontend.capture.fx_nodes import ORIGIN, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -18,10 +18,11 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from taper_frontend.capture.fx_nodes import KEPT, ORIGIN, draws, origin, unbacked_sizes
+from taper_frontend.capture.packed import is_packed
 from taper_frontend.capture.respell import CASTS, arguments, respell
 from taper_frontend.lowering import HANDLERS
-from taper_frontend.lowering.fx_nodes import ORIGIN, draws, origin, unbacked_sizes
-from taper_frontend.lowering.keep import KEPT, Keep
+from taper_frontend.lowering.keep import Keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,6 +126,12 @@ def checks(node: Node) -> bool:
     return is_check and any(map(unbacked_sizes, node.all_input_nodes))
 
 
+def _takes_packed(node: Node) -> bool:
+    """Return whether a call makes or takes a packed parameter, which lowering refuses by name."""
+    values = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    return any(map(is_packed, tree_leaves(values)))
+
+
 def _stands_alone(node: Node) -> bool:
     """Return whether the result of a node depends only on its arguments."""
     if node.op != "call_function":
@@ -192,9 +199,9 @@ class _Calls:
         self._done.add(node)
         if not isinstance(node.target, OpOverload) or str(node.target) in HANDLERS:
             return True
-        if node in self._keep:
+        if self._keep.has(str(node.target)):
             return True
-        if checks(node):
+        if checks(node) or _takes_packed(node):
             return True
         if isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
             return True
@@ -414,7 +421,11 @@ def trace_kept(program: ExportedProgram, table: Table, keep: Keep) -> None:
     modules = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     nodes = [node for module in modules for node in module.graph.nodes]
     for node in nodes:
-        if node.op != "call_function" or node not in keep or str(node.target) in HANDLERS:
+        if (
+            node.op != "call_function"
+            or not keep.has(str(node.target))
+            or str(node.target) in HANDLERS
+        ):
             continue
         leaves, spec = tree_flatten((node.args, node.kwargs))
         values = tree_map_only(Node, lambda each: each.meta["val"], leaves)

@@ -19,8 +19,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from taper_frontend.capture.decompose import is_fresh, views, writes
+from taper_frontend.capture.fx_nodes import source_of
 from taper_frontend.errors import CaptureError
-from taper_frontend.lowering.source_line import source_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -137,5 +137,5 @@ def _refuse_gaps(write: Node) -> None:
                 "it writes to a tensor through unfold, and torch drops elements outside of its "
                 "windows; write to slices, or by index_copy",
                 "mutation",
-                source_line(write),
+                source_of(write),
             )

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from taper_frontend.lowering.fx_nodes import CAPTURED, ORIGIN, origin
-from taper_frontend.lowering.source_line import source_line
+from taper_frontend.capture.fx_nodes import CAPTURED, ORIGIN, origin, source_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -39,7 +38,7 @@ def describe_program(program: ExportedProgram) -> list[dict[str, Any]]:
             name = origin(node).name if known else captured.name(node.name) or node.name
             became.setdefault(name, []).append(_describe(node))
     return [
-        {**_describe(node), "source": source_line(node), "became": became.get(node.name, [])}
+        {**_describe(node), "source": source_of(node), "became": became.get(node.name, [])}
         for node in captured.graph.nodes
         if node.op == "call_function"
     ]

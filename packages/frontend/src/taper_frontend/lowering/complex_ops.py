@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from taper_frontend.lowering.complex_functions import FUNCTIONS
 from taper_frontend.lowering.complex_parts import Parts, beside, conjugate, joined, times_i
-from taper_frontend.lowering.representation import Pairs, is_complex, real_dtype
+from taper_frontend.lowering.representation import Pairs, is_complex, number_array, real_dtype
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.sizes import Size
 from taper_runtime.ops.complex_linalg import OPS as COMPLEX_LINALG
@@ -92,7 +90,7 @@ def apply(ctx: Lowering, op: str, operands: Sequence[str | Number], dtype: str) 
         elif isinstance(x, Size):
             names.append(ctx.cast(ctx.size_value(x, real_dtype(dtype)), dtype))
         else:
-            names.append(ctx.constant(torch.tensor(x, dtype=getattr(torch, dtype))))
+            names.append(ctx.constant(number_array(x, dtype), dtype))
     if not any(isinstance(name, Pairs) for name in names):  # both operands are real
         names[0] = ctx.cast(names[0], dtype)
     return ctx.emit(op, names)

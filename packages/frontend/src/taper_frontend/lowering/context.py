@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-from torch._ops import OpOverload
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
 from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.lowering import complex_ops
+from taper_frontend.lowering.program import Number, replaced, tensors_of, unbacked_shapes
 from taper_frontend.lowering.representation import (
-    DTYPE_NAMES,
     Pairs,
     computed,
     is_complex,
+    number_array,
+    number_dtype,
     real_dtype,
-    refused_type,
     represented,
     represented_type,
+    result_dtype,
 )
 from taper_runtime.base.random_state import new_state
 from taper_runtime.base.sizes import (
@@ -41,10 +39,10 @@ if TYPE_CHECKING:
 
     import numpy as np
     import sympy
-    from torch.fx import GraphModule, Node
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.compiler.graph.node import Node as GraphNode
+    from taper_frontend.lowering.program import Body, Node, Weight
     from taper_frontend.lowering.symbols import Sizes
     from taper_runtime.ops.opdef import Shape
 
@@ -66,7 +64,7 @@ class Lowering:
     Attributes
     ----------
     graph : Graph
-    node : torch.fx.Node
+    node : Node
         The node that is being lowered, for facts that the arguments do not give.
     sizes : Sizes
     generator : str or None
@@ -114,14 +112,7 @@ class Lowering:
     @property
     def aten(self) -> str:
         """Return the name of the node's ATen op, without its overload."""
-        name: str = self._target.overloadpacket.__name__
-        return name
-
-    @property
-    def _target(self) -> OpOverload[..., Any]:
-        # the names that handlers are registered for
-        assert isinstance(self.node.target, OpOverload)
-        return self.node.target
+        return self.node.target.split(".")[1]
 
     @property
     def outputs(self) -> tuple[TensorType | None, ...]:
@@ -199,19 +190,26 @@ class Lowering:
         self._check_not_empty(outputs)
         return outputs
 
-    def constant(self, value: torch.Tensor | np.ndarray) -> str:
-        """Add a constant; a tensor's values are copied, so the plan shares nothing with a model."""
-        name = f"{self._name}.constant"
-        if isinstance(value, torch.Tensor):
-            if reason := refused_type(value):
-                self.unsupported(reason, "dtype")
-            dtype = DTYPE_NAMES[value.dtype]
-            name = self.graph.add_constant(name, stored(value).copy(), real_dtype(dtype))
-            name = represented(name, dtype)
-        else:
-            name = self.graph.add_constant(name, value)
+    def constant(self, value: np.ndarray, dtype: str | None = None) -> str:
+        """Add a constant.
+
+        Parameters
+        ----------
+        value : numpy.ndarray
+            The array that a plan stores.
+        dtype : str, optional
+            Its dtype in torch, where that is not numpy's name.
+        """
+        stored = None if dtype is None else real_dtype(dtype)
+        name = self.graph.add_constant(f"{self._name}.constant", value, stored)
         self._emitted[name] = None
-        return name
+        return name if dtype is None else represented(name, dtype)
+
+    def weight(self, weight: Weight) -> str:
+        """Add a tensor of the program; it is copied, so the plan shares nothing with a model."""
+        if reason := weight.value.refused:
+            self.unsupported(reason, "dtype")
+        return self.constant(weight.read().copy(), weight.value.dtype)
 
     def random(self, law: str, shape: Sequence[int], dtype: str, limit: int = 0) -> str:
         """Draw random numbers, after all earlier draws.
@@ -236,7 +234,7 @@ class Lowering:
 
     def block(
         self,
-        module: GraphModule,
+        body: Body,
         name: str,
         leading: Sequence[TensorType],
         others: Sequence[Operand],
@@ -245,7 +243,7 @@ class Lowering:
 
         Parameters
         ----------
-        module : torch.fx.GraphModule
+        body : Body
         name : str
             The role of the body; part of the names of its tensors.
         leading : sequence of TensorType
@@ -262,24 +260,16 @@ class Lowering:
             with numbers as scalars.
         """
         assert self._lower_block is not None
-        return self._lower_block(
-            module, f"{self._name}.{name}.", self._source.line, leading, others
-        )
+        return self._lower_block(body, f"{self._name}.{name}.", self._source.line, leading, others)
 
-    def has_sizes_of_values(self, module: GraphModule) -> bool:
+    def has_sizes_of_values(self, body: Body) -> bool:
         """Return whether values decide shapes in a body."""
-        known = self.sizes.symbols.keys()
-        return any(
-            not free_unbacked_symbols(tuple(leaf.shape)) <= known
-            for node in module.graph.nodes
-            for leaf in torch.utils._pytree.tree_leaves(node.meta.get("val"))
-            if isinstance(leaf, torch.Tensor)
-        )
+        return not unbacked_shapes(body.nodes) <= self.sizes.symbols.keys()
 
-    def inline(self, module: GraphModule, name: str, operands: Sequence[Operand]) -> list[Any]:
+    def inline(self, body: Body, name: str, operands: Sequence[Operand]) -> list[Any]:
         """Lower the nodes of a body into the graph itself; return its results."""
         assert self._lower_inline is not None
-        return self._lower_inline(module, f"{self._name}.{name}.", self._source.line, operands)
+        return self._lower_inline(body, f"{self._name}.{name}.", self._source.line, operands)
 
     def go_on_from(self, other: Lowering) -> None:
         """Draw random numbers after those of another, and know the sizes that it has measured."""
@@ -298,15 +288,16 @@ class Lowering:
         elif isinstance(value, Size):
             scalar = self.size_value(value, dtype)
         else:
-            scalar = self.constant(torch.tensor(value, dtype=getattr(torch, dtype)))
+            scalar = self.constant(number_array(value, dtype), dtype)
         return self.expand(scalar, shape)
 
     @property
     def bound_size(self) -> int | None:
         """Return the size variable whose value the node, which returns a number, determines."""
-        value = self.node.meta["val"]
-        known = isinstance(value, torch.SymInt) and self.sizes.knows(value)
-        return self.sizes.size(value) if known else None
+        value = self.node.value
+        if not isinstance(value, Number) or value.kind != "int" or not self.sizes.knows(value):
+            return None
+        return self.sizes.convert(value.expr)
 
     def is_unmeasured(self, size: int) -> bool:
         """Return whether ``size`` is that of a symbol without a value yet."""
@@ -458,27 +449,26 @@ class Lowering:
 
     def result_dtype(self, *operands: Operand) -> str:
         """Return the dtype of torch's type promotion for two operands."""
-        values: list[Any] = [
-            torch.empty([1] * min(self.rank(x), 1), dtype=getattr(torch, self.dtype(x)))
-            if isinstance(x, str)
-            else 0
-            if isinstance(x, Size)
-            else x
-            for x in operands
-        ]
-        return DTYPE_NAMES[torch.result_type(*values)]
+        tensors, scalars, numbers = [], [], []
+        for x in operands:
+            if isinstance(x, str):
+                (tensors if self.rank(x) else scalars).append(self.dtype(x))
+            else:
+                numbers.append(number_dtype(x, self.sizes.default_float))
+        return result_dtype(tensors, scalars, numbers)
 
-    def compute(self) -> torch.Tensor:
-        """Return the result that torch computes; for ops of numbers only."""
-        args, kwargs = torch.fx.map_arg((self.node.args, self.node.kwargs), self._number)
-        result = self._target(*args, **kwargs)
-        assert isinstance(result, torch.Tensor)
-        return result
+    def compute(self) -> str:
+        """Add the result of an op of numbers only, as torch computes it."""
+        if self.node.compute is None:
+            self.unsupported("torch computes it, which is not installed")
+        args, kwargs = replaced((self.node.args, self.node.kwargs), self._number)
+        return self.constant(self.node.compute(*args, **kwargs), self._outputs[0].dtype)
 
     def _number(self, node: Node) -> int:
         """Return a size that torch computes, which must be the same for all sizes in range."""
-        value = node.meta["val"]
-        size = self.sizes.size(value) if isinstance(value, torch.SymInt) else None
+        value = node.value
+        is_int = isinstance(value, Number) and value.kind == "int"
+        size = self.sizes.convert(value.expr) if is_int else None
         if type(size) is not int:
             self.unsupported("its result depends on the inputs' sizes", "dynamic shape")
         return size
@@ -520,10 +510,9 @@ class Lowering:
         bool
             False if that does not help: it was done already, or the node has no halves.
         """
-        tensors = [node.meta.get("val") for node in [self.node, *self.node.all_input_nodes]]
-        leaves = torch.utils._pytree.tree_leaves(tensors)
-        dtypes = {DTYPE_NAMES.get(x.dtype) for x in leaves if isinstance(x, torch.Tensor)}
-        if self._wide or all(dtype is None or computed(dtype) == dtype for dtype in dtypes):
+        tensors = tensors_of([self.node, *self.node.all_input_nodes])
+        dtypes = {tensor.dtype for tensor in tensors if not tensor.refused}
+        if self._wide or all(computed(dtype) == dtype for dtype in dtypes):
             return False
         for name in reversed(self._emitted):
             if (node := self.graph.producers.get(name)) is not None:
@@ -601,22 +590,3 @@ def convert_number(value: float, dtype: str) -> int | float | bool:
     if dtype == "bool":
         return bool(value)
     return int(value) if "int" in dtype else float(value)
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor to a C-contiguous array in the form of sessions: bfloat16 as its bits."""
-    return _array(tensor.detach().clone(memory_format=torch.contiguous_format))
-
-
-def stored(tensor: torch.Tensor) -> np.ndarray:
-    """View a tensor as the C-contiguous array that a plan stores: complex numbers as pairs.
-
-    It is copied if it does not lie like this in memory.
-    """
-    tensor = tensor.detach()
-    return _array(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor)
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    values = tensor.cpu().resolve_conj().contiguous()
-    return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy()

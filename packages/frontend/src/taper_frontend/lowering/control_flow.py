@@ -25,10 +25,9 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch.fx import GraphModule
-
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Lowering, Operand
+    from taper_frontend.lowering.program import Body
 
 
 #: The most steps of a scan whose nodes stand in a plan one after the other.
@@ -42,8 +41,8 @@ _STATE = TensorType("int64", (STATE_SIZE,))
 def cond(
     ctx: Lowering,
     predicate: Operand,
-    then: GraphModule,
-    otherwise: GraphModule,
+    then: Body,
+    otherwise: Body,
     operands: Sequence[Operand],
 ) -> list[str]:
     """Run one of two branches."""
@@ -59,8 +58,8 @@ def cond(
 @lowers("while_loop")
 def while_loop(
     ctx: Lowering,
-    condition: GraphModule,
-    body: GraphModule,
+    condition: Body,
+    body: Body,
     carries: Sequence[Operand],
     others: Sequence[Operand],
 ) -> list[str]:
@@ -80,7 +79,7 @@ def while_loop(
 @lowers("scan")
 def scan(
     ctx: Lowering,
-    body: GraphModule,
+    body: Body,
     carries: Sequence[str],
     xs: Sequence[str],
     others: Sequence[Operand],
@@ -102,7 +101,7 @@ def scan(
 
 def _written_out(
     ctx: Lowering,
-    body: GraphModule,
+    body: Body,
     carries: Sequence[str],
     xs: Sequence[str],
     others: Sequence[Operand],
@@ -128,9 +127,7 @@ def _written_out(
 
 
 @lowers("map_impl")
-def map_(
-    ctx: Lowering, body: GraphModule, xs: Sequence[str], others: Sequence[Operand]
-) -> list[str]:
+def map_(ctx: Lowering, body: Body, xs: Sequence[str], others: Sequence[Operand]) -> list[str]:
     """Compute each item of some tensors: a scan without carries."""
     return scan(ctx, body, [], xs, others)
 

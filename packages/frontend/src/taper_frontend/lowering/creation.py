@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 def constant(ctx: Lowering, *args: Any, **kwargs: Any) -> str:
     """Make a constant of the tensor that torch computes."""
-    return ctx.constant(ctx.compute())
+    return ctx.compute()
 
 
 @lowers("aten.scalar_tensor.default")
@@ -53,7 +53,7 @@ def scalar_tensor(ctx: Lowering, value: Operand, **options: Any) -> str:
 def linspace(ctx: Lowering, start: Operand, end: Operand, steps: int, **options: Any) -> str:
     """Return evenly spaced numbers, counted from the start in the first half, then from the end."""
     if not any(isinstance(value, Size | str) for value in (start, end)):
-        return ctx.constant(ctx.compute())
+        return ctx.compute()
     dtype = ctx.output.dtype
     # for integers torch rounds the ends, and computes between the rounded ends
     whole = not (is_float(dtype) or is_complex(dtype))
@@ -81,7 +81,7 @@ def eye(ctx: Lowering, *size: int, dtype: str | None = None) -> str:
 def arange(ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | None = None) -> str:
     """Return a range; its ends and its length may depend on sizes."""
     if not any(isinstance(value, Size | str) for value in (start, end, step)):
-        return ctx.constant(ctx.compute())
+        return ctx.compute()
     (size,) = ctx.output.shape
     start, step = (int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, step))
     if all(isinstance(value, int | Size) for value in (start, step)):

@@ -16,25 +16,15 @@ Where that proves nothing, every size of a range that is not too long is compute
 from __future__ import annotations
 
 import math
-import operator
 from fractions import Fraction
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sympy
-import torch
-from torch.utils._sympy.functions import (
-    CeilToInt,
-    FloatPow,
-    FloatTrueDiv,
-    FloorToInt,
-    IntTrueDiv,
-    RoundToInt,
-    ToFloat,
-    TruncToInt,
-)
 
+from taper_frontend.lowering.program import Node, Number
+from taper_frontend.lowering.size_functions import FloatTrueDiv
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import (
@@ -49,12 +39,10 @@ from taper_runtime.base.sizes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch.fx import Graph
+    from collections.abc import Callable, Iterable
 
 #: Functions that make a whole number of a float.
-ROUNDINGS = (CeilToInt, FloorToInt, RoundToInt, TruncToInt)
+ROUNDINGS = ("CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt")
 
 #: The largest denominator of the fraction that a float constant stands for.
 _MAX_DENOMINATOR = 1000
@@ -116,14 +104,12 @@ class _Fraction(NamedTuple):
         )
 
 
-def convert_rounding(
-    function: type[sympy.Expr], expr: sympy.Expr, convert: Callable[[sympy.Expr], int]
-) -> int:
+def convert_rounding(function: str, expr: sympy.Expr, convert: Callable[[sympy.Expr], int]) -> int:
     """Return a size that is a float rounded to a whole number.
 
     Parameters
     ----------
-    function : type
+    function : str
         One of :data:`ROUNDINGS`.
     expr : sympy.Expr
         The float.
@@ -161,7 +147,7 @@ def convert_rounding(
     raise OpError(f"the size {text()}: {wrong}")
 
 
-def floats_as_written(graph: Graph) -> dict[sympy.Expr, dict[sympy.Expr, None]]:
+def floats_as_written(nodes: Iterable[Node]) -> dict[sympy.Expr, dict[sympy.Expr, None]]:
     """Return the floats that a program computes from sizes, in the order in which it does.
 
     Keys are torch's expressions, which join constants: 7.0*n for ``n * 0.7 * 10.0``, where doubles
@@ -169,15 +155,15 @@ def floats_as_written(graph: Graph) -> dict[sympy.Expr, dict[sympy.Expr, None]]:
     """
     written: dict[sympy.Expr, dict[sympy.Expr, None]] = {}
     exprs: dict[str, sympy.Expr] = {}
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        if not isinstance(value, torch.SymInt | torch.SymFloat):
+    for node in nodes:
+        value = node.value
+        if not isinstance(value, Number) or value.kind == "bool":
             continue
-        expr = exprs[node.name] = value.node.expr
-        if node.op == "call_function" and isinstance(value, torch.SymFloat):
-            if node.target in _WRITTEN and not isinstance(expr, IntTrueDiv):
+        expr = exprs[node.name] = value.expr
+        if node.op == "call_function" and value.kind == "float":
+            if node.target in _WRITTEN and _name(expr) != "IntTrueDiv":
                 args = [
-                    exprs[arg.name] if isinstance(arg, torch.fx.Node) else sympy.sympify(arg)
+                    exprs[arg.name] if isinstance(arg, Node) else sympy.sympify(arg)
                     for arg in node.args
                 ]
                 exprs[node.name] = _WRITTEN[node.target](*args)
@@ -185,12 +171,17 @@ def floats_as_written(graph: Graph) -> dict[sympy.Expr, dict[sympy.Expr, None]]:
     return written
 
 
-_WRITTEN: dict[Any, Callable[..., sympy.Expr]] = {
-    operator.add: partial(sympy.Add, evaluate=False),
-    operator.sub: lambda a, b: sympy.Add(a, sympy.Mul(-1, b, evaluate=False), evaluate=False),
-    operator.mul: partial(sympy.Mul, evaluate=False),
-    operator.truediv: partial(FloatTrueDiv, evaluate=False),
+_WRITTEN: dict[str, Callable[..., sympy.Expr]] = {
+    "operator.add": partial(sympy.Add, evaluate=False),
+    "operator.sub": lambda a, b: sympy.Add(a, sympy.Mul(-1, b, evaluate=False), evaluate=False),
+    "operator.mul": partial(sympy.Mul, evaluate=False),
+    "operator.truediv": partial(FloatTrueDiv, evaluate=False),
 }
+
+
+def _name(expr: sympy.Expr) -> str:
+    """Return the name of the function of an expression: torch's classes and ours have one name."""
+    return type(expr).__name__
 
 
 def _read(expr: sympy.Expr, leaf: Callable[[sympy.Expr], int]) -> _Fraction:
@@ -202,10 +193,10 @@ def _read(expr: sympy.Expr, leaf: Callable[[sympy.Expr], int]) -> _Fraction:
             return _Fraction(value.numerator, value.denominator)
         error = abs(value - simple) * simple.denominator
         return _Fraction(simple.numerator, simple.denominator, error, True, True)
-    match expr:
-        case ToFloat():
+    match _name(expr):
+        case "ToFloat":
             return _Fraction(leaf(expr.args[0]))
-        case IntTrueDiv():
+        case "IntTrueDiv":
             above, below = map(leaf, expr.args)
             if is_static(below) and below > 0:
                 return _scaled(_Fraction(above), Fraction(1, below), Fraction(1, below))
@@ -214,24 +205,24 @@ def _read(expr: sympy.Expr, leaf: Callable[[sympy.Expr], int]) -> _Fraction:
             quotient = _Fraction(above, below)
             # rounded to nearest: a whole number stays one
             return quotient._replace(error=quotient.most() * _EPSILON)
-        case FloatTrueDiv():
+        case "FloatTrueDiv":
             dividend, divisor = expr.args
             if (number := _constant(divisor)) is not None and number > 0:
                 return _scaled(_read(dividend, leaf), 1 / simplest(number), 1 / number)
             raise _Unknown("with a divisor that varies")
-        case sympy.Mul():
+        case "Mul":
             constants = [c for arg in expr.args if (c := _constant(arg)) is not None]
             others = [_read(arg, leaf) for arg in expr.args if _constant(arg) is None]
             if len(others) != 1 or len(constants) != len(expr.args) - 1:
                 raise _Unknown("with a product of two of them")
             return reduce(lambda x, c: _scaled(x, simplest(c), c), constants, others[0])
-        case sympy.Add():
+        case "Add":
             return reduce(_add, [_read(arg, leaf) for arg in expr.args])
-        case FloatPow():
+        case "FloatPow":
             raise _Unknown("with a power")
     if expr.is_integer:
         return _Fraction(leaf(expr))
-    raise _Unknown(f"with {type(expr).__name__}")
+    raise _Unknown(f"with {_name(expr)}")
 
 
 def _constant(expr: sympy.Expr) -> Fraction | None:
@@ -318,7 +309,7 @@ def _is_held(x: _Fraction) -> bool:
     return _is_power_of_2(x.denominator) and x.denominator <= _MAX_EXACT and x.most() < _WHOLE
 
 
-def _rounded(function: Any, x: _Fraction) -> int:
+def _rounded(function: str, x: _Fraction) -> int:
     """Return the whole number to which a fraction is rounded.
 
     Raises
@@ -327,23 +318,23 @@ def _rounded(function: Any, x: _Fraction) -> int:
         If the double may be rounded to another one.
     """
     a, b = x.numerator, x.denominator
-    if x.error >= (1 if function is not RoundToInt else Fraction(1, 2)):
+    if x.error >= (1 if function != "RoundToInt" else Fraction(1, 2)):
         raise _Unproved
-    if function is FloorToInt:
+    if function == "FloorToInt":
         if x.below:
             raise _Unproved
         return a // b
-    if function is CeilToInt:
+    if function == "CeilToInt":
         if x.above:
             raise _Unproved
         return -(-a // b)
-    if function is TruncToInt:
+    if function == "TruncToInt":
         low, high = bounds(a)
         if low >= 0:
-            return _rounded(FloorToInt, x)
+            return _rounded("FloorToInt", x)
         if high <= 0:
-            return _rounded(CeilToInt, x)
-        return largest(_rounded(FloorToInt, x), 0) + smallest(_rounded(CeilToInt, x), 0)
+            return _rounded("CeilToInt", x)
+        return largest(_rounded("FloorToInt", x), 0) + smallest(_rounded("CeilToInt", x), 0)
     if is_static(b) and b % 2 == 1:  # never between two whole numbers
         return (2 * a + b) // (2 * b)
     if x.below or x.above:
@@ -354,7 +345,7 @@ def _rounded(function: Any, x: _Fraction) -> int:
     return doubled // (2 * b) - odd
 
 
-def _first_wrong(function: Any, expr: sympy.Expr, leaves: dict[sympy.Expr, int]) -> str:
+def _first_wrong(function: str, expr: sympy.Expr, leaves: dict[sympy.Expr, int]) -> str:
     """Return what is wrong with a fraction, by trying sizes; an empty text if nothing is."""
     varying = [(integer, size) for integer, size in leaves.items() if not is_static(size)]
     if len(varying) != 1:
@@ -389,22 +380,22 @@ def _first_wrong(function: Any, expr: sympy.Expr, leaves: dict[sympy.Expr, int])
     return ""
 
 
-_NUMPY: dict[Any, Callable[[np.ndarray], np.ndarray]] = {
-    FloorToInt: np.floor,
-    CeilToInt: np.ceil,
-    TruncToInt: np.trunc,
-    RoundToInt: np.rint,
+_NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "FloorToInt": np.floor,
+    "CeilToInt": np.ceil,
+    "TruncToInt": np.trunc,
+    "RoundToInt": np.rint,
 }
 
 
-def _rounded_array(function: Any, numerators: np.ndarray, denominator: int) -> np.ndarray:
+def _rounded_array(function: str, numerators: np.ndarray, denominator: int) -> np.ndarray:
     """Return fractions rounded to whole numbers, exactly."""
     floor, rest = np.divmod(numerators, denominator)
-    if function is FloorToInt:
+    if function == "FloorToInt":
         up = np.zeros(1, bool)
-    elif function is CeilToInt:
+    elif function == "CeilToInt":
         up = rest > 0
-    elif function is TruncToInt:
+    elif function == "TruncToInt":
         up = (rest > 0) & (numerators < 0)
     else:
         up = (2 * rest > denominator) | ((2 * rest == denominator) & (floor % 2 == 1))
@@ -420,17 +411,17 @@ def _computed(
     if expr == integer or expr in leaves:
         return np.asarray(values if expr == integer else leaves[expr], float)
     args = [_computed(arg, integer, values, leaves) for arg in expr.args]
-    match expr:
-        case IntTrueDiv() | FloatTrueDiv():
+    match _name(expr):
+        case "IntTrueDiv" | "FloatTrueDiv":
             return np.asarray(np.divide(args[0], args[1]))
-        case sympy.Mul():
+        case "Mul":
             return np.asarray(reduce(np.multiply, args))
-        case sympy.Add():
+        case "Add":
             return np.asarray(reduce(np.add, args))
     return args[0]
 
 
-_NAMES = {CeilToInt: "ceil", FloorToInt: "floor", RoundToInt: "round", TruncToInt: "int"}
+_NAMES = {"CeilToInt": "ceil", "FloorToInt": "floor", "RoundToInt": "round", "TruncToInt": "int"}
 
 
 def spelled(expr: sympy.Expr, convert: Callable[[sympy.Expr], int]) -> str:
@@ -444,16 +435,16 @@ def spelled(expr: sympy.Expr, convert: Callable[[sympy.Expr], int]) -> str:
             pass
     args = [spelled(arg, convert) for arg in expr.args]
     operands = [f"({arg})" if " " in arg else arg for arg in args]
-    match expr:
-        case IntTrueDiv() | FloatTrueDiv():
+    match _name(expr):
+        case "IntTrueDiv" | "FloatTrueDiv":
             return " / ".join(operands)
-        case sympy.Mul():
+        case "Mul":
             return "*".join(operands)
-        case sympy.Add():
+        case "Add":
             return " + ".join(args)
-        case FloatPow():
+        case "FloatPow":
             return " ** ".join(operands)
-        case ToFloat():
+        case "ToFloat":
             return args[0]
-    name = _NAMES.get(type(expr), type(expr).__name__)
+    name = _NAMES.get(_name(expr), _name(expr))
     return f"{name}({', '.join(args)})" if args else str(expr)

@@ -5,25 +5,24 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-import sympy
-from torch.utils._sympy.functions import FloatPow, FloatTrueDiv, IntTrueDiv, ToFloat
-
 from taper_frontend.lowering.float_sizes import spelled
 from taper_frontend.lowering.symbols import SizeError
 
 if TYPE_CHECKING:
+    import sympy
+
     from taper_frontend.lowering.context import Lowering, Operand
     from taper_frontend.lowering.symbols import Sizes
 
-#: The op for each class of expressions, or for the name of a function of one number. torch computes
-#: in float64 and rounds when a tensor is involved; ops compute in float32.
+#: The op for each function in expressions. torch computes in float64 and rounds when a tensor is
+#: involved; ops compute in float32.
 _OPS = {
-    sympy.Add: "ADD",
-    sympy.Mul: "MUL",
-    sympy.Pow: "POW",
-    FloatPow: "POW",
-    FloatTrueDiv: "DIV",
-    IntTrueDiv: "DIV",
+    "Add": "ADD",
+    "Mul": "MUL",
+    "Pow": "POW",
+    "FloatPow": "POW",
+    "FloatTrueDiv": "DIV",
+    "IntTrueDiv": "DIV",
     "OpaqueUnaryFn_sqrt": "SQRT",
 }
 
@@ -36,13 +35,13 @@ def lower_fraction(ctx: Lowering, sizes: Sizes, expr: sympy.Expr) -> Operand:
     SizeError
         If no op computes it.
     """
-    if isinstance(expr, ToFloat):
+    if expr.func.__name__ == "ToFloat":
         return lower_fraction(ctx, sizes, expr.args[0])
     if expr.is_number:
         return int(expr) if expr.is_Integer else float(expr)
     if expr.is_integer:
         return sizes.convert(expr)
-    op = _OPS.get(expr.func) or _OPS.get(expr.func.__name__)
+    op = _OPS.get(expr.func.__name__)
     if op is None:
         text = spelled(expr, sizes.convert)
         raise SizeError(f"expected a fraction of sizes that ops can compute, got {text}")

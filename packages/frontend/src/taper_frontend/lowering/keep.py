@@ -5,32 +5,30 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from taper_frontend.compiler.analysis.source_calls import function_of
 from taper_frontend.compiler.graph.node import SourceCall
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.context import Refusal
-from taper_frontend.lowering.fx_nodes import functional_name, origin
-from taper_frontend.lowering.pytrees import tensor_leaves
-from taper_frontend.lowering.representation import DTYPE_NAMES
+from taper_frontend.lowering.program import (
+    DType,
+    Node,
+    TensorValue,
+    functional_name,
+    nested_leaves,
+    nodes_among,
+)
+from taper_frontend.lowering.representation import REPRESENTATIONS
 from taper_runtime.base.sizes import Size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from torch.fx import GraphModule, Node
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.compiler.graph.node import Node as GraphNode
-    from taper_frontend.lowering.fx_nodes import Origin
+    from taper_frontend.lowering.program import Origin
 
 _PREFIX = "torch.ops."
-
-#: The key in the metadata of a kept call of an op without a handler: the call's decomposition, a
-#: GraphModule of what handlers lower, or None if it has none.
-KEPT = "kept"
 
 
 class Keep:
@@ -52,18 +50,24 @@ class Keep:
             raise ExportError(f"keep: expected a list of ATen ops, got {targets!r}")
         self.targets = frozenset(functional_name(name.removeprefix(_PREFIX)) for name in targets)
 
-    def __contains__(self, node: Node) -> bool:
-        return bool(self.targets) and functional_name(str(node.target)) in self.targets
+    def has(self, target: str) -> bool:
+        """Return whether calls of an op are kept."""
+        return bool(self.targets) and functional_name(target) in self.targets
 
-    def check(self, captured: GraphModule) -> None:
+    def check(self, called: Iterable[str]) -> None:
         """Check that a captured program, or a body in it, calls each of the ops.
+
+        Parameters
+        ----------
+        called : iterable of str
+            The targets of its calls.
 
         Raises
         ------
         ExportError
             If it does not; the message names the missing ops, and lists the ops that it calls.
         """
-        called = _called(captured)
+        called = set(map(functional_name, called))
         if missing := self.targets - called:
             raise ExportError(
                 f"keep: expected ops that the program calls, "
@@ -71,27 +75,25 @@ class Keep:
                 f"{', '.join(sorted(missing))}"
             )
 
-    def check_kept(self, decomposed: GraphModule) -> None:
+    def check_kept(self, called: Iterable[str]) -> None:
         """Check that what torch has made of a captured program still calls each of the ops.
+
+        Parameters
+        ----------
+        called : iterable of str
+            The targets of its calls.
 
         Raises
         ------
         ExportError
             If not: torch must replace some calls, such as those of views that are written to.
         """
-        if missing := self.targets - _called(decomposed):
+        if missing := self.targets - set(map(functional_name, called)):
             raise ExportError(
                 f"keep: torch replaces the calls of {', '.join(sorted(missing))} in this program, "
                 "because of what it writes, or because nothing needs them; keep what these "
                 "calls consist of, or nothing"
             )
-
-
-def _called(module: GraphModule) -> set[str]:
-    """Return the names of the ops that a program and its bodies call, in functional form."""
-    graphs = [each.graph for each in module.modules() if isinstance(each, torch.fx.GraphModule)]
-    nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
-    return {functional_name(str(node.target)) for node in nodes}
 
 
 def keep_call(
@@ -107,7 +109,7 @@ def keep_call(
     Parameters
     ----------
     graph : Graph
-    node : torch.fx.Node
+    node : Node
     argument : callable
         Returns the value of an argument of the FX node: the name of a tensor, or a number.
     before : collection of str
@@ -138,7 +140,7 @@ def keep_call(
         emitted,
         "CALL",
         {
-            "arguments": json.dumps(_arguments(node.target, node.args, node.kwargs, argument)),
+            "arguments": json.dumps(_arguments(node.call, argument)),
             "defined": defined,
         },
         inputs=_tensors((node.args, node.kwargs), argument),
@@ -166,7 +168,7 @@ class SourceCalls:
 
     def add(self, node: Node, made: Sequence[GraphNode], results: Sequence[str | None]) -> None:
         """Note what an FX node was lowered to."""
-        call = origin(node)
+        call = node.origin
         _, outputs, last = self._made.setdefault(call.name, (call, [], []))
         if made:
             outputs += [each.output for each in made]
@@ -183,68 +185,62 @@ class SourceCalls:
 
     def _whole(self, call: Origin, node: GraphNode) -> str | None:
         """Return the other arguments of a call; None if the node is not the whole call."""
-        if not isinstance(call.op, torch._ops.OpOverload) or call.args is None or node.blocks:
+        if call.schema is None or call.args is None or node.blocks:
             return None
-        tensors = tensor_leaves([call.value])
+        tensors = [leaf for leaf in nested_leaves(call.value) if isinstance(leaf, TensorValue)]
         types = [self._graph.tensors[name] for name in node.outputs]
-        if [(DTYPE_NAMES.get(t.dtype), len(t.shape)) for t in tensors] != [
+        if [(tensor.dtype, len(tensor.shape)) for tensor in tensors] != [
             (spec.dtype, len(spec.shape)) for spec in types
         ]:
             return None  # a part of the call, or numbers that are represented otherwise
         try:
             if _tensors((call.args, call.kwargs), self._argument) != node.inputs:
                 return None
-            return json.dumps(_arguments(call.op, call.args, call.kwargs, self._argument))
+            return json.dumps(_arguments(call, self._argument))
         except (Refusal, KeyError):
             return None
 
 
 def _tensors(given: tuple[Any, ...], argument: Callable[[Any], Any]) -> list[str]:
     """Return the tensors among arguments, in order."""
-    args, kwargs = given
-    leaves = torch.utils._pytree.tree_leaves((args, dict(kwargs)))
-    return [str(argument(leaf)) for leaf in leaves if _is_tensor(leaf, argument)]
+    return [str(argument(node)) for node in nodes_among(given) if _is_tensor(node, argument)]
 
 
-def _is_tensor(value: Any, argument: Callable[[Any], Any]) -> bool:
+def _is_tensor(node: Node, argument: Callable[[Any], Any]) -> bool:
     """Return whether an argument is a tensor that was in the graph before the call."""
-    if not isinstance(value, torch.fx.Node) or value.op == "get_attr":
-        return False
-    return isinstance(argument(value), str)
+    return node.op != "get_attr" and isinstance(argument(node), str)
 
 
-def _arguments(
-    op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], argument: Callable[[Any], Any]
-) -> dict[str, Any]:
+def _arguments(call: Origin, argument: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the other arguments by their names in the op's schema, including defaults."""
-    assert isinstance(op, torch._ops.OpOverload)
-    parameters = op._schema.arguments
-    given = dict(zip((each.name for each in parameters), args, strict=False)) | dict(kwargs)
+    assert call.schema is not None
+    assert call.args is not None
+    names = (each.name for each in call.schema)
+    given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
     found = {}
-    for each in parameters:
-        value = given.get(each.name, each.default_value)
-        leaves = torch.utils._pytree.tree_leaves([value])
-        if not any(isinstance(x, torch.fx.Node) and _holds_tensor(x) for x in leaves):
-            found[each.name] = _plain(f"{op}: argument {each.name!r}", value, argument)
+    for each in call.schema:
+        value = given.get(each.name, each.default)
+        if not any(map(_holds_tensor, nodes_among(value))):
+            found[each.name] = _plain(f"{call.target}: argument {each.name!r}", value, argument)
     return found
 
 
 def _holds_tensor(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor) or node.op == "get_attr"
+    return isinstance(node.value, TensorValue) or node.op == "get_attr"
 
 
 def _plain(what: str, value: Any, argument: Callable[[Any], Any]) -> Any:
     """Return an argument as plain data: a dtype by name, a device as torch prints it."""
     if isinstance(value, list | tuple):
         return [_plain(what, item, argument) for item in value]
-    if isinstance(value, torch.fx.Node):
+    if isinstance(value, Node):
         value = argument(value)
     if isinstance(value, Size):
         raise Refusal(
             f"keep: {what}: expected a value that is the same in every run", "dynamic shape"
         )
-    if isinstance(value, torch.dtype):
-        return DTYPE_NAMES.get(value, str(value))
+    if isinstance(value, DType) and value not in REPRESENTATIONS:
+        return f"torch.{value}"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)

@@ -6,19 +6,17 @@ Here the op checks it, because a plan cannot raise a model's own errors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-
+from taper_frontend.lowering.calls import LINALG_CHECK
 from taper_frontend.lowering.complex_parts import conjugate
 from taper_frontend.lowering.handlers import lowers
-from taper_frontend.lowering.representation import Pairs
+from taper_frontend.lowering.representation import Pairs, resolution
 from taper_runtime.base.sizes import smallest
 
 if TYPE_CHECKING:
-    from torch.fx import Node
-
     from taper_frontend.lowering.context import Lowering, Operand
+    from taper_frontend.lowering.program import Node
 
 
 @lowers("aten.linalg_inv_ex.default")
@@ -132,7 +130,7 @@ def qr(ctx: Lowering, a: str, mode: str = "reduced") -> tuple[str, str]:
     """Factorize into an orthogonal matrix and a triangle."""
     results = ctx.emit_multi("QR", [a], mode=mode)
     if mode == "r":
-        return ctx.constant(torch.empty(0, dtype=getattr(torch, ctx.dtype(a)))), results[0]
+        return ctx.full((0,), 0, ctx.dtype(a)), results[0]
     return results[0], results[1]
 
 
@@ -199,7 +197,7 @@ def pinv(
         v, values = _adjoint(ctx, vh), s
     axis, real = ctx.rank(s) - 1, ctx.dtype(s)
     if rtol is None:
-        rate = torch.finfo(getattr(torch, real)).eps * max(shape[-2:])
+        rate = resolution(real) * max(shape[-2:])
         relative: Operand = rate if atol is None else 0.0
     else:
         relative = ctx.reshape(rtol, (*ctx.shape(rtol), 1))
@@ -302,5 +300,4 @@ def _users(ctx: Lowering, index: int) -> list[Node]:
 
 
 def _is_check(node: Node) -> bool:
-    check: Any = torch.ops.aten._linalg_check_errors.default
-    return check in (node.target, *node.args[1:2])
+    return LINALG_CHECK in (node.target, *node.args[1:2])

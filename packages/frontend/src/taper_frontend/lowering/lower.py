@@ -1,43 +1,17 @@
-"""Lower an exported program to a graph, with one handler call per ATen node."""
+"""Lower a captured program to a graph, with one handler call per ATen node."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from torch.export.graph_signature import (
-    ConstantArgument,
-    CustomObjArgument,
-    InputKind,
-    OutputKind,
-    SymBoolArgument,
-    SymFloatArgument,
-    SymIntArgument,
-    TensorArgument,
-)
-from torch.utils._pytree import tree_leaves
 
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.compiler.graph.node import Meaning
 from taper_frontend.errors import BatchError, UnsupportedNode, UnsupportedNodesError
-from taper_frontend.lowering.context import stored
-from taper_frontend.lowering.fx_nodes import CAPTURED, is_only_computed_with
+from taper_frontend.lowering.calls import is_only_computed_with
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.pytrees import (
-    Tree,
-    argument_placeholders,
-    describe_tree,
-    value_leaf,
-)
-from taper_frontend.lowering.representation import (
-    DTYPE_NAMES,
-    Pairs,
-    is_complex,
-    refused_type,
-    represented,
-    stored_type,
-)
+from taper_frontend.lowering.pytrees import Tree, describe_tree, value_leaf
+from taper_frontend.lowering.representation import Pairs, is_complex, represented, stored_type
 from taper_frontend.lowering.symbols import Sizes
 from taper_frontend.lowering.walk import POISON, Findings, Walk, holds_poison
 from taper_runtime.base.errors import InternalError, OpError
@@ -50,17 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     import sympy
-    import torch
-    from torch.export import ExportedProgram
-    from torch.export.graph_signature import InputSpec, OutputSpec
-    from torch.fx import Node
 
+    from taper_frontend.lowering.program import InputSpec, Node, OutputSpec, Program, Weight
     from taper_frontend.lowering.walk import Poison
 
-#: The key in a program's metadata that says whether the module was in training mode.
-TRAINING = "training"
+_CONSTANT_KINDS = frozenset({"parameter", "buffer", "constant tensor"})
 
-_CONSTANT_KINDS = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
+#: The results that the user does not get.
+_HIDDEN = frozenset({"buffer mutation", "token", "input mutation"})
 
 
 class Lowered(NamedTuple):
@@ -120,7 +91,7 @@ class Survey(NamedTuple):
 
 
 def lower(
-    program: ExportedProgram,
+    program: Program,
     names: Mapping[str, str] | None = None,
     *,
     ranged: Collection[str] = (),
@@ -131,14 +102,13 @@ def lower(
 ) -> Lowered:
     """Lower a captured program.
 
-    Constants keep the names of the module's state dict; other tensors are named after their FX
+    Constants keep the names of the module's state dict; other tensors are named after their
     nodes. A tensor tied to several names becomes one constant. Unused constants are left out. An
     output may be an input or a constant.
 
     Parameters
     ----------
-    program : ExportedProgram
-        The result of :func:`taper_frontend.capture.capture`.
+    program : Program
     names : mapping of str to str, optional
         Names for torch's size symbols; symbols with the same name are the same size.
     ranged : collection of str
@@ -147,7 +117,7 @@ def lower(
         Whether all other ranges start where torch says, even if smaller sizes could be proved
         valid.
     inputs : mapping of str to str, optional
-        Names for the inputs, by the names of their FX nodes.
+        Names for the inputs, by the names of their placeholders.
     keep : Keep, optional
         The ops whose calls become CALL nodes.
     replaceable : bool
@@ -171,7 +141,7 @@ def lower(
 
 
 def survey(
-    program: ExportedProgram,
+    program: Program,
     names: Mapping[str, str] | None = None,
     *,
     ranged: Collection[str] = (),
@@ -185,7 +155,7 @@ def survey(
 
 
 def _walk(
-    program: ExportedProgram,
+    program: Program,
     names: Mapping[str, str],
     ranged: Collection[str],
     trusting: bool,
@@ -216,16 +186,15 @@ class _ProgramWalk(Walk):
 
     def __init__(
         self,
-        program: ExportedProgram,
+        program: Program,
         sizes: Sizes,
         inputs: Mapping[str, str],
         keep: Keep,
         replaceable: bool,
     ) -> None:
         """Collect what the signature says: parameters, tied memory, states, inputs and outputs."""
-        training = program.graph_module.meta.get(TRAINING, False)
         graph = Graph(sizes.ranges, sizes.examples)
-        super().__init__(graph, sizes, Findings([], set()), training, keep)
+        super().__init__(graph, sizes, Findings([], set()), program.training, keep)
         self.program = program
         self.inputs = inputs
         self.replaceable = replaceable
@@ -235,15 +204,15 @@ class _ProgramWalk(Walk):
         # for each memory the names in the state dict: several if tied
         self.names: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in program.state_dict.items():
-            if not refused_type(tensor) and tensor.numel():
-                self.names.setdefault(_memory(tensor), []).append(name)
-        # for each state the FX node of its next value
+            if not tensor.value.refused and 0 not in tensor.value.shape:
+                self.names.setdefault(tensor.memory, []).append(name)
+        # for each state the node of its next value
         self.states: dict[str, str] = {}
-        # for each buffer that the module writes to, the FX node of its next value
+        # for each buffer that the module writes to, the node of its next value
         self.written = {
-            spec.target: spec.arg.name
-            for spec in program.graph_signature.output_specs
-            if spec.kind == OutputKind.BUFFER_MUTATION
+            spec.target or "": spec.name
+            for spec in program.outputs
+            if spec.kind == "buffer mutation"
         }
 
     def finish(self, ends: _Ends) -> Lowered:
@@ -258,15 +227,15 @@ class _ProgramWalk(Walk):
         self.graph.set_outputs(map(str, outputs))
         self.set_next_values()
         self.graph.prune(list(self.graph.constants))  # a body has its own
-        spec = self.program.call_spec
-        output_tree = describe_tree(spec.out_spec, map(_plain, ends.results))
+        program = self.program
+        output_tree = describe_tree(program.output_structure, map(_plain, ends.results))
         if ends.written:
             new = [[written_name(name), _plain(leaf)] for name, leaf in ends.written.items()]
             output_tree = ["tuple", [output_tree, ["dict", new]]]
         pairs = {value for value in self.values.values() if isinstance(value, Pairs)}
         return Lowered(
             self.graph,
-            describe_tree(spec.in_spec, map(_plain, ends.inputs)),
+            describe_tree(program.input_structure, map(_plain, ends.inputs)),
             output_tree,
             self.sizes.symbols,
             frozenset(name for name in self.graph.reads if name in pairs),
@@ -277,10 +246,9 @@ class _ProgramWalk(Walk):
 
     def _note_values(self) -> None:
         """Record which tensors of the graph represent values of the captured program."""
-        captured = self.program.graph_module.meta.get(CAPTURED)
         for name, tensor in self.values.items():
             made = isinstance(tensor, str) and tensor in self.graph.producers
-            if made and captured is not None and (value := captured.name(name)):
+            if made and (value := self.program.captured_name(name)):
                 self.graph.means(str(tensor), Meaning(value))
 
     def _weights(self) -> Iterator[Parameter]:
@@ -288,9 +256,9 @@ class _ProgramWalk(Walk):
         done: set[int] = set()
         for spec in self.constants.values():
             tensor = self._tensor(spec)
-            if spec.kind == InputKind.CONSTANT_TENSOR or spec.target in self.written:
+            if spec.kind == "constant tensor" or spec.target in self.written:
                 continue
-            parameter = None if refused_type(tensor) else self._parameter(spec, tensor)
+            parameter = None if tensor.value.refused else self._parameter(spec, tensor)
             if parameter is not None and parameter.is_replaceable and id(parameter) not in done:
                 done.add(id(parameter))
                 yield parameter
@@ -305,27 +273,25 @@ class _ProgramWalk(Walk):
 
     def lower_program(self) -> _Ends:
         """Lower all nodes; return the leaves of inputs and outputs."""
-        nodes = self.program.graph.nodes
+        nodes = self.program.nodes
         placeholders = {node.name: node for node in nodes if node.op == "placeholder"}
         input_leaves = [
             leaf
-            for spec in self.program.graph_signature.input_specs
+            for spec in self.program.inputs
             if (leaf := self._bind(spec, placeholders)) is not None
         ]
         self._bind_states(placeholders)
         self.lower_nodes(nodes)
         results = [
-            leaf
-            for spec in self.program.graph_signature.output_specs
-            if (leaf := self._result(spec)) is not None
+            leaf for spec in self.program.outputs if (leaf := self._result(spec)) is not None
         ]
         written = {
             self.inputs.get(spec.target or "", spec.target or ""): [
                 "tensor",
-                self.value(spec.arg.name),
+                self.value(spec.name),
             ]
-            for spec in self.program.graph_signature.output_specs
-            if spec.kind == OutputKind.USER_INPUT_MUTATION
+            for spec in self.program.outputs
+            if spec.kind == "input mutation"
         }
         return _Ends(input_leaves, results, written)
 
@@ -333,51 +299,49 @@ class _ProgramWalk(Walk):
 
     def _bind(self, spec: InputSpec, placeholders: dict[str, Node]) -> Tree | None:
         """Set the value of a placeholder; return its leaf if it is one of the user's inputs."""
-        arg = spec.arg
+        name, form = spec.name, spec.form
         if spec.kind in _CONSTANT_KINDS:
-            self.constants[arg.name] = spec
+            self.constants[name] = spec
             return None
-        if spec.kind == InputKind.TOKEN:  # a token that orders effects, not an argument of the user
-            self.values[arg.name] = POISON
+        self.values[name] = POISON
+        if spec.kind == "token":  # it orders effects, and is not an argument of the user
             return None
-        if isinstance(arg, ConstantArgument):
-            self.values[arg.name] = arg.value
-            return value_leaf(arg.value)
-        what = f"input {arg.name!r}"
-        self.values[arg.name] = POISON
-        if isinstance(arg, SymIntArgument):
-            return self._bind_int(what, placeholders[arg.name])
-        if isinstance(arg, CustomObjArgument) and spec.kind == InputKind.CUSTOM_OBJ:
-            reason = f"expected a tensor, got an object of class {arg.class_fqn}"
+        if form == "value":
+            self.values[name] = spec.value
+            return value_leaf(spec.value)
+        what = f"input {name!r}"
+        if form == "int":
+            return self._bind_int(what, placeholders[name])
+        if form == "object" and spec.kind == "object":
+            reason = f"expected a tensor, got an object of class {spec.value}"
             self.refuse(f"constant {spec.target!r}", "op", reason)
-        elif isinstance(arg, CustomObjArgument):  # such as a random generator
-            self.refuse(what, "op", f"expected a tensor, got a {arg.class_fqn}")
-        elif not isinstance(arg, TensorArgument) or spec.kind != InputKind.USER_INPUT:
-            self.refuse(what, "op", f"expected a tensor, got a {type(arg).__name__}")
+        elif form == "object":  # such as a random generator
+            self.refuse(what, "op", f"expected a tensor, got a {spec.value}")
+        elif form != "tensor" or spec.kind != "input":
+            self.refuse(what, "op", f"expected a tensor, got a {form}")
         else:
-            value = placeholders[arg.name].meta["val"]
+            value = placeholders[name].value
             try:
-                if reason := refused_type(value):
-                    self.refuse(what, "dtype", reason)
+                if value.refused:
+                    self.refuse(what, "dtype", value.refused)
                 elif type_ := self.sizes.type(value):
-                    name = self.inputs.get(arg.name, arg.name)
-                    self.values[arg.name] = self.add_input(name, type_)
+                    self.values[name] = self.add_input(self.inputs.get(name, name), type_)
             except OpError as error:
                 self.refuse(what, "dynamic shape", str(error))
-        return ["tensor", self.values[arg.name]]
+        return ["tensor", self.values[name]]
 
     def _bind_int(self, what: str, node: Node) -> Tree:
         """Make an input of a varying int: a size if shapes depend on it, else a number."""
         name = self.add_input(self.inputs.get(node.name, node.name), TensorType("int64", ()))
-        expr = node.meta["val"].node.expr
-        if is_only_computed_with(node):
+        expr = node.value.expr
+        if is_only_computed_with(node, self.program):
             self.values[node.name] = name
         elif not expr.is_symbol or expr in self.sizes.symbols:
             reason = f"it must equal {expr} of other inputs; compute it from their shapes"
             self.refuse(what, "dynamic shape", reason)
         else:
             try:
-                size = self.sizes.add_int(expr, _example(self.program, node))
+                size = self.sizes.add_int(expr, self.program.example_ints.get(node.name))
             except OpError as error:
                 self.refuse(what, "dynamic shape", str(error))
             else:
@@ -390,16 +354,16 @@ class _ProgramWalk(Walk):
         buffers = {spec.target: spec for spec in self.constants.values()}
         batches: dict[str, Size] = {}
         for target in self.written:
-            name = buffers[target].arg.name
+            name = buffers[target].name
             tensor = self._tensor(buffers[target])
-            if reason := refused_type(tensor):
-                self.refuse(f"buffer {target!r}", "dtype", reason)
+            if tensor.value.refused:
+                self.refuse(f"buffer {target!r}", "dtype", tensor.value.refused)
                 self.values[name] = POISON
                 continue
-            type_ = self.sizes.type(placeholders[name].meta["val"])
+            type_ = self.sizes.type(placeholders[name].value)
             assert type_ is not None
             held = stored_type(type_)
-            first = stored(tensor)
+            first = tensor.read()
             for axis, size in enumerate(held.shape):
                 if isinstance(size, Size):  # all rows are equal
                     first = first.take([0], axis)
@@ -428,31 +392,25 @@ class _ProgramWalk(Walk):
 
     def _result(self, spec: OutputSpec) -> Tree | None:
         """Return the leaf of one of the user's outputs."""
-        arg = spec.arg
-        if spec.kind in (
-            OutputKind.BUFFER_MUTATION,
-            OutputKind.TOKEN,
-            OutputKind.USER_INPUT_MUTATION,
-        ):
+        if spec.kind in _HIDDEN:
             return None
-        if spec.kind == OutputKind.PARAMETER_MUTATION:
+        if spec.kind == "parameter mutation":
             what = f"parameter {spec.target!r}"
             reason = "the model writes to it in forward, a plan only to its state; write to a clone"
             self.refuse(what, "mutation", reason)
             return None
-        if isinstance(arg, ConstantArgument):
-            return value_leaf(arg.value)
-        if isinstance(arg, SymIntArgument | SymFloatArgument | SymBoolArgument):
-            return self._number_result(arg)
-        if spec.kind != OutputKind.USER_OUTPUT or not isinstance(arg, TensorArgument):
-            kind = type(arg).__name__
-            self.refuse(f"output {arg.name!r}", "op", f"expected a tensor, got a {kind}")
+        if spec.form == "value":
+            return value_leaf(spec.value)
+        if spec.form == "number":
+            return self._number_result(spec.name)
+        if spec.kind != "output" or spec.form != "tensor":
+            self.refuse(f"output {spec.name!r}", "op", f"expected a tensor, got a {spec.form}")
             return None
-        return ["tensor", self.value(arg.name)]
+        return ["tensor", self.value(spec.name)]
 
-    def _number_result(self, arg: Any) -> Tree:
+    def _number_result(self, name: Any) -> Tree:
         """Return the leaf of a number among the outputs: a scalar, or a fixed value."""
-        value = self.value(arg.name) if arg.name in self.values else arg.name
+        value = self.value(name) if name in self.values else name
         if isinstance(value, Size):
             value = self.context.size_value(value, "int64")
         if isinstance(value, str) or value is POISON:
@@ -460,49 +418,45 @@ class _ProgramWalk(Walk):
         return value_leaf(value)
 
     def value(self, name: str) -> Any:
-        """Return the value of an FX node; a constant is added to the graph at its first use."""
+        """Return the value of a node; a constant is added to the graph at its first use."""
         if name not in self.values:
             self.values[name] = self._constant(self.constants[name])
         return self.values[name]
 
-    def _tensor(self, spec: InputSpec) -> torch.Tensor:
-        name = spec.target or spec.arg.name
+    def _tensor(self, spec: InputSpec) -> Weight:
+        name = spec.target or spec.name
         program = self.program
-        tensors = program.constants if name in program.constants else program.state_dict
-        tensor: torch.Tensor = tensors[name]
-        return tensor
+        return (program.constants if name in program.constants else program.state_dict)[name]
 
     def _constant(self, spec: InputSpec) -> str | Poison:
-        name = spec.target or spec.arg.name
+        name = spec.target or spec.name
         tensor = self._tensor(spec)
-        if reason := refused_type(tensor):
-            self.refuse(f"{spec.kind.name.lower().replace('_', ' ')} {name!r}", "dtype", reason)
+        if tensor.value.refused:
+            self.refuse(f"{spec.kind} {name!r}", "dtype", tensor.value.refused)
             return POISON
-        key = _memory(tensor)
-        if key not in self.tied or not tensor.numel():
+        key = tensor.memory
+        if key not in self.tied or 0 in tensor.value.shape:
             type_ = _type(tensor)
             recipe: Constant
-            if spec.kind == InputKind.CONSTANT_TENSOR:
-                recipe = literal(stored(tensor), stored_type(type_).dtype)
+            if spec.kind == "constant tensor":
+                recipe = literal(tensor.read(), stored_type(type_).dtype)
             else:
                 recipe = self._parameter(spec, tensor)
             self.tied[key] = represented(self.graph.add_constant(name, recipe), type_.dtype)
         return self.tied[key]
 
-    def _parameter(self, spec: InputSpec, tensor: torch.Tensor) -> Parameter:
+    def _parameter(self, spec: InputSpec, tensor: Weight) -> Parameter:
         """Return the Parameter of a tensor; tied tensors give the same object."""
-        name, type_ = spec.target or spec.arg.name, _type(tensor)
-        memory = _memory(tensor)
-        key = memory if tensor.numel() else (name,)
+        name, type_ = spec.target or spec.name, _type(tensor)
+        key = (name,) if 0 in tensor.value.shape else tensor.memory
         if key not in self.parameters:
-            is_parameter = spec.kind == InputKind.PARAMETER
-            is_stored = is_parameter or spec.persistent is not False
+            is_parameter = spec.kind == "parameter"
             self.parameters[key] = Parameter(
                 stored_type(type_),
-                tuple(dict.fromkeys([name, *self.names.get(memory, ())])),
-                partial(stored, tensor),
-                kind="parameter" if is_parameter else "buffer" if is_stored else "constant",
-                is_replaceable=self.replaceable and is_stored,
+                tuple(dict.fromkeys([name, *self.names.get(tensor.memory, ())])),
+                tensor.read,
+                kind="parameter" if is_parameter else "buffer" if spec.is_stored else "constant",
+                is_replaceable=self.replaceable and spec.is_stored,
                 is_complex=is_complex(type_.dtype),
             )
         return self.parameters[key]
@@ -519,19 +473,5 @@ def _plain(leaf: Tree) -> Tree:
     return [kind, str(value) if kind in TENSORS else value]
 
 
-def _example(program: ExportedProgram, node: Node) -> int | None:
-    """Return the value of an int argument in the captured call."""
-    if program.example_inputs is None:
-        return None
-    leaves = tree_leaves(program.example_inputs)
-    return dict(zip(argument_placeholders(program), leaves, strict=False)).get(node.name)
-
-
-def _type(tensor: torch.Tensor) -> TensorType:
-    return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
-
-
-def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return a key that is equal for tensors with the same memory: tied parameters."""
-    storage = tensor.untyped_storage().data_ptr()
-    return storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+def _type(tensor: Weight) -> TensorType:
+    return TensorType(tensor.value.dtype, tensor.value.shape)

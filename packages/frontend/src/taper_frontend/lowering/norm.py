@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from taper_frontend.lowering.channels import per_channel
 from taper_frontend.lowering.handlers import lowers
+from taper_frontend.lowering.representation import resolution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +72,7 @@ def rms_norm(
 ) -> str:
     """Divide by the root mean square; the default ``eps`` is that of the dtype."""
     if eps is None:
-        eps = torch.finfo(getattr(torch, ctx.dtype(x))).eps
+        eps = resolution(ctx.dtype(x))
     inputs = [x] if weight is None else [x, weight]
     return ctx.emit("RMS_NORM", inputs, dims=len(normalized_shape), eps=eps)
 

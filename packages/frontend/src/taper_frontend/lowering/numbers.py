@@ -5,42 +5,40 @@ torch.export represents computations with such numbers, like a loop counter, by 
 
 from __future__ import annotations
 
-import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch.fx import Node
-
     from taper_frontend.lowering.context import Lowering, Operand
+    from taper_frontend.lowering.program import Node
 
-_ARITHMETIC: dict[Any, str] = {
-    operator.add: "ADD",
-    operator.sub: "SUB",
-    operator.mul: "MUL",
-    operator.floordiv: "FLOOR_DIV",
-    operator.mod: "REMAINDER",
-    operator.neg: "NEG",
-    torch.sym_max: "MAXIMUM",
-    torch.sym_min: "MINIMUM",
+_ARITHMETIC = {
+    "operator.add": "ADD",
+    "operator.sub": "SUB",
+    "operator.mul": "MUL",
+    "operator.floordiv": "FLOOR_DIV",
+    "operator.mod": "REMAINDER",
+    "operator.neg": "NEG",
+    "torch.sym_max": "MAXIMUM",
+    "torch.sym_min": "MINIMUM",
 }
 
-_COMPARISONS: dict[Any, str] = {
-    operator.eq: "EQ",
-    operator.ne: "NE",
-    operator.lt: "LT",
-    operator.le: "LE",
-    operator.gt: "GT",
-    operator.ge: "GE",
+_COMPARISONS = {
+    "operator.eq": "EQ",
+    "operator.ne": "NE",
+    "operator.lt": "LT",
+    "operator.le": "LE",
+    "operator.gt": "GT",
+    "operator.ge": "GE",
 }
 
-_LOGIC: dict[Any, str] = {
-    operator.and_: "LOGICAL_AND",
-    operator.or_: "LOGICAL_OR",
-    torch.sym_not: "LOGICAL_NOT",
+_LOGIC = {
+    "operator.and_": "LOGICAL_AND",
+    "operator.or_": "LOGICAL_OR",
+    "torch.sym_not": "LOGICAL_NOT",
 }
 
 
@@ -59,7 +57,7 @@ def lower_number(ctx: Lowering, node: Node, operands: Sequence[Operand]) -> str:
     if (op := _ARITHMETIC.get(node.target) or _COMPARISONS.get(node.target)) is not None:
         return ctx.apply(op, *operands, dtype="int64")
     if (op := _LOGIC.get(node.target)) is None:
-        name = getattr(node.target, "__name__", str(node.target))
+        name = node.target.rpartition(".")[2]
         ctx.unsupported(f"{name} of a number that is read from a tensor", "data-dependent")
     return ctx.apply(op, *operands, dtype="bool")
 
@@ -69,8 +67,8 @@ def as_tensor(ctx: Lowering, value: Operand) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
-        return ctx.constant(torch.tensor(value))
+        return ctx.constant(np.array(value))
     if type(value) is int:
-        return ctx.constant(torch.tensor(value, dtype=torch.int64))
+        return ctx.constant(np.array(value, np.int64))
     assert isinstance(value, int)
     return ctx.size_value(value, "int64")

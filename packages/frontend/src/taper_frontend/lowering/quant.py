@@ -15,7 +15,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.lowering.handlers import lowers
@@ -368,7 +367,10 @@ def _unpack(ctx: Lowering, weight: str) -> str:
     rows/2]`` bytes.
     """
     rows = ctx.shape(weight)[0]
-    block, are_halves = _packing()
+    try:
+        block, are_halves = _packing()
+    except ImportError:
+        ctx.unsupported("torch says how its int4 weights are packed, and is not installed")
     whole = rows // block * block
     parts = [
         _unpack_blocks(ctx, ctx.slice(weight, 0, start, stop), size, are_halves and size == block)
@@ -397,6 +399,8 @@ def _packing() -> tuple[int, bool]:
         The rows of a block, and whether a byte holds one row of the block's first half and one of
         its second half, instead of two neighbouring rows.
     """
+    import torch
+
     rows, k = 128, 32
     digits = [
         torch.ops.aten._convert_weight_to_int4pack_for_cpu(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.handlers import lowers
@@ -151,7 +151,7 @@ def random(ctx: Lowering, x: str, **kwargs: Any) -> str:
         ctx.unsupported("expected an upper limit of the integers, got None", "dtype")
     if dtype == "bool":
         return _integers(ctx, 0, 2)
-    largest = _WHOLE[dtype] if dtype in _WHOLE else torch.iinfo(getattr(torch, dtype)).max
+    largest = _WHOLE[dtype] if dtype in _WHOLE else np.iinfo(dtype).max
     return _integers(ctx, 0, largest + 1)
 
 
@@ -274,9 +274,9 @@ def _draw(
 
 def _memory_order(ctx: Lowering) -> list[int]:
     """Return the result's axes, outermost in memory first; axes of size 1 keep their places."""
-    value = ctx.node.meta["val"]
-    value = value if isinstance(value, torch.Tensor) else value[0]
-    strides = [s.node.hint if isinstance(s, torch.SymInt) else s for s in value.stride()]
+    value = ctx.node.value
+    value = value[0] if ctx.node.has_several_results else value
+    strides = list(map(ctx.sizes.hint, value.strides))
     long = [axis for axis, size in enumerate(ctx.output.shape) if size != 1]
     moved = iter(sorted(long, key=lambda axis: -strides[axis]))
     return [next(moved) if axis in long else axis for axis in range(len(strides))]

@@ -6,19 +6,20 @@ import re
 from typing import TYPE_CHECKING
 
 import sympy
-import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.functions import Mod, PythonMod
 
+from taper_frontend.lowering.program import Node, Number, unbacked
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from torch.export import ExportedProgram
+    from taper_frontend.lowering.program import Program
 
 #: The most words of an expression that the name of a size contains.
 _MOST_WORDS = 12
+
+#: The functions that return what is left over by a division.
+_REMAINDERS = frozenset({"Mod", "PythonMod"})
 
 _ORDERS = (sympy.Le, sympy.Lt, sympy.Ge, sympy.Gt)
 
@@ -37,15 +38,15 @@ class Relation(NamedTuple):
     side: sympy.Expr
 
 
-def assertions(program: ExportedProgram) -> list[sympy.Expr]:
+def assertions(program: Program) -> list[sympy.Expr]:
     """Return the conditions of the program's ``torch._check`` calls, in order."""
     found = []
-    for node in program.graph.nodes:
-        if node.target is torch.ops.aten._assert_scalar.default:
+    for node in program.nodes:
+        if node.target == "aten._assert_scalar.default":
             condition = node.args[0]
-            value = condition.meta.get("val") if isinstance(condition, torch.fx.Node) else None
-            if isinstance(value, torch.SymBool) and free_unbacked_symbols(value):
-                found.append(value.node.expr)
+            value = condition.value if isinstance(condition, Node) else None
+            if isinstance(value, Number) and unbacked(value.expr.free_symbols):
+                found.append(value.expr)
     return found
 
 
@@ -68,7 +69,7 @@ def solved(symbol: sympy.Symbol, condition: sympy.Expr) -> Relation | None:
     if not isinstance(condition, (sympy.Eq, *_ORDERS)):
         return None
     left, right = condition.args
-    if isinstance(condition, sympy.Eq) and isinstance(left, Mod | PythonMod) and right == 0:
+    if isinstance(condition, sympy.Eq) and type(left).__name__ in _REMAINDERS and right == 0:
         number, step = left.args
         plain = number == symbol and step.is_Integer and step > 1
         return Relation("multiple", step) if plain else None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import torch
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.ops.convert import FLOATS_16_BIT
+from taper_runtime.ops.convert import FLOATS_16_BIT, to_bfloat16
 from taper_runtime.ops.opdef import TensorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Representation(NamedTuple):
@@ -38,8 +44,6 @@ REPRESENTATIONS = {
     "complex128": Representation("float64", "complex128", (2,)),
 }
 
-DTYPE_NAMES = {getattr(torch, name): name for name in REPRESENTATIONS}
-
 #: For each dtype of real and imaginary parts, the dtype of the complex numbers.
 _COMPLEX = {r.stored: name for name, r in REPRESENTATIONS.items() if r.parts}
 
@@ -54,12 +58,10 @@ class Pairs(str):
     __slots__ = ()
 
 
-def refused_type(value: torch.Tensor) -> str:
-    """Return what is wrong with the type of a tensor; empty if nothing is."""
-    if value.layout != torch.strided:
-        return f"expected a dense tensor, got {value.layout}"
-    if value.dtype not in DTYPE_NAMES:
-        return f"expected one of {', '.join(REPRESENTATIONS)}, got {value.dtype}"
+def refused_dtype(dtype: str) -> str:
+    """Return what is wrong with a torch dtype; empty if nothing is."""
+    if dtype not in REPRESENTATIONS:
+        return f"expected one of {', '.join(REPRESENTATIONS)}, got torch.{dtype}"
     return ""
 
 
@@ -76,6 +78,94 @@ def computed(dtype: str) -> str:
 def real_dtype(dtype: str) -> str:
     """Return the dtype of real and imaginary parts; a real dtype is returned as it is."""
     return REPRESENTATIONS[dtype].stored
+
+
+def number_array(value: complex, dtype: str) -> np.ndarray:
+    """Return a scalar of a torch dtype as a plan stores it, rounded as torch rounds numbers."""
+    stored, _, parts = REPRESENTATIONS[dtype]
+    if parts:
+        return np.array([value.real, value.imag], stored)
+    if dtype in FLOATS_16_BIT:
+        rounded = np.array(value, np.float32)
+        return to_bfloat16(rounded) if dtype == "bfloat16" else _cast(rounded, stored)
+    if "float" in dtype:
+        return _cast(np.array(value, np.float64), stored)
+    if dtype == "bool":
+        return np.array(bool(value))
+    whole = int(value.real)
+    return np.array(whole % 256 if dtype == "uint8" and whole < 0 else whole, stored)
+
+
+def _cast(array: np.ndarray, dtype: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # a number beyond the range becomes infinite
+        return array.astype(dtype)
+
+
+def resolution(dtype: str) -> float:
+    """Return the distance from 1 to the next number of a dtype of floats."""
+    return 2.0**-7 if dtype == "bfloat16" else float(np.finfo(dtype).eps)
+
+
+#: torch's dtypes, each after those whose numbers it has.
+_RANKS = (
+    "bool", "uint8", "int8", "int16", "int32", "int64",
+    "bfloat16", "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+def result_dtype(tensors: Iterable[str], scalars: Iterable[str], numbers: Iterable[str]) -> str:
+    """Return the dtype of torch's type promotion.
+
+    Numbers yield to tensors without dims, and those to other tensors, if they are of the same kind:
+    a tensor of int32 and a number of float32 give float32, one of float64 and a number float64.
+
+    Parameters
+    ----------
+    tensors, scalars, numbers : iterable of str
+        The dtypes of tensors with dims, of tensors without, and of Python's numbers.
+    """
+    found = [
+        reduce(_promoted, dtypes) for each in (numbers, scalars, tensors) if (dtypes := [*each])
+    ]
+    return reduce(_over, found)
+
+
+def number_dtype(number: complex, default: str) -> str:
+    """Return torch's dtype of a Python number; ``default`` is that of floats."""
+    if isinstance(number, bool):
+        return "bool"
+    if isinstance(number, int):
+        return "int64"
+    return default if isinstance(number, float) else _complex_of(default)
+
+
+def _promoted(a: str, b: str) -> str:
+    """Return torch's dtype for two tensors of the same rank."""
+    if a == b:
+        return a
+    pair = {a, b}
+    if pair == {"complex64", "float64"}:
+        return "complex128"
+    if pair == {"uint8", "int8"}:
+        return "int16"
+    if pair == set(FLOATS_16_BIT):
+        return "float32"
+    return max(a, b, key=_RANKS.index)
+
+
+def _over(lower: str, higher: str) -> str:
+    """Return torch's dtype where ``higher`` keeps its own within one kind of numbers."""
+    if is_complex(higher) or ("float" in higher and not is_complex(lower)):
+        return higher
+    if "float" in higher:
+        return _complex_of(higher)
+    if higher == "bool" or "float" in lower or is_complex(lower):
+        return _promoted(higher, lower)
+    return higher
+
+
+def _complex_of(real: str) -> str:
+    return "complex128" if real == "float64" else "complex64"
 
 
 def stored_type(type_: TensorType) -> TensorType:

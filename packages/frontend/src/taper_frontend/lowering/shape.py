@@ -192,11 +192,10 @@ def as_strided(
     storage_offset: int | None = None,
 ) -> str:
     """Return elements of a contiguous tensor by their positions in memory."""
-    value = ctx.node.all_input_nodes[0].meta["val"]
     shape = ctx.shape(x)
     contiguous = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     # torch's own rules request a memory format this way: an axis of size 1 may have any stride
-    same = tuple(size) == shape and not storage_offset and value.is_contiguous()
+    same = tuple(size) == shape and not storage_offset and _is_contiguous(ctx, x)
     if same and all(n == 1 or s == c for n, s, c in zip(size, stride, contiguous, strict=True)):
         return x
     return _pick(ctx, x, _in_memory(ctx, x, size, stride, storage_offset))
@@ -228,12 +227,21 @@ def _in_memory(
     """Return the positions in the memory of a contiguous tensor that strides lead to."""
     if any(isinstance(n, Size) for n in (*ctx.shape(x), *size, *stride)):
         ctx.unsupported("expected fixed sizes and strides", "dynamic shape")
-    value = ctx.node.all_input_nodes[0].meta["val"]
-    if not value.is_contiguous() or value.untyped_storage().nbytes() != value.nbytes:
+    if not _is_contiguous(ctx, x) or not ctx.node.all_input_nodes[0].value.has_own_memory:
         ctx.unsupported("expected a contiguous tensor with its own memory, got a view")
     grid = np.indices(tuple(size), sparse=True)
     places = sum((g * s for g, s in zip(grid, stride, strict=True)), np.int64(storage_offset or 0))
     return np.broadcast_to(places, tuple(size))
+
+
+def _is_contiguous(ctx: Lowering, x: str) -> bool:
+    """Return whether the first tensor of the call, which is ``x`` here, is contiguous in torch."""
+    shape = ctx.shape(x)
+    strides = map(ctx.sizes.size, ctx.node.all_input_nodes[0].value.strides)
+    expected = (math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return 0 in shape or all(
+        n == 1 or have == want for n, have, want in zip(shape, strides, expected, strict=True)
+    )
 
 
 def _pick(ctx: Lowering, x: str, positions: np.ndarray) -> str:

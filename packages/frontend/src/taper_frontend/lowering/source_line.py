@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
-    from torch.fx import Node
+    from collections.abc import Mapping
 
 _FRAME = re.compile(r'File "(?P<path>.+?)", line (?P<line>\d+), in (?P<function>.+)\n(?P<code>.*)')
 _PACKAGES = re.compile(r".*[\\/](?:site|dist)-packages[\\/]")
 _MODULE = re.compile(r" in \S+\.(?=\w+(?:: |$))")
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
-def source_line(node: Node) -> str:
+def source_line(stack_trace: str, modules: Mapping[str, tuple[str, object]]) -> str:
     """Return ``"file.py:12 in encoder.0.forward: code"`` for the innermost frame of user code.
 
     torch.export records the ``forward`` methods that lead to an op, and no other functions. The
@@ -25,9 +23,16 @@ def source_line(node: Node) -> str:
     package is named by its path from the package on, any other file by its base name, so that a
     plan reveals nothing about the machine. The result is empty if torch recorded only its own
     frames.
+
+    Parameters
+    ----------
+    stack_trace : str
+        torch's text.
+    modules : mapping of str to (str, object)
+        The path and the class of each module on the way to the call, outermost first.
     """
-    module = _module_path(node)
-    for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
+    module = _module_path(modules)
+    for frame in reversed(list(_FRAME.finditer(stack_trace))):
         function = f"{module}.{frame['function']}" if module else frame["function"]
         line = describe_line(frame["path"], int(frame["line"]), function, frame["code"])
         if line:
@@ -40,7 +45,7 @@ def describe_line(path: str, line: int, function: str, code: str) -> str:
     name, installed = _PACKAGES.subn("", path)
     name = name.replace("\\", "/")
     generated = path.startswith("<eval_with_key>")
-    if generated or path.startswith(_TORCH) or (installed and name.startswith("torch/")):
+    if generated or _is_of_torch(path) or (installed and name.startswith("torch/")):
         return ""
     if not installed:
         name = name.rpartition("/")[2]
@@ -49,13 +54,20 @@ def describe_line(path: str, line: int, function: str, code: str) -> str:
     return f"{place}: {code}" if code else place
 
 
+def _is_of_torch(path: str) -> bool:
+    """Return whether a file is one of the torch in this process, wherever that is installed."""
+    torch = sys.modules.get("torch")
+    return torch is not None and path.startswith(os.path.dirname(str(torch.__file__)) + os.sep)
+
+
 def without_module(source: str) -> str:
     """Return a source line without its module's path."""
     return _MODULE.sub(" in ", source, count=1)
 
 
-def _module_path(node: Node) -> str:
+def _module_path(modules: Mapping[str, tuple[str, object]]) -> str:
     """Return the path of the innermost user module in which a node was called."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [path for path, kind in stack.values() if not str(kind).startswith("torch.nn.modules.")]
+    paths = [
+        path for path, kind in modules.values() if not str(kind).startswith("torch.nn.modules.")
+    ]
     return str(paths[-1]) if paths else ""

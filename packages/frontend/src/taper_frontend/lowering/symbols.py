@@ -8,18 +8,6 @@ from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import sympy
-import torch
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._pytree import tree_leaves
-from torch.utils._sympy.functions import (
-    CleanDiv,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    PythonMod,
-)
-from torch.utils._sympy.numbers import int_oo
 
 from taper_frontend.lowering.float_sizes import (
     ROUNDINGS,
@@ -27,9 +15,8 @@ from taper_frontend.lowering.float_sizes import (
     floats_as_written,
     spelled,
 )
-from taper_frontend.lowering.pytrees import argument_placeholders
+from taper_frontend.lowering.program import Number, TensorValue, hint, symbols_in, unbacked
 from taper_frontend.lowering.relations import assertions, difference_name, related, solved
-from taper_frontend.lowering.representation import DTYPE_NAMES, refused_type
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.size_values import ranged, size_at
@@ -47,10 +34,9 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.rules import broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from torch.export import ExportedProgram
-    from torch.fx import Node
+    from taper_frontend.lowering.program import Node, Program, SymbolicSize
 
 #: The most sizes of a variable that are tried against torch's guards.
 _TRIED = 1024
@@ -112,7 +98,7 @@ class Sizes:
 
     Parameters
     ----------
-    program : ExportedProgram
+    program : Program
     names : mapping of str to str
         Names for torch's symbols; others keep torch's names. Symbols with one name are one
         variable.
@@ -136,6 +122,8 @@ class Sizes:
         The value of each variable in the example inputs; if it is unknown, the smallest from 1 on.
     symbols : dict of sympy.Symbol to size
         torch's symbols, as expressions in the variables.
+    default_float : str
+        The dtype of Python's floats.
     measured : dict of str to Measured
         The variables whose values nodes compute.
     unmeasured : dict of size to Unmeasured
@@ -144,7 +132,7 @@ class Sizes:
 
     def __init__(
         self,
-        program: ExportedProgram,
+        program: Program,
         names: Mapping[str, str],
         ranged: Collection[str] = (),
         least: Mapping[str, int] | None = None,
@@ -160,8 +148,10 @@ class Sizes:
         self.measured: dict[str, Measured] = {}
         self.unmeasured: dict[int, Unmeasured] = {}
         self._asserted = assertions(program)
-        self._constraints = program.range_constraints
-        self._written = floats_as_written(program.graph)
+        self._constraints = program.ranges
+        self._hints = program.hints
+        self.default_float = program.default_float
+        self._written = floats_as_written(program.nodes)
         self._names = names
         self._trusting = trusting
         self._least = least or {}
@@ -171,47 +161,45 @@ class Sizes:
         self.examples: dict[str, int] = {}
         self.symbols: dict[sympy.Symbol, int] = {}
         inputs = [
-            (node.name, node.meta["val"])
-            for node in program.graph.nodes
-            if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+            (node.name, node.value)
+            for node in program.nodes
+            if node.op == "placeholder" and isinstance(node.value, TensorValue)
         ]
-        groups: dict[str, dict[sympy.Symbol, torch.SymInt]] = {}
+        groups: dict[str, dict[sympy.Symbol, SymbolicSize]] = {}
         for _, value in inputs:
             for size in value.shape:
-                if isinstance(size, torch.SymInt):
-                    for symbol in sorted(size.node.expr.free_symbols, key=str):
+                if not isinstance(size, int):
+                    for symbol in sorted(size.free_symbols, key=str):
                         groups.setdefault(names.get(str(symbol), ""), {}).setdefault(symbol, size)
         for symbol, size in groups.pop("", {}).items():
             groups[str(symbol)] = {symbol: size}
         for name, sizes in groups.items():
             self._add(name, sizes, program, ranged)
-        self._guards = _joint_guards(groups)
+        self._guards = _joint_guards(groups, program.guards)
         self._limit(limited or {})
-        shapes = _example_shapes(program)
+        shapes = program.example_shapes
         for name, value in inputs:
             for axis, size in enumerate(value.shape):
-                if isinstance(size, torch.SymInt) and (known := linear(self.size(size))):
+                if not isinstance(size, int) and (known := linear(self.size(size))):
                     variable_, factor, addend = known
-                    if name in shapes:
-                        self.examples[variable_] = (shapes[name][axis] - addend) // factor
-                    elif size.node.has_hint():
-                        self.examples[variable_] = (int(size.node.hint) - addend) // factor
+                    value = shapes[name][axis] if name in shapes else hint(size, program.hints)
+                    if value is not None:
+                        self.examples[variable_] = (value - addend) // factor
 
     def _add(
         self,
         name: str,
-        sizes: Mapping[sympy.Symbol, torch.SymInt],
-        program: ExportedProgram,
+        sizes: Mapping[sympy.Symbol, SymbolicSize],
+        program: Program,
         ranged: Collection[str],
     ) -> None:
         """Make one variable for one or several of torch's symbols."""
         step, least, high = 1, 0, UNBOUNDED
         for symbol, size in sizes.items():
-            limits = program.range_constraints[symbol]
-            least = max(least, int(limits.lower))
-            high = high if limits.upper == int_oo else min(high, int(limits.upper))
+            limits = program.ranges[symbol]
+            least, high = max(least, limits.lower), min(high, limits.upper)
             if str(symbol) not in ranged:
-                demand = _demand(symbol, size)
+                demand = _demand(symbol, size, program)
                 step = lcm(step, demand.step)
                 least, high = max(least, demand.least), min(high, demand.most)
         if step > 1:
@@ -227,6 +215,18 @@ class Sizes:
         if low < high:
             self.ranges[name] = least, high
             self.examples[name] = low
+
+    def hint(self, size: SymbolicSize) -> int:
+        """Return the value of a size in the captured call.
+
+        Raises
+        ------
+        SizeError
+            If it is not known.
+        """
+        if (value := hint(size, self._hints)) is None:
+            raise SizeError(f"expected a size that inputs determine, got {size}")
+        return value
 
     def limits(self, name: str) -> list[sympy.Expr]:
         """Return what a variable must not exceed, as torch's guards say, in other symbols."""
@@ -282,18 +282,17 @@ class Sizes:
         least = least + 1 if least < 4 else 2 * least
         return least if least <= self.examples[name] else None
 
-    def knows(self, value: torch.SymInt | torch.SymFloat) -> bool:
+    def knows(self, value: Number) -> bool:
         """Return whether each symbol in ``value`` is an expression in the variables."""
-        return bool(value.node.expr.free_symbols <= self.symbols.keys())
+        return bool(value.expr.free_symbols <= self.symbols.keys())
 
     def bind(self, node: Node) -> None:
         """Make variables of the symbols that a node determines, if they can be sizes."""
-        for symbol in node.meta.get("unbacked_bindings") or ():
+        for symbol in node.defines:
             limits = self._constraints.get(symbol)
-            if symbol in self.symbols or limits is None or not limits.lower >= 0:
+            if symbol in self.symbols or limits is None or limits.lower < 0:
                 continue
             most = limits.upper
-            most = UNBOUNDED if most == int_oo or most >= UNBOUNDED else int(most)
             capacity = self._capacity(node)
             if capacity is not None:
                 # torch's own limit is too low if the mask is larger than the tensor before
@@ -301,7 +300,7 @@ class Sizes:
                 own = math.prod(self._shape(node.all_input_nodes[0]))
                 if most in (UNBOUNDED, own) or not isinstance(capacity, int):
                     most = capacity
-            self._bind(symbol, int(limits.lower), most)
+            self._bind(symbol, limits.lower, most)
 
     def _bind(self, symbol: sympy.Symbol, low: int, most: int) -> None:
         """Make a variable of a symbol, or an expression if torch's checks define one."""
@@ -345,7 +344,7 @@ class Sizes:
             rises = side.coeff(symbol) > 0
             limit = limits.upper if rises else limits.lower
             if abs(limit) < UNBOUNDED:
-                side = side.xreplace({symbol: limit})
+                side = side.xreplace({symbol: sympy.Integer(limit)})
                 continue
             seen.add(symbol)
             relations = related(symbol, self._asserted, self._constraints) if rises else []
@@ -382,8 +381,8 @@ class Sizes:
             If the int cannot be a size variable.
         """
         limits = self._constraints.get(symbol)
-        low = 0 if limits is None else max(int(limits.lower), 0)
-        most = UNBOUNDED if limits is None or limits.upper == int_oo else int(limits.upper)
+        low = 0 if limits is None else max(limits.lower, 0)
+        most = UNBOUNDED if limits is None else limits.upper
         name = self._names.get(str(symbol), str(symbol))
         low = max(low, self._least.get(name, 0))
         if low >= most:
@@ -398,12 +397,12 @@ class Sizes:
         args: Any = node.args
         axis: int
         shapes = [self._shape(each) for each in node.all_input_nodes]
-        match str(node.target):
+        match node.target:
             case "aten.masked_select.default":
                 return math.prod(broadcast("masked_select", shapes))
             case "aten.index.Tensor":
                 masks = [each for each in args[1] if each is not None]
-                shapes = [self._shape(e) for e in masks if e.meta["val"].dtype == torch.bool]
+                shapes = [self._shape(e) for e in masks if e.value.dtype == "bool"]
                 return math.prod(shapes[0]) if len(shapes) == 1 else None
             case "torchvision.nms.default":
                 return shapes[0][0]
@@ -419,25 +418,24 @@ class Sizes:
 
     def _shape(self, node: Node) -> tuple[int, ...]:
         """Return the shape of a node's result; empty if it is not a tensor."""
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor):
+        value = node.value
+        if not isinstance(value, TensorValue):
             return ()
         return tuple(self.size(size) for size in value.shape)
 
     def type(self, value: Any) -> TensorType | None:
         """Return dtype and shape of a tensor; None for a value that has no type in a plan."""
-        if not isinstance(value, torch.Tensor) or refused_type(value):
+        if not isinstance(value, TensorValue) or value.refused:
             return None
-        if not free_unbacked_symbols(tuple(value.shape)) <= self.symbols.keys():
+        if not unbacked(symbols_in(value.shape)) <= self.symbols.keys():
             return None
-        return TensorType(DTYPE_NAMES[value.dtype], tuple(self.size(size) for size in value.shape))
+        return TensorType(value.dtype, tuple(self.size(size) for size in value.shape))
 
     def types(self, node: Node) -> list[TensorType | None]:
         """Return the types of a node's results."""
-        value = node.meta.get("val")
-        return [self.type(v) for v in (value if isinstance(value, list | tuple) else [value])]
+        return [self.type(v) for v in (node.value if node.has_several_results else [node.value])]
 
-    def size(self, value: int | torch.SymInt) -> int:
+    def size(self, value: SymbolicSize) -> int:
         """Return a size in the form of plans: an int, or an expression in the size variables.
 
         Raises
@@ -445,7 +443,7 @@ class Sizes:
         SizeError
             If torch computes it in a way that size expressions do not have.
         """
-        return self.convert(value.node.expr) if isinstance(value, torch.SymInt) else value
+        return value if isinstance(value, int) else self.convert(value)
 
     def convert(self, expr: sympy.Expr) -> int:
         """Convert an expression in torch's symbols to one in the size variables.
@@ -459,30 +457,30 @@ class Sizes:
             return int(expr)
         if expr in self.symbols:
             return self.symbols[expr]
-        if isinstance(expr, ROUNDINGS):
+        if type(expr).__name__ in ROUNDINGS:
             return self._round(expr)
         args = [self.convert(arg) for arg in expr.args]
-        match expr:
-            case sympy.Add():
+        match type(expr).__name__:
+            case "Add":
                 return sum(args)
-            case sympy.Mul():
+            case "Mul":
                 return reduce(lambda a, b: a * b, args)
-            case sympy.Pow() if type(args[1]) is int and args[1] > 0:
+            case "Pow" if type(args[1]) is int and args[1] > 0:
                 return reduce(lambda a, b: a * b, [args[0]] * args[1])
-            case FloorDiv() | CleanDiv():
+            case "FloorDiv" | "CleanDiv":
                 return args[0] // args[1]
-            case Mod() | PythonMod():
+            case "Mod" | "PythonMod":
                 return args[0] % args[1]
-            case Min() | sympy.Min():
+            case "Min":
                 return reduce(smallest, args)
-            case Max() | sympy.Max():
+            case "Max":
                 return reduce(largest, args)
         text = spelled(expr, self.convert)
         raise SizeError(f"expected a size that plans can compute, got {text}")
 
     def _round(self, expr: sympy.Expr) -> int:
         """Convert a float that is rounded to a whole number, as the program writes the float."""
-        function, real = type(expr), expr.args[0]
+        function, real = type(expr).__name__, expr.args[0]
         try:
             readings = [
                 convert_rounding(function, written, self.convert)
@@ -497,27 +495,13 @@ class Sizes:
         return readings[0]
 
 
-def _example_shapes(program: ExportedProgram) -> dict[str, torch.Size]:
-    """Return the shapes of the example tensors by the names of their placeholders."""
-    if program.example_inputs is None:
-        return {}
-    leaves = tree_leaves(program.example_inputs)
-    return {
-        name: leaf.shape
-        for name, leaf in zip(argument_placeholders(program), leaves, strict=False)
-        if isinstance(leaf, torch.Tensor)
-    }
-
-
 def _joint_guards(
-    groups: Mapping[str, Mapping[sympy.Symbol, torch.SymInt]],
+    groups: Mapping[str, Mapping[sympy.Symbol, SymbolicSize]], guards: Iterable[sympy.Expr]
 ) -> list[sympy.Expr]:
-    """Return torch's guards about several sizes."""
-    sizes = [size for group in groups.values() for size in group.values()]
-    if not sizes:
+    """Return torch's guards about several sizes; none if no input has a size that varies."""
+    if not any(groups.values()):
         return []
-    guards = dict.fromkeys(guard.expr for guard in sizes[0].node.shape_env.guards)
-    return [guard for guard in guards if len(guard.free_symbols) > 1]
+    return [guard for guard in dict.fromkeys(guards) if len(guard.free_symbols) > 1]
 
 
 class _Demand(NamedTuple):
@@ -528,31 +512,30 @@ class _Demand(NamedTuple):
     most: int = UNBOUNDED
 
 
-def _demand(symbol: sympy.Symbol, size: torch.SymInt) -> _Demand:
+def _demand(symbol: sympy.Symbol, size: SymbolicSize, program: Program) -> _Demand:
     """Return the sizes that torch's guards allow, if the user gave no range.
 
     Networks that halve and double sizes, or split images into windows, have guards like
     ``s == 2 * (s // 2)``; those that end in a fixed window have guards like ``s // 32 == 7``.
     Trying small sizes shows which multiples are accepted.
     """
-    node = size.node
-    if node.expr != symbol or not node.has_hint():
+    example = hint(size, program.hints)
+    if size != symbol or example is None:
         return _Demand()
-    hint = int(node.hint)
-    tried = range(1, min(max(128, 4 * hint), _TRIED) + 1)
+    tried = range(1, min(max(128, 4 * example), _TRIED) + 1)
     taken = set(tried)
-    for guard in {guard.expr for guard in node.shape_env.guards}:
+    for guard in set(program.guards):
         if isinstance(guard, sympy.Eq) and guard.free_symbols == {symbol}:
             taken = {n for n in taken if holds(guard, symbol, n)}
     if not taken or len(taken) == len(tried):
         return _Demand()
     least, most = min(taken), max(taken)
-    steps = (n for n in range(1, hint + 1) if hint % n == 0)
+    steps = (n for n in range(1, example + 1) if example % n == 0)
     every = (n for n in steps if taken.issuperset(range(-(-least // n) * n, most + 1, n)))
     # if the larger half of the tried sizes is accepted, the range has no end
     end = UNBOUNDED if 2 * most > tried.stop else most
     step = next(every, None)
-    if step is None or not least <= hint <= end:
+    if step is None or not least <= example <= end:
         return _Demand()
     return _Demand(step, least if least > 1 else 0, end)
 

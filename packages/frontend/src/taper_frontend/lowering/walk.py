@@ -1,29 +1,27 @@
-"""Lower the nodes of one torch.fx graph with their handlers, and collect refusals."""
+"""Lower the nodes of one graph of a program with their handlers, and collect refusals."""
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch._ops import HigherOrderOperator
-from torch.utils._pytree import tree_leaves
-
 from taper_frontend.errors import UnsupportedNode
+from taper_frontend.lowering.calls import GETITEM, find_handler, is_item, needed
 from taper_frontend.lowering.context import Lowering, Refusal
 from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.fx_nodes import (
-    find_handler,
-    is_item,
-    needed,
-    origin,
+from taper_frontend.lowering.keep import Keep, SourceCalls, keep_call
+from taper_frontend.lowering.numbers import as_tensor, lower_number
+from taper_frontend.lowering.program import (
+    Body,
+    DType,
+    Node,
+    Number,
+    nested_leaves,
+    nodes_among,
+    replaced,
     tensors_of,
     unbacked_shapes,
 )
-from taper_frontend.lowering.keep import KEPT, Keep, SourceCalls, keep_call
-from taper_frontend.lowering.numbers import as_tensor, lower_number
-from taper_frontend.lowering.representation import DTYPE_NAMES, represented, stored_type
-from taper_frontend.lowering.source_line import source_line
+from taper_frontend.lowering.representation import REPRESENTATIONS, represented, stored_type
 from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_runtime.base.errors import InternalError, OpError
 from taper_runtime.base.records import NamedTuple
@@ -33,8 +31,6 @@ from taper_runtime.ops.opdef import TensorType
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torch.fx import GraphModule, Node
-
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.lowering.context import Operand
     from taper_frontend.lowering.handlers import Handler
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
 _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 
 #: A refusal of tensors of these dtypes does not depend on their dtype.
-_ORDINARY = frozenset({torch.float32, torch.int64, torch.int32, torch.bool})
+_ORDINARY = frozenset({"float32", "int64", "int32", "bool"})
 
 
 _Arguments = tuple[list[Any], dict[str, Any]]
@@ -75,15 +71,15 @@ class Findings(NamedTuple):
 
 
 class Walk:
-    """One pass over the nodes of a torch.fx graph.
+    """One pass over the nodes of one graph of a program.
 
     Attributes
     ----------
     graph : Graph
         The graph to which nodes are added.
     values : dict of str to value
-        The value of each FX node: the name of a tensor, names of several, a plain value, a size, or
-        :data:`POISON`.
+        The value of each node of the program: the name of a tensor, names of several, a plain
+        value, a size, or :data:`POISON`.
     """
 
     def __init__(
@@ -107,7 +103,7 @@ class Walk:
         self._is_body = bool(prefix)
 
     def value(self, name: str) -> Any:
-        """Return the value of an FX node."""
+        """Return the value of a node."""
         return self.values[name]
 
     def lower_nodes(self, nodes: Iterable[Node]) -> None:
@@ -121,7 +117,7 @@ class Walk:
 
     def lower_block(
         self,
-        module: GraphModule,
+        body: Body,
         prefix: str,
         source: str,
         leading: Sequence[TensorType],
@@ -139,7 +135,7 @@ class Walk:
         walk._around = source
         state, *leading = leading
         walk.context.generator = graph.add_input(f"{prefix}generator", state.dtype, state.shape)
-        nodes = module.graph.nodes
+        nodes = body.nodes
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         for name, operand in zip(placeholders, (*leading, *others), strict=True):
             walk.values[name] = self._bind_operand(graph, f"{prefix}{name}", operand)
@@ -149,7 +145,7 @@ class Walk:
         return graph
 
     def lower_inline(
-        self, module: GraphModule, prefix: str, source: str, operands: Sequence[Operand]
+        self, body: Body, prefix: str, source: str, operands: Sequence[Operand]
     ) -> list[Any]:
         """Lower a body into the graph itself: see :meth:`.Lowering.inline`.
 
@@ -163,7 +159,7 @@ class Walk:
         walk = Walk(self.graph, self.sizes, self.findings, self.context.training, self.keep, prefix)
         walk._around, walk._is_body = source, self._is_body
         walk.context.go_on_from(self.context)
-        nodes = module.graph.nodes
+        nodes = body.nodes
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         walk.values |= zip(placeholders, operands, strict=True)
         known = set(self.sizes.symbols)
@@ -173,7 +169,7 @@ class Walk:
         self.context.go_on_from(walk.context)
         return values
 
-    def _lower_body(self, nodes: Iterable[torch.fx.Node]) -> list[Any]:
+    def _lower_body(self, nodes: Sequence[Node]) -> list[Any]:
         """Lower a body's nodes; return the values of its results.
 
         Raises
@@ -185,7 +181,7 @@ class Walk:
         self.lower_nodes(nodes)
         (results,) = next(node.args for node in nodes if node.op == "output")
         results = results if isinstance(results, list | tuple) else [results]
-        values = [self.value(x.name) if isinstance(x, torch.fx.Node) else x for x in results]
+        values = [self.value(x.name) if isinstance(x, Node) else x for x in results]
         if holds_poison(values) or len(self.findings.refused) > refused:
             raise RefusedBody
         return values
@@ -203,7 +199,7 @@ class Walk:
 
     def _check_shapes(self, node: Node) -> None:
         """Refuse shapes that depend on values: a body's memory must be known before a run."""
-        if not unbacked_shapes(node) <= self.sizes.symbols.keys():
+        if not unbacked_shapes([node]) <= self.sizes.symbols.keys():
             raise Refusal(
                 "the shape of a result in a body depends on values, and the memory of the body is "
                 "planned before a run; compute it outside of the body",
@@ -211,35 +207,34 @@ class Walk:
             )
 
     def _source(self, node: Node) -> str:
-        return source_line(node) or self._around
+        return node.source or self._around
+
+    def _begin(self, node: Node) -> None:
+        types, source = self.sizes.types(node), self._source(node)
+        self.context.begin(node, types, source, node.origin.target)
 
     def _lower(self, node: Node) -> Any:
         """Lower one node; return its value."""
-        if node.target is operator.getitem:
+        if node.target == GETITEM:
             return self._pick(node)
         try:
             if self._is_body:
                 self._check_shapes(node)
-            elif not isinstance(node.target, HigherOrderOperator):
+            elif not node.is_higher_order:
                 self.sizes.bind(node)  # a loop returns its integers as scalars
-            self.context.begin(
-                node, self.sizes.types(node), self._source(node), origin(node).target
-            )
+            self._begin(node)
             arguments = self._arguments(node)
-            handler = find_handler(node) if KEPT not in node.meta else self._lower_kept
-            value = node.meta.get("val")
+            handler = self._lower_kept if node.is_kept else find_handler(node)
+            value = node.value
+            kind = value.kind if isinstance(value, Number) else ""
             if is_item(node) and handler is not None and not holds_poison(arguments):
                 return self._take_number(handler, arguments, node)
-            if isinstance(value, torch.SymInt) and self.sizes.knows(value):
-                return self.sizes.size(value)
-            if isinstance(value, torch.SymInt | torch.SymBool) and not holds_poison(arguments):
+            if kind == "int" and self.sizes.knows(value):
+                return self.sizes.convert(value.expr)
+            if kind in ("int", "bool") and not holds_poison(arguments):
                 return lower_number(self.context, node, arguments[0])
-            if (
-                isinstance(value, torch.SymFloat)
-                and self.sizes.knows(value)
-                and tensors_of(node.users)
-            ):
-                return lower_fraction(self.context, self.sizes, value.node.expr)
+            if kind == "float" and self.sizes.knows(value) and tensors_of(node.users):
+                return lower_fraction(self.context, self.sizes, value.expr)
             if handler is None or holds_poison(arguments):
                 return POISON
             return self._call(handler, arguments, node)
@@ -263,7 +258,7 @@ class Walk:
                 raise
             category = "dynamic shape"
             reason = f"expected fixed sizes ({error})"
-        self.refuse(str(node.target), category, reason, self._source(node))
+        self.refuse(node.target, category, reason, self._source(node))
         return self._stand_in(node)
 
     def _take_number(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
@@ -271,9 +266,9 @@ class Walk:
         args, kwargs = arguments
         result = handler(self.context, *args, **kwargs)
         # torch asserts that a bool is 0 or 1, which needs no size
-        if isinstance(result, str) and not isinstance(node.meta["val"], torch.SymBool):
-            numbers = (torch.SymInt, torch.SymFloat)
-            if any(isinstance(user.meta.get("val"), numbers) for user in node.users):
+        if isinstance(result, str) and node.value.kind != "bool":
+            values = [user.value for user in node.users]
+            if any(isinstance(value, Number) and value.kind != "bool" for value in values):
                 raise Refusal(
                     "expected an integer of at least 0 to compute with, got a number read from a "
                     "tensor that may be negative or a fraction; torch._check(n >= 0) makes it a "
@@ -288,14 +283,13 @@ class Walk:
         values = self._argument(source)
         if values is POISON or values[index] is not None:
             return values if values is POISON else values[index]
-        assert isinstance(source, torch.fx.Node)
-        self.refuse(str(source.target), "op", f"result {index} is not lowered", source_line(node))
+        self.refuse(source.target, "op", f"result {index} is not lowered", node.source)
         return POISON
 
     def _call(self, handler: Handler, arguments: _Arguments, node: Node) -> Any:
         """Call the handler of a node and compare the results' types with torch's."""
         expected = self._types(node)
-        before = set(self.graph.nodes) if node in self.keep else set()
+        before = set(self.graph.nodes) if self.keep.has(node.target) else set()
         args, kwargs = arguments
         result: Any
         try:
@@ -307,7 +301,7 @@ class Walk:
                 raise
             args, kwargs = self._arguments(node)
             result = handler(self.context, *args, **kwargs)
-        many = isinstance(node.meta.get("val"), list | tuple)
+        many = node.has_several_results
         names = self.context.finish(list(result) if many else [result])
         got = [None if name is None else self.context.type(name) for name in names]
         if len(got) != len(expected) or any(
@@ -317,8 +311,8 @@ class Walk:
             if self.sizes.symbols:  # two forms of the same size
                 raise UndecidedError(message, _difference(got, expected))
             raise InternalError(message)
-        if node in self.keep and any(name is not None for name in names):
-            defined = node.meta.get(KEPT, node) is not None
+        if self.keep.has(node.target) and any(name is not None for name in names):
+            defined = not node.is_kept or node.kept is not None
             names = keep_call(self.graph, node, self._argument_before, before, names, defined)
         else:
             self._calls.add(node, self.context.made(), names)
@@ -330,15 +324,13 @@ class Walk:
         Otherwise its results are zeros, which only show the types.
         """
         node = ctx.node
-        module: GraphModule | None = node.meta[KEPT]
-        if module is None:
+        if node.kept is None:
             zeros = [ctx.full(t.shape, 0, t.dtype) for t in self._types(node) if t is not None]
-            return zeros if isinstance(node.meta["val"], list | tuple) else zeros[0]
+            return zeros if node.has_several_results else zeros[0]
         walk = Walk(self.graph, self.sizes, self.findings, ctx.training, Keep())
         walk.context, walk._around, walk._is_body = ctx, self._source(node), self._is_body
-        nodes = list(module.graph.nodes)
-        given = iter(tree_leaves((node.args, dict(node.kwargs))))
-        leaves = iter([leaf for leaf in given if isinstance(leaf, torch.fx.Node)])
+        nodes = node.kept.nodes
+        leaves = nodes_among((node.args, node.kwargs))
         for inner in nodes:
             if inner.op == "placeholder":
                 walk.values[inner.name] = self._argument(next(leaves))
@@ -346,20 +338,19 @@ class Walk:
             if inner.op == "call_function":
                 walk.values[inner.name] = walk._lower(inner)
         (results,) = next(each.args for each in nodes if each.op == "output")
-        found = torch.fx.map_arg(results, lambda each: walk.values[each.name])
-        ctx.begin(node, self.sizes.types(node), self._source(node), origin(node).target)
+        found = replaced(results, lambda each: walk.values[each.name])
+        self._begin(node)
         if holds_poison(found):
             raise RefusedBody
         return found
 
     def _types(self, node: Node) -> list[TensorType | None]:
         """Return the types of a node's results; integers count as scalars."""
-        value = node.meta.get("val")
-        values = value if isinstance(value, list | tuple) else [value]
+        values = node.value if node.has_several_results else [node.value]
         types = self.sizes.types(node)
         number = TensorType("int64", ())
         return [
-            number if isinstance(value, torch.SymInt) else type_
+            number if isinstance(value, Number) and value.kind == "int" else type_
             for value, type_ in zip(values, types, strict=True)
         ]
 
@@ -372,21 +363,23 @@ class Walk:
 
     def _attribute(self, node: Node) -> Any:
         """Return an attribute of the module of the graph: a body, or a literal."""
-        value = getattr(node.graph.owning_module, str(node.target), POISON)
-        return self.context.constant(value) if isinstance(value, torch.Tensor) else value
+        value = node.attribute
+        if value is None:
+            return POISON
+        return value if isinstance(value, Body) else self.context.weight(value)
 
     def _argument_before(self, arg: Any) -> Any:
         """Return the value of an argument, before its conversion for a handler."""
-        return self.value(arg.name) if isinstance(arg, torch.fx.Node) else arg
+        return self.value(arg.name) if isinstance(arg, Node) else arg
 
     def _argument(self, arg: Any) -> Any:
-        if isinstance(arg, torch.fx.Node):
+        if isinstance(arg, Node):
             value = self._attribute(arg) if arg.op == "get_attr" else self.value(arg.name)
             return self.context.tensor_argument(value) if isinstance(value, str) else value
         if isinstance(arg, list | tuple):
             return [self._argument(item) for item in arg]
-        if isinstance(arg, torch.dtype):
-            return self.context.dtype_argument(DTYPE_NAMES[arg]) if arg in DTYPE_NAMES else arg
+        if isinstance(arg, DType) and arg in REPRESENTATIONS:
+            return self.context.dtype_argument(str(arg))
         return arg
 
     def _stand_in(self, node: Node) -> Any:
@@ -396,7 +389,7 @@ class Walk:
         except OpError:  # the types themselves were refused
             return POISON
         names = [POISON if t is None else self.add_input(node.name, t) for t in types]
-        return names if isinstance(node.meta.get("val"), list | tuple) else names[0]
+        return names if node.has_several_results else names[0]
 
     def add_input(self, name: str, type_: TensorType) -> str:
         """Add an input of the graph for a tensor of this type; return its name."""
@@ -424,4 +417,4 @@ def _difference(got: Iterable[TensorType | None], expected: Iterable[TensorType 
 
 def holds_poison(args: Any) -> bool:
     """Return whether a value among ``args`` is :data:`POISON`."""
-    return any(leaf is POISON for leaf in tree_leaves(args))
+    return any(leaf is POISON for leaf in nested_leaves(args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from itertools import chain, count, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,7 @@ from taper_frontend.request.guards import (
     lines_that_bound,
 )
 from taper_frontend.request.notes import Note
+from taper_frontend.request.size_names import name_by_place, name_int
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED, bounds, is_name, is_static, linear
 
@@ -441,32 +442,19 @@ def _name_ints(names: dict[str, str], inputs: ProgramInputs, ints: Sequence[Int]
         assert node is not None
         value: Any = node.meta["val"]
         symbol = str(value.node.expr)
-        name = each.name if each is not None and each.name else _identifier(inputs.names[node.name])
-        while name in names.values():
-            name += "_"
-        names.setdefault(symbol, name)
+        given = "" if each is None else each.name
+        name_int(names, symbol, inputs.names[node.name], given)
 
 
 def _name_by_place(names: dict[str, str], inputs: ProgramInputs) -> None:
     """Name all other symbols after the first dimension in which they occur."""
-    places = [
-        (size.node.expr, f"{_identifier(inputs.names[node.name])}_dim{axis}")
+    sizes = [
+        (inputs.names[node.name], axis, size.node.expr)
         for node in inputs.nodes
         for axis, size in enumerate(getattr(node.meta["val"], "shape", ()))
         if isinstance(size, torch.SymInt)
     ]
-    for expr, place in sorted(places, key=lambda each: not each[0].is_symbol):
-        stem = place if expr.is_symbol else f"{place}_unit"
-        for symbol in sorted(map(str, expr.free_symbols)):
-            others = (f"{stem}_{number}" for number in count(1))
-            free = (name for name in chain([stem], others) if name not in names.values())
-            names.setdefault(symbol, next(free))
-
-
-def _identifier(name: str) -> str:
-    """Convert the name of an input to the start of a valid name of a size."""
-    text = re.sub(r"\W", "_", name, flags=re.ASCII)[:60]
-    return text if text.isidentifier() else f"input_{text}"
+    name_by_place(names, sizes)
 
 
 def of_ranges(

@@ -13,8 +13,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from torch.utils._pytree import tree_structure
-
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.pytrees import leaf_paths
 from taper_runtime.plan.trees import TENSORS, leaves
@@ -23,10 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import torch
-    from torch.export import ExportedProgram
-    from torch.utils._pytree import TreeSpec
 
-    from taper_frontend.lowering.pytrees import Tree
+    from taper_frontend.lowering.pytrees import Structure, Tree
 
 
 def names_of_leaves(
@@ -36,6 +32,10 @@ def names_of_leaves(
 
     Arguments of ``*args`` are numbered.
     """
+    from torch.utils._pytree import tree_structure
+
+    from taper_frontend.request.torch_trees import structure
+
     names: list[str] = []
     for parameter in inspect.signature(module.forward).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -43,20 +43,21 @@ def names_of_leaves(
             names += [f"{parameter.name}_{i}" for i in range(rest)]
             break
         names.append(parameter.name)
-    return _leaf_names([*names[: len(args)], *kwargs], tree_structure((args, kwargs)))
+    arguments = [*names[: len(args)], *kwargs]
+    return _leaf_names(arguments, structure(tree_structure((args, kwargs))))
 
 
-def _leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
+def _leaf_names(arguments: Sequence[str], spec: Structure) -> list[str]:
     """Return the name of each leaf of ``(args, kwargs)``.
 
     Parameters
     ----------
     arguments : sequence of str
         The names of the arguments, positional ones first.
-    spec : TreeSpec
+    spec : Structure
         The structure of ``(args, kwargs)``.
     """
-    children = [child for part in spec.children() for child in part.children()]
+    children = [child for part in spec.children for child in part.children]
     paths = [
         (name, *path)
         for name, child in zip(arguments, children, strict=True)
@@ -65,22 +66,30 @@ def _leaf_names(arguments: Sequence[str], spec: TreeSpec) -> list[str]:
     return _distinct(map(_join, paths))
 
 
-def input_names(program: ExportedProgram, placeholders: Sequence[str]) -> dict[str, str]:
-    """Return the name of the input for each argument's placeholder."""
-    spec = program.call_spec.in_spec
-    signature = program.module_call_graph[0].signature
-    arguments = signature.forward_arg_names if signature is not None else None
+def input_names(
+    placeholders: Sequence[str], spec: Structure | None, arguments: Sequence[str] | None
+) -> dict[str, str]:
+    """Return the name of the input for each argument's placeholder.
+
+    Parameters
+    ----------
+    placeholders : sequence of str
+    spec : Structure, optional
+        The structure of ``(args, kwargs)``.
+    arguments : sequence of str, optional
+        The names of the arguments of the module's forward.
+    """
     if (
         spec is None
         or not arguments
-        or len(arguments) != sum(part.num_children for part in spec.children())
+        or len(arguments) != sum(len(part.children) for part in spec.children)
     ):  # made by another version of torch
         return {name: name for name in placeholders}
     return dict(zip(placeholders, _leaf_names(arguments, spec), strict=True))
 
 
 def output_names(
-    spec: TreeSpec,
+    spec: Structure,
     tree: Tree,
     taken: Collection[str],
     given: Sequence[str] | None = None,
@@ -90,7 +99,7 @@ def output_names(
 
     Parameters
     ----------
-    spec : TreeSpec
+    spec : Structure
         Of a module's result.
     tree : plain data
         The same as a plan has it, which says which of its leaves are outputs.

@@ -6,10 +6,6 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
-
 from taper_frontend.errors import ExportWarning
 from taper_frontend.lowering.source_line import without_module
 from taper_runtime.base.records import NamedTuple
@@ -18,6 +14,8 @@ from taper_runtime.formats.winograd import tile_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import torch
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.plan.plan import Plan
@@ -211,6 +209,10 @@ def of_first_call(parameters: Sequence[str]) -> list[Note]:
 
 def _has_modes(part: torch.nn.Module) -> bool:
     """Return whether a module itself, without its parts, computes something else in training."""
+    import torch
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.dropout import _DropoutNd
+
     if isinstance(part, _BatchNorm):
         return True
     if isinstance(part, _DropoutNd):

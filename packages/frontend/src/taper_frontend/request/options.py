@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from taper_frontend.compiler.partition import Subgraphs, find_backend
 from taper_frontend.compiler.pass_registry import registered_among
@@ -129,8 +128,11 @@ def _plain(name: str, value: object) -> object:
     if isinstance(value, dict):
         items = [(_plain(name, key), _plain(name, item)) for key, item in value.items()]
         return "dict", sorted(items, key=repr)
-    if isinstance(value, torch.export.Dim):
-        return "Dim", value.__name__, value.min, value.max
-    if isinstance(value, type(torch.export.Dim.AUTO)):
-        return "hint", repr(value)
+    if "torch" in sys.modules:
+        from torch.export import Dim
+
+        if isinstance(value, Dim):
+            return "Dim", value.__name__, value.min, value.max
+        if isinstance(value, type(Dim.AUTO)):
+            return "hint", repr(value)
     raise ExportError(f"{name}: expected plain data for a fingerprint, got {value!r}")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils._pytree import tree_leaves
 
-from taper_frontend.lowering.pytrees import argument_placeholders
 from taper_frontend.request.guards import shape_env
 from taper_frontend.request.names import check_names, input_names
+from taper_frontend.request.torch_trees import argument_placeholders, structure
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -61,7 +61,10 @@ def read_inputs(program: ExportedProgram, given: Sequence[str] | None = None) ->
         If ``given`` does not fit the inputs.
     """
     placeholders = argument_placeholders(program)
-    names = input_names(program, placeholders)
+    spec = program.call_spec.in_spec
+    signature = program.module_call_graph[0].signature
+    arguments = signature.forward_arg_names if signature is not None else None
+    names = input_names(placeholders, None if spec is None else structure(spec), arguments)
     all_nodes = {node.name: node for node in program.graph.nodes}
     kinds = (torch.Tensor, torch.SymInt)
     places, nodes = [], []

@@ -175,14 +175,19 @@ def _source(error: Exception) -> str:
 
     Without such a line, as in a ``Sequential``, it is the path and class of the innermost module.
     """
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    return user_line(traceback.extract_tb(error.__traceback__)) or _innermost_module(error)
+
+
+def user_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return the innermost line of the user's code among frames, outermost first."""
+    for frame in reversed(frames):
         if not frame.filename.startswith((_OWN, "<string>")):  # torch generates functions
             line = describe_line(
                 frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip()
             )
             if line:
                 return line
-    return _innermost_module(error)
+    return ""
 
 
 def _innermost_module(error: Exception) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from taper_frontend.lowering.context import stored
+from taper_frontend.capture.tensors import stored
 from taper_frontend.verify.compare import TOLERANCE, describe, difference, power_of_ten, tolerance
 from taper_frontend.verify.judge import TIE, judge
 from taper_runtime.base.records import NamedTuple

@@ -17,13 +17,13 @@ from torch.export.graph_signature import (
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from taper_frontend.capture.captured import Captured, changed
+from taper_frontend.capture.fx_nodes import CAPTURED
 from taper_frontend.capture.lifted import GUARDS
 from taper_frontend.capture.module_state import ModuleState, TensorPlaces
+from taper_frontend.capture.tensors import to_numpy
 from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.context import to_numpy
-from taper_frontend.lowering.fx_nodes import CAPTURED
-from taper_frontend.lowering.pytrees import argument_placeholders
+from taper_frontend.request.torch_trees import argument_placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -19,6 +19,8 @@ from taper_runtime.file.mapping import mapped, named
 from taper_runtime.pt2.zipped import parse_members, read_member
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from taper_runtime.file.writer import FilePath
     from taper_runtime.pt2.zipped import Member
 
@@ -181,15 +183,39 @@ class Archive:
         """
         return self._tensors("weights", model)
 
-    def constants(self, model: str | None = None) -> dict[str, np.ndarray]:
+    def constants(
+        self, model: str | None = None, names: Collection[str] | None = None
+    ) -> dict[str, np.ndarray]:
         """Return the tensors outside the state dict: constants and non-persistent buffers.
 
-        See :meth:`weights`. Objects of the user's classes are pickled, and refused by name.
+        See :meth:`weights`. Objects of the user's classes are pickled, and refused by name, unless
+        ``names`` leaves them out.
         """
-        return self._tensors("constants", model)
+        return self._tensors("constants", model, names)
 
-    def dtypes(self, model: str | None = None) -> dict[str, str]:
-        """Return the dtype of each weight and constant of a model, as named in plans.
+    def program(self, model: str | None = None) -> dict[str, Any]:
+        """Return a model's program as torch's schema has it: plain data, parsed but not checked.
+
+        :func:`taper_frontend.export` compiles it.
+
+        Raises
+        ------
+        InputError
+            If the model does not exist.
+        PlanFormatError
+            If it is not JSON, or exceeds the limits.
+        """
+        with named(self._path):
+            path = f"models/{self._model(model)}.json"
+            program = self._json(path)
+            if type(program) is not dict:
+                fail(path, "expected an object", program)
+            return program
+
+    def dtypes(
+        self, model: str | None = None, names: Collection[str] | None = None
+    ) -> dict[str, str]:
+        """Return the dtype of each weight and constant of a model, or of some, as named in plans.
 
         Raises
         ------
@@ -201,6 +227,7 @@ class Archive:
                 name: _dtype(_metadata(item, kind, name), _field(kind, name))
                 for kind in ("weights", "constants")
                 for name, item in self._config(kind, model).items()
+                if names is None or name in names
             }
 
     def _model(self, name: str | None) -> str:
@@ -223,6 +250,15 @@ class Archive:
                     f"archive[{pickled!r}]", f"expected weights that are not pickled; {_HINT}"
                 )
             return {}
+        config = self._json(path)
+        items = config.get("config") if type(config) is dict else None
+        if type(items) is not dict:
+            fail(path, "expected an object with the key 'config'", config)
+        refuse_beyond(path, "tensors", len(items), self._limits.tensors)
+        return items
+
+    def _json(self, path: str) -> Any:
+        """Parse a member that is JSON."""
         member, limits = self._members[path], self._limits
         refuse_beyond(path, "header_bytes", member.stop - member.start, limits.header_bytes)
         content = bytes(self._read(path))
@@ -230,20 +266,17 @@ class Archive:
         objects = content.count(b"{") + content.count(b"[")
         refuse_beyond(path, "objects", objects, limits.objects)
         try:
-            text = content.decode()
+            return parse_json(content.decode(), path)
         except UnicodeDecodeError as error:
             raise PlanFormatError(path, f"expected UTF-8: {error.reason}") from None
-        config = parse_json(text, path)
-        items = config.get("config") if type(config) is dict else None
-        if type(items) is not dict:
-            fail(path, "expected an object with the key 'config'", config)
-        refuse_beyond(path, "tensors", len(items), limits.tensors)
-        return items
 
-    def _tensors(self, kind: str, model: str | None) -> dict[str, np.ndarray]:
+    def _tensors(
+        self, kind: str, model: str | None, names: Collection[str] | None = None
+    ) -> dict[str, np.ndarray]:
         with named(self._path):
             items = self._config(kind, model).items()
-            return {name: self._tensor(kind, name, item) for name, item in items}
+            wanted = items if names is None else [item for item in items if item[0] in names]
+            return {name: self._tensor(kind, name, item) for name, item in wanted}
 
     def _tensor(self, kind: str, name: str, item: Any) -> np.ndarray:
         """View one tensor in its record."""

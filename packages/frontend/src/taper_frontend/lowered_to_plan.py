@@ -1,0 +1,196 @@
+"""Make a plan of a lowered program: optimize its graph, plan that. This needs no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.partition import Partition
+from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
+from taper_frontend.compiler.trace import tracing
+from taper_frontend.errors import ExportError
+from taper_frontend.export_progress import QUIET
+from taper_frontend.lowering.lower import written_name
+from taper_frontend.request.names import output_names
+from taper_frontend.request.notes import of_partition, of_plan, of_written, stored_bytes
+from taper_frontend.request.options import DEFAULTS
+from taper_runtime.base.buffers import aligned_copy
+from taper_runtime.base.errors import PlanFormatError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.plan.replaceable import without_packed
+from taper_runtime.plan.trees import TENSORS, with_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.export_progress import ExportProgress
+    from taper_frontend.lowering.lower import Lowered
+    from taper_frontend.lowering.pytrees import Structure
+    from taper_frontend.request.notes import Note
+    from taper_frontend.request.options import Options
+    from taper_frontend.verify import InspectedPlan
+    from taper_runtime.plan.plan import Plan
+
+
+class Compiled(NamedTuple):
+    """Plan of a program, with the graphs that it was made from.
+
+    Attributes
+    ----------
+    plan : Plan
+    graph : Graph
+        The compiled graph that the plan was made from.
+    unfused : Graph or None
+        The graph before its nodes were fused; None if none were.
+    """
+
+    plan: Plan
+    graph: Graph
+    unfused: Graph | None
+
+    def views(self) -> list[InspectedPlan]:
+        """Return the plan, preceded by one of the graph before fusion if there is one."""
+        from taper_frontend.verify import InspectedPlan
+
+        views = [InspectedPlan(self.plan, self.graph.stands_for)]
+        if self.unfused is not None:
+            graph = self.unfused
+            compile_graph(graph, ())
+            views.insert(
+                0,
+                InspectedPlan(
+                    plan_unfused(graph, self.plan, self.graph.constants), graph.stands_for
+                ),
+            )
+        return views
+
+
+class LoweredProgram(NamedTuple):
+    """Program that has been lowered, and can be compiled.
+
+    Equal fingerprints of its graph (:func:`.fingerprint`) and of the options
+    (:meth:`.Options.fingerprint`) lead to equal plans.
+
+    Attributes
+    ----------
+    lowered : Lowered
+    output_structure : Structure
+        Of the module's result.
+    samples : sequence of numpy.ndarray
+        An example of each input; empty if there is none.
+    captured_by : str
+        What captured the program, as in ``"torch 2.13.0"``.
+    describe : callable
+        Tells for a trace what was captured; see
+        :func:`taper_frontend.capture.told.describe_program`.
+    notes : callable
+        Returns notes for the user on the capture and the sizes.
+    """
+
+    lowered: Lowered
+    output_structure: Structure
+    samples: Sequence[np.ndarray]
+    captured_by: str
+    describe: Callable[[], list[dict[str, Any]]]
+    notes: Callable[[], list[Note]]
+
+
+def compile_lowered(
+    program: LoweredProgram,
+    options: Options = DEFAULTS,
+    *,
+    title: str = "model",
+    step: ExportProgress = QUIET,
+) -> Compiled:
+    """Optimize the graph of a lowered program in place, and make a plan of it.
+
+    Parameters
+    ----------
+    program : LoweredProgram
+    options : Options
+        The same that it was lowered with.
+    title : str
+        The model's name in a trace.
+    step : ExportProgress
+        Gets the name of each step before it runs.
+
+    Raises
+    ------
+    ExportError
+        If the plan is not valid for all sizes, or the names of outputs do not fit.
+    """
+    lowered = program.lowered
+    graph = lowered.graph
+    weights = stored_bytes(graph)
+    step("optimize")
+    nodes_lowered = len(graph.nodes)
+    delegate = options.delegate or ""
+    partition = Partition(options.partition, delegate) if options.partition else None
+    unfused: list[Graph] = []
+    with tracing(graph, options.trace, title, program.describe):
+        records = compile_graph(
+            graph,
+            options.passes,
+            partition=partition,
+            output_names=output_names(
+                program.output_structure,
+                lowered.output_tree,
+                graph.reads,
+                options.output_names,
+                list(map(written_name, lowered.written)),
+            ),
+            before_fusion=lambda graph: unfused.append(graph.copy()),
+            step=step.inside("optimize"),
+        )
+    step("plan")
+    schedule = make_schedule(graph)
+    report = {
+        "producer": f"taper_frontend {_version()}, {program.captured_by}",
+        "nodes_lowered": nodes_lowered,
+        "passes": [
+            {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
+        ],
+    }
+    samples = zip(graph.inputs, program.samples, strict=False)
+    try:
+        plan = make_plan(
+            graph,
+            schedule,
+            samples={name: aligned_copy(array) for name, array in samples},
+            input_tree=lowered.input_tree,
+            output_tree=_renamed(lowered.output_tree, iter(graph.outputs)),
+            metadata=report,
+            complex_ends=lowered.complex_reads
+            | {graph.outputs[i] for i in lowered.complex_outputs},
+            weights=lowered.weights,
+            packed_at_open=options.packs_at_open,
+        )
+    except PlanFormatError as error:
+        if not graph.sizes:
+            raise
+        raise ExportError(
+            f"expected a plan that is valid for all sizes, but that could not be proved ({error}); "
+            "narrower ranges of the dims may help"
+        ) from error
+    found = [
+        *program.notes(),
+        *of_written(lowered.written, plan.outputs),
+        *of_plan(without_packed(plan) if options.packs_at_open else plan, weights),
+        *of_partition(delegate, [] if partition is None else partition.left),
+    ]
+    plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
+    return Compiled(plan, graph, unfused[0] if unfused else None)
+
+
+def _renamed(tree: Any, names: Iterator[str]) -> Any:
+    """Return the output tree with its tensors' final names, which passes may have changed."""
+    return with_leaves(tree, lambda leaf: [leaf[0], next(names)] if leaf[0] in TENSORS else leaf)
+
+
+def _version() -> str:
+    from taper_frontend import __version__
+
+    return __version__

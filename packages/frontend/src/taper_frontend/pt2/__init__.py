@@ -1,0 +1,1 @@
+"""Compile the programs of PT2 archives without torch."""

@@ -1,0 +1,149 @@
+"""Compile a program of a PT2 archive to a plan where torch is not installed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.trace import trace_path
+from taper_frontend.errors import UnsupportedNodesError
+from taper_frontend.export_progress import show_progress
+from taper_frontend.lowered_to_plan import LoweredProgram, compile_lowered
+from taper_frontend.lowering import HANDLERS, lower
+from taper_frontend.lowering.keep import Keep
+from taper_frontend.lowering.program import Body, Number, TensorValue
+from taper_frontend.pt2.models import chosen_model, open_archive
+from taper_frontend.pt2.read_program import read_program
+from taper_frontend.request.names import check_names, input_names
+from taper_frontend.request.notes import Note, warn
+from taper_frontend.request.options import Options
+from taper_frontend.request.size_names import name_by_place, name_int
+from taper_runtime.plan.replaceable import without_packed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from taper_frontend.lowering.program import Node
+    from taper_frontend.pt2.read_program import ReadProgram
+    from taper_runtime.plan.plan import Plan
+
+#: Options that need torch, with what they may be here.
+_OF_TORCH = {"dynamic_shapes": None, "dynamic_axes": None, "checkpoint": None, "verify": False}
+
+
+def export_archive(
+    module: str | os.PathLike[str], *, model: str | None = None, **options: Any
+) -> Plan:
+    """Export a program of a PT2 archive where torch is not installed.
+
+    It is what :func:`taper_frontend.export` does there. The program's ops must have handlers: call
+    ``run_decompositions()`` before ``torch.export.save``. The plan has no samples, because those of
+    an archive are pickled, and is not compared with the module.
+
+    Parameters
+    ----------
+    module : str or os.PathLike
+        A ``.pt2`` file.
+    model : str, optional
+        The program in it; by default the only one.
+    **options
+        Those of :func:`taper_frontend.export` that need no torch.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ImportError
+        If ``module`` is not a file, or an option needs torch.
+    UnsupportedNodesError
+        If nodes cannot be exported; the message lists all of them.
+    ExportError
+        If the file is not such an archive, or has no such program.
+    """
+    if not isinstance(module, str | os.PathLike):
+        raise ImportError(
+            f"{type(module).__name__}: exporting it needs torch; without torch export takes the "
+            "path of a PT2 archive",
+            name="torch",
+        )
+    for name, value in _OF_TORCH.items():
+        if options.get(name, value) != value:
+            raise ImportError(f"{name}={options[name]!r} needs torch", name="torch")
+    metadata = options.get("metadata")
+    asked = Options(**{**options, "verify": False, "trace": trace_path(options.get("trace"))})
+    asked.check()
+    with show_progress(asked.progress) as step:
+        step("capture")
+        archive = open_archive(module)
+        read = read_program(archive, chosen_model(archive, module, model))
+        step("lower")
+        lowered = _lower(read, asked)
+        plan = compile_lowered(lowered, asked, title=model or "model", step=step).plan
+    if asked.packs_at_open:
+        plan = without_packed(plan)
+    warn([Note(**note) for note in plan.metadata["warnings"]])
+    if metadata:
+        plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
+    return plan.read_only()
+
+
+def _lower(read: ReadProgram, options: Options) -> LoweredProgram:
+    """Lower a program with its inputs and sizes named as :func:`taper_frontend.export` does."""
+    program = read.program
+    keep = Keep(options.keep)
+    keep.check(_called(program.nodes))
+    arguments = [spec.name for spec in program.inputs if spec.kind == "input"]
+    names = input_names(arguments, program.input_structure, read.arguments)
+    placeholders = {node.name: node for node in program.nodes if node.op == "placeholder"}
+    inputs = {
+        name: placeholders[name].value
+        for name in arguments
+        if isinstance(placeholders[name].value, TensorValue | Number)
+    }
+    if options.input_names is not None:
+        check_names("input_names", options.input_names, [names[name] for name in inputs])
+        names |= zip(inputs, options.input_names, strict=True)
+    sizes: dict[str, str] = {}
+    for name, value in inputs.items():
+        if isinstance(value, Number):
+            name_int(sizes, str(value.expr), names[name])
+    varying = [
+        (names[name], axis, size)
+        for name, value in inputs.items()
+        for axis, size in enumerate(getattr(value, "shape", ()))
+        if not isinstance(size, int)
+    ]
+    name_by_place(sizes, varying)
+    try:
+        lowered = lower(program, sizes, inputs=names, keep=keep, replaceable=options.replaceable)
+    except UnsupportedNodesError as error:
+        raise UnsupportedNodesError([_hinted(node) for node in error.nodes]) from None
+    return LoweredProgram(
+        lowered,
+        program.output_structure,
+        (),
+        f"torch {read.torch_version}",
+        list,
+        list,
+    )
+
+
+def _hinted(node: Any) -> Any:
+    """Return a refusal of an op without a handler with what to do about it."""
+    if node.op in HANDLERS or not node.reason.startswith("no handler lowers this op"):
+        return node
+    return node._replace(
+        reason="no handler lowers this op, and only torch can decompose it; save the program after "
+        "run_decompositions(), or export the archive where torch is installed"
+    )
+
+
+def _called(nodes: list[Node]) -> Iterator[str]:
+    """Yield what the nodes and those of their bodies call."""
+    for node in nodes:
+        if node.op == "call_function":
+            yield node.target
+        elif isinstance(node.attribute, Body):
+            yield from _called(node.attribute.nodes)
