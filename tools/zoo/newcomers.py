@@ -18,12 +18,14 @@ from tools.zoo.text import VOCABULARY
 
 
 def _declare_torchvision_ops() -> None:
-    """Declare the ops of torchvision's library, which only loads beside torch's CUDA build.
+    """Declare the ops of torchvision's library where it does not load: beside torch's CPU build.
 
     Its Python part refers to them when timm, vit-pytorch or transformers import it.
     """
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        for name in ("nms", "qnms"):
             schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
             torch.library.define(f"torchvision::{name}", schema)
 
