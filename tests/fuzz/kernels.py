@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from op_samples import sample_types, samples_of, stored_inputs
-from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
+from taper_runtime.base.checks import MAX_TENSOR_BYTES
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
-from taper_runtime.formats import PLAIN, decode, encode
+from taper_runtime.formats import PLAIN, counted_bytes, decode, encode
 from taper_runtime.machine.choices import Choice
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY

@@ -235,7 +235,7 @@ def test_loads_that_nobody_ends_do_not_look_for_it(tmp_path):
     options.set_load_cancellation_flag(True)
     assert load(path).nodes
     assert loads(path.read_bytes()).nodes
-    with pytest.raises(StoppedError), ended_by(load_check(options._end, None)):
+    with pytest.raises(StoppedError), ended_by(load_check(lambda: options._end.is_set, None)):
         load(path)
 
 

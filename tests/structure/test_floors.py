@@ -1,6 +1,6 @@
 """Hold the floors of each package: a room imports its own floor's room and those below it.
 
-Imports inside functions count; those for type checkers alone do not, since nothing runs them.
+Every import counts: at the top of a file, inside a function, and for type checkers alone.
 """
 
 import ast
@@ -76,22 +76,12 @@ def sources(package: str) -> dict[str, Path]:
 
 
 def imported(path: Path, package: str, modules: dict[str, Path]) -> Iterator[str]:
-    """Yield the package's modules that a file imports when it is run."""
+    """Yield the package's modules that a file imports."""
     text = path.read_text()
     if path.suffix == ".pyx":
         yield from re.findall(rf"^\s*from {package}\.([\w.]+) c?import", text, re.MULTILINE)
         return
-    tree = ast.parse(text)
-    unused = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
-        if id(node) in unused:
-            continue
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:

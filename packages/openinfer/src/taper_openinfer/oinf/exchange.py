@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_openinfer.oinf.reader import Model, TensorInfo
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
     from taper_runtime.plan.plan import Plan
     from taper_runtime.plan.recipes import RecipeStep
 

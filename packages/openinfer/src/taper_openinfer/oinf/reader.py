@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from taper_openinfer.oinf.layout import MetadataEntry, TensorEntry
     from taper_openinfer.oinf.payloads import Value
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
 
 _MAX_U63 = 2**63 - 1
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from taper_openinfer.oinf.reader import TensorInfo
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
 
 
 class _Blob(NamedTuple):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import PlanFormatError
-from taper_runtime.base.sizes import MAX_SIZE, Size, bounds, is_name, largest
+from taper_runtime.base.sizes import MAX_SIZE, Size, bounds, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from taper_runtime.base.dtypes import DType
-    from taper_runtime.ops.opdef import TensorType
 
 #: The alignment in bytes of everything in the arena, and of constants whose size is a multiple of
 #: it: one cache line, and the widest vector.
@@ -23,7 +21,7 @@ ALIGNMENT = 64
 #: The most dims of an array in numpy 1.
 MAX_RANK = 32
 
-#: The most bytes of one tensor or view, as :func:`counted_bytes` counts them: more than a process
+#: The most bytes of one tensor or view, as :func:`.counted_bytes` counts them: more than a process
 #: can address. So every element count, byte stride and offset inside a tensor fits a signed 64-bit
 #: integer.
 MAX_TENSOR_BYTES = 2**48
@@ -76,12 +74,6 @@ def tensor_field(name: object) -> str:
 def fail(field: str, expected: str, got: object) -> NoReturn:
     """Raise :class:`PlanFormatError` with the expected and the actual value."""
     raise PlanFormatError(field, f"{expected}, got {describe(got)}")
-
-
-def counted_bytes(tensor: TensorType) -> int:
-    """Return the bytes of a tensor with zero dims counted as one, for :data:`MAX_TENSOR_BYTES`."""
-    dtype, shape, _ = tensor.storage
-    return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
 
 #: The least and the largest integer of 64 bits.

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from taper_runtime.base.records import NamedTuple
-
-if TYPE_CHECKING:
-    from taper_runtime.plan.plan import TensorSpec
-    from taper_runtime.plan.replaceable import WeightSpec
 
 
 class DType(NamedTuple):
@@ -70,8 +64,3 @@ FILE_DTYPES: dict[str, DType] = {
 #: For each dtype numpy's type of complex numbers with such parts. Plans store them as pairs of
 #: reals; only the inputs and outputs of a session are complex.
 COMPLEX = {"float32": "complex64", "float64": "complex128"}
-
-
-def is_converted(spec: TensorSpec | WeightSpec) -> bool:
-    """Return whether the arrays of users differ from those of the plan (``session.ends``)."""
-    return spec.is_complex or spec.dtype == "bfloat16"

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from taper_runtime.base.errors import LoadTimeoutError, StoppedError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator
 
     import numpy as np
 
-    from taper_runtime.executor._stop import StopFlag
-
     Check = Callable[[], None]
+    FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -112,14 +112,14 @@ def _pause(change: int) -> None:
             gc.enable()
 
 
-def load_check(flag: StopFlag, timeout_s: float | None) -> Check:
-    """Return a function that raises once a flag is set, or this many seconds from now."""
+def load_check(is_cancelled: Callable[[], bool], timeout_s: float | None) -> Check:
+    """Return a function that raises if the load is cancelled, or this many seconds from now."""
     from time import monotonic
 
     deadline = None if timeout_s is None else monotonic() + timeout_s
 
     def check() -> None:
-        if flag.is_set:
+        if is_cancelled():
             raise StoppedError(
                 "the load was cancelled: the load cancellation flag of its options is set"
             )

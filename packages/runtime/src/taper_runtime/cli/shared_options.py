@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.base.dtypes import DTYPES, is_converted
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import PACKING
 from taper_runtime.base.size_values import size_at
 from taper_runtime.cli.command_line import did_you_mean
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.plan import is_converted
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.base.checks import counted_bytes
 from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
@@ -21,6 +20,7 @@ from taper_runtime.executor.executor import (
 from taper_runtime.executor.inputs import bind_inputs
 from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.extend.servers import NumpyServer, label_of
+from taper_runtime.formats import counted_bytes
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.liveness import LiveRange, lifetimes
 

@@ -10,8 +10,9 @@ from taper_runtime.extend.servers import Server
 from taper_runtime.plan.features import with_inner
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_runtime.plan.plan import Plan
-    from taper_runtime.session.options import SessionOptions
 
 
 _NAMED = 5  # the most nodes in an error
@@ -37,35 +38,37 @@ class Delegate(Server):
     runs_machine_code: ClassVar[bool] = False
 
 
-def check_delegates(plan: Plan, options: SessionOptions) -> None:
-    """Check that a session may run the delegates of a plan.
+def check_delegates(
+    plan: Plan, delegates: Mapping[str, type[Delegate] | None], *, allow_native_code: bool
+) -> None:
+    """Check that a session with these options may run the delegates of a plan.
 
     Raises
     ------
     InputError
-        If a subgraph's backend is not among ``options.delegates``, or runs its blob as machine code
-        and ``options.allow_native_code`` is not set.
+        If a subgraph's backend is not among ``delegates``, or runs its blob as machine code and
+        ``allow_native_code`` is not set.
     """
     nodes = [*plan.nodes, *(node for entry in plan.entries.values() for node in entry.nodes)]
     for node in with_inner(nodes):
         if node.op != "CALL_DELEGATE":
             continue
         backend = node.attrs["backend"]
-        if backend not in options.delegates:
-            known = ", ".join(map(repr, options.delegates)) or "none"
+        if backend not in delegates:
+            known = ", ".join(map(repr, delegates)) or "none"
             raise InputError(
                 f"node {node.output!r}: expected delegate {backend!r} in SessionOptions.delegates, "
                 f"got {known}; a delegate runs what the plan's file says, so it must be allowed"
             )
-        kind = options.delegates[backend]
-        if kind is not None and kind.runs_machine_code and not options.allow_native_code:
+        kind = delegates[backend]
+        if kind is not None and kind.runs_machine_code and not allow_native_code:
             raise InputError(
                 f"node {node.output!r}: the delegate {backend!r} runs machine code from the plan's "
                 "file; set SessionOptions.allow_native_code if you trust who made the file"
             )
 
 
-def check_whole(plan: Plan, options: SessionOptions) -> None:
+def check_whole(plan: Plan, delegates: Mapping[str, type[Delegate] | None]) -> None:
     """Check that delegates compute the whole plan, as ``SessionOptions.executor`` may require.
 
     Raises
@@ -76,7 +79,7 @@ def check_whole(plan: Plan, options: SessionOptions) -> None:
     others = [
         f"{node.output!r} ({node.op})"
         for node in filter(plan.is_executed, plan.nodes)
-        if node.op != "CALL_DELEGATE" or options.delegates.get(node.attrs["backend"]) is None
+        if node.op != "CALL_DELEGATE" or delegates.get(node.attrs["backend"]) is None
     ]
     if others:
         named = ", ".join(others[:_NAMED]) + (", ..." if len(others) > _NAMED else "")

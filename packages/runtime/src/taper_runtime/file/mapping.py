@@ -17,7 +17,7 @@ from taper_runtime.base.loading import PIECE_BYTES, look
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
 
 
 @contextmanager

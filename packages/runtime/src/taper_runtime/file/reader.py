@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from mmap import mmap
 
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
 
 _BLOCK_KEYS = frozenset({"inputs", "outputs", "nodes", "tensors"})
 _ENTRY_KEYS = _BLOCK_KEYS | keys(ENTRY_FIELDS, optional=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.base.dtypes import DType
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
 
 
 class StoredWeight(NamedTuple):

@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.base.loading import FilePath
     from taper_runtime.plan.plan import Entry, Plan, PlanBlock, PlanNode
-
-
-FilePath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def save(plan: Plan, path: FilePath, *, name: str = DEFAULT_MODEL, append: bool = False) -> None:

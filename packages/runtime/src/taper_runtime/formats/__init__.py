@@ -7,19 +7,22 @@ that read it. If no kernel reads the format, the tensor is decoded and numpy com
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import OpError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import largest
 from taper_runtime.formats.plain import PLAIN as _PLAIN
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from taper_runtime.formats.format import Family, Format
-    from taper_runtime.ops.opdef import TensorType
+    from taper_runtime.formats.format import Family, Format, Shape
 
 PLAIN = _PLAIN.name
 
@@ -55,6 +58,44 @@ def find(name: str) -> Format:
     ):
         raise OpError(f"expected a format {kind.spelling}, got {name!r}")
     return kind.make(*parameters)
+
+
+class TensorType(NamedTuple):
+    """The dtype, the shape and the format of a tensor: what type inference works on."""
+
+    dtype: str
+    shape: Shape
+    format: str = PLAIN
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def storage(self) -> TensorType:
+        """Return the plain type of the array that stores the tensor.
+
+        Raises
+        ------
+        OpError
+            If the format is unknown, or cannot hold this dtype and shape.
+        """
+        if self.format == PLAIN:
+            return self
+        return TensorType(*find(self.format).storage(self.dtype, self.shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in bytes of the contiguous tensor as it is stored."""
+        storage = self.storage
+        return storage.size * DTYPES[storage.dtype].size
+
+
+def counted_bytes(tensor: TensorType) -> int:
+    """Return the bytes of a tensor with zero dims counted as one, for :data:`.MAX_TENSOR_BYTES`."""
+    dtype, shape, _ = tensor.storage
+    return DTYPES[dtype].size * math.prod(largest(size, 1) for size in shape)
 
 
 def encode(array: np.ndarray, type: TensorType) -> np.ndarray:

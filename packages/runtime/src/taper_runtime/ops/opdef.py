@@ -10,16 +10,15 @@ graphs that they run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size, UndecidedError
-from taper_runtime.formats import PLAIN, decode, encode, find
+from taper_runtime.formats import PLAIN, decode, encode
+from taper_runtime.formats import TensorType as TensorType
 from taper_runtime.ops.region import Part, Range, Region, RegionRule, part_of, whole
 
 if TYPE_CHECKING:
@@ -27,38 +26,6 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Attrs = Mapping[str, Any]
-
-
-class TensorType(NamedTuple):
-    """The dtype, the shape and the format of a tensor: what type inference works on."""
-
-    dtype: str
-    shape: Shape
-    format: str = PLAIN
-
-    @property
-    def size(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def storage(self) -> TensorType:
-        """Return the plain type of the array that stores the tensor.
-
-        Raises
-        ------
-        OpError
-            If the format is unknown, or cannot hold this dtype and shape.
-        """
-        if self.format == PLAIN:
-            return self
-        return TensorType(*find(self.format).storage(self.dtype, self.shape))
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size in bytes of the contiguous tensor as it is stored."""
-        storage = self.storage
-        return storage.size * DTYPES[storage.dtype].size
 
 
 class Signature(NamedTuple):

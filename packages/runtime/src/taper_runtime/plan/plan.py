@@ -19,7 +19,7 @@ from taper_runtime.ops.opdef import Shape, Signature, TensorType, is_contiguous
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
     from taper_runtime.plan.recipes import RecipeStep
     from taper_runtime.plan.replaceable import WeightSpec
     from taper_runtime.plan.values import Value
@@ -84,6 +84,11 @@ class TensorSpec(NamedTuple):
     def nbytes(self) -> int:
         """Return the size in bytes of the contiguous tensor as it is stored."""
         return self.type.nbytes
+
+
+def is_converted(spec: TensorSpec | WeightSpec) -> bool:
+    """Return whether the arrays of users differ from those of the plan (``session.ends``)."""
+    return spec.is_complex or spec.dtype == "bfloat16"
 
 
 class Placement(NamedTuple):

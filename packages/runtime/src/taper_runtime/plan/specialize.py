@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.base.checks import MAX_TENSOR_BYTES, counted_bytes
+from taper_runtime.base.checks import MAX_TENSOR_BYTES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.size_values import ranged, size_at, unchanged
 from taper_runtime.base.sizes import Size, variable
+from taper_runtime.formats import counted_bytes
 from taper_runtime.ops.opdef import contiguous_strides, plain_strides
 from taper_runtime.plan.plan import Placement, Plan
 

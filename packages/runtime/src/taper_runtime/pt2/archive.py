@@ -21,7 +21,7 @@ from taper_runtime.pt2.zipped import parse_members, read_member
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
     from taper_runtime.pt2.zipped import Member
 
 #: The names of dtypes in torch's schema of exported programs.

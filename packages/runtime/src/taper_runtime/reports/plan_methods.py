@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from taper_runtime.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
 
 
 def describe(self: Plan) -> str:

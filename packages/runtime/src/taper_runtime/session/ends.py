@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from taper_runtime.base.dtypes import COMPLEX, DTYPES, is_converted
+from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.ops.convert import from_bfloat16, to_bfloat16
+from taper_runtime.plan.plan import is_converted
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, TensorSpec

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from taper_runtime.base.dtypes import is_converted
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import ExecutionMode
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.executor_kinds import compile_plan
 from taper_runtime.plan.features import has_delegates
+from taper_runtime.plan.plan import is_converted
 from taper_runtime.session.opening import make_dispatch, thread_count
 
 if TYPE_CHECKING:
@@ -149,11 +149,11 @@ def _compile(
     if has_delegates(plan.nodes):
         from taper_runtime.extend.delegates import check_delegates  # which most plans do not need
 
-        check_delegates(plan, options)
+        check_delegates(plan, options.delegates, allow_native_code=options.allow_native_code)
     if options.executor == "delegate":
         from taper_runtime.extend.delegates import check_whole
 
-        check_whole(plan, options)
+        check_whole(plan, options.delegates)
     dispatch = make_dispatch(options, providers)
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
     return compile_plan(plan, settings, options.executor)

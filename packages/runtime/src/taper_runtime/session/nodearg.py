@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_runtime.base.dtypes import is_converted, onnx_type
+from taper_runtime.base.dtypes import onnx_type
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import Size
+from taper_runtime.plan.plan import is_converted
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, TensorSpec

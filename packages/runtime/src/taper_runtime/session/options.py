@@ -426,7 +426,7 @@ class SessionOptions(_Options):
 
     def load_check(self) -> Callable[[], None]:
         """Return a function that raises if a load that begins now is to end."""
-        return load_check(self._end, self.load_timeout_s)
+        return load_check(lambda: self._end.is_set, self.load_timeout_s)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keep an entry of ONNX Runtime's configuration. None has an effect here.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.base.dtypes import is_converted
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import BFLOAT16
 from taper_runtime.base.random_state import new_state
@@ -18,6 +17,7 @@ from taper_runtime.base.sizes import is_static, linear
 from taper_runtime.base.text import is_one_of
 from taper_runtime.executor._pool import Taken, Turn
 from taper_runtime.executor.inputs import check_input
+from taper_runtime.plan.plan import is_converted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

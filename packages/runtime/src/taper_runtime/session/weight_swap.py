@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_runtime.base.buffers import read_only
-from taper_runtime.base.dtypes import COMPLEX, DTYPES, is_converted
+from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.option_values import BFLOAT16, flag
 from taper_runtime.base.text import counted, is_one_of, unknown
@@ -19,6 +19,7 @@ from taper_runtime.extend.servers import commit, is_told, prepare
 from taper_runtime.file.mapping import check_path, open_regular
 from taper_runtime.file.weights_file import StoredWeight, read_safetensors
 from taper_runtime.formats import PLAIN
+from taper_runtime.plan.plan import is_converted
 from taper_runtime.plan.recipes import PARAMETER, parameter_names
 from taper_runtime.plan.replaceable import (
     KINDS,
@@ -30,7 +31,7 @@ from taper_runtime.plan.replaceable import (
 )
 
 if TYPE_CHECKING:
-    from taper_runtime.file.writer import FilePath
+    from taper_runtime.base.loading import FilePath
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.entry import SessionEntry
 
