@@ -1,4 +1,4 @@
-"""Where torch is not: embed sentences with the exported plan, numpy and a tokenizer.
+"""Embed sentences where torch is not: with the exported plan, numpy and a tokenizer.
 
 Usage: python embed_sentences.py DIRECTORY      (as export_minilm.py wrote it)
 """

@@ -1,4 +1,4 @@
-"""Where torch is: export a sentence-embedding model with trained weights, keep reference results.
+"""Export a sentence-embedding model with trained weights where torch is; keep reference results.
 
 Usage: python export_minilm.py DIRECTORY
 """

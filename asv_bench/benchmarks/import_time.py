@@ -1,4 +1,4 @@
-"""What importing costs beside numpy."""
+"""Time what importing costs beside numpy."""
 
 import subprocess
 import sys

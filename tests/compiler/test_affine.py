@@ -1,4 +1,4 @@
-"""The formula of a tensor of positions also holds for every view of it."""
+"""Test that the formula of a tensor of positions also holds for every view of it."""
 
 from __future__ import annotations
 

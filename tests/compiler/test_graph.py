@@ -1,4 +1,4 @@
-"""The graph: building, changing, indices, order, names, checker, printing, evaluation."""
+"""Test the graph: building, changing, indices, order, names, checker, printing, evaluation."""
 
 import numpy as np
 import pytest

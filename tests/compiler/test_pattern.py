@@ -1,4 +1,4 @@
-"""The pattern language: operands, order, binding, products, the sole-consumer rule."""
+"""Test the pattern language: operands, order, binding, products, the sole-consumer rule."""
 
 import math
 

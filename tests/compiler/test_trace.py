@@ -1,4 +1,4 @@
-"""The record of what the compiler did: its steps, applied to the lowered graph, give the last."""
+"""Test the trace: its steps, applied to the lowered graph, give the last graph."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The compiler and the package around it where torch is not installed."""
+"""Test the compiler and the package around it without torch."""
 
 import subprocess
 import sys

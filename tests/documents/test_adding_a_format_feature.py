@@ -1,4 +1,4 @@
-"""The edits in docs/adding-a-format-feature.md apply to the runtime, and its program runs then."""
+"""Apply the edits in docs/adding-a-format-feature.md to the runtime, and run its program."""
 
 import re
 import shutil

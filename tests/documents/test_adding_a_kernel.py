@@ -1,4 +1,4 @@
-"""The example in docs/adding-a-kernel.md compiles as it stands, and its own test passes."""
+"""Compile the example in docs/adding-a-kernel.md as it stands, and run its own test."""
 
 from __future__ import annotations
 

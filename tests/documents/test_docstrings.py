@@ -28,6 +28,9 @@ NOT_VERBS = {
     *("As", "At", "By", "From", "If", "In", "Of", "On", "Up", "With"),
 }
 
+#: Words that begin no docstring of a file outside of the packages, where nouns may.
+REFUSED = {*QUESTIONS, "The"}
+
 #: A function whose body has at least this many lines needs a docstring.
 LONG = 18
 
@@ -56,6 +59,18 @@ def test_module_docstrings_begin_with_a_verb(package: Path) -> None:
     lines = first_lines(package)
     assert len(lines) > 20
     wrong = [f"{name}: {line}" for name, line in lines.items() if line.split()[0] in NOT_VERBS]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("folder", ["tests", "tools", "examples", "asv_bench"])
+def test_other_files_do_not_begin_with_a_question_or_an_article(folder: str) -> None:
+    lines = {
+        path.relative_to(ROOT).as_posix(): text.splitlines()[0]
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if (text := ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert lines
+    wrong = [f"{name}: {line}" for name, line in lines.items() if line.split()[0] in REFUSED]
     assert not wrong, "\n".join(wrong)
 
 

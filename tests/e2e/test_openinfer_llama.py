@@ -1,4 +1,4 @@
-"""The decoder of the documents: transformers' tokens, in the simulator and as a plan."""
+"""Compare the documents' decoder with transformers: tokens of the simulator and of a plan."""
 
 import re
 from pathlib import Path

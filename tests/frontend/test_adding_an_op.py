@@ -1,4 +1,4 @@
-"""The examples in docs/adding-an-op.md run as they stand."""
+"""Run the examples in docs/adding-an-op.md as they stand."""
 
 from __future__ import annotations
 

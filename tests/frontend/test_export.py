@@ -1,4 +1,4 @@
-"""The frontend's entry point: arguments, pipeline, verification, report, command line."""
+"""Test the frontend's entry point: arguments, pipeline, verification, report, command line."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The record of what an export was asked for, and its name; programs that are lowered first."""
+"""Test the record of options of an export and its name, and programs that are lowered first."""
 
 import inspect
 import os

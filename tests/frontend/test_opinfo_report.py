@@ -1,4 +1,4 @@
-"""The judge of PyTorch's samples, which `nox -s opinfo` runs over all ops."""
+"""Test the judge of PyTorch's samples, which `nox -s opinfo` runs over all ops."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The measuring scripts: the engines they time, notes on the others, the page they write."""
+"""Test the measuring scripts: the engines they time, their notes, the page they write."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""The line and the module that a node comes from."""
+"""Test the line and the module that a node comes from."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""The loader alone: a plan is neither shown nor run, so that coverage tells of the loader."""
+"""Fuzz the loader alone: a plan is neither shown nor run, so coverage is of the loader."""
 
 from __future__ import annotations
 

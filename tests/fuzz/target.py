@@ -1,4 +1,4 @@
-"""What any file may do at most: be refused, or load, be shown, and run or refuse its inputs."""
+"""Check any file: it is refused, or it loads, is shown, and runs or refuses its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be fuzzed: where to begin, how a file is changed, and what any file may do at most."""
+"""List what can be fuzzed: first files, how files are changed, and what any file may do."""
 
 from __future__ import annotations
 

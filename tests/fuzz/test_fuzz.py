@@ -1,4 +1,4 @@
-"""The fuzzer's own parts, for a moment: seeds, and what becomes of each a few times changed."""
+"""Test the fuzzer's own parts, for a moment: seeds, and files that are changed a few times."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The one model of time: what it adds up, and that all who ask get the same answer."""
+"""Test the one model of time: its sums, and that all callers get the same answer."""
 
 import math
 

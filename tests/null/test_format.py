@@ -1,4 +1,4 @@
-"""The plan file: what is written, what is read, and what docs/format.md says about both."""
+"""Test the plan file: the writer, the reader, and what docs/format.md says about both."""
 
 import json
 import math

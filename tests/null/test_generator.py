@@ -1,4 +1,4 @@
-"""The generator of random numbers, and the two ops that draw from its state."""
+"""Test the generator of random numbers, and the two ops that draw from its state."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Which nodes wait for which, and which memory is free by then, against their definitions."""
+"""Compare the order of nodes, and the memory that is free by then, with their definitions."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What ops say of their axes: regions and parts on every op's samples, and that lies are found."""
+"""Test the regions and parts of every op on its samples, and that wrong ones are found."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is said of a plan: in words, in a notebook, and whatever its metadata holds."""
+"""Test reports of a plan: in words, in a notebook, and with any metadata."""
 
 import html.parser
 import json

@@ -1,4 +1,4 @@
-"""The plan checker on plans in memory: it accepts what works and refuses what does not."""
+"""Test the plan checker on plans in memory: it accepts what works and refuses what does not."""
 
 import numpy as np
 import pytest

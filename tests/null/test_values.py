@@ -1,4 +1,4 @@
-"""The values of a plan by number."""
+"""Test the values of a plan by number."""
 
 from measured_plans import measured_plan
 from plan_files import small_plan

@@ -1,4 +1,4 @@
-"""The table of OpenInfer's ops, and what calls of them may be."""
+"""Test the table of OpenInfer's ops, and which calls of them are accepted."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The package: its dependencies, and errors for wrong arguments."""
+"""Test the package: its dependencies, and errors for wrong arguments."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The example programs beside what numpy computes."""
+"""Compare the example programs with what numpy computes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The command ``taper sim``: lines, files, inputs, what it refuses."""
+"""Test the command ``taper sim``: lines, files, inputs, what it refuses."""
 
 import json
 

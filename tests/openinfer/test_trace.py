@@ -1,4 +1,4 @@
-"""What a trace notes, prints and costs; JSON against a golden text."""
+"""Test what a trace records, prints and costs; compare its JSON with a golden text."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The report page in a browser: what a reader sees, clicks, types and hears.
+"""Test the report page in a browser: what a reader sees, clicks, types and hears.
 
 Needs Debian's chromium and chromium-driver; run by `nox -s pages`.
 """

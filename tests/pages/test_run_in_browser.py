@@ -1,4 +1,4 @@
-"""The page of `taper sim --html` in a browser: stepping, searching, following a variable.
+"""Test the page of `taper sim --html` in a browser: stepping, searching, following a variable.
 
 Needs Debian's chromium and chromium-driver; run by `nox -s pages`.
 """

@@ -1,4 +1,4 @@
-"""The trace page in a browser: stepping, searching, following a tensor.
+"""Test the trace page in a browser: stepping, searching, following a tensor.
 
 Needs Debian's chromium and chromium-driver; run by `nox -s pages`.
 """

@@ -1,4 +1,4 @@
-"""The command: its options, its JSON, its processes."""
+"""Test the command: its options, its JSON, its processes."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""How many threads a run gets where a container or the environment limits its CPUs."""
+"""Test how many threads a run gets if a container or the environment limits its CPUs."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The interpreted executor ends where a run is to end: between nodes, and inside loops."""
+"""Test that the interpreted executor stops between nodes, and inside loops."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Where tensors and scratch lie in the arena of a session, and what shares memory."""
+"""Test the layout of a session's arena: places of tensors and scratch, and shared memory."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The machine's limits, the profile held against them, the trace."""
+"""Test the machine's limits, the profile beside them, and the trace."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The report page: what it holds, and that nothing a file says becomes markup."""
+"""Test the report page: its contents, and that nothing a file says becomes markup."""
 
 import base64
 import hashlib

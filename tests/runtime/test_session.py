@@ -1,4 +1,4 @@
-"""The session: ONNX Runtime's interface, checked inputs, concurrency, no torch."""
+"""Test the session: ONNX Runtime's interface, checked inputs, concurrency, no torch."""
 
 import copy
 import math

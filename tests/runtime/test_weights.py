@@ -1,4 +1,4 @@
-"""The weights of a session: queries, and replacing them."""
+"""Test the weights of a session: queries and replacement."""
 
 import pickle
 import threading

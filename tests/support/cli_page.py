@@ -1,4 +1,4 @@
-"""The command called in this process, and what docs/cli.md says of its options and JSON."""
+"""Call the command in this process, and read docs/cli.md's options and JSON."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The models that tests export and benchmarks time, with seeded weights.
+"""Make the models that tests export and benchmarks time, with seeded weights.
 
 Benchmarks compare commits: what a function here returns for the same arguments never changes.
 """

@@ -1,4 +1,4 @@
-"""The tables of docs/openinfer/ops.md; run as a script it writes them into the page."""
+"""Write the tables of docs/openinfer/ops.md; run as a script to put them into the page."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The clients' models, written into a folder: as plans, and as what the reference runs.
+"""Write the clients' models into a folder: as plans, and as what the reference runs.
 
 `python -m tools.clients.models FOLDER` needs torch, both packages of Taper, onnx and onnxscript.
 """

@@ -1,4 +1,4 @@
-"""The interface beside ONNX Runtime's own, as it is installed."""
+"""Compare the interface with that of ONNX Runtime as it is installed."""
 
 import onnxruntime
 import pytest

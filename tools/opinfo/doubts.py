@@ -1,4 +1,4 @@
-"""What torch itself leaves open where its result and ours differ."""
+"""List what torch itself leaves open where its result and ours differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page that the report writes."""
+"""Write the page of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models that are timed, in sets."""
+"""List the models that are timed, in sets."""
 
 from __future__ import annotations
 

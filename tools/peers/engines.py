@@ -1,4 +1,4 @@
-"""The engines: each a function from a module to a run of it.
+"""Define the engines: each is a function from a module to a run of it.
 
 An engine is imported by the function that makes its run, so that a process loads only what it
 times.

@@ -1,4 +1,4 @@
-"""The page of results: tables between markers, replaced by the script that measures them."""
+"""Write the page of results: replace the tables between its markers."""
 
 from __future__ import annotations
 

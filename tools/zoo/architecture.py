@@ -1,4 +1,4 @@
-"""What an architecture of the zoo is: how to make one, and what to call it with."""
+"""Define an architecture of the zoo: how to make it, and how to call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verification finds of errors put into lowering handlers and rewrite rules.
+"""Measure which errors in lowering handlers and rewrite rules verification finds.
 
 python -m tools.zoo.mutants --draw FILE.json              surveys models, draws the mutants
 python -m tools.zoo.mutants --run FILE.json --write PAGE  tries each, writes docs/results/mutants.md

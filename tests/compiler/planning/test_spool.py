@@ -1,4 +1,4 @@
-"""The constants of a plan in a temporary file."""
+"""Test the temporary file of a plan's constants."""
 
 import mmap
 import tempfile

@@ -1,4 +1,4 @@
-"""The only reader of a product becomes its epilogue, if it has the product's type."""
+"""Test that the only reader of a product becomes its epilogue, if it has the product's type."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The whole pipeline on what torch captures."""
+"""Test the whole pipeline on what torch captures."""
 
 import numpy as np
 import pytest

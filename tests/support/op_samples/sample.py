@@ -1,4 +1,4 @@
-"""The record of one sample of an op."""
+"""Define the record of one sample of an op."""
 
 from __future__ import annotations
 
