@@ -30,7 +30,7 @@ else:
         function = eval(f"lambda cls, {names}: new(cls, ({names}))")  # noqa: S307
         return function.__code__
 
-    class _Maker(type):
+    class _TupleMeta(type):
         """Makes a named tuple from a class statement."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
@@ -56,7 +56,7 @@ else:
                 namespace[field] = _tuplegetter(i, f"Field {i}.")
             return super().__new__(cls, name, bases, namespace)
 
-    class NamedTuple(tuple, metaclass=_Maker):
+    class NamedTuple(tuple, metaclass=_TupleMeta):
         """Base of classes whose annotated names are the fields of a tuple."""
 
         @classmethod
