@@ -176,5 +176,5 @@ def test_what_is_refused(data):
         ),
     }
     for message, function in cases.items():
-        with pytest.raises(taper_frontend.UnsupportedOpError, match=message):
+        with pytest.raises(taper_frontend.UnsupportedNodesError, match=message):
             taper_frontend.export(Function(lambda x, f=function: x + f()), (x,))
