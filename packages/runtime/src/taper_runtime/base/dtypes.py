@@ -64,3 +64,27 @@ FILE_DTYPES: dict[str, DType] = {
 #: For each dtype numpy's type of complex numbers with such parts. Plans store them as pairs of
 #: reals; only the inputs and outputs of a session are complex.
 COMPLEX = {"float32": "complex64", "float64": "complex128"}
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """Convert bfloat16 bits (uint16) to float32: they are the upper half of a float32."""
+    return np.asarray(np.left_shift(bits, 16, dtype=np.uint32)).view(np.float32)
+
+
+def to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """Round float32 values to bfloat16 bits (uint16), to nearest even; all NaNs become one NaN."""
+    bits = np.asarray(x, order="C").view(np.uint32)
+    # Add half a unit of the last kept bit, minus one if that bit is 0: ties round to even. A carry
+    # into the exponent is right.
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+
+
+def cast(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert an array to ``dtype``. An array of uint16 holds bfloat16: plans have no uint16."""
+    if x.dtype == np.uint16:
+        x = from_bfloat16(x)
+    with np.errstate(all="ignore"):
+        if dtype == "bfloat16":
+            return to_bfloat16(x.astype(np.float32))
+        return np.array(x, DTYPES[dtype].storage, order="C")

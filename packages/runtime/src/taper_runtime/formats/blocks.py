@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.dtypes import DTYPES, cast
 from taper_runtime.base.errors import InputError, OpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.format import Family, Format, Shape
 from taper_runtime.formats.panels import PANEL, pack, unpack
-from taper_runtime.ops.convert import cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,9 +108,7 @@ def _storage(blocks: Blocks, dtype: str, shape: Shape) -> tuple[str, Shape]:
     return blocks.scales, (-(-shape[1] // PANEL), shape[0] // size, words)
 
 
-def _encode(
-    blocks: Blocks, q: np.ndarray, scales: np.ndarray, *shifts: np.ndarray
-) -> np.ndarray:
+def _encode(blocks: Blocks, q: np.ndarray, scales: np.ndarray, *shifts: np.ndarray) -> np.ndarray:
     """Store integers ``[K, N]``, scales ``[K/size, N]`` and zero points or offsets."""
     dtype, shape = _storage(blocks, "float32", q.shape)
     panels, count, _ = shape
