@@ -98,7 +98,8 @@ def changed(graph: Graph, tensor: str, change: str, add: Callable[..., str]) -> 
 
 
 @contextmanager
-def _wrong_handler(mutant: Mutant) -> Iterator[None]:
+def _wrong_handler(mutant: Mutant) -> Iterator[Callable[[], bool]]:
+    """Put the error into a handler; yield what returns whether the handler was used."""
     right = HANDLERS[mutant.name]
     done = False
 
@@ -113,11 +114,12 @@ def _wrong_handler(mutant: Mutant) -> Iterator[None]:
         return [wrong, *result[1:]] if isinstance(result, list | tuple) else wrong
 
     with mock.patch.dict(HANDLERS, {mutant.name: handler}):
-        yield
+        yield lambda: done
 
 
 @contextmanager
-def _wrong_rule(mutant: Mutant) -> Iterator[None]:
+def _wrong_rule(mutant: Mutant) -> Iterator[Callable[[], bool]]:
+    """Put the error into a rule; yield what returns whether the rule was applied."""
     right = engine._applies
     done = False
 
@@ -148,30 +150,38 @@ def _wrong_rule(mutant: Mutant) -> Iterator[None]:
         return fired
 
     with mock.patch.object(engine, "_applies", applies):
-        yield
+        yield lambda: done
 
 
 def outcome(mutant: Mutant) -> tuple[str, str]:
-    """Return what becomes of a mutant, one of :data:`OUTCOMES`, and the first words of why."""
-    put_in = _wrong_handler if mutant.kind == "handler" else _wrong_rule
-    found, why = _verified(put_in(mutant), mutant.model, verify=True)
+    """Return what becomes of a mutant, one of :data:`OUTCOMES`, and the first words of why.
+
+    Raises
+    ------
+    ValueError
+        If the export of the model does not use the handler or the rule.
+    """
+    found, why = _verified(mutant, verify=True)
     if found == "inside":  # random inputs may have told it by the outputs
-        also, text = _verified(put_in(mutant), mutant.model, verify="outputs")
+        also, text = _verified(mutant, verify="outputs")
         found, why = (also, text) if also == "outputs" else (found, why)
     return found, why
 
 
-def _verified(mutation: Any, model: str, verify: bool | str) -> tuple[str, str]:
+def _verified(mutant: Mutant, verify: bool | str) -> tuple[str, str]:
     torch._dynamo.reset()  # it remembers what it could not compile of a branch
-    module, inputs = _architectures()[model].build()
+    module, inputs = _architectures()[mutant.model].build()
+    put_in = _wrong_handler if mutant.kind == "handler" else _wrong_rule
     try:
-        with mutation:
+        with put_in(mutant) as is_used:
             taper_frontend.export(module, (), inputs, verify=verify)
     except VerificationError as error:
         text = str(error)
         return ("inside" if text.startswith("a value inside") else "outputs"), text
     except Exception as error:  # a wrong graph may break anything
         return "refused", f"{type(error).__name__}: {error}"
+    if not is_used():
+        raise ValueError(f"{mutant.model}: expected a use of {mutant.kind} {mutant.name!r}")
     return "missed", ""
 
 
