@@ -122,6 +122,7 @@ def test_resampled_rows(mode, sizes):
 
 
 def test_winograd():
+    """Tiles of rows are whole tiles of the algorithm, which computes no fewer rows."""
     b = Builder()
     x = b.op("EXP", b.input("x", 1, 60, 12, 4))
     weight = b.op("PACK", b.constant(floats(3, 3, 4, 16) / 6), format="winograd.2")
@@ -130,6 +131,8 @@ def test_winograd():
     fold_packing(graph)
     check_fires(split_into_row_tiles, graph)
     assert op_counts(graph)["CAT"] == 1
+    rows = [graph.tensors[n.output].shape[1] for n in graph.nodes.values() if n.op == "CONV"]
+    assert all(count % 2 == 0 for count in rows)
 
 
 def test_chain_is_cut_where_a_tensor_is_small():

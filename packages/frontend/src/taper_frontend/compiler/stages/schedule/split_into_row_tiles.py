@@ -8,6 +8,7 @@ from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.formats import winograd
 from taper_runtime.machine.cost import Locality, cache_bytes, shared_ns
 from taper_runtime.ops.region import Same, Window
 
@@ -162,16 +163,17 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
     if all(graph.tensors[link.node.output].nbytes <= cache_bytes() for link in links[:-1]):
         return None
     images, rows = last.shape[:2]
+    step = max(_step(graph, link.node) for link in links)
     for count in range(2, _MOST + 1):
         # Whole images, as long as there are at least as many images as tiles.
         groups = min(count, images)
         per_image = -(-count // groups)
-        if per_image > rows:
+        if per_image > max(1, rows // step):
             return None
         tiles = [
             _Tile(group, part)
             for group in _shares(images, groups)
-            for part in _shares(rows, per_image if groups == images else 1)
+            for part in _shares(rows, per_image if groups == images else 1, step)
         ]
         peak = max(_peak(graph, links, tile) for tile in tiles)
         if peak <= cache_bytes() and len(tiles) <= _MOST:
@@ -181,8 +183,17 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
     return None
 
 
-def _shares(count: int, parts: int) -> list[Range]:
-    return [(count * i // parts, count * (i + 1) // parts) for i in range(parts)]
+def _shares(count: int, parts: int, step: int = 1) -> list[Range]:
+    """Return about equal ranges, which begin at multiples of ``step``."""
+    starts = [count * i // parts // step * step for i in range(parts)]
+    return list(zip(starts, [*starts[1:], count], strict=True))
+
+
+def _step(graph: Graph, node: Node) -> int:
+    """Return how many rows a node computes together: those of a tile of Winograd's algorithm."""
+    weights = [node.inputs[k] for k in node.definition.weights if k < len(node.inputs)]
+    formats = [graph.tensors[name].format for name in weights if name in graph.tensors]
+    return max((winograd.tile_of(name) or 1 for name in formats), default=1)
 
 
 def _spans(links: Sequence[_Link], tile: _Tile) -> list[tuple[_Tile, _Tile]]:
@@ -215,10 +226,14 @@ def _peak(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
 
 
 def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
-    return sum(
-        node_cost(graph, link.node, Locality(_share(graph.tensors[link.node.output].shape, made)))
-        for link, (_, made) in zip(links, _spans(links, tile), strict=True)
-    )
+    time = 0.0
+    for link, (_, made) in zip(links, _spans(links, tile), strict=True):
+        step = _step(graph, link.node)
+        start, stop = made.rows
+        computed = made._replace(rows=(start, start + -(-(stop - start) // step) * step))
+        share = _share(graph.tensors[link.node.output].shape, computed)
+        time += node_cost(graph, link.node, Locality(share))
+    return time
 
 
 def _weights(graph: Graph, links: Sequence[_Link], tiles: int) -> float:
