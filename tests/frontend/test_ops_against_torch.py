@@ -488,6 +488,8 @@ OTHERS = {
     ),
     "SEARCHSORTED": lambda rows, values, a: torch.searchsorted(rows, values, right=a["right"]),
     "LOGCUMSUMEXP": lambda x, a: torch.logcumsumexp(x, a["axis"]),
+    "CUMMAX": lambda x, a: torch.cummax(x, a["axis"])[0],
+    "CUMMIN": lambda x, a: torch.cummin(x, a["axis"])[0],
     "CUMARGMAX": lambda x, a: torch.cummax(x, a["axis"])[1],
     "CUMARGMIN": lambda x, a: torch.cummin(x, a["axis"])[1],
     "ERFINV": lambda x, a: torch.erfinv(x),

@@ -674,8 +674,8 @@ def folds() -> Iterator[Case]:
         ("CUMSUM", torch.cumsum),
         ("CUMPROD", torch.cumprod),
         ("LOGCUMSUMEXP", torch.logcumsumexp),
-        ("CUMARGMAX", torch.cummax),
-        ("CUMARGMIN", torch.cummin),
+        ("CUMMAX", torch.cummax),
+        ("CUMMIN", torch.cummin),
     ):
         dtypes = ["float32"] if op == "LOGCUMSUMEXP" else ["float32", "int64"]
         for dtype in dtypes:
@@ -911,6 +911,7 @@ NOT_TIMED = {
     "GROUPED_MATMUL": "torch has it in bfloat16 alone",
     "COMPLEX_MUL": "above as a product of complex numbers",
     "CHOLESKY_INFO": "as CHOLESKY",
+    **dict.fromkeys(("CUMARGMAX", "CUMARGMIN"), "with CUMMAX and CUMMIN above"),
     **dict.fromkeys(("IF", "WHILE", "SCAN"), "runs blocks, whose ops are above"),
     **dict.fromkeys(("CALL", "CALL_DELEGATE"), "runs other people's code"),
     **dict.fromkeys(

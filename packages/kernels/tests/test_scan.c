@@ -57,7 +57,8 @@ static bool agree(const taper_tensor *y, int64_t i, double want) {
 static int64_t wrong_in(const char *op, const taper_tensor *x, const taper_tensor *y, int64_t n,
                         int64_t at, int64_t step) {
     const bool sum = strcmp(op, "CUMSUM") == 0, product = strcmp(op, "CUMPROD") == 0;
-    const bool most = strcmp(op, "CUMARGMAX") == 0, least = strcmp(op, "CUMARGMIN") == 0;
+    const bool most = strstr(op, "MAX"), least = strstr(op, "MIN"), places = strstr(op, "ARG");
+    const size_t size = taper_dtype_size(x->dtype);
     double real = sum ? 0 : product ? 1 : -INFINITY;
     uint64_t whole = product;
     int64_t best = 0, wrong = 0;
@@ -73,7 +74,9 @@ static int64_t wrong_in(const char *op, const taper_tensor *x, const taper_tenso
                 better = most ? a >= b : a <= b;
             }
             best = better ? i : best;
-            wrong += ((int64_t *)y->data)[at] != best;
+            const char *best_x = (const char *)x->data + (size_t)(at - (i - best) * step) * size;
+            wrong += places ? ((int64_t *)y->data)[at] != best
+                            : memcmp((char *)y->data + (size_t)at * size, best_x, size) != 0;
         } else if (is_float(x)) {
             const double v = float_at(x, at);
             const double high = fmax(real, v), low = fmin(real, v);
@@ -134,6 +137,8 @@ static void logarithms(void) { check_op("LOGCUMSUMEXP", 2); }
 static void extremes(void) {
     check_op("CUMARGMAX", N_DTYPES);
     check_op("CUMARGMIN", N_DTYPES);
+    check_op("CUMMAX", N_DTYPES);
+    check_op("CUMMIN", N_DTYPES);
 }
 
 static void refused(void) {

@@ -30,5 +30,5 @@ def _samples(dtypes: Sequence[str]) -> Iterator[Sample]:
 SAMPLES = {
     **dict.fromkeys(("CUMSUM", "CUMPROD"), partial(_samples, REALS)),
     "LOGCUMSUMEXP": partial(_samples, FLOATS),
-    **dict.fromkeys(("CUMARGMAX", "CUMARGMIN"), partial(_samples, COMPUTED)),
+    **dict.fromkeys(("CUMMAX", "CUMMIN", "CUMARGMAX", "CUMARGMIN"), partial(_samples, COMPUTED)),
 }

@@ -101,23 +101,28 @@ SCAN_FLOATS(f64_sum, double, 0.0, +)
 SCAN_FLOATS(f32_prod, float, 1.0, *)
 SCAN_FLOATS(f64_prod, double, 1.0, *)
 
-/* ---- positions of the extreme ---- */
+/* ---- extremes and their positions ---- */
 
 /* Elements of a row of which one loop of vectors says whether any is better than the best so far:
  * in most blocks none is. */
-enum { SCAN_BLOCK = 16 };
+enum { SCAN_BLOCK = 8 };
 
-/* The position of the last of equal elements; from the first NaN on, that of the last NaN. */
-#define SCAN_ARG(name, T, RELATION)                                                                \
+/* Whether an element of a block is as good as the best so far, or NaN. */
+#define SCAN_RECORD(name, T, RELATION)                                                             \
     static bool name##_has_record(const T *x, T best) {                                            \
         T records = 0;                                                                             \
         for (int i = 0; i < SCAN_BLOCK; i++)                                                       \
             records += (x[i] RELATION best) | (x[i] != x[i]) ? 1 : 0;                              \
         return records != 0;                                                                       \
-    }                                                                                              \
+    }
+
+/* The last of equal elements; from the first NaN on, the last NaN. Of b, the best of a row so far
+ * at place `where`, `found` is the result. Of columns, `first` is the result for the first element
+ * v, and `next` for element k of value v, which may be `better` than all before. */
+#define SCAN_EXTREME(name, records, T, Y, RELATION, found, first, next)                            \
     static void name(void *out, const void *in, int64_t n, int64_t inner, int64_t width,           \
                      void *state) {                                                                \
-        int64_t *y = out;                                                                          \
+        Y *y = out;                                                                                \
         const T *x = in;                                                                           \
         T *restrict best = state;                                                                  \
         if (inner == 1) {                                                                          \
@@ -125,23 +130,25 @@ enum { SCAN_BLOCK = 16 };
             int64_t where = 0;                                                                     \
             for (int64_t k = 0; k < n; k += SCAN_BLOCK) {                                          \
                 const int64_t end = k + SCAN_BLOCK <= n ? k + SCAN_BLOCK : n;                      \
-                if (end == k + SCAN_BLOCK && !name##_has_record(x + k, b))                         \
+                if (end == k + SCAN_BLOCK && !records##_has_record(x + k, b))                      \
                     for (int i = 0; i < SCAN_BLOCK; i++)                                           \
-                        y[k + i] = where;                                                          \
+                        y[k + i] = found;                                                          \
                 else                                                                               \
                     for (int64_t i = k; i < end; i++) {                                            \
                         if (__builtin_expect(x[i] RELATION b || x[i] != x[i], 0)) {                \
                             b = x[i];                                                              \
                             where = i;                                                             \
                         }                                                                          \
-                        y[i] = where;                                                              \
+                        y[i] = found;                                                              \
                     }                                                                              \
             }                                                                                      \
+            (void)where;                                                                           \
             return;                                                                                \
         }                                                                                          \
         for (int64_t j = 0; j < width && n > 0; j++) {                                             \
-            best[j] = x[j];                                                                        \
-            y[j] = 0;                                                                              \
+            const T v = best[j] = x[j];                                                            \
+            y[j] = first;                                                                          \
+            (void)v;                                                                               \
         }                                                                                          \
         for (int64_t k = 1; k < n; k++) {                                                          \
             x += inner;                                                                            \
@@ -150,20 +157,24 @@ enum { SCAN_BLOCK = 16 };
                 const T v = x[j], b = best[j];                                                     \
                 const bool better = v RELATION b || v != v;                                        \
                 best[j] = better ? v : b;                                                          \
-                y[j] = better ? k : y[j - inner];                                                  \
+                y[j] = better ? next : y[j - inner];                                               \
             }                                                                                      \
         }                                                                                          \
     }
-#define SCAN_ARGS(id, T)                                                                           \
-    SCAN_ARG(id##_argmax, T, >=)                                                                   \
-    SCAN_ARG(id##_argmin, T, <=)
-SCAN_ARGS(f32, float)
-SCAN_ARGS(f64, double)
-SCAN_ARGS(i64, int64_t)
-SCAN_ARGS(i32, int32_t)
-SCAN_ARGS(i16, int16_t)
-SCAN_ARGS(i8, int8_t)
-SCAN_ARGS(u8, uint8_t)
+#define SCAN_EXTREMES(id, T)                                                                       \
+    SCAN_RECORD(id##_most, T, >=)                                                                  \
+    SCAN_RECORD(id##_least, T, <=)                                                                 \
+    SCAN_EXTREME(id##_argmax, id##_most, T, int64_t, >=, where, 0, k)                              \
+    SCAN_EXTREME(id##_argmin, id##_least, T, int64_t, <=, where, 0, k)                             \
+    SCAN_EXTREME(id##_largest, id##_most, T, T, >=, b, v, v)                                       \
+    SCAN_EXTREME(id##_smallest, id##_least, T, T, <=, b, v, v)
+SCAN_EXTREMES(f32, float)
+SCAN_EXTREMES(f64, double)
+SCAN_EXTREMES(i64, int64_t)
+SCAN_EXTREMES(i32, int32_t)
+SCAN_EXTREMES(i16, int16_t)
+SCAN_EXTREMES(i8, int8_t)
+SCAN_EXTREMES(u8, uint8_t)
 
 /* ---- kernels ---- */
 
@@ -219,6 +230,8 @@ SCAN_KERNEL(cumprod, false, SCAN_REALS(prod))
 SCAN_KERNEL(logcumsumexp, false, [TAPER_FLOAT32] = f32_log_sum, [TAPER_FLOAT64] = f64_log_sum)
 SCAN_KERNEL(cumargmax, true, SCAN_REALS(argmax), [TAPER_BOOL] = u8_argmax)
 SCAN_KERNEL(cumargmin, true, SCAN_REALS(argmin), [TAPER_BOOL] = u8_argmin)
+SCAN_KERNEL(cummax, false, SCAN_REALS(largest), [TAPER_BOOL] = u8_largest)
+SCAN_KERNEL(cummin, false, SCAN_REALS(smallest), [TAPER_BOOL] = u8_smallest)
 
 static const taper_kernel scan_kernels[] = {
 #define TAPER_KERNEL_ROWS

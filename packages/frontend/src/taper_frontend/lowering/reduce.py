@@ -184,21 +184,21 @@ def logcumsumexp(ctx: Lowering, x: str, dim: int) -> str:
 @lowers("aten.cummax.default")
 def cummax(ctx: Lowering, x: str, dim: int) -> tuple[str, str]:
     """Return the largest element up to each position, and its last position."""
-    return _running(ctx, "CUMARGMAX", x, dim)
+    return _running(ctx, "MAX", x, dim)
 
 
 @lowers("aten.cummin.default")
 def cummin(ctx: Lowering, x: str, dim: int) -> tuple[str, str]:
     """Return the smallest element up to each position, and its last position."""
-    return _running(ctx, "CUMARGMIN", x, dim)
+    return _running(ctx, "MIN", x, dim)
 
 
 def _running(ctx: Lowering, op: str, x: str, dim: int) -> tuple[str, str]:
     shape = ctx.shape(x)
     x = ctx.at_least_1d(x)
     axis = ctx.axis(x, dim)
-    places = ctx.emit(op, [x], axis=axis)
-    values = ctx.emit("GATHER", [x, places], axis=axis)
+    values = ctx.emit(f"CUM{op}", [x], axis=axis)
+    places = ctx.emit(f"CUMARG{op}", [x], axis=axis)
     return ctx.reshape(values, shape), ctx.reshape(places, shape)
 
 

@@ -70,6 +70,13 @@ def _extreme(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     return np.asarray(np.moveaxis(out, 0, attrs["axis"]), order="C")
 
 
+def _extreme_value(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    places = _extreme(op, inputs, attrs)
+    if not places.size:
+        return inputs[0].copy()
+    return np.asarray(np.take_along_axis(inputs[0], places, attrs["axis"]), order="C")
+
+
 def _define(op: str, doc: str, evaluate: Evaluate, dtypes: Sequence[str]) -> OpDef:
     return OpDef(
         name=op,
@@ -82,7 +89,20 @@ def _define(op: str, doc: str, evaluate: Evaluate, dtypes: Sequence[str]) -> OpD
     )
 
 
-def _define_extreme(op: str, which: str) -> OpDef:
+def _define_extreme(op: str, places: str, which: str) -> OpDef:
+    return OpDef(
+        name=op,
+        doc=f"The {which} element so far along an axis: the last of equal ones. From the first NaN "
+        "on it is NaN.",
+        inputs=(1, 1),
+        infer=partial(_infer, op, COMPUTED),
+        evaluate=partial(_extreme_value, places),
+        attrs={"axis": Attr("int", role="axis")},
+        region=along("axis"),
+    )
+
+
+def _define_extreme_place(op: str, which: str) -> OpDef:
     return OpDef(
         name=op,
         doc=f"The index of the {which} element so far along an axis: the last of equal ones.",
@@ -98,6 +118,8 @@ OPS = (
     _define("CUMSUM", "Running sum", partial(_accumulate, np.add), REALS),
     _define("CUMPROD", "Running product", partial(_accumulate, np.multiply), REALS),
     _define("LOGCUMSUMEXP", "Logarithm of the running sum of exponentials", _log_sum, FLOATS),
-    _define_extreme("CUMARGMAX", "largest"),
-    _define_extreme("CUMARGMIN", "smallest"),
+    _define_extreme("CUMMAX", "CUMARGMAX", "largest"),
+    _define_extreme("CUMMIN", "CUMARGMIN", "smallest"),
+    _define_extreme_place("CUMARGMAX", "largest"),
+    _define_extreme_place("CUMARGMIN", "smallest"),
 )
