@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
+import torch.ao.quantization.fx._decomposed  # registers its ops
 
 import taper_frontend.pt2
 from taper_frontend.capture.read_program import schema
@@ -38,9 +39,9 @@ def text() -> str:
 
 def _op(name: str) -> torch._ops.OpOverload | None:
     namespace, *parts = name.split(".")
-    if len(parts) != 2 or namespace != "aten":
+    if len(parts) != 2 or namespace not in ("aten", "quantized_decomposed"):
         return None
-    packet = getattr(torch.ops.aten, parts[0], None)
+    packet = getattr(getattr(torch.ops, namespace), parts[0], None)
     return getattr(packet, parts[1], None)
 
 
