@@ -14,7 +14,7 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers its ops
 
 import taper_frontend.pt2
-from taper_frontend.capture.read_program import schema
+from taper_frontend.capture.read_exported import schema
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.pt2.schemas import TABLE
 

@@ -47,17 +47,33 @@ print(session.run(None, {"x": np.ones((2, 3), np.float32)})[0].sum())
     assert _run(code) == "24.0\n"
 
 
-def test_export_says_what_to_install():
+def test_export_and_explain_say_what_to_install():
     code = """
 import taper_frontend
-for name in ("export", "explain"):
+try:
+    taper_frontend.explain
+except ImportError as error:
+    print(error)
+for options in ({"module": print}, {"module": "m.pt2", "verify": "deep"}):
     try:
-        getattr(taper_frontend, name)
-    except ImportError as error:
+        taper_frontend.export(**options)
+    except taper_frontend.ExportError as error:
         print(error)
+
+del taper_frontend.archive_exporter, sys.modules["taper_frontend.archive_exporter"]
+sys.modules["sympy"] = None
+for name in [name for name in sys.modules if name.startswith("taper_frontend.lowering")]:
+    del sys.modules[name]
+try:
+    taper_frontend.export
+except ImportError as error:
+    print(error)
 """
     lines = _run(code).splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 4
+    assert "expected the path of a PT2 archive" in lines[1]
+    assert "verify='deep' needs torch" in lines[2]
+    assert "pip install 'taper-frontend[pt2]'" in lines[3]
     assert all("pip install 'taper-frontend[torch]'" in line for line in lines)
 
 

@@ -195,7 +195,7 @@ def test_minilm(tmp_path):
 def test_pipeline_runs_verified():
     """Every pass leaves a valid graph on a model that all of them change."""
     from taper_frontend.capture.capture import capture
-    from taper_frontend.capture.read_program import read_program
+    from taper_frontend.capture.read_exported import read_program
     from taper_frontend.compiler.stages import run_pipeline
     from taper_frontend.lowering import lower
 

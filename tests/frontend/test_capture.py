@@ -11,7 +11,7 @@ import torch
 from lowering import Call, check_lowering, evaluate_graph, lower_model, ops_of, tensors_in
 from taper_frontend import export
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import lower
 

@@ -9,7 +9,7 @@ from torch.export.graph_signature import CustomObjArgument, InputKind, InputSpec
 import taper_frontend
 import taper_runtime
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.capture.tensors import to_numpy
 from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesError
 from taper_frontend.lowering import lower

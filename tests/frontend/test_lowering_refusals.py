@@ -9,7 +9,7 @@ import taper_frontend
 import taper_runtime.base.errors
 from lowering import Call, lower_model
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.errors import CATEGORIES, CaptureError, ExportError, UnsupportedNodesError
 from taper_frontend.lowering import HANDLERS, lower, lowers
 

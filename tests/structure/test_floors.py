@@ -43,6 +43,7 @@ FLOORS = {
         "compiler.planning",
         "compiler",
         "lowering",
+        "pt2",
         "request",
         "capture",
         "verify",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.capture.tensors import to_numpy
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.lowering import lower

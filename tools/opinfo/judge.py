@@ -22,11 +22,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 import taper_runtime
 from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.capture.tensors import DTYPE_NAMES, to_numpy
 from taper_frontend.errors import ExportError, UnsupportedNodesError
 from taper_frontend.lowering import HANDLERS
-from taper_frontend.lowering.calls import needed
+from taper_frontend.lowering.needed_calls import needed
 from taper_frontend.program_to_plan import compile_program
 from taper_frontend.request.program_inputs import read_inputs
 from tools.opinfo.doubts import NEARER, ROUNDED, TIES, by_stable_sort, is_nearer, is_rounded

@@ -6,7 +6,7 @@ import torch
 
 from graph_checks import floats, op_counts
 from taper_frontend.capture.capture import capture
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.compiler.stages import PIPELINE, run_pipeline
 from taper_frontend.lowering import lower

@@ -63,9 +63,7 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         if name == "export":
-            from taper_frontend.pt2.export_archive import export_archive
-
-            return export_archive
+            return _archive_exporter()
         raise ImportError(
             f"taper_frontend.{name} needs torch; install it with "
             "`pip install 'taper-frontend[torch]'`",
@@ -73,3 +71,18 @@ def __getattr__(name: str) -> Any:
         ) from error
     globals()[name] = value
     return value
+
+
+def _archive_exporter() -> Any:
+    """Return what exports PT2 archives where torch is not installed."""
+    try:
+        from taper_frontend.archive_exporter import export_archive
+    except ModuleNotFoundError as error:
+        if error.name != "sympy":
+            raise
+        raise ImportError(
+            "taper_frontend.export needs torch, or sympy for PT2 archives alone; install one with "
+            "`pip install 'taper-frontend[torch]'` or `pip install 'taper-frontend[pt2]'`",
+            name="torch",
+        ) from error
+    return export_archive

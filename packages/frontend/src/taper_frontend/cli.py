@@ -127,7 +127,9 @@ def _export(args: argparse.Namespace) -> Result:
     with warnings.catch_warnings():
         # warnings of the export itself are in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
-        shown = {"verify": args.verify, "progress": not args.quiet}
+        shown = {"progress": not args.quiet}
+        if args.verify is not True:
+            shown["verify"] = args.verify
         if isinstance(model, Path):
             plan = taper_frontend.export(model, model=args.program, **shown, **options)
         else:

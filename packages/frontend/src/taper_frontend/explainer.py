@@ -9,13 +9,13 @@ import torch
 
 from taper_frontend.capture.attempts import CapturedProgram, attempt
 from taper_frontend.capture.capture import Model, capture, read_model
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import CaptureError, ExportError, UnsupportedNode
-from taper_frontend.lowering.calls import GETITEM
+from taper_frontend.lowering.aten_program import TensorValue
 from taper_frontend.lowering.lower import survey
-from taper_frontend.lowering.program import TensorValue
+from taper_frontend.lowering.needed_calls import GETITEM
 from taper_frontend.lowering.source_line import without_module
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.dims import of_ranges, settle
@@ -33,7 +33,7 @@ from taper_runtime.plan.specialize import specialize
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from taper_frontend.lowering.program import Node
+    from taper_frontend.lowering.aten_program import Node
     from taper_runtime.executor.sites import Site
     from taper_runtime.plan.plan import Plan, PlanNode
 

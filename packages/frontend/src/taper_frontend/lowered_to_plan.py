@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.export_progress import ExportProgress
     from taper_frontend.lowering.lower import Lowered
-    from taper_frontend.lowering.pytrees import Structure
+    from taper_frontend.lowering.pytrees import TreeStructure
     from taper_frontend.request.notes import Note
     from taper_frontend.request.options import Options
     from taper_frontend.verify import InspectedPlan
@@ -77,7 +77,7 @@ class LoweredProgram(NamedTuple):
     Attributes
     ----------
     lowered : Lowered
-    output_structure : Structure
+    output_structure : TreeStructure
         Of the module's result.
     samples : sequence of numpy.ndarray
         An example of each input; empty if there is none.
@@ -91,7 +91,7 @@ class LoweredProgram(NamedTuple):
     """
 
     lowered: Lowered
-    output_structure: Structure
+    output_structure: TreeStructure
     samples: Sequence[np.ndarray]
     captured_by: str
     describe: Callable[[], list[dict[str, Any]]]

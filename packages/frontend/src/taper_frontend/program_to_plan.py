@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from taper_frontend.capture.buffer_values import READ
-from taper_frontend.capture.read_program import read_program
+from taper_frontend.capture.read_exported import read_program
 from taper_frontend.capture.tensors import stored
 from taper_frontend.capture.told import describe_program
 from taper_frontend.errors import ExportError

@@ -32,7 +32,7 @@ from taper_frontend.capture.shape_rules import shape_rules
 from taper_frontend.errors import BatchError, CaptureError, ExportError, UnsupportedNodesError
 from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.pt2.models import chosen_model, open_archive
+from taper_frontend.pt2.choose_model import chosen_model, open_archive
 from taper_frontend.request.arguments import check_model
 from taper_frontend.request.guards import user_lines
 from taper_frontend.request.refusals import read

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: The key in a graph module's metadata that holds the program as captured, before decomposition.
 CAPTURED = "captured"
 
-#: The key in a node's metadata that holds the :class:`Origin` of a node of a decomposition.
+#: The key in a node's metadata that holds the :class:`FxOrigin` of a node of a decomposition.
 ORIGIN = "origin"
 
 #: The key in the metadata of a kept call of an op without a handler: the call's decomposition, a
@@ -31,7 +31,7 @@ KEPT = "kept"
 TRAINING = "training"
 
 
-class Origin(NamedTuple):
+class FxOrigin(NamedTuple):
     """The call of the exported program that a node comes from.
 
     Attributes
@@ -53,10 +53,10 @@ class Origin(NamedTuple):
     value: Any
 
 
-def origin(node: Node) -> Origin:
+def origin(node: Node) -> FxOrigin:
     """Return the call of the exported program that a node comes from: by default the node."""
-    known: Origin | None = node.meta.get(ORIGIN)
-    return known or Origin(node.name, node.target, node.args, node.kwargs, node.meta.get("val"))
+    known: FxOrigin | None = node.meta.get(ORIGIN)
+    return known or FxOrigin(node.name, node.target, node.args, node.kwargs, node.meta.get("val"))
 
 
 def draws(node: Node) -> bool:

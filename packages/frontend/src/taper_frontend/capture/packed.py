@@ -33,7 +33,7 @@ def packed_calls(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[UnsupportedNode]:
     """Run a module and return the calls that take packed parameters, each once."""
-    calls = _Calls()
+    calls = _PackedCalls()
     try:
         with torch.no_grad(), calls:
             module(*args, **kwargs)
@@ -46,7 +46,7 @@ def packed_calls(
     ]
 
 
-class _Calls(TorchDispatchMode):
+class _PackedCalls(TorchDispatchMode):
     """Notes the calls."""
 
     def __init__(self) -> None:

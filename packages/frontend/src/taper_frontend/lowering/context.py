@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.lowering import complex_ops
-from taper_frontend.lowering.program import Number, replaced, tensors_of, unbacked_shapes
+from taper_frontend.lowering.aten_program import (
+    SymbolicNumber,
+    replaced,
+    tensors_of,
+    unbacked_shapes,
+)
 from taper_frontend.lowering.representation import (
     Pairs,
     computed,
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.compiler.graph.node import Node as GraphNode
-    from taper_frontend.lowering.program import Body, Node, Weight
+    from taper_frontend.lowering.aten_program import BodyGraph, Node, Weight
     from taper_frontend.lowering.symbols import Sizes
     from taper_runtime.ops.opdef import Shape
 
@@ -234,7 +239,7 @@ class Lowering:
 
     def block(
         self,
-        body: Body,
+        body: BodyGraph,
         name: str,
         leading: Sequence[TensorType],
         others: Sequence[Operand],
@@ -243,7 +248,7 @@ class Lowering:
 
         Parameters
         ----------
-        body : Body
+        body : BodyGraph
         name : str
             The role of the body; part of the names of its tensors.
         leading : sequence of TensorType
@@ -262,11 +267,11 @@ class Lowering:
         assert self._lower_block is not None
         return self._lower_block(body, f"{self._name}.{name}.", self._source.line, leading, others)
 
-    def has_sizes_of_values(self, body: Body) -> bool:
+    def has_sizes_of_values(self, body: BodyGraph) -> bool:
         """Return whether values decide shapes in a body."""
         return not unbacked_shapes(body.nodes) <= self.sizes.symbols.keys()
 
-    def inline(self, body: Body, name: str, operands: Sequence[Operand]) -> list[Any]:
+    def inline(self, body: BodyGraph, name: str, operands: Sequence[Operand]) -> list[Any]:
         """Lower the nodes of a body into the graph itself; return its results."""
         assert self._lower_inline is not None
         return self._lower_inline(body, f"{self._name}.{name}.", self._source.line, operands)
@@ -295,7 +300,11 @@ class Lowering:
     def bound_size(self) -> int | None:
         """Return the size variable whose value the node, which returns a number, determines."""
         value = self.node.value
-        if not isinstance(value, Number) or value.kind != "int" or not self.sizes.knows(value):
+        if (
+            not isinstance(value, SymbolicNumber)
+            or value.kind != "int"
+            or not self.sizes.knows(value)
+        ):
             return None
         return self.sizes.convert(value.expr)
 
@@ -467,7 +476,7 @@ class Lowering:
     def _number(self, node: Node) -> int:
         """Return a size that torch computes, which must be the same for all sizes in range."""
         value = node.value
-        is_int = isinstance(value, Number) and value.kind == "int"
+        is_int = isinstance(value, SymbolicNumber) and value.kind == "int"
         size = self.sizes.convert(value.expr) if is_int else None
         if type(size) is not int:
             self.unsupported("its result depends on the inputs' sizes", "dynamic shape")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.compiler.graph import Graph
+    from taper_frontend.lowering.aten_program import BodyGraph
     from taper_frontend.lowering.context import Lowering, Operand
-    from taper_frontend.lowering.program import Body
 
 
 #: The most steps of a scan whose nodes stand in a plan one after the other.
@@ -41,8 +41,8 @@ _STATE = TensorType("int64", (STATE_SIZE,))
 def cond(
     ctx: Lowering,
     predicate: Operand,
-    then: Body,
-    otherwise: Body,
+    then: BodyGraph,
+    otherwise: BodyGraph,
     operands: Sequence[Operand],
 ) -> list[str]:
     """Run one of two branches."""
@@ -58,8 +58,8 @@ def cond(
 @lowers("while_loop")
 def while_loop(
     ctx: Lowering,
-    condition: Body,
-    body: Body,
+    condition: BodyGraph,
+    body: BodyGraph,
     carries: Sequence[Operand],
     others: Sequence[Operand],
 ) -> list[str]:
@@ -79,7 +79,7 @@ def while_loop(
 @lowers("scan")
 def scan(
     ctx: Lowering,
-    body: Body,
+    body: BodyGraph,
     carries: Sequence[str],
     xs: Sequence[str],
     others: Sequence[Operand],
@@ -101,7 +101,7 @@ def scan(
 
 def _written_out(
     ctx: Lowering,
-    body: Body,
+    body: BodyGraph,
     carries: Sequence[str],
     xs: Sequence[str],
     others: Sequence[Operand],
@@ -127,7 +127,7 @@ def _written_out(
 
 
 @lowers("map_impl")
-def map_(ctx: Lowering, body: Body, xs: Sequence[str], others: Sequence[Operand]) -> list[str]:
+def map_(ctx: Lowering, body: BodyGraph, xs: Sequence[str], others: Sequence[Operand]) -> list[str]:
     """Compute each item of some tensors: a scan without carries."""
     return scan(ctx, body, [], xs, others)
 

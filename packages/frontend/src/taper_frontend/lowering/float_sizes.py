@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import sympy
 
-from taper_frontend.lowering.program import Node, Number
+from taper_frontend.lowering.aten_program import Node, SymbolicNumber
 from taper_frontend.lowering.size_functions import FloatTrueDiv
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
@@ -157,7 +157,7 @@ def floats_as_written(nodes: Iterable[Node]) -> dict[sympy.Expr, dict[sympy.Expr
     exprs: dict[str, sympy.Expr] = {}
     for node in nodes:
         value = node.value
-        if not isinstance(value, Number) or value.kind == "bool":
+        if not isinstance(value, SymbolicNumber) or value.kind == "bool":
             continue
         expr = exprs[node.name] = value.expr
         if node.op == "call_function" and value.kind == "float":

@@ -9,15 +9,15 @@ from taper_frontend.compiler.analysis.source_calls import function_of
 from taper_frontend.compiler.graph.node import SourceCall
 from taper_frontend.compiler.outline import outline
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.context import Refusal
-from taper_frontend.lowering.program import (
-    DType,
+from taper_frontend.lowering.aten_program import (
+    DtypeArgument,
     Node,
     TensorValue,
     functional_name,
     nested_leaves,
     nodes_among,
 )
+from taper_frontend.lowering.context import Refusal
 from taper_frontend.lowering.representation import REPRESENTATIONS
 from taper_runtime.base.sizes import Size
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.compiler.graph.node import Node as GraphNode
-    from taper_frontend.lowering.program import Origin
+    from taper_frontend.lowering.aten_program import Origin
 
 _PREFIX = "torch.ops."
 
@@ -239,7 +239,7 @@ def _plain(what: str, value: Any, argument: Callable[[Any], Any]) -> Any:
         raise Refusal(
             f"keep: {what}: expected a value that is the same in every run", "dynamic shape"
         )
-    if isinstance(value, DType) and value not in REPRESENTATIONS:
+    if isinstance(value, DtypeArgument) and value not in REPRESENTATIONS:
         return f"torch.{value}"
     if value is None or isinstance(value, bool | int | float | str):
         return value

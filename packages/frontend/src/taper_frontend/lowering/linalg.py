@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.calls import LINALG_CHECK
 from taper_frontend.lowering.complex_parts import conjugate
 from taper_frontend.lowering.handlers import lowers
+from taper_frontend.lowering.needed_calls import LINALG_CHECK
 from taper_frontend.lowering.representation import Pairs, resolution
 from taper_runtime.base.sizes import smallest
 
 if TYPE_CHECKING:
+    from taper_frontend.lowering.aten_program import Node
     from taper_frontend.lowering.context import Lowering, Operand
-    from taper_frontend.lowering.program import Node
 
 
 @lowers("aten.linalg_inv_ex.default")

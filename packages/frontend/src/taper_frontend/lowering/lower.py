@@ -8,8 +8,8 @@ from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
 from taper_frontend.compiler.graph.node import Meaning
 from taper_frontend.errors import BatchError, UnsupportedNode, UnsupportedNodesError
-from taper_frontend.lowering.calls import is_only_computed_with
 from taper_frontend.lowering.keep import Keep
+from taper_frontend.lowering.needed_calls import is_only_computed_with
 from taper_frontend.lowering.pytrees import Tree, describe_tree, value_leaf
 from taper_frontend.lowering.representation import Pairs, is_complex, represented, stored_type
 from taper_frontend.lowering.symbols import Sizes
@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
     import sympy
 
-    from taper_frontend.lowering.program import InputSpec, Node, OutputSpec, Program, Weight
+    from taper_frontend.lowering.aten_program import (
+        AtenProgram,
+        InputSpec,
+        Node,
+        OutputSpec,
+        Weight,
+    )
     from taper_frontend.lowering.walk import Poison
 
 _CONSTANT_KINDS = frozenset({"parameter", "buffer", "constant tensor"})
@@ -91,7 +97,7 @@ class Survey(NamedTuple):
 
 
 def lower(
-    program: Program,
+    program: AtenProgram,
     names: Mapping[str, str] | None = None,
     *,
     ranged: Collection[str] = (),
@@ -108,7 +114,7 @@ def lower(
 
     Parameters
     ----------
-    program : Program
+    program : AtenProgram
     names : mapping of str to str, optional
         Names for torch's size symbols; symbols with the same name are the same size.
     ranged : collection of str
@@ -141,7 +147,7 @@ def lower(
 
 
 def survey(
-    program: Program,
+    program: AtenProgram,
     names: Mapping[str, str] | None = None,
     *,
     ranged: Collection[str] = (),
@@ -155,7 +161,7 @@ def survey(
 
 
 def _walk(
-    program: Program,
+    program: AtenProgram,
     names: Mapping[str, str],
     ranged: Collection[str],
     trusting: bool,
@@ -186,7 +192,7 @@ class _ProgramWalk(Walk):
 
     def __init__(
         self,
-        program: Program,
+        program: AtenProgram,
         sizes: Sizes,
         inputs: Mapping[str, str],
         keep: Keep,

@@ -12,8 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taper_frontend.lowering.aten_program import Node
     from taper_frontend.lowering.context import Lowering, Operand
-    from taper_frontend.lowering.program import Node
 
 _ARITHMETIC = {
     "operator.add": "ADD",

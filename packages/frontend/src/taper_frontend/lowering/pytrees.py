@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 Tree = list[Any]
 
 
-class Structure(NamedTuple):
+class TreeStructure(NamedTuple):
     """The structure of arguments or results: a leaf, or a container with others in it.
 
     Attributes
     ----------
     kind : str
         "leaf", "list", "tuple", "dict" or "namedtuple".
-    children : tuple of Structure
+    children : tuple of TreeStructure
     keys : tuple of (str or int)
         The keys of a dict, or the fields of a named tuple.
     name : str
@@ -29,17 +29,17 @@ class Structure(NamedTuple):
     """
 
     kind: str = "leaf"
-    children: tuple[Structure, ...] = ()
+    children: tuple[TreeStructure, ...] = ()
     keys: tuple[str | int, ...] = ()
     name: str = ""
 
 
-def describe_tree(spec: Structure, leaves: Iterable[Tree]) -> Tree:
+def describe_tree(spec: TreeStructure, leaves: Iterable[Tree]) -> Tree:
     """Nest ``leaves`` in a structure.
 
     Parameters
     ----------
-    spec : Structure
+    spec : TreeStructure
     leaves : iterable
         One ``["tensor", name]`` or ``["value", x]`` per leaf.
 
@@ -68,7 +68,7 @@ def _levels(tree: Any) -> int:
     return 1 + max(map(_levels, tree), default=0)
 
 
-def _describe(spec: Structure, leaves: Iterator[Tree]) -> Tree:
+def _describe(spec: TreeStructure, leaves: Iterator[Tree]) -> Tree:
     if spec.kind == "leaf":
         return next(leaves)
     children = [_describe(child, leaves) for child in spec.children]
@@ -78,7 +78,7 @@ def _describe(spec: Structure, leaves: Iterator[Tree]) -> Tree:
     return [spec.kind, pairs if spec.kind == "dict" else [spec.name, pairs]]
 
 
-def leaf_paths(spec: Structure) -> list[tuple[str | int, ...]]:
+def leaf_paths(spec: TreeStructure) -> list[tuple[str | int, ...]]:
     """Return the path to each leaf: keys and names of fields, else positions."""
     if spec.kind == "leaf":
         return [()]

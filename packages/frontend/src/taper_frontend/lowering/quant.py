@@ -399,7 +399,7 @@ def _packing() -> tuple[int, bool]:
         The rows of a block, and whether a byte holds one row of the block's first half and one of
         its second half, instead of two neighbouring rows.
     """
-    import torch
+    import torch  # noqa: TID251  (no other code knows the order)
 
     rows, k = 128, 32
     digits = [

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import sympy
 
-from taper_frontend.lowering.program import Node, Number, unbacked
+from taper_frontend.lowering.aten_program import Node, SymbolicNumber, unbacked
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from taper_frontend.lowering.program import Program
+    from taper_frontend.lowering.aten_program import AtenProgram
 
 #: The most words of an expression that the name of a size contains.
 _MOST_WORDS = 12
@@ -38,14 +38,14 @@ class Relation(NamedTuple):
     side: sympy.Expr
 
 
-def assertions(program: Program) -> list[sympy.Expr]:
+def assertions(program: AtenProgram) -> list[sympy.Expr]:
     """Return the conditions of the program's ``torch._check`` calls, in order."""
     found = []
     for node in program.nodes:
         if node.target == "aten._assert_scalar.default":
             condition = node.args[0]
             value = condition.value if isinstance(condition, Node) else None
-            if isinstance(value, Number) and unbacked(value.expr.free_symbols):
+            if isinstance(value, SymbolicNumber) and unbacked(value.expr.free_symbols):
                 found.append(value.expr)
     return found
 

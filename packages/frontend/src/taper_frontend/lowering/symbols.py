@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from taper_frontend.lowering.aten_program import (
+    SymbolicNumber,
+    TensorValue,
+    hint,
+    symbols_in,
+    unbacked,
+)
 from taper_frontend.lowering.float_sizes import (
     ROUNDINGS,
     convert_rounding,
     floats_as_written,
     spelled,
 )
-from taper_frontend.lowering.program import Number, TensorValue, hint, symbols_in, unbacked
 from taper_frontend.lowering.relations import assertions, difference_name, related, solved
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.records import NamedTuple
@@ -36,7 +42,7 @@ from taper_runtime.ops.rules import broadcast
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from taper_frontend.lowering.program import Node, Program, SymbolicSize
+    from taper_frontend.lowering.aten_program import AtenProgram, Node, SymbolicSize
 
 #: The most sizes of a variable that are tried against torch's guards.
 _TRIED = 1024
@@ -98,7 +104,7 @@ class Sizes:
 
     Parameters
     ----------
-    program : Program
+    program : AtenProgram
     names : mapping of str to str
         Names for torch's symbols; others keep torch's names. Symbols with one name are one
         variable.
@@ -132,7 +138,7 @@ class Sizes:
 
     def __init__(
         self,
-        program: Program,
+        program: AtenProgram,
         names: Mapping[str, str],
         ranged: Collection[str] = (),
         least: Mapping[str, int] | None = None,
@@ -190,7 +196,7 @@ class Sizes:
         self,
         name: str,
         sizes: Mapping[sympy.Symbol, SymbolicSize],
-        program: Program,
+        program: AtenProgram,
         ranged: Collection[str],
     ) -> None:
         """Make one variable for one or several of torch's symbols."""
@@ -282,7 +288,7 @@ class Sizes:
         least = least + 1 if least < 4 else 2 * least
         return least if least <= self.examples[name] else None
 
-    def knows(self, value: Number) -> bool:
+    def knows(self, value: SymbolicNumber) -> bool:
         """Return whether each symbol in ``value`` is an expression in the variables."""
         return bool(value.expr.free_symbols <= self.symbols.keys())
 
@@ -512,7 +518,7 @@ class _Demand(NamedTuple):
     most: int = UNBOUNDED
 
 
-def _demand(symbol: sympy.Symbol, size: SymbolicSize, program: Program) -> _Demand:
+def _demand(symbol: sympy.Symbol, size: SymbolicSize, program: AtenProgram) -> _Demand:
     """Return the sizes that torch's guards allow, if the user gave no range.
 
     Networks that halve and double sizes, or split images into windows, have guards like

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.errors import UnsupportedNode
-from taper_frontend.lowering.calls import GETITEM, find_handler, is_item, needed
-from taper_frontend.lowering.context import Lowering, Refusal
-from taper_frontend.lowering.fraction import lower_fraction
-from taper_frontend.lowering.keep import Keep, SourceCalls, keep_call
-from taper_frontend.lowering.numbers import as_tensor, lower_number
-from taper_frontend.lowering.program import (
-    Body,
-    DType,
+from taper_frontend.lowering.aten_program import (
+    BodyGraph,
+    DtypeArgument,
     Node,
-    Number,
+    SymbolicNumber,
     nested_leaves,
     nodes_among,
     replaced,
     tensors_of,
     unbacked_shapes,
 )
+from taper_frontend.lowering.context import Lowering, Refusal
+from taper_frontend.lowering.fraction import lower_fraction
+from taper_frontend.lowering.keep import Keep, SourceCalls, keep_call
+from taper_frontend.lowering.needed_calls import GETITEM, find_handler, is_item, needed
+from taper_frontend.lowering.numbers import as_tensor, lower_number
 from taper_frontend.lowering.representation import REPRESENTATIONS, represented, stored_type
 from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_runtime.base.errors import InternalError, OpError
@@ -117,7 +117,7 @@ class Walk:
 
     def lower_block(
         self,
-        body: Body,
+        body: BodyGraph,
         prefix: str,
         source: str,
         leading: Sequence[TensorType],
@@ -145,7 +145,7 @@ class Walk:
         return graph
 
     def lower_inline(
-        self, body: Body, prefix: str, source: str, operands: Sequence[Operand]
+        self, body: BodyGraph, prefix: str, source: str, operands: Sequence[Operand]
     ) -> list[Any]:
         """Lower a body into the graph itself: see :meth:`.Lowering.inline`.
 
@@ -226,7 +226,7 @@ class Walk:
             arguments = self._arguments(node)
             handler = self._lower_kept if node.is_kept else find_handler(node)
             value = node.value
-            kind = value.kind if isinstance(value, Number) else ""
+            kind = value.kind if isinstance(value, SymbolicNumber) else ""
             if is_item(node) and handler is not None and not holds_poison(arguments):
                 return self._take_number(handler, arguments, node)
             if kind == "int" and self.sizes.knows(value):
@@ -268,7 +268,7 @@ class Walk:
         # torch asserts that a bool is 0 or 1, which needs no size
         if isinstance(result, str) and node.value.kind != "bool":
             values = [user.value for user in node.users]
-            if any(isinstance(value, Number) and value.kind != "bool" for value in values):
+            if any(isinstance(value, SymbolicNumber) and value.kind != "bool" for value in values):
                 raise Refusal(
                     "expected an integer of at least 0 to compute with, got a number read from a "
                     "tensor that may be negative or a fraction; torch._check(n >= 0) makes it a "
@@ -350,7 +350,7 @@ class Walk:
         types = self.sizes.types(node)
         number = TensorType("int64", ())
         return [
-            number if isinstance(value, Number) and value.kind == "int" else type_
+            number if isinstance(value, SymbolicNumber) and value.kind == "int" else type_
             for value, type_ in zip(values, types, strict=True)
         ]
 
@@ -366,7 +366,7 @@ class Walk:
         value = node.attribute
         if value is None:
             return POISON
-        return value if isinstance(value, Body) else self.context.weight(value)
+        return value if isinstance(value, BodyGraph) else self.context.weight(value)
 
     def _argument_before(self, arg: Any) -> Any:
         """Return the value of an argument, before its conversion for a handler."""
@@ -378,7 +378,7 @@ class Walk:
             return self.context.tensor_argument(value) if isinstance(value, str) else value
         if isinstance(arg, list | tuple):
             return [self._argument(item) for item in arg]
-        if isinstance(arg, DType) and arg in REPRESENTATIONS:
+        if isinstance(arg, DtypeArgument) and arg in REPRESENTATIONS:
             return self.context.dtype_argument(str(arg))
         return arg
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.lowering.program import (
-    Body,
-    DType,
+from taper_frontend.lowering.aten_program import (
+    AtenProgram,
+    BodyGraph,
+    DtypeArgument,
     InputSpec,
     Node,
-    Number,
     OutputSpec,
-    Program,
+    SymbolicNumber,
     TensorValue,
     Weight,
     Word,
@@ -28,7 +28,7 @@ from taper_frontend.lowering.program import (
     nested_leaves,
     unbacked,
 )
-from taper_frontend.lowering.pytrees import Structure, keys_among
+from taper_frontend.lowering.pytrees import TreeStructure, keys_among
 from taper_frontend.lowering.representation import REPRESENTATIONS, real_dtype
 from taper_frontend.lowering.source_line import source_line
 from taper_frontend.pt2.expressions import parse_expression
@@ -99,14 +99,14 @@ class ReadProgram(NamedTuple):
 
     Attributes
     ----------
-    program : Program
+    program : AtenProgram
     arguments : list of str or None
         The names of the arguments of the module's forward.
     torch_version : str
         The torch that wrote it.
     """
 
-    program: Program
+    program: AtenProgram
     arguments: list[str] | None
     torch_version: str
 
@@ -157,7 +157,7 @@ def _read(archive: Archive, model: str, content: Mapping[str, Any]) -> ReadProgr
     wanted = {spec.target for spec in inputs if spec.kind in ("buffer", "constant tensor")}
     weights, constants = archive.weights(model), archive.constants(model, wanted)
     return ReadProgram(
-        Program(
+        AtenProgram(
             nodes=nodes,
             inputs=inputs,
             outputs=[_output(spec) for spec in signature["output_specs"]],
@@ -257,7 +257,7 @@ def _float(value: Any) -> float:
     return _FLOATS[value] if isinstance(value, str) else float(value)
 
 
-def _structure(text: str, fields: Mapping[str, Any]) -> Structure:
+def _structure(text: str, fields: Mapping[str, Any]) -> TreeStructure:
     """Return the structure that a dumped TreeSpec of torch has."""
     protocol, spec = json.loads(text)
     if protocol != 1:
@@ -265,22 +265,24 @@ def _structure(text: str, fields: Mapping[str, Any]) -> Structure:
     return _nested(spec, fields)
 
 
-def _nested(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> Structure:
+def _nested(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> TreeStructure:
     kind, children = spec["type"], tuple(_nested(child, fields) for child in spec["children_spec"])
     if kind is None:
-        return Structure()
+        return TreeStructure()
     if kind == "builtins.list":
-        return Structure("list", children)
+        return TreeStructure("list", children)
     if kind == "collections.namedtuple":
         name = spec["context"]
-        return Structure(
+        return TreeStructure(
             "namedtuple", children, tuple(fields[name]["field_names"]), name.rpartition(".")[2]
         )
     context = json.loads(spec["context"]) if spec["context"] else None
     if isinstance(context, dict):  # of a defaultdict
         context = context.get("dict_context")
     keys = keys_among(context, len(children))
-    return Structure("tuple", children) if keys is None else Structure("dict", children, keys)
+    return (
+        TreeStructure("tuple", children) if keys is None else TreeStructure("dict", children, keys)
+    )
 
 
 class _Values:
@@ -326,7 +328,7 @@ class _Values:
     def number(self, kind: str, field: Mapping[str, Any]) -> Any:
         """Return what the archive says of a number."""
         ((held, value),) = field.items()
-        return Number(kind, self.expression(value)) if held == "as_expr" else value
+        return SymbolicNumber(kind, self.expression(value)) if held == "as_expr" else value
 
 
 class _GraphReader:
@@ -455,7 +457,7 @@ class _GraphReader:
         if held == "as_complex":
             return complex(_float(value["real"]), _float(value["imag"]))
         if held == "as_scalar_type":
-            return DType(_DTYPES[value])
+            return DtypeArgument(_DTYPES[value])
         if held == "as_layout":
             return Word(f"torch.{_LAYOUTS.get(value, value)}")
         if held == "as_memory_format":
@@ -467,7 +469,7 @@ class _GraphReader:
             return Word(_target(value))
         if held == "as_graph":
             body = Node(value["name"], "get_attr", value["name"])
-            body.attribute = Body(_GraphReader(value["graph"], self._values).read())
+            body.attribute = BodyGraph(_GraphReader(value["graph"], self._values).read())
             return self._add(body)
         if held == "as_custom_obj":
             return self._by_name.get(value["name"]) or Word(value["class_fqn"])
@@ -495,7 +497,7 @@ class _GraphReader:
             for leaf in nested_leaves(node.value):
                 if isinstance(leaf, TensorValue):
                     found += [size for size in leaf.shape if not isinstance(size, int)]
-                elif isinstance(leaf, Number) and leaf.kind != "bool":
+                elif isinstance(leaf, SymbolicNumber) and leaf.kind != "bool":
                     found.append(leaf.expr)
             symbols = {expr for expr in found if expr.is_Symbol}
             new = unbacked(symbols) - bound

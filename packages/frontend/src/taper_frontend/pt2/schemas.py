@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from taper_frontend.lowering.program import Parameter
+from taper_frontend.lowering.aten_program import SchemaArgument
 
 #: The table beside this module: for each op whether it draws random numbers, and for each parameter
 #: its name, whether it is a tensor, and its default.
@@ -15,10 +15,10 @@ TABLE = "schemas.json"
 
 
 @cache
-def schemas() -> dict[str, tuple[Parameter, ...]]:
+def schemas() -> dict[str, tuple[SchemaArgument, ...]]:
     """Return the parameters of each op that has a handler, by its name."""
     return {
-        op: tuple(Parameter(*each) for each in parameters)
+        op: tuple(SchemaArgument(*each) for each in parameters)
         for op, parameters in _table()["parameters"].items()
     }
 

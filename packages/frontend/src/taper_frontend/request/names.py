@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from taper_frontend.lowering.pytrees import Structure, Tree
+    from taper_frontend.lowering.pytrees import Tree, TreeStructure
 
 
 def names_of_leaves(
@@ -47,14 +47,14 @@ def names_of_leaves(
     return _leaf_names(arguments, structure(tree_structure((args, kwargs))))
 
 
-def _leaf_names(arguments: Sequence[str], spec: Structure) -> list[str]:
+def _leaf_names(arguments: Sequence[str], spec: TreeStructure) -> list[str]:
     """Return the name of each leaf of ``(args, kwargs)``.
 
     Parameters
     ----------
     arguments : sequence of str
         The names of the arguments, positional ones first.
-    spec : Structure
+    spec : TreeStructure
         The structure of ``(args, kwargs)``.
     """
     children = [child for part in spec.children for child in part.children]
@@ -67,14 +67,14 @@ def _leaf_names(arguments: Sequence[str], spec: Structure) -> list[str]:
 
 
 def input_names(
-    placeholders: Sequence[str], spec: Structure | None, arguments: Sequence[str] | None
+    placeholders: Sequence[str], spec: TreeStructure | None, arguments: Sequence[str] | None
 ) -> dict[str, str]:
     """Return the name of the input for each argument's placeholder.
 
     Parameters
     ----------
     placeholders : sequence of str
-    spec : Structure, optional
+    spec : TreeStructure, optional
         The structure of ``(args, kwargs)``.
     arguments : sequence of str, optional
         The names of the arguments of the module's forward.
@@ -89,7 +89,7 @@ def input_names(
 
 
 def output_names(
-    spec: Structure,
+    spec: TreeStructure,
     tree: Tree,
     taken: Collection[str],
     given: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ def output_names(
 
     Parameters
     ----------
-    spec : Structure
+    spec : TreeStructure
         Of a module's result.
     tree : plain data
         The same as a plan has it, which says which of its leaves are outputs.

@@ -10,14 +10,14 @@ from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.errors import ExportError
-from taper_frontend.lowering.pytrees import Structure, keys_among
+from taper_frontend.lowering.pytrees import TreeStructure, keys_among
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.utils._pytree import TreeSpec
 
 
-def structure(spec: TreeSpec) -> Structure:
+def structure(spec: TreeSpec) -> TreeStructure:
     """Return the structure that torch's specification describes.
 
     Raises
@@ -26,21 +26,23 @@ def structure(spec: TreeSpec) -> Structure:
         If a dict has keys that are not str or int.
     """
     if spec.is_leaf():
-        return Structure()
+        return TreeStructure()
     children = tuple(map(structure, spec.children()))
     if spec.type is list:
-        return Structure("list", children)
+        return TreeStructure("list", children)
     if spec.type is namedtuple:  # pytree's type for all of them; the class is in the context
-        return Structure("namedtuple", children, tuple(spec.context._fields), spec.context.__name__)
+        return TreeStructure(
+            "namedtuple", children, tuple(spec.context._fields), spec.context.__name__
+        )
     keys = keys_among(spec.context, len(children))
     if keys is not None:
-        return Structure("dict", children, keys)
+        return TreeStructure("dict", children, keys)
     if isinstance(spec.type, type) and issubclass(spec.type, dict):
         raise ExportError(
             f"a {spec.type.__name__} among the inputs or outputs: expected keys of str or int, "
             f"got {spec.context!r}"
         )
-    return Structure("tuple", children)
+    return TreeStructure("tuple", children)
 
 
 def tensor_leaves(arguments: Any) -> list[torch.Tensor]:

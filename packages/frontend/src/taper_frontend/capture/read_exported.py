@@ -31,17 +31,17 @@ from taper_frontend.capture.fx_nodes import (
     source_of,
 )
 from taper_frontend.capture.tensors import stored
-from taper_frontend.lowering.program import (
-    Body,
-    DType,
+from taper_frontend.lowering.aten_program import (
+    AtenProgram,
+    BodyGraph,
+    DtypeArgument,
     InputSpec,
     Node,
-    Number,
     Origin,
     OutputSpec,
-    Parameter,
-    Program,
     Range,
+    SchemaArgument,
+    SymbolicNumber,
     TensorValue,
     Weight,
     Word,
@@ -79,7 +79,7 @@ _NUMBER_KINDS = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "b
 _READ_MEMORY = frozenset({"aten.as_strided.default", "aten.as_strided_scatter.default"})
 
 
-def read_program(program: ExportedProgram) -> Program:
+def read_program(program: ExportedProgram) -> AtenProgram:
     """Read a captured program.
 
     Parameters
@@ -97,8 +97,8 @@ def read_program(program: ExportedProgram) -> Program:
     signature, spec = program.graph_signature, program.call_spec
     env = shape_env(program)
     example = _example(program)
-    return Program(
-        nodes=_Reader(program.graph_module).read(program.graph),
+    return AtenProgram(
+        nodes=_FxReader(program.graph_module).read(program.graph),
         inputs=[_input(each) for each in signature.input_specs],
         outputs=[_output(each) for each in signature.output_specs],
         state_dict={name: _weight(tensor) for name, tensor in program.state_dict.items()},
@@ -216,10 +216,10 @@ def _weight(tensor: torch.Tensor) -> Weight:
 
 
 @functools.cache
-def schema(op: OpOverload[..., Any]) -> tuple[Parameter, ...]:
+def schema(op: OpOverload[..., Any]) -> tuple[SchemaArgument, ...]:
     """Return the parameters of an op."""
     return tuple(
-        Parameter(each.name, str(each.type) == "Tensor", _argument(each.default_value))
+        SchemaArgument(each.name, str(each.type) == "Tensor", _argument(each.default_value))
         for each in op._schema.arguments
     )
 
@@ -238,7 +238,7 @@ def _compute(op: Any, *args: Any, **kwargs: Any) -> np.ndarray:
 
 
 def _torch_argument(value: Any) -> Any:
-    if isinstance(value, DType):
+    if isinstance(value, DtypeArgument):
         return getattr(torch, value)
     if isinstance(value, Word):  # the result is read as an array, wherever it lies
         return torch.device("cpu") if value.partition(":")[0] in ("cpu", "cuda") else None
@@ -250,7 +250,7 @@ def _argument(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str | complex):
         return value
     if isinstance(value, torch.dtype):
-        return DType(_name(value))
+        return DtypeArgument(_name(value))
     if isinstance(value, list | tuple):
         return [_argument(item) for item in value]
     if isinstance(value, OpOverload | HigherOrderOperator):
@@ -258,7 +258,7 @@ def _argument(value: Any) -> Any:
     return Word(value)
 
 
-class _Reader:
+class _FxReader:
     """Reads one graph, with the bodies among the attributes of its module."""
 
     def __init__(self, module: GraphModule) -> None:
@@ -287,7 +287,7 @@ class _Reader:
         if KEPT in node.meta:
             made.is_kept = True
             if (module := node.meta[KEPT]) is not None:
-                made.kept = Body(_Reader(module).read(module.graph))
+                made.kept = BodyGraph(_FxReader(module).read(module.graph))
         if (known := node.meta.get(ORIGIN)) is not None:
             made.origin = self._origin(known)
         return made
@@ -315,9 +315,9 @@ class _Reader:
         return _argument(value)
 
 
-def _attribute(value: Any) -> Body | Weight | None:
+def _attribute(value: Any) -> BodyGraph | Weight | None:
     if isinstance(value, torch.fx.GraphModule):
-        return Body(_Reader(value).read(value.graph))
+        return BodyGraph(_FxReader(value).read(value.graph))
     return _weight(value) if isinstance(value, torch.Tensor) else None
 
 
@@ -326,7 +326,7 @@ def _read_value(value: Any, *, reads_memory: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
         return _tensor_value(value, reads_memory=reads_memory)
     if (kind := _NUMBER_KINDS.get(type(value))) is not None:
-        return Number(kind, sympy.sympify(value.node.expr))
+        return SymbolicNumber(kind, sympy.sympify(value.node.expr))
     if isinstance(value, list | tuple):
         return [_read_value(item) for item in value]
     return value

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.lowering.context import Refusal
-from taper_frontend.lowering.handlers import HANDLERS
-from taper_frontend.lowering.numbers import NUMBERS
-from taper_frontend.lowering.program import (
-    Number,
+from taper_frontend.lowering.aten_program import (
+    SymbolicNumber,
     symbols_in,
     tensors_of,
     unbacked_sizes,
 )
+from taper_frontend.lowering.context import Refusal
+from taper_frontend.lowering.handlers import HANDLERS
+from taper_frontend.lowering.numbers import NUMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from taper_frontend.lowering.aten_program import AtenProgram, Node
     from taper_frontend.lowering.handlers import Handler
-    from taper_frontend.lowering.program import Node, Program
 
 
 #: The target of a node that picks one of several results.
@@ -69,7 +69,7 @@ def find_handler(node: Node) -> Handler | None:
         raise Refusal("no handler lowers this higher-order operator", category)
     if is_item(node):
         return HANDLERS[target]
-    if isinstance(node.value, Number):
+    if isinstance(node.value, SymbolicNumber):
         return None
     for value in tensors_of([node]):
         if reason := value.refused:
@@ -95,7 +95,7 @@ def is_item(node: Node) -> bool:
     return node.target in ("aten.item.default", "aten._local_scalar_dense.default")
 
 
-def is_only_computed_with(node: Node, program: Program) -> bool:
+def is_only_computed_with(node: Node, program: AtenProgram) -> bool:
     """Return whether an int is used only in arithmetic, and in no shape or guard.
 
     Such an int may be negative, and a plan need not know it before a run.
@@ -115,7 +115,7 @@ def _computes_only(number: Node, seen: set[Node]) -> bool:
     for user in number.users:
         if user.op == "output" or user in seen:
             continue
-        if isinstance(user.value, Number) and user.value.kind == "int":
+        if isinstance(user.value, SymbolicNumber) and user.value.kind == "int":
             if user.target not in NUMBERS or not _computes_only(user, seen):
                 return False
         elif not _takes_as_tensors(user, number):

@@ -1,6 +1,6 @@
 """Hold a captured program as plain data, without torch.
 
-The lowering reads a program in this form. :mod:`taper_frontend.capture.read_program` makes it of
+The lowering reads a program in this form. :mod:`taper_frontend.capture.read_exported` makes it of
 torch's ``ExportedProgram``, and :mod:`taper_frontend.pt2` of the JSON in a PT2 archive.
 
 Sizes are ints, or sympy expressions in torch's symbols. The functions in them, such as FloorDiv,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from taper_frontend.lowering.pytrees import Structure
+    from taper_frontend.lowering.pytrees import TreeStructure
 
 #: A size of a tensor: an int, or a sympy expression.
 SymbolicSize = Any
@@ -63,7 +63,7 @@ class TensorValue:
 
 
 @dataclass(frozen=True)
-class Number:
+class SymbolicNumber:
     """What torch says of a number that a node computes from sizes or values.
 
     Attributes
@@ -77,7 +77,7 @@ class Number:
     expr: sympy.Expr
 
 
-class DType(str):
+class DtypeArgument(str):
     """A dtype among the arguments of a call: torch's name, without ``torch.``."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class Word(str):
     __slots__ = ()
 
 
-class Parameter(NamedTuple):
+class SchemaArgument(NamedTuple):
     """A parameter in the schema of an ATen op.
 
     Attributes
@@ -124,7 +124,7 @@ class Weight(NamedTuple):
     read: Callable[[], np.ndarray]
 
 
-class Body(NamedTuple):
+class BodyGraph(NamedTuple):
     """The graph of a branch or a loop."""
 
     nodes: list[Node]
@@ -143,7 +143,7 @@ class Origin(NamedTuple):
         Its arguments; None if they are unknown.
     value
         torch's description of its result.
-    schema : tuple of Parameter or None
+    schema : tuple of SchemaArgument or None
         The parameters of an ATen op.
     """
 
@@ -152,7 +152,7 @@ class Origin(NamedTuple):
     args: tuple[Any, ...] | None
     kwargs: Mapping[str, Any]
     value: Any
-    schema: tuple[Parameter, ...] | None
+    schema: tuple[SchemaArgument, ...] | None
 
 
 class Node:
@@ -166,15 +166,16 @@ class Node:
     target : str
         What it calls: ``"aten.relu.default"``, ``"operator.add"``, ``"cond"``.
     args, kwargs
-        Its arguments: nodes, plain data, :class:`DType` and :class:`Word`, and lists of these.
+        Its arguments: nodes, plain data, :class:`DtypeArgument` and :class:`Word`, and lists of
+        these.
     value
-        What torch says of the result: :class:`TensorValue`, :class:`Number`, a list of these, or
-        plain data.
+        What torch says of the result: :class:`TensorValue`, :class:`SymbolicNumber`, a list of
+        these, or plain data.
     users : list of Node
         The nodes that have this one among their arguments.
     source : str
         The line of the user's model; empty if torch did not record one.
-    schema : tuple of Parameter or None
+    schema : tuple of SchemaArgument or None
         The parameters of an ATen op; None for another target, or if they are not known.
     is_higher_order : bool
         Whether it calls a higher-order operator.
@@ -182,9 +183,9 @@ class Node:
         Whether it draws random numbers, or would in training mode.
     defines : tuple of sympy.Symbol
         The symbols that get their values from this node.
-    attribute : Body, Weight or None
+    attribute : BodyGraph, Weight or None
         What a "get_attr" node is.
-    kept : Body or None
+    kept : BodyGraph or None
         The decomposition of a kept call of an op without a handler; None if it has none.
     is_kept : bool
         Whether it is such a call.
@@ -219,11 +220,11 @@ class Node:
         self.kwargs: dict[str, Any] = {}
         self.users: list[Node] = []
         self.source = ""
-        self.schema: tuple[Parameter, ...] | None = None
+        self.schema: tuple[SchemaArgument, ...] | None = None
         self.is_higher_order = self.draws = self.is_kept = False
         self.defines: tuple[sympy.Symbol, ...] = ()
-        self.attribute: Body | Weight | None = None
-        self.kept: Body | None = None
+        self.attribute: BodyGraph | Weight | None = None
+        self.kept: BodyGraph | None = None
         self.compute: Callable[..., np.ndarray] | None = None
         self._origin: Origin | None = None
 
@@ -320,7 +321,7 @@ class Range(NamedTuple):
     upper: int
 
 
-class Program(NamedTuple):
+class AtenProgram(NamedTuple):
     """A captured program.
 
     Attributes
@@ -330,7 +331,7 @@ class Program(NamedTuple):
     outputs : list of OutputSpec
     state_dict, constants : mapping of str to Weight
         Parameters and persistent buffers; other buffers and constants.
-    input_structure, output_structure : Structure
+    input_structure, output_structure : TreeStructure
     ranges : mapping of sympy.Symbol to Range
     guards : list of sympy.Expr
         What torch assumes of sizes.
@@ -354,8 +355,8 @@ class Program(NamedTuple):
     outputs: list[OutputSpec]
     state_dict: Mapping[str, Weight]
     constants: Mapping[str, Weight]
-    input_structure: Structure
-    output_structure: Structure
+    input_structure: TreeStructure
+    output_structure: TreeStructure
     ranges: Mapping[sympy.Symbol, Range]
     guards: list[sympy.Expr]
     hints: Mapping[sympy.Symbol, int]
@@ -448,7 +449,7 @@ def unbacked_sizes(node: Node) -> set[sympy.Symbol]:
     for leaf in nested_leaves(node.value):
         if isinstance(leaf, TensorValue):
             found |= symbols_in((*leaf.shape, *leaf.strides))
-        elif isinstance(leaf, Number):
+        elif isinstance(leaf, SymbolicNumber):
             found |= leaf.expr.free_symbols
     return unbacked(found)
 

@@ -6,13 +6,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.trace import trace_path
-from taper_frontend.errors import UnsupportedNodesError
+from taper_frontend.errors import ExportError, UnsupportedNodesError
 from taper_frontend.export_progress import show_progress
 from taper_frontend.lowered_to_plan import LoweredProgram, compile_lowered
 from taper_frontend.lowering import HANDLERS, lower
+from taper_frontend.lowering.aten_program import BodyGraph, SymbolicNumber, TensorValue
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.lowering.program import Body, Number, TensorValue
-from taper_frontend.pt2.models import chosen_model, open_archive
+from taper_frontend.pt2.choose_model import chosen_model, open_archive
 from taper_frontend.pt2.read_program import read_program
 from taper_frontend.request.names import check_names, input_names
 from taper_frontend.request.notes import Note, warn
@@ -23,9 +23,12 @@ from taper_runtime.plan.replaceable import without_packed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from taper_frontend.lowering.program import Node
+    from taper_frontend.lowering.aten_program import Node
     from taper_frontend.pt2.read_program import ReadProgram
     from taper_runtime.plan.plan import Plan
+
+#: What to do where torch is needed.
+INSTALL = "install it with `pip install 'taper-frontend[torch]'`"
 
 #: Options that need torch, with what they may be here.
 _OF_TORCH = {"dynamic_shapes": None, "dynamic_axes": None, "checkpoint": None, "verify": False}
@@ -55,22 +58,20 @@ def export_archive(
 
     Raises
     ------
-    ImportError
-        If ``module`` is not a file, or an option needs torch.
     UnsupportedNodesError
         If nodes cannot be exported; the message lists all of them.
     ExportError
-        If the file is not such an archive, or has no such program.
+        If ``module`` is not a path or an option needs torch, or the file is not such an archive or
+        has no such program.
     """
     if not isinstance(module, str | os.PathLike):
-        raise ImportError(
-            f"{type(module).__name__}: exporting it needs torch; without torch export takes the "
-            "path of a PT2 archive",
-            name="torch",
+        raise ExportError(
+            f"expected the path of a PT2 archive, because torch is not installed, got a "
+            f"{type(module).__name__}; {INSTALL}"
         )
     for name, value in _OF_TORCH.items():
         if options.get(name, value) != value:
-            raise ImportError(f"{name}={options[name]!r} needs torch", name="torch")
+            raise ExportError(f"{name}={options[name]!r} needs torch; {INSTALL}")
     metadata = options.get("metadata")
     asked = Options(**{**options, "verify": False, "trace": trace_path(options.get("trace"))})
     asked.check()
@@ -100,14 +101,14 @@ def _lower(read: ReadProgram, options: Options) -> LoweredProgram:
     inputs = {
         name: placeholders[name].value
         for name in arguments
-        if isinstance(placeholders[name].value, TensorValue | Number)
+        if isinstance(placeholders[name].value, TensorValue | SymbolicNumber)
     }
     if options.input_names is not None:
         check_names("input_names", options.input_names, [names[name] for name in inputs])
         names |= zip(inputs, options.input_names, strict=True)
     sizes: dict[str, str] = {}
     for name, value in inputs.items():
-        if isinstance(value, Number):
+        if isinstance(value, SymbolicNumber):
             name_int(sizes, str(value.expr), names[name])
     varying = [
         (names[name], axis, size)
@@ -145,5 +146,5 @@ def _called(nodes: list[Node]) -> Iterator[str]:
     for node in nodes:
         if node.op == "call_function":
             yield node.target
-        elif isinstance(node.attribute, Body):
+        elif isinstance(node.attribute, BodyGraph):
             yield from _called(node.attribute.nodes)
