@@ -384,6 +384,7 @@ MEASUREMENTS = {
     "models": ("tools.zoo.report", "--write docs/results/models.md", (*MODELS, *ZOO), ZOO_ALONE),
     "plans": ("tools.zoo.plans", "", MODELS),
     "decompositions": ("tools.zoo.decompositions", "", MODELS),
+    "archives": ("tools.zoo.archives", "", MODELS),
     "export_time": ("tools.zoo.export_time", "", MODELS),
     "export_walk": ("tools.export_walk", "", TORCH),
 }

@@ -20,7 +20,6 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.utils._pytree import tree_leaves
-from torch.utils._sympy.numbers import int_oo
 
 from taper_frontend.capture.fx_nodes import (
     CAPTURED,
@@ -148,8 +147,9 @@ def _hints(program: ExportedProgram) -> dict[sympy.Symbol, int]:
 
 
 def _range(limits: Any) -> Range:
-    lower = None if limits.lower == -int_oo else int(limits.lower)
-    return limited(lower, None if limits.upper == int_oo else int(limits.upper))
+    """Return the limits of a symbol; those of floats are no limits of sizes."""
+    lower, upper = (int(end) if end.is_Integer else None for end in (limits.lower, limits.upper))
+    return limited(lower, upper)
 
 
 def _input(spec: Any) -> InputSpec:
@@ -272,7 +272,8 @@ class _FxReader:
     def _read(self, node: torch.fx.Node) -> Node:
         reads_memory = any(str(user.target) in _READ_MEMORY for user in node.users)
         value = _read_value(node.meta.get("val"), reads_memory=reads_memory)
-        made = Node(node.name, node.op, _target(node.target), value)
+        target = "" if node.op in ("placeholder", "output") else _target(node.target)
+        made = Node(node.name, node.op, target, value)
         self._made[node.name] = made
         made.give(self._arguments(node.args), self._arguments(node.kwargs))
         made.source = source_of(node)

@@ -84,16 +84,17 @@ def number_array(value: complex, dtype: str) -> np.ndarray:
     """Return a scalar of a torch dtype as a plan stores it, rounded as torch rounds numbers."""
     stored, _, parts = REPRESENTATIONS[dtype]
     if parts:
-        return np.array([value.real, value.imag], stored)
+        return _cast(np.array([value.real, value.imag]), stored)
     if dtype in FLOATS_16_BIT:
-        rounded = np.array(value, np.float32)
+        rounded = _cast(np.array(value), "float32")
         return to_bfloat16(rounded) if dtype == "bfloat16" else _cast(rounded, stored)
     if "float" in dtype:
-        return _cast(np.array(value, np.float64), stored)
+        return _cast(np.array(value), stored)
     if dtype == "bool":
         return np.array(bool(value))
     whole = int(value.real)
-    return np.array(whole % 256 if dtype == "uint8" and whole < 0 else whole, stored)
+    wraps = dtype == "uint8" and -256 < whole < 0
+    return np.array(whole + 256 * wraps, stored)
 
 
 def _cast(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -188,9 +188,7 @@ def packed(found: Quantized, is_transposed: bool) -> Constant | None:
     if found.scale is None:
         return None
     shape = found.q.shape
-    q, *parameters = (
-        _in_columns(x, shape, is_transposed) for x in (found.q, *found.parameters)
-    )
+    q, *parameters = (_in_columns(x, shape, is_transposed) for x in (found.q, *found.parameters))
     size = _block(parameters, q.shape[0])
     if size % 8:
         return None
