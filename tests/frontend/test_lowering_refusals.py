@@ -30,7 +30,7 @@ def refusals(model, *args, **kwargs):
 
 def test_error_belongs_to_both_families():
     assert issubclass(UnsupportedNodesError, ExportError)
-    assert issubclass(UnsupportedNodesError, taper_runtime.base.errors.UnsupportedNodesError)
+    assert issubclass(UnsupportedNodesError, taper_runtime.base.errors.UnsupportedOpError)
 
 
 def test_all_nodes_are_listed_with_op_reason_and_line():

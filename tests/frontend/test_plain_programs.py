@@ -186,7 +186,7 @@ def test_a_program_is_the_same_from_torch_and_from_its_archive(saved):
         assert described(node.value) == described(other.value)
         assert str(node.args) == str(other.args)
         assert node.source == other.source
-        assert node.schema == other.schema
+        assert node.schema in (None, other.schema)  # none of an op without a handler
     assert {str(s): r for s, r in got.ranges.items()} == {str(s): r for s, r in want.ranges.items()}
     assert {str(s): h for s, h in got.hints.items()} == {str(s): h for s, h in want.hints.items()}
 
