@@ -369,6 +369,7 @@ MEASUREMENTS = {
     "peers": ("tools.peers.compare", "", (*MODELS, *PEERS, *ZOO), MINILM, ZOO_ALONE),
     "memory": ("tools.peers.memory", "", (*MODELS, *PEERS), MINILM),
     "serving": ("tools.peers.serving", "", (*MODELS, *PEERS), MINILM),
+    "crowded": ("tools.peers.crowded", "", (*MODELS, *PEERS)),
     "weights": ("tools.peers.weights", "", MODELS, MINILM),
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
     "scaling": ("tools.peers.scaling", "", (*MODELS, "matplotlib"), MINILM),

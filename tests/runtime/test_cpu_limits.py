@@ -3,20 +3,18 @@
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import taper_runtime
+from control_groups import PERIOD_US, NoControlGroup, limited_group
 from taper_runtime.native import _kernels
 from taper_runtime.session.opening import thread_count, threads_of_environment
 
 V2 = "31 23 0:28 {root} {mount} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "32 31 0:29 {root} {mount} rw,nosuid shared:9 master:1 - cgroup cgroup rw,{controllers}"
-PERIOD_US = 100_000
 
 
 class Machine:
@@ -217,61 +215,20 @@ taper_runtime.show_config()
 """
 
 
-def parent_group():
-    """Return (version, the folder of this process's group) of the hierarchy with the controller."""
-    groups = dict(
-        line.split(":", 1)[1].split(":", 1)
-        for line in Path("/proc/self/cgroup").read_text().splitlines()
-    )
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, kind = (part.split(" ") for part in line.split(" - "))
-        names = [n for n in groups if "cpu" in n.split(",")] if kind[0] == "cgroup" else [""]
-        if kind[0] in ("cgroup", "cgroup2") and names and names[0] in groups and fields[3] == "/":
-            folder = Path(fields[4]) / groups[names[0]].lstrip("/")
-            if (folder / "cpu.cfs_quota_us").exists():
-                return 1, folder
-            controls = folder / "cgroup.subtree_control"
-            if controls.exists() and "cpu" in controls.read_text().split():
-                return 2, folder
-    return None
-
-
-@contextmanager
-def group(cpus):
-    """Make a group inside this process's own one that may use so many CPUs."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("control groups are Linux's")
-    found = parent_group()
-    if found is None:
-        pytest.skip("no hierarchy here has the CPU controller")
-    version, parent = found
-    folder = parent / f"taper-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"this user may make no control group: {error}")
-    try:
-        name = "cpu.cfs_quota_us" if version == 1 else "cpu.max"
-        quota = str(round(cpus * PERIOD_US)) + (f" {PERIOD_US}" if version == 2 else "")
-        try:
-            (folder / name).write_text(quota)
-        except OSError as error:
-            pytest.skip(f"this user may set no limit: {error}")
-        yield folder, folder / name
-    finally:
-        folder.rmdir()
-
-
 @pytest.mark.parametrize("cpus", [0.5, 1, 1.5])
 def test_in_a_control_group(cpus):
-    with group(cpus) as (folder, file):
-        code = f"open({str(folder / 'cgroup.procs')!r}, 'w').write('0')\n" + PRINT
-        environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    try:
+        with limited_group(cpus) as (members, file):
+            code = f"open({str(members)!r}, 'w').write('0')\n" + PRINT
+            environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+            command = [sys.executable, "-c", code]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True
+            )
+    except NoControlGroup as reason:
+        pytest.skip(str(reason))
     count, *_ = done.stdout.splitlines()
-    here = _kernels.cpu_count()
-    allowed = min(-int(-cpus // 1), here)
+    allowed = min(-int(-cpus // 1), _kernels.cpu_count())
     assert count == f"{allowed} {(float(cpus), str(file))}"
     assert f"threads  {allowed} of {allowed} CPUs, limited to the time of {cpus:g}" in done.stdout
 

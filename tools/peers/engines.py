@@ -56,13 +56,18 @@ def first(results: Any) -> torch.Tensor:
     return results if isinstance(results, torch.Tensor) else results[0]
 
 
-def taper(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
-    """Taper's session over the exported file."""
+def open_plan(plan: Path, threads: int) -> Run:
+    """Taper's session over the exported file; 0 threads leaves the choice to it."""
     options = taper_runtime.SessionOptions()
     options.intra_op_num_threads = threads
     session = taper_runtime.InferenceSession(plan, options)
     feed = dict(session.plan.samples)
     return lambda: session.run(None, feed)[0]
+
+
+def taper(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """Taper's session over the exported file."""
+    return open_plan(plan, threads)
 
 
 def torch_eager(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
@@ -77,24 +82,34 @@ def torch_compile(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, th
     return lambda: first(compiled(*args)).numpy()
 
 
-def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
-    """ONNX Runtime over torch's own exporter; the older one where the newer takes step by step."""
+def save_onnx(module: torch.nn.Module, args: tuple[Any, ...], path: Path) -> None:
+    """By torch's own exporter; the older one where the newer takes step by step."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision aloud
+    with at_most(CONVERSION_SECONDS, "torch.onnx.export"):
+        if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+            torch.onnx.export(module, args, path, dynamo=False, verbose=False)
+        else:
+            program = torch.onnx.export(module, args, dynamo=True, verbose=False)
+            program.save(path, external_data=True)
+
+
+def open_onnx(path: Path, args: tuple[np.ndarray, ...], threads: int) -> Run:
+    """ONNX Runtime over a file of torch's exporter; 0 threads leaves the choice to it."""
     import onnxruntime as ort
 
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision aloud
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    session = ort.InferenceSession(path, options)
+    feed = {i.name: a for i, a in zip(session.get_inputs(), args, strict=True)}
+    return lambda: session.run(None, feed)[0]
+
+
+def onnxruntime(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
+    """ONNX Runtime over torch's own exporter."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.onnx")
-        with at_most(CONVERSION_SECONDS, "torch.onnx.export"):
-            if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-                torch.onnx.export(module, args, path, dynamo=False, verbose=False)
-            else:
-                program = torch.onnx.export(module, args, dynamo=True, verbose=False)
-                program.save(path, external_data=True)
-        session = ort.InferenceSession(path, options)
-    feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
-    return lambda: session.run(None, feed)[0]
+        save_onnx(module, args, path)
+        return open_onnx(path, tuple(a.numpy() for a in args), threads)
 
 
 def openvino(module: torch.nn.Module, args: tuple[Any, ...], plan: Path, threads: int) -> Run:
