@@ -104,10 +104,14 @@ static void owner_computes_alone_after_losses(void) {
         longest = alone_ms();
     }
     CHECK(longest > second && longest < 10000, "%d ms alone after 10 ms", longest);
-    taper_pool_judge(100 * MS, 0);
+    taper_pool_judge(10 * MS, 0);
+    taper_pool_judge(0, 20 * MS);
+    CHECK(alone_ms() >= longest, "a short gain changes nothing");
+    for (int i = 0; i < 5; i++)
+        taper_pool_judge(1000 * MS, 0);
     taper_pool_judge(0, 10 * MS);
-    CHECK(alone_ms() == first, "a gain counts again");
-    taper_pool_judge(100 * MS, 0);
+    CHECK(alone_ms() == first, "after a long gain a pause is as long as the first");
+    taper_pool_judge(1000 * MS, 0);
 }
 
 int main(int argc, char **argv) {

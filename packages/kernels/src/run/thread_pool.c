@@ -5,9 +5,11 @@
 enum {
     /* What owners have gained by the workers pays for what they lose later, up to this. */
     MOST_CREDIT_NS = 4000000,
-    /* Without credit, owners compute alone for so many times as long as the last has waited. */
+    /* Without credit, owners compute alone for so many times as long as the last has waited. What
+     * they gain beyond the most credit shortens it: a factor of n is halved for n times this. */
     LEAST_PAUSE = 8,
     MOST_PAUSE = 128,
+    SURPLUS_NS = 1000000,
     /* Iterations of a waiting loop before it yields its CPU or sleeps: a few hundred microseconds,
      * which is longer than the gaps between the steps of a run, so that idle threads cost next to
      * nothing. */
@@ -25,7 +27,7 @@ static struct {
     bool forks;        /* whether forks are watched */
     int32_t threads;   /* that exist, without the caller */
     /* The owner's account; see taper_pool_judge. In ns, but the factor. */
-    int64_t credit, pause, factor;
+    int64_t credit, surplus, pause, factor;
     _Alignas(TAPER_CACHE_LINE) taper_pool_fn fn; /* what the seats are for */
     void *arg;
     _Atomic uint32_t run; /* counts the owners */
@@ -251,10 +253,14 @@ void taper_pool_computed_alone(int64_t ns) { pool.pause -= ns; }
 void taper_pool_judge(int64_t saved, int64_t waited) {
     pool.credit += saved - waited;
     if (pool.credit > MOST_CREDIT_NS) {
+        pool.surplus += pool.credit - MOST_CREDIT_NS;
         pool.credit = MOST_CREDIT_NS;
-        pool.factor = LEAST_PAUSE;
+        if (pool.surplus >= pool.factor * SURPLUS_NS) {
+            pool.surplus = 0;
+            pool.factor = pool.factor > LEAST_PAUSE ? pool.factor / 2 : LEAST_PAUSE;
+        }
     } else if (pool.credit < 0) {
-        pool.credit = 0;
+        pool.credit = pool.surplus = 0;
         pool.pause = pool.factor * waited;
         pool.factor = pool.factor < MOST_PAUSE ? 2 * pool.factor : MOST_PAUSE;
     }
