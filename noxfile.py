@@ -434,7 +434,7 @@ def docs(session: nox.Session) -> None:
     """Run every example of the documents, then build the site into build/site."""
     session.install(*MODELS, *ZOO, "pytest")
     session.install("--no-deps", "-c", "tools/zoo/no-deps.txt", "timm", "torchvision")
-    session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]")
+    session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]", "ruff")
     install_packages(session)
     examples = ("tests/documents", *session.posargs)
     session.run("python", "-m", "pytest", "-q", *examples, env=ONE_THREAD)

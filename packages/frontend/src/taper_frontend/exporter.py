@@ -71,46 +71,55 @@ def export(
     module : torch.nn.Module, ExportedProgram, str or os.PathLike
         A module is captured in its current mode: call ``eval()`` first. A path names a ``.pt2``
         file.
-    args, kwargs
-        Example arguments, in the module's own structure. Values that are not tensors become part of
-        the plan, except ints to which ``dynamic_shapes`` gives a name. A program or file has its
+    args : tuple
+        Example arguments, nested as the module takes them. Values that are not tensors become part
+        of the plan, except ints to which ``dynamic_shapes`` gives a name. A program or file has its
         own.
-    input_names, output_names : sequence of str, optional
-        One name for each tensor among the arguments, or the results, and each varying int, in
-        order. By default the path to it: the argument's name, keys, fields and positions, joined by
-        dots; see :mod:`taper_frontend.request.names`.
-    dynamic_shapes
+    kwargs : mapping of str to object, optional
+        Example arguments by name.
+    dynamic_shapes : tuple, list or mapping, optional
         As ``torch.export.export`` takes them, or with strings in place of ``Dim``: ``({0: "batch",
-        1: "length"},)``. Dimensions named here vary from run to run; those of one name are one
-        size. A ``Dim`` has to vary over its whole range; a string or ``Dim.AUTO`` as far as the
-        model allows. An int among the arguments that has a name there, ``(None, "steps")``, or
-        ``Dim.DYNAMIC``, is an input of the plan: a scalar of int64, from 0 on where shapes depend
-        on it. A dict may also name buffers that the module writes to, and tensors in its plain
-        attributes, as the plan names these states: ``{"x": {0: "batch"}, "cache": {0: "batch"}}``.
-        All states then have a row for each item of the batch, which begins as the buffer's rows
-        do, and a run takes a list of :class:`~taper_runtime.State`.
+        1: "length"},)``. Arguments that a mapping does not name are fixed. Dimensions named here
+        vary from run to run; those of one name are one size. A ``Dim`` has to vary over its whole
+        range; a string or ``Dim.AUTO`` as far as the model allows. An int among the arguments that
+        has a name there, ``(None, "steps")``, or ``Dim.DYNAMIC``, is an input of the plan: a scalar
+        of int64, from 0 on where shapes depend on it. A dict may also name buffers that the module
+        writes to, and tensors in its plain attributes, as the plan names these states: ``{"x": {0:
+        "batch"}, "cache": {0: "batch"}}``. All states then have a row for each item of the batch,
+        which begins as the buffer's rows do, and a run takes a list of
+        :class:`~taper_runtime.State`.
     dynamic_axes : mapping of str to mapping or sequence, optional
         The same by the names of the inputs, as ``torch.onnx.export`` takes them: ``{"input_ids":
         {0: "batch", 1: "length"}}``, or ``{"input_ids": [0, 1]}``. States may stand there as in
         ``dynamic_shapes``. Outputs may stand there too; their shapes follow from the model.
-    passes : sequence of callable or str, optional
-        The passes in order: functions ``(Graph) -> bool``, or names of stages or passes. By default
-        :data:`taper_frontend.compiler.stages.STAGES`, with the passes that
-        :func:`taper_frontend.passes.register_pass` has placed among them; ``PIPELINE`` in the same
-        module is the list of their steps. ``()`` exports the graph as lowered.
-    keep : sequence of str, optional
-        Ops that the exported program calls, such as ``"aten.relu.default"`` or
-        ``"aten.softmax.int"``. Their calls stay separate nodes: no pass changes or fuses them, and
-        a user's kernel (:func:`taper_runtime.register_kernel`) can compute them. If an op has no
-        handler and no decomposition, only such a kernel can.
-    partition : callable, optional
-        ``(Graph) -> subgraphs``, each a list of nodes, or of their first outputs. Each subgraph
-        becomes a node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects
-        everything.
-    delegate : str, optional
-        The backend that compiles each subgraph: ``"c"``, or one of
-        :func:`taper_frontend.delegates.register_backend`. A subgraph that it refuses stays on the
-        CPU, with a warning that has the reason.
+    input_names : sequence of str, optional
+        One name for each tensor and each varying int among the arguments, in order. By default the
+        path to it: the argument's name, keys, fields and positions, joined by dots; see
+        :mod:`taper_frontend.request.names`.
+    output_names : sequence of str, optional
+        The same for the results.
+
+    Other Parameters
+    ----------------
+    weights : str
+        ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
+        persistent buffers. The compiler then does not look at the values, and the plan keeps those
+        from which constants are computed; see ``docs/how-to/swap-weights.md``.
+    packing : str
+        Where weights come from in the formats that kernels read, such as panels or Winograd's
+        tiles: ``"stored"`` in the plan, or made ``"at_open"`` by each session from plain weights.
+        Then the plan has the plain weights and recipes alone: a smaller file, which opens more
+        slowly, and whose packed weights are memory of each process; see
+        ``docs/design/weights.md``. Runs give the same bits. Quantized weights stay as they are.
+    metadata : mapping of str to str, optional
+        Further texts to store in the plan: labels, an alphabet, a version. A session returns them
+        in ``get_modelmeta().custom_metadata_map``.
+    checkpoint : str or os.PathLike, optional
+        A safetensors file, or the ``model.safetensors.index.json`` of several in its folder, with
+        the module's tensors. Make the module on the ``meta`` device; then no process ever holds all
+        of its weights, which are mapped from the disk, also for verification. The module's own
+        tensors are restored at the end. The plan's constants are in a temporary file (``TMPDIR``)
+        until the plan is saved and deleted. Needs the package safetensors.
     verify : bool or str
         Whether to run the plan and the module on the example arguments and on similar random ones,
         and compare them. ``"outputs"`` compares the results. True also compares, on the example,
@@ -124,31 +133,28 @@ def export(
         Whether to show on the terminal what runs, or a function to call with each step's name
         before it begins: ``"capture"``, ``"lower"``, ``"optimize: recognition: recognize_norms"``
         for each pass of each stage, ``"plan"``, ``"verify"``.
-    metadata : mapping of str to str, optional
-        Further texts to store in the plan: labels, an alphabet, a version. A session returns them
-        in ``get_modelmeta().custom_metadata_map``.
-    checkpoint : str or os.PathLike, optional
-        A safetensors file, or the ``model.safetensors.index.json`` of several in its folder, with
-        the module's tensors. Make the module on the ``meta`` device; then no process ever holds all
-        of its weights, which are mapped from the disk, also for verification. The module's own
-        tensors are restored at the end. The plan's constants are in a temporary file (``TMPDIR``)
-        until the plan is saved and deleted. Needs the package safetensors.
     trace : str or os.PathLike, optional
         A path for a trace of the compiler: a page if it ends in ``.html``, JSON if it ends in
         ``.json``. By default the path in the environment variable ``TAPER_TRACE``. If several
         captures are tried, the trace is about the last one.
-    weights : str
-        ``"fixed"``, or ``"replaceable"``: a session can load other values of the parameters and
-        persistent buffers. The compiler then does not look at the values, and the plan keeps those
-        from which constants are computed; see ``docs/how-to/swap-weights.md``.
-    packing : str
-        Where weights come from in the formats that kernels read, such as panels or Winograd's
-        tiles: ``"stored"`` in the plan, or made ``"at_open"`` by each session from plain weights.
-        Then the plan has the plain weights and recipes alone: a smaller file, which opens more
-        slowly, and whose packed weights are memory of each process; see
-        ``docs/design/weights.md``. Runs give the same bits. Quantized weights stay as they are.
-    model : str, optional
-        The name of the program in a PT2 archive of several; by default the only one.
+    keep : sequence of str, optional
+        Ops that the exported program calls, such as ``"aten.relu.default"`` or
+        ``"aten.softmax.int"``. Their calls stay separate nodes: no pass changes or fuses them, and
+        a user's kernel (:func:`taper_runtime.register_kernel`) can compute them. If an op has no
+        handler and no decomposition, only such a kernel can.
+    passes : sequence of callable or str, optional
+        The passes in order: functions ``(Graph) -> bool``, or names of stages or passes. By default
+        :data:`taper_frontend.compiler.stages.STAGES`, with the passes that
+        :func:`taper_frontend.passes.register_pass` has placed among them; ``PIPELINE`` in the same
+        module is the list of their steps. ``()`` exports the graph as lowered.
+    partition : callable, optional
+        ``(Graph) -> subgraphs``, each a list of nodes, or of their first outputs. Each subgraph
+        becomes a node that ``delegate`` computes. ``lambda graph: [list(graph.nodes)]`` selects
+        everything.
+    delegate : str, optional
+        The backend that compiles each subgraph: ``"c"``, or one of
+        :func:`taper_frontend.delegates.register_backend`. A subgraph that it refuses stays on the
+        CPU, with a warning that has the reason.
 
     Returns
     -------
