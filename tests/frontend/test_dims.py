@@ -371,6 +371,14 @@ def test_arguments_that_dynamic_shapes_does_not_name_are_fixed():
     assert [str(plan.tensors[name].shape) for name in plan.inputs] == ["(2, 3)", "(rows, 5)"]
 
 
+def test_a_slice_to_the_end_of_a_product_of_dims():
+    """The product of three sizes may be beyond int64, where torch's end of a slice is."""
+    module = Call(lambda x: x.flatten()[:, None])
+    x = torch.randn(2, 3, 4)
+    plan = taper_frontend.export(module, (x,), dynamic_shapes=({0: "a", 1: "b", 2: "c"},))
+    check(module, plan, np.random.rand(3, 2, 5).astype(np.float32))
+
+
 def test_dims_of_arguments_that_forward_takes_as_kwargs():
     class Sums(torch.nn.Module):
         def forward(self, **kwargs):

@@ -25,6 +25,7 @@ from taper_frontend.lowering.representation import (
 )
 from taper_runtime.base.random_state import new_state
 from taper_runtime.base.sizes import (
+    HIGH,
     Size,
     UndecidedError,
     bounds,
@@ -414,6 +415,8 @@ class Lowering:
         def within(place: int | None, default: int) -> int:
             if place is None:
                 return default
+            if is_static(place) and place == HIGH:  # torch's end of an axis of any size
+                return size
             if place >= 0:
                 return smallest(place, size)
             # perhaps the smallest int64: a sum with it need not fit int64
