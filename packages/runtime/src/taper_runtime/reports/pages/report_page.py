@@ -95,6 +95,7 @@ class _Time(NamedTuple):
 
 
 def _summary(profile: Profile, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
+    """Return what the plan is, the sizes of the run, its time, and what was verified."""
     plan, sizes = profile.plan, profile.sizes
     rows = [
         [
