@@ -393,7 +393,7 @@ def test_quantized_weights_stay_as_they_are():
     want = run(InferenceSession(stored), x)
     for options in (None, AT_OPEN):
         session = InferenceSession(plan, options)
-        assert session.plan.tensors[name].format == "blocks.4.64"
+        assert session.plan.tensors[name].format == "blocks.4.64.float32.symmetric"
         assert session.plan.constants[name] is plan.constants[name]
         assert run(session, x) == want
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from op_samples import sample_types, samples_of, stored_inputs
+from op_samples import array_of, sample_types, samples_of, stored, stored_inputs
 from taper_runtime.base.checks import MAX_TENSOR_BYTES
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError
-from taper_runtime.formats import PLAIN, counted_bytes, decode, encode
+from taper_runtime.formats import PLAIN, counted_bytes, decode
 from taper_runtime.machine.choices import Choice
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
@@ -482,13 +482,14 @@ def _input(
     dtype = _dtype(type_)
     sample = drawn.values[index]
     if type_.format != PLAIN:
-        array = np.empty(type_.shape, dtype)
-        fill(array, type_.dtype, PLAIN_VALUES, 1, rng)
         if type_.format.startswith("blocks."):
-            array[...] = rng.integers(0, 16, type_.shape) * 0.3 - 0.7
-        stored = encode(array, type_)
-        memory = allocate(stored.shape, stored.dtype, rng)
-        memory.array[...] = stored
+            array = array_of(type_, rng)
+        else:
+            array = np.empty(type_.shape, dtype)
+            fill(array, type_.dtype, PLAIN_VALUES, 1, rng)
+        given = stored(array, type_)
+        memory = allocate(given.shape, given.dtype, rng)
+        memory.array[...] = given
         return memory
     make = strided if op.takes_strided(index) and rng.random() < 0.6 else allocate
     memory = make(type_.shape, dtype, rng)
@@ -510,12 +511,12 @@ def _input(
 
 
 def _evaluate(
-    op: OpDef, drawn: Draw, stored: Sequence[np.ndarray | None]
+    op: OpDef, drawn: Draw, arrays: Sequence[np.ndarray | None]
 ) -> Sequence[np.ndarray] | InputError:
     """Return what the evaluator gives, or raises."""
     inputs = [
         None if a is None or t is None else decode(a, t)
-        for a, t in zip(stored, drawn.types, strict=True)
+        for a, t in zip(arrays, drawn.types, strict=True)
     ]
     outputs = [np.zeros(t.shape, _dtype(t)) for t in drawn.outputs]
     try:

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from op_samples import SAMPLED, array_of, samples_of
+from op_samples import stored as stored_in
+from op_samples import type_of
 from plan_files import PlanFile, assert_same_plan
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError, PlanFormatError
 from taper_runtime.file.reader import load, loads
 from taper_runtime.formats import FAMILIES, PLAIN, decode, encode, family, find
-from taper_runtime.formats.blocks import find_exact
 from taper_runtime.formats.format import Family, Format
 from taper_runtime.formats.panels import PANEL
+from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
@@ -58,7 +60,7 @@ def test_decoding_undoes_encoding(name):
     for type_ in stored(name):
         array = array_of(type_, np.random.default_rng(count))
         before = array.copy()
-        packed = encode(array, type_)
+        packed = stored_in(array, type_)
         storage = type_.storage
         assert storage.format == PLAIN
         assert (packed.dtype, packed.shape) == (DTYPES[storage.dtype].storage, storage.shape)
@@ -94,65 +96,119 @@ def test_panels_are_what_the_kernels_read():
     np.testing.assert_array_equal(transposed, packed)
 
 
+def in_blocks(name, rng, k=192, n=20):
+    """Integers, scales and shifts that a format of blocks takes."""
+    _, bits, size, scales, shift = name.split(".")
+    limit, shape = 2 ** (int(bits) - 1), (k // int(size), n)
+    shifts = {
+        "symmetric": [],
+        "zeros": [rng.integers(-limit, limit, shape).astype(np.int8)],
+        "offsets": [cast(rng.standard_normal(shape).astype(np.float32), scales)],
+    }[shift]
+    factors = cast(rng.uniform(0.1, 2, shape).astype(np.float32), scales)
+    return rng.integers(-limit, limit, (k, n)).astype(np.int8), factors, *shifts
+
+
 @pytest.mark.parametrize("name", family("blocks").examples)
 def test_blocks_are_what_the_kernels_read(name):
-    bits = int(name.split(".")[1])
-    rng = np.random.default_rng(3)
-    levels = rng.integers(0, 2**bits, (64, 20))
-    levels[::32], levels[1::32], levels[2::32] = 0, 1, 2**bits - 1  # so that they show
-    factors = rng.uniform(0.1, 2, (2, 1, 20)).astype(np.float32)
-    offsets = rng.uniform(-9, 9, (2, 1, 20)).astype(np.float32)
-    matrix = (levels.reshape(2, 32, 20) * factors + offsets).astype(np.float32).reshape(64, 20)
-    type_ = TensorType("float32", matrix.shape, name)
-    stored = encode(matrix, type_)
-    assert find_exact(matrix) == name
+    """Byte by byte, as docs/format.md says."""
+    _, bits, size, scales, shift = name.split(".")
+    bits, size = int(bits), int(size)
+    q, factors, *shifts = in_blocks(name, np.random.default_rng(3))
+    stored = find(name).encode(q, factors, *shifts)
+    bytes_, width = stored.view(np.uint8), DTYPES[scales].size
     for p, block in np.ndindex(stored.shape[:2]):
-        n = min(16, 20 - 16 * p)
-        head = stored[p, block, :32].view(np.float32).reshape(2, 16)
-        words = stored[p, block, 32:].reshape(32, -1)
-        for k, j in np.ndindex(32, n):
-            assert level_of(words[k], j, bits) == levels[32 * block + k, 16 * p + j]
+        n, at = min(16, 20 - 16 * p), bytes_[p, block]
         columns = slice(16 * p, 16 * p + n)
-        np.testing.assert_allclose(head[0, :n], factors[block, 0, columns], rtol=1e-5)
-        least = head[0, :n] * LEAST[bits] + head[1, :n]
-        np.testing.assert_allclose(least, offsets[block, 0, columns], rtol=1e-5, atol=1e-5)
-    back = decode(stored, type_)
-    again = decode(encode(back, type_), type_)
-    np.testing.assert_allclose(again, back, rtol=0, atol=1e-6 * np.abs(matrix).max())
-
-
-#: The level that a block's offset is the number of, from the least.
-LEAST = {4: 0, 8: -128}
-
-
-def level_of(line, column, bits):
-    """The level of a column of a line, counted from the least."""
-    if bits == 4:
-        return int(line.view(np.uint32)[column % 2]) >> column // 2 * 4 & 15
-    return int(line.view(np.int8)[column]) - LEAST[bits]
+        head = at[: 16 * width].view(factors.dtype)
+        np.testing.assert_array_equal(head[:n], factors[block, columns])
+        at = at[16 * width :]
+        if shift == "offsets":
+            np.testing.assert_array_equal(
+                at[: 16 * width].view(factors.dtype)[:n], shifts[0][block, columns]
+            )
+            at = at[16 * width :]
+        for j in range(n if shift == "zeros" else 0):
+            zero = shifts[0][block, 16 * p + j]
+            if bits == 8:
+                assert at.view(np.int8)[j] == zero
+            else:
+                assert int(at[:8].view(np.uint32)[j % 2]) >> j // 2 * 4 & 15 == zero + 8
+        at = at[16 * bits // 8 if shift == "zeros" else 0 :]
+        assert len(at) == size * 2 * bits
+        for k, j in np.ndindex(size, n):
+            level = q[block * size + k, 16 * p + j]
+            if bits == 8:
+                assert at.view(np.int8)[k // 4 * 64 + j * 4 + k % 4] == level
+            else:
+                assert at[k // 8 * 64 + j * 4 + k % 4] >> k % 8 // 4 * 4 & 15 == level + 8
 
 
 @pytest.mark.parametrize("name", family("blocks").examples)
-def test_blocks_never_round_a_number(name):
-    bits = int(name.split(".")[1])
-    type_ = TensorType("float32", (64, 20), name)
-    levels = np.asarray(np.random.default_rng(4).integers(0, 2**bits, type_.shape), np.float32)
-    encode(levels, type_)
-    for value in (0.5, 1.001, 2.0**bits + 1, np.nan, np.inf):
-        spoiled = levels.copy()
-        spoiled[:3, 7] = 0, 1, 2**bits - 1
-        spoiled[40, 7] = value
-        spoiled[32:35, 7] = 0, 1, 2**bits - 1
-        with pytest.raises(InputError, match=f"expected at most {2**bits} evenly spaced values"):
-            encode(spoiled, type_)
-    assert find_exact(np.asarray(np.random.default_rng(5).standard_normal((64, 3)), "f4")) is None
+def test_blocks_keep_what_the_model_says(name):
+    size, scales, shift = name.split(".")[2:]
+    q, factors, *shifts = in_blocks(name, np.random.default_rng(4))
+    stored = find(name).encode(q, factors, *shifts)
+    factors, *shifts = (
+        np.repeat(x if x.dtype == np.int8 else cast(x, "float32"), int(size), 0).astype("f8")
+        for x in (factors, *shifts)
+    )
+    exact = q * factors
+    if shift == "zeros":
+        exact = (q - shifts[0]) * factors
+    elif shift == "offsets":
+        exact += shifts[0]
+    got = find(name).decode(stored, "float32", q.shape)
+    if (scales, shift) == ("float32", "zeros"):  # zero * scale has more bits than float32
+        np.testing.assert_allclose(got, exact, rtol=0, atol=2e-7 * abs(exact).max())
+    else:
+        np.testing.assert_array_equal(got, exact.astype(np.float32))
+
+
+@pytest.mark.parametrize("name", family("blocks").examples)
+def test_blocks_refuse_what_they_cannot_keep(name):
+    q, factors, *shifts = in_blocks(name, np.random.default_rng(5))
+    limit = 2 ** (int(name.split(".")[1]) - 1)
+    beyond = q.astype(np.int16)
+    beyond[7, 3] = limit
+    with pytest.raises(InputError, match=rf"expected integers in \[-{limit}, {limit}\)"):
+        find(name).encode(beyond, factors, *shifts)
+    for value in (np.nan, np.inf, 1e-38):
+        spoiled = cast(factors, "float32")
+        spoiled[1, 2] = value
+        spoiled = cast(spoiled, name.split(".")[3])
+        if name.split(".")[3] != "float16" or value != 1e-38:  # which is 0 there
+            with pytest.raises(InputError, match="expected finite scales"):
+                find(name).encode(q, spoiled, *shifts)
+    types = [type_of(x)[:2] for x in (q, factors, *shifts)]
+    assert find(name).packs(types) == ("float32", q.shape)
+    for wrong in (types[:1], [*types, *types[:1]], types[::-1], [types[0], ("float64", (6, 20))]):
+        with pytest.raises(OpError, match=rf"format {name}: expected"):
+            find(name).packs(wrong)
+    with pytest.raises(OpError, match="expected integers"):
+        encode(np.ones(q.shape, np.float32), TensorType("float32", q.shape, name))
+
+
+@pytest.mark.parametrize(("name", "bits"), [
+    ("blocks.4.32.float16.symmetric", 4.5),
+    ("blocks.4.128.bfloat16.symmetric", 4.125),
+    ("blocks.4.32.float16.zeros", 4.625),
+    ("blocks.4.32.float32.symmetric", 5),
+    ("blocks.8.32.float16.symmetric", 8.5),
+    ("blocks.8.4096.float32.symmetric", 8 + 32 / 4096),
+])  # fmt: skip
+def test_bits_of_a_weight(name, bits):
+    dtype, shape = find(name).storage("float32", (4096, 160))
+    assert 8 * DTYPES[dtype].size * np.prod(shape) / (4096 * 160) == bits
 
 
 @pytest.mark.parametrize("text", [
     "", "tiles", "Plain", "plain.0", "panels", "panels.", "panels.2", "panels.-1", "panels.00",
     "panels.1.0", "panels.1 ", " panels.1", "panels.1\n", "panels.\u0661", "panels.1_0",
     "grouped_panels.0", "grouped_panels.4294967296", "grouped_panels." + "9" * 5000, "winograd.3",
-    "winograd.\ud800", "panels\0.1", "blocks", "blocks.8", "blocks.5.32", "blocks.8.48",
+    "winograd.\ud800", "panels\0.1", "blocks", "blocks.8", "blocks.8.32",
+    "blocks.5.32.float32.zeros", "blocks.8.44.float32.zeros", "blocks.8.32.float64.zeros",
+    "blocks.8.32.float32.none", "blocks.8.32.float32", "blocks.8.0.float32.zeros", "panels.one",
 ])  # fmt: skip
 def test_names_are_read_strictly(text):
     with pytest.raises(OpError, match="expected a format"):
@@ -162,7 +218,7 @@ def test_names_are_read_strictly(text):
 def packed_file(format="panels.1", k=4):
     """The file of x @ w, w in panels."""
     type_ = TensorType("float32", (k, 20), format)
-    array = encode(np.arange(20 * k, dtype=np.float32).reshape(k, 20) % 16, type_)
+    array = stored_in((np.arange(20 * k, dtype=np.float32).reshape(k, 20) % 13 - 6) / 8, type_)
     tensors = [
         TensorSpec("x", "float32", (2, k), "input"),
         TensorSpec("w", *type_[:2], "constant", type_.format),
@@ -206,20 +262,22 @@ def test_file_that_contradicts_a_format_is_refused(field, place, value):
 
 
 @pytest.mark.parametrize(("field", "place", "value"), [
-    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.128"),
-    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.16"),
-    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.2.32"),
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.128.float16.zeros"),
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.12.float16.zeros"),
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.2.32.float16.zeros"),
     ("plan.tensors['w'].format", "plan.tensors.w.dtype", "int8"),
     ("plan.tensors['w'].format", "plan.tensors.w.shape", [0, 20]),
     ("plan.tensors['w'].format", "plan.tensors.w.shape", [63, 20]),
-    ("plan.tensors['w'].shape", "plan.tensors.w.format", "blocks.4.64"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "blocks.4.64.float16.zeros"),
+    ("plan.tensors['w'].shape", "plan.tensors.w.format", "blocks.4.32.float16.offsets"),
+    ("plan.tensors['w'].dtype", "plan.tensors.w.format", "blocks.4.32.bfloat16.zeros"),
     ("plan.tensors['w'].shape", "plan.tensors.w.shape", [64, 40]),
-    ("plan.tensors['w'].shape", "header.w.shape", [2, 1, 192]),
-    ("plan.tensors['w'].dtype", "header.w.dtype", "F32"),
+    ("plan.tensors['w'].shape", "header.w.shape", [2, 1, 296]),
+    ("plan.tensors['w'].dtype", "header.w.dtype", "BF16"),
     ("plan.nodes[0].outputs[0]", "plan.tensors.w.shape", [64, 32]),
 ])  # fmt: skip
 def test_file_that_contradicts_its_blocks_is_refused(field, place, value):
-    check_refused(packed_file("blocks.4.32", 64), field, place, value)
+    check_refused(packed_file("blocks.4.32.float16.zeros", 64), field, place, value)
 
 
 def check_refused(packed, field, place, value):

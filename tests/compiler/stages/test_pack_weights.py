@@ -230,6 +230,8 @@ LEVELS = np.random.default_rng(1).integers(-100, 100, (96, 256), np.int8)
 def quantized(b, way, group=32):
     """A weight [96, 256] of LEVELS with a factor for each block, computed in some way."""
     factors, zeros = floats(96, 256 // group, seed=2), floats(96, 256 // group, 1, seed=3)
+    if way == "zero first":
+        zeros = np.rint(zeros * 4)
     q = b.op("CAST", b.graph.add_constant("q", LEVELS, "int8"), dtype="float32")
     if way == "repeated":  # what belongs to a block is written out for each element
         scaled = b.op("MUL", q, b.constant(np.repeat(factors, group, 1)))
@@ -251,7 +253,9 @@ def test_quantized_weights_stay_quantized(way, group):
     graph = b.done(b.op("MATMUL", b.input("a", 4, 256), weight, transpose_b=True))
     check_fires(keep_quantized, graph)
     (stored,) = [name for name in graph.constants if graph.tensors[name].format != "plain"]
-    assert graph.tensors[stored].type == ("float32", (256, 96), f"blocks.8.{group}")
+    shift = "zeros" if way == "zero first" else "offsets"
+    format = f"blocks.8.{group}.float32.{shift}"
+    assert graph.tensors[stored].type == ("float32", (256, 96), format)
     assert only(graph, "MATMUL").inputs[1] == stored
 
 

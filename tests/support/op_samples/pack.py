@@ -8,6 +8,7 @@ import numpy as np
 
 from op_samples.sample import Sample
 from taper_runtime.formats import family
+from taper_runtime.ops.convert import cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,17 +25,30 @@ def _arrays() -> Iterator[tuple[np.ndarray, str]]:
         ("winograd.4", (3, 3, 4, 18)),
     ):
         yield np.asarray(rng.standard_normal(shape), np.float32), format
-    for format in family("blocks").examples:
-        yield np.asarray(rng.integers(0, 16, (64, 20)) / 8 - 1, np.float32), format
 
 
 def _samples_pack() -> Iterator[Sample]:
+    rng = np.random.default_rng(6)
     for array, format in _arrays():
         yield Sample([array], {"format": format}, native=False)
+    for format in family("blocks").examples:
+        _, _, size, scales, shift = format.split(".")
+        parameters = 64 // int(size), 20
+        factors, offsets = (
+            cast(rng.uniform(0.5, 2, parameters).astype(np.float32), scales) for _ in range(2)
+        )
+        zeros = rng.integers(-8, 8, parameters).astype(np.int8)
+        shifts = {"symmetric": [], "zeros": [zeros], "offsets": [offsets]}[shift]
+        q = rng.integers(-8, 8, (64, 20)).astype(np.int8)
+        yield Sample([q, factors, *shifts], {"format": format}, native=False)
 
 
 def _samples_unpack() -> Iterator[Sample]:
+    rng = np.random.default_rng(7)
     for array, format in _arrays():
+        yield Sample([array], native=False, formats={0: format})
+    for format in family("blocks").examples:
+        array = np.asarray(rng.integers(-6, 7, (64, 20)) / 8, np.float32)
         yield Sample([array], native=False, formats={0: format})
 
 

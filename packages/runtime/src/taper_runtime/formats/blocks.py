@@ -112,8 +112,8 @@ def _encode(blocks: Blocks, q: np.ndarray, scales: np.ndarray, *shifts: np.ndarr
     """Store integers ``[K, N]``, scales ``[K/size, N]`` and zero points or offsets."""
     dtype, shape = _storage(blocks, "float32", q.shape)
     panels, count, _ = shape
-    least = np.abs(cast(scales, "float32")[scales != 0]).min(initial=1)
-    if not np.isfinite(cast(scales, "float32")).all() or least < LEAST_SCALE:
+    factors = np.abs(cast(scales, "float32"))
+    if not np.isfinite(factors).all() or factors[factors != 0].min(initial=1) < LEAST_SCALE:
         raise InputError(f"format {blocks.name}: expected finite scales from 2 ** -100 on")
     parts = [_bytes(pack(scales))]
     for shift in shifts:
@@ -121,11 +121,12 @@ def _encode(blocks: Blocks, q: np.ndarray, scales: np.ndarray, *shifts: np.ndarr
         if blocks.shift == "zeros":
             beside = _pair(blocks, _stored(blocks, beside))
         parts.append(_bytes(beside))
-    levels = _stored(blocks, pack(q)).reshape(panels, count, -1, 32 // blocks.bits, PANEL)
+    lines = blocks.size * blocks.bits // 32
+    levels = _stored(blocks, pack(q)).reshape(panels, count, lines, 32 // blocks.bits, PANEL)
     levels = levels.swapaxes(3, 4)  # [panels, blocks, lines, columns, k]
     if blocks.bits == 4:
         levels = levels[..., :4] | levels[..., 4:] << 4
-    parts.append(levels.reshape(panels, count, -1))
+    parts.append(levels.reshape(panels, count, lines * _LINE))
     return np.concatenate(parts, 2).view(DTYPES[dtype].storage).reshape(shape)
 
 
@@ -185,7 +186,9 @@ def _decode(blocks: Blocks, stored: np.ndarray, dtype: str, shape: Shape) -> np.
     scales_end, shift_size, _ = blocks.parts
     bytes_ = _bytes(stored)
     head = bytes_[..., :scales_end], bytes_[..., scales_end : scales_end + shift_size]
-    lines = bytes_[..., scales_end + shift_size :].reshape(panels, count, -1, PANEL, 4)
+    lines = bytes_[..., scales_end + shift_size :].reshape(
+        panels, count, blocks.size * blocks.bits // 32, PANEL, 4
+    )
     if blocks.bits == 4:
         lines = np.concatenate([lines & 15, lines >> 4], 4)
     levels = _levels(blocks, np.asarray(lines.swapaxes(3, 4), order="C"))
