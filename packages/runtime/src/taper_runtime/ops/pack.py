@@ -25,6 +25,8 @@ def _infer_unpack(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 
 def _pack(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    if attrs["format"] == PLAIN:
+        return _same(inputs, attrs)
     return find(attrs["format"]).encode(*inputs)
 
 
