@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from op_samples import SAMPLED, array_of, samples_of
+from op_samples import SAMPLED, array_of, samples_of, type_of
 from op_samples import stored as stored_in
-from op_samples import type_of
 from plan_files import PlanFile, assert_same_plan
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError, OpError, PlanFormatError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.compiler.analysis.quantized import rounded_weights, widened_weights
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition
 from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
@@ -12,7 +13,13 @@ from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import QUIET
 from taper_frontend.lowering.lower import written_name
 from taper_frontend.request.names import output_names
-from taper_frontend.request.notes import of_partition, of_plan, of_written, stored_bytes
+from taper_frontend.request.notes import (
+    of_partition,
+    of_plan,
+    of_quantized,
+    of_written,
+    stored_bytes,
+)
 from taper_frontend.request.options import DEFAULTS
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import PlanFormatError
@@ -125,6 +132,7 @@ def compile_lowered(
     lowered = program.lowered
     graph = lowered.graph
     weights = stored_bytes(graph)
+    rounded = rounded_weights(graph)
     step("optimize")
     nodes_lowered = len(graph.nodes)
     delegate = options.delegate or ""
@@ -179,6 +187,7 @@ def compile_lowered(
         *program.notes(),
         *of_written(lowered.written, plan.outputs),
         *of_plan(without_packed(plan) if options.packs_at_open else plan, weights),
+        *of_quantized(widened_weights(graph), rounded),
         *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})

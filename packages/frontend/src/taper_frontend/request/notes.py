@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 #: requested, branches that the module takes only for some sizes, arguments that became constants,
 #: the size of the file, state, subgraphs that a delegate refuses, and variables of an OpenInfer
 #: program that start as zeros.
-KINDS = ("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros")
+#: Also quantized weights that are widened, or not rounded as the model rounds them.
+KINDS = (
+    *("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros"),
+    "quantized",
+)
 
 #: A file counts as much larger than its weights from this factor and this many bytes on.
 LARGE_FACTOR, LARGE_BYTES = 1.5, 2_000_000
@@ -111,6 +115,33 @@ def stored_bytes(graph: Graph) -> int:
     """Return the bytes of the constants and of the states' initial values."""
     constants = sum(constant.nbytes for constant in graph.constants.values())
     return constants + sum(state.first.nbytes for state in graph.states)
+
+
+def of_quantized(widened: Sequence[str], rounded: Mapping[str, str]) -> list[Note]:
+    """Return notes on quantized weights that a plan does not compute with as the model does.
+
+    Parameters
+    ----------
+    widened : sequence of str
+        The weights that the plan has as floats.
+    rounded : mapping of str to str
+        The weights in whose numbers the model loses bits when it decodes them, and the dtypes that
+        it rounds to. The plan does not round them.
+    """
+    notes = []
+    if widened:
+        notes.append(
+            f"{_are(len(widened), 'quantized weight')} stored as floats, which takes more bytes, "
+            f"because no format of blocks holds what computes them: {_list(widened)}; see "
+            "docs/quantization.md for the forms that are kept"
+        )
+    if rounded:
+        to = ", ".join(sorted(set(rounded.values())))
+        notes.append(
+            f"the model rounds {counted(len(rounded), 'decoded weight')} to {to}, and the plan "
+            f"does not: {_list([*rounded])}"
+        )
+    return [Note("quantized", text) for text in notes]
 
 
 def of_plan(plan: Plan, weights: int) -> list[Note]:

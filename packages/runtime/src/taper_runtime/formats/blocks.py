@@ -6,8 +6,8 @@ scale`` or ``level * scale + offset``. A level is a signed integer of BITS bits;
 dtype SCALES. SHIFT says what else a block has for each column: ``symmetric`` nothing, ``zeros`` a
 zero point of BITS bits, ``offsets`` an offset of the scales' dtype.
 
-The storage goes by panels of 16 columns, as in ``panels.1``, and all of a panel lies in the order in
-which a product reads it. A block has the 16 scales, the 16 zero points or offsets, and then its
+The storage goes by panels of 16 columns, as in ``panels.1``, and all of a panel lies in the order
+in which a product reads it. A block has the 16 scales, the 16 zero points or offsets, and then its
 levels in lines of 64 bytes: 4 bytes for each of 16 columns. A line holds 4 k of 8 bits: byte i of a
 column is k = i. Or it holds 8 k of 4 bits: byte i has k = i in its low half and k = 4 + i in its
 high half. So each instruction that adds 4 products of bytes finds its operands side by side. Levels
@@ -152,7 +152,7 @@ def _stored(blocks: Blocks, levels: np.ndarray) -> np.ndarray:
     return (levels.astype(np.int16) + BITS[blocks.bits]).astype(np.uint8)
 
 
-#: The place of each of the 16 zero points of 4 bits: those of even columns are in the first 4 bytes.
+#: The places of 16 zero points of 4 bits: those of even columns are in the first 4 bytes.
 _PLACES = np.array([column % 2 * 8 + column // 2 for column in range(PANEL)])
 
 

@@ -36,8 +36,8 @@ def _same(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 PACK = OpDef(
     name="PACK",
-    doc="The tensor, stored in a format. A format of quantized weights is given integers, scales and "
-    "perhaps zero points or offsets. Export folds it over constants.",
+    doc="The tensor, stored in a format. A format of quantized weights is given integers, scales "
+    "and perhaps zero points or offsets. Export folds it over constants.",
     inputs=(1, 3),
     infer=_infer_pack,
     evaluate=_pack,

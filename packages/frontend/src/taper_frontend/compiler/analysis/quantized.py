@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.compiler.graph.constants import Constant, Derived, derived, literal, steps
+from taper_frontend.compiler.analysis.product import is_product
+from taper_frontend.compiler.analysis.static import static_constants
+from taper_frontend.compiler.graph.constants import (
+    Constant,
+    Derived,
+    Parameter,
+    derived,
+    literal,
+    steps,
+)
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.blocks import BITS, LEAST_SCALE
 from taper_runtime.ops.convert import FLOATS_16_BIT, cast
@@ -15,9 +24,12 @@ from taper_runtime.ops.quant import block_shapes
 from taper_runtime.ops.rules import INTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from taper_frontend.compiler.graph.graph import Graph
     from taper_runtime.ops.opdef import Shape
+
+_MOST_PER_INTEGER = 32 // min(BITS)  # levels in an element of a packed tensor of integers
 
 #: Ops that only move elements, and so move integers and their scales alike.
 _MOVES = frozenset({"RESHAPE", "TRANSPOSE", "PERMUTE", "SLICE", "EXPAND", "COPY"})
@@ -53,6 +65,57 @@ def read_quantized(constant: Constant) -> Quantized | None:
     """Return the integers and the parameters of a float constant; None if it has other steps."""
     found = _read(constant)
     return None if found is None or found.scale is None else found
+
+
+def is_quantized(constant: Constant) -> bool:
+    """Return whether arithmetic computes a constant from integers of about as many elements.
+
+    A CAST alone does not count: it decodes a format that kernels may read.
+    """
+    if not isinstance(constant, Derived) or constant.op == "CAST" or constant.dtype in INTS:
+        return False
+    least = constant.type.size / _MOST_PER_INTEGER
+    return any(
+        leaf.dtype in INTS and leaf.type.size >= least
+        for leaf in steps(constant)
+        if not isinstance(leaf, Derived)
+    )
+
+
+def rounded_weights(graph: Graph) -> dict[str, str]:
+    """Return the dtypes to which a model rounds decoded weights of products, by the weights."""
+    constants = static_constants(graph)
+    found: dict[str, str] = {}
+    for node in graph.order():
+        weight = node.inputs[1] if node.op == "MATMUL" else None
+        constant = constants.get(weight) if weight else None
+        quantized = None if constant is None or constant.is_open else read_quantized(constant)
+        if quantized is not None and quantized.rounded:
+            name = next((n for n in _names(quantized.q)), weight)
+            found[str(name)] = quantized.rounded
+    return found
+
+
+def _names(constant: Constant) -> Iterator[str]:
+    """Yield names of the parameters that a constant is made of."""
+    for leaf in steps(constant):
+        if isinstance(leaf, Parameter):
+            yield leaf.names[0]
+
+
+def widened_weights(graph: Graph) -> list[str]:
+    """Return quantized weights that products read as floats, by the names of their parameters."""
+    found: dict[str, None] = {}
+    for node in graph.order():
+        if not is_product(node):
+            continue
+        constant = graph.constants.get(node.inputs[node.definition.weights[0]] or "")
+        if not isinstance(constant, Derived) or constant.is_open:
+            continue
+        source = constant.inputs[0] if constant.op == "PACK" else constant
+        if source is not None and is_quantized(source):
+            found[next(_names(source), "a constant")] = None
+    return [*found]
 
 
 def _read(constant: Constant) -> Quantized | None:

@@ -1,0 +1,222 @@
+"""Quantized graphs from every source: torch's results, and the bits of each weight."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
+
+import taper_frontend
+from taper_frontend import ExportWarning
+from taper_runtime import InferenceSession, SessionOptions
+from torchao_ops import ops as torchao
+
+decomposed = torch.ops.quantized_decomposed
+COLUMNS, K = 96, 256
+
+
+class Weight(nn.Module):
+    """A layer over integers [N, K] with scales [N, K/group]; `decode` makes a weight of them."""
+
+    def __init__(self, decode, *, bits, group=K, scales=torch.float32, zeros=None):
+        super().__init__()
+        g = torch.Generator().manual_seed(bits + group)
+        low, high = (0, 2**bits) if zeros == torch.uint8 else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+        dtype = torch.uint8 if low == 0 else torch.int8
+        shape = COLUMNS, K // group
+        self.register_buffer("q", torch.randint(low, high, (COLUMNS, K), generator=g).to(dtype))
+        self.register_buffer("scales", (torch.rand(shape, generator=g) / 50 + 0.001).to(scales))
+        points = torch.randint(low, high, shape, generator=g) if zeros else torch.zeros(shape)
+        self.register_buffer("zeros", points.to(zeros or torch.int8))
+        self.register_buffer("bias", torch.rand(COLUMNS, generator=g))
+        self.decode, self.group = decode, group
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.decode(self), self.bias)
+
+
+def affine(m):
+    return torchao.dequantize_affine(m.q, [1, m.group], m.scales, m.zeros, m.q.dtype, -128, 127)
+
+
+def affine_16_bit(m):
+    block, dtype = [1, m.group], torch.bfloat16
+    return torchao.dequantize_affine(m.q, block, m.scales, m.zeros, m.q.dtype, -8, 7, dtype).float()
+
+
+def grouped(m):
+    scales = m.scales, m.zeros.int()
+    return decomposed.dequantize_per_channel_group(
+        m.q, *scales, -8, 7, m.q.dtype, m.group, torch.float32
+    )
+
+
+def per_channel(m):
+    scales = m.scales[:, 0], m.zeros[:, 0].long()
+    return decomposed.dequantize_per_channel(m.q, *scales, 0, -127, 127, torch.int8)
+
+
+def written_out(m):
+    q = m.q.float().view(*m.scales.shape, -1)
+    return ((q - m.zeros[..., None].float()) * m.scales[..., None].float()).view(m.q.shape)
+
+
+def repeated(m):
+    return m.q.float() * m.scales.float().repeat_interleave(m.group, 1)
+
+
+def from_packed_bytes(m):
+    """Nibbles as checkpoints have them: two in a byte."""
+    packed = ((m.q[:, ::2] + 8) | ((m.q[:, 1::2] + 8) << 4)).to(torch.uint8)
+    q = torch.stack([packed & 15, packed >> 4], -1).view(*m.scales.shape, -1)
+    return ((q.float() - 8) * m.scales[..., None].float()).view(m.q.shape)
+
+
+HALF, BRAIN = torch.float16, torch.bfloat16
+#: How a weight is decoded, its parameters, and its bits in a plan.
+SOURCES = {
+    "affine int4": (affine, {"bits": 4, "group": 32, "scales": HALF}, 4.5),
+    "affine int4 of 128": (affine, {"bits": 4, "group": 128, "scales": BRAIN}, 4.125),
+    "affine int4, zeros": (
+        affine,
+        {"bits": 4, "group": 32, "scales": HALF, "zeros": torch.int8},
+        4.625,
+    ),
+    "affine int4 by float32": (affine, {"bits": 4, "group": 64}, 4.5),
+    "affine int8": (affine, {"bits": 8, "group": 32, "scales": HALF}, 8.5),
+    "affine int8 per channel": (affine, {"bits": 8}, 8 + 32 / K),
+    "affine uint8": (affine, {"bits": 8, "group": 64, "zeros": torch.uint8}, 8.625),
+    "grouped int4": (grouped, {"bits": 4, "group": 32, "zeros": torch.int8}, 5.125),
+    "per channel": (per_channel, {"bits": 8}, 8 + 32 / K),
+    "written out": (
+        written_out,
+        {"bits": 4, "group": 32, "scales": HALF, "zeros": torch.int8},
+        4.625,
+    ),
+    "written out, uint4": (written_out, {"bits": 4, "group": 128, "zeros": torch.uint8}, 4.28125),
+    "repeated": (repeated, {"bits": 4, "group": 64, "scales": BRAIN}, 4.25),
+    "packed bytes": (from_packed_bytes, {"bits": 4, "group": 32, "scales": HALF}, 4.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize("source", SOURCES)
+def test_weights_keep_the_bits_of_their_source(source, rows):
+    decode, how, bits = SOURCES[source]
+    model = Weight(decode, **how).eval()
+    x = torch.randn(rows, K, generator=torch.Generator().manual_seed(1))
+    plan = taper_frontend.export(model, (x,))
+    (node,) = plan.nodes
+    stored = plan.constants[node.inputs[1]]
+    assert 8 * stored.nbytes / (COLUMNS * K) == bits
+    options = SessionOptions()
+    options.strict_native = True
+    (y,) = InferenceSession(plan, options).run(None, {"x": x.numpy()})
+    weight = decode(model).double()
+    want = (x.double() @ weight.T + model.bias.double()).numpy()
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * abs(want).max())
+
+
+def noted(model, x):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan = taper_frontend.export(model, (x,))
+    notes = [w.message for w in caught if isinstance(w.message, ExportWarning)]
+    return plan, [str(note) for note in notes if note.kind == "quantized"]
+
+
+def test_what_is_widened_is_named():
+    """A sine of the decoded numbers is no recipe, and groups of 4 are no blocks."""
+    x = torch.randn(1, K)
+    for decode, group in ((lambda m: written_out(m).sin(), 32), (written_out, 4)):
+        plan, notes = noted(Weight(decode, bits=4, group=group).eval(), x)
+        assert plan.tensors[plan.nodes[0].inputs[1]].format == "panels.1"
+        (note,) = notes
+        assert note.startswith("1 quantized weight is stored as floats")
+        assert ": q;" in note
+    _, notes = noted(Weight(written_out, bits=4, group=32).eval(), x)
+    assert notes == []
+
+
+def test_what_the_model_rounds_is_named():
+    x = torch.randn(1, K)
+    plan, notes = noted(Weight(affine_16_bit, bits=4, group=32, scales=BRAIN).eval(), x)
+    assert plan.tensors[plan.nodes[0].inputs[1]].format == "blocks.4.32.bfloat16.symmetric"
+    assert notes == ["the model rounds 1 decoded weight to bfloat16, and the plan does not: q"]
+
+
+class Static(nn.Module):
+    """What PT2E's x86 quantizer makes of linear, relu, linear."""
+
+    def __init__(self):
+        super().__init__()
+        g = torch.Generator().manual_seed(5)
+        for name, shape in (("first", (64, 32)), ("second", (16, 64))):
+            q = torch.randint(-127, 128, shape, generator=g).to(torch.int8)
+            self.register_buffer(f"{name}_q", q)
+            self.register_buffer(f"{name}_scales", torch.rand(shape[0], generator=g) / 100 + 0.001)
+            self.register_buffer(f"{name}_zeros", torch.zeros(shape[0], dtype=torch.int64))
+
+    def weight(self, name):
+        q, scales, zeros = (getattr(self, f"{name}_{part}") for part in ("q", "scales", "zeros"))
+        return decomposed.dequantize_per_channel(q, scales, zeros, 0, -128, 127, torch.int8)
+
+    def fake(self, x, scale, zero):
+        q = decomposed.quantize_per_tensor(x, scale, zero, 0, 255, torch.uint8)
+        return decomposed.dequantize_per_tensor(q, scale, zero, 0, 255, torch.uint8)
+
+    def forward(self, x):
+        y = torch.nn.functional.linear(self.fake(x, 0.02, 128), self.weight("first")).relu()
+        return torch.nn.functional.linear(self.fake(y, 0.01, 0), self.weight("second"))
+
+
+class Dynamic(nn.Module):
+    """8da4w: activations of 8 bits per row, weights of 4 bits per group."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = Weight(affine, bits=4, group=32)
+
+    def forward(self, x):
+        int8, block = torch.int8, [1, K]
+        chosen = torchao.choose_qparams_affine(
+            x, "ASYMMETRIC", block, int8, -128, 127, None, None, int8
+        )
+        q = torchao.quantize_affine(x, block, *chosen, int8, -128, 127)
+        return self.weight(torchao.dequantize_affine(q, block, *chosen, int8, -128, 127))
+
+
+class Int8(nn.Module):
+    """What torchao makes of an int8 layer on x86: _int_mm of bytes that are shifted to uint8."""
+
+    def __init__(self):
+        super().__init__()
+        g = torch.Generator().manual_seed(6)
+        self.register_buffer(
+            "q", torch.randint(-127, 128, (COLUMNS, K), generator=g).to(torch.int8)
+        )
+        self.register_buffer("scale", torch.rand(COLUMNS, generator=g) / 100 + 0.001)
+
+    def forward(self, x):
+        int8, block = torch.int8, [1, K]
+        chosen = torchao.choose_qparams_affine(
+            x, "SYMMETRIC", block, int8, -128, 127, 1e-7, torch.float32, int8, True
+        )
+        q = torchao.quantize_affine(x, block, *chosen, int8, -128, 127)
+        y = torch._int_mm(q, self.q.t())
+        return y.float() * chosen[0] * self.scale
+
+
+@pytest.mark.parametrize(("model", "k"), [(Static, 32), (Dynamic, K), (Int8, K)])
+def test_quantized_activations(model, k):
+    module = model().eval()
+    x = torch.randn(20, k, generator=torch.Generator().manual_seed(2))
+    plan = taper_frontend.export(module, (x,))
+    (y,) = InferenceSession(plan).run(None, {"x": x.numpy()})
+    want = module(x).numpy()
+    # a sum in another order may round one activation of the second layer to its neighbour
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=2e-3 * abs(want).max())
