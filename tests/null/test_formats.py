@@ -95,6 +95,19 @@ def test_panels_are_what_the_kernels_read():
     np.testing.assert_array_equal(transposed, packed)
 
 
+def test_dots_are_what_the_kernels_read():
+    weight = np.random.default_rng(6).integers(-128, 128, (3, 5, 66)).astype(np.int8)
+    stored = encode(weight, TensorType("int8", weight.shape, "dots.2"))
+    assert stored.shape == (2, 3, 1 + 4, 64)
+    matrix = np.zeros((16, 2, 48), np.int8)
+    matrix[:15, :, :33] = weight.reshape(15, 2, 33)
+    for group, panel, k, j in np.ndindex(2, 3, 16, 16):
+        line = stored[group, panel, 1 + k // 4]
+        assert line[4 * j + k % 4] == matrix[k, group, PANEL * panel + j]
+    sums = stored[:, :, 0].copy().view("<i4").reshape(2, 48)
+    np.testing.assert_array_equal(sums, matrix.sum(0, np.int64))
+
+
 def in_blocks(name, rng, k=192, n=20):
     """Integers, scales and shifts that a format of blocks takes."""
     _, bits, size, scales, shift = name.split(".")

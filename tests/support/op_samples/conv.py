@@ -34,6 +34,27 @@ def _with_packed(
     yield Sample([x, weight, *extras], attrs, formats={1: packed})
 
 
+def _of_bytes(
+    rng: np.random.Generator, x: Shape, weight: Shape, attrs: dict[str, Any]
+) -> Iterator[Sample]:
+    """Samples with sums in int32, one requantized, with the weight as it is and packed."""
+    attrs = attrs | {"accumulate": "int32"}
+    requantize = {
+        "code": ["CAST:float32", "MUL", "ROUND", "MAXIMUM", "MINIMUM", "CAST:uint8"],
+        "args": [0, 2, 1, 3, 4, -1, 5, -2, 6],
+        "scalars": [0.0, 255.0],
+    }
+    packed = {1: f"dots.{attrs.get('groups', 1)}"}
+    levels = rng.integers(-128, 128, weight).astype(np.int8)
+    signed = rng.integers(-128, 128, x).astype(np.int8)
+    unsigned = rng.integers(0, 256, x).astype(np.uint8)
+    yield Sample([signed, levels], attrs)
+    yield Sample([signed, levels], attrs, formats=packed)
+    yield Sample([unsigned, levels], attrs, formats=packed)
+    factors = np.asarray(rng.uniform(0, 0.1, weight[-1]), np.float32)
+    yield Sample([unsigned, levels, factors], attrs | requantize)
+
+
 def _samples() -> Iterator[Sample]:
     rng = np.random.default_rng(11)
     floats = partial(_floats, rng)
@@ -66,6 +87,7 @@ def _samples() -> Iterator[Sample]:
     for x, weight, given in cases:
         attrs = _attrs(weight[: len(x) - 2], **given)
         yield from _with_packed(floats(*x), floats(*weight), attrs)
+        yield from _of_bytes(rng, x, weight, attrs)
     bias_relu = {"code": ["ADD", "RELU"], "args": [0, 1, 2]}
     same = _attrs((3, 3), padding=[1, 1, 1, 1])
     yield from _with_packed(floats(2, 5, 6, 4), floats(3, 3, 4, 18), same | bias_relu, floats(18))

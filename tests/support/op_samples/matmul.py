@@ -100,7 +100,7 @@ def _of_bytes(rng: np.random.Generator) -> Iterator[Sample]:
     requantize = {
         **attrs,
         "code": ["CAST:float32", "MUL", "ROUND", "MAXIMUM", "MINIMUM", "CAST:int8"],
-        "args": [0, 3, 2, 4, 5, -1, 6, -2, 7],
+        "args": [0, 2, 1, 3, 4, -1, 5, -2, 6],
         "scalars": [-128.0, 127.0],
     }
     for dtype in ("int8", "uint8"):
@@ -116,7 +116,7 @@ def _of_bytes(rng: np.random.Generator) -> Iterator[Sample]:
             ((3, 20), (20, 33)),
             ((7,), (7, 3)),
             ((2, 4, 7), (7,)),
-            ((2, 1, 5), (3, 5, 6)),
+            ((2, 1, 4, 5), (3, 5, 6)),
         ):
             yield Sample([left(*a), right(*b)], attrs)
         yield Sample([left(2, 5, 7), right(9, 7)], {**attrs, "transpose_b": True})

@@ -25,8 +25,8 @@ TENSOR_NOINLINE bool window_ints(const taper_ints *ints, int64_t count, int64_t 
 /*
  * Writes the spatial dims of x. A node may have fewer than three; the dims that it lacks come
  * first, with one element. Returns false unless each attr has one value in range per spatial dim,
- * and x and output are contiguous tensors of the dtype, of that rank and of equal batch. dilation
- * NULL: 1 throughout. padding may be as low as least_padding.
+ * and x and output are contiguous tensors of the dtype (TAPER_ABSENT: of any), of that rank and of
+ * equal batch. dilation NULL: 1 throughout. padding may be as low as least_padding.
  */
 TENSOR_NOINLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tensor *x,
                                  const taper_tensor *output, taper_dtype dtype,
@@ -37,8 +37,10 @@ TENSOR_NOINLINE bool window_dims(window_dim dims[WINDOW_DIMS], const taper_tenso
     if (n < 1 || n > WINDOW_DIMS || x->rank != n + 2 || output->rank != n + 2 ||
         !window_ints(kernel, n, 1) || !window_ints(stride, n, 1) ||
         !window_ints(padding, 2 * n, least_padding) || (dilation && !window_ints(dilation, n, 1)) ||
-        !tensor_is(x, dtype, tensor_numel(x)) || !tensor_is(output, dtype, tensor_numel(output)) ||
+        !tensor_is_contiguous(x) || !tensor_is_contiguous(output) ||
         x->shape[0] != output->shape[0])
+        return false;
+    if (dtype != TAPER_ABSENT && (x->dtype != (int32_t)dtype || output->dtype != (int32_t)dtype))
         return false;
     for (int64_t d = 0; d < WINDOW_DIMS; d++) {
         const int64_t i = d - (WINDOW_DIMS - n);

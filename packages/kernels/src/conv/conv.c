@@ -1,8 +1,9 @@
 /*
- * CONV and CONV_TRANSPOSE in float32, channels last. conv_shape.inl describes what a node computes,
- * and conv_block.inl where the operands of a block of pixels are. conv.inl computes blocks as
- * matrix products, winograd.inl as matrix products of transformed tiles. depthwise.inl is for
- * convolutions in which every channel is a group, groups.inl for small groups.
+ * CONV and CONV_TRANSPOSE, channels last, in float32 unless said otherwise. conv_shape.inl
+ * describes what a node computes, and conv_block.inl where the operands of a block of pixels are.
+ * conv.inl computes blocks as matrix products, winograd.inl as matrix products of transformed
+ * tiles. depthwise.inl is for convolutions in which every channel is a group, groups.inl for small
+ * groups. conv_i8.inl computes CONV of bytes.
  */
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #include "isa/isa.h"
 #include "map/program.h"
 
-#include "gemm/engine.h"
+#include "gemm/engine_i8.h"
 
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
@@ -30,6 +31,10 @@ TAPER_DEFINE_ATTRS(conv)
 #include "conv/depthwise.inl"
 
 #include "conv/groups.inl"
+
+#include "gemm/product_i8.inl"
+
+#include "conv/conv_i8.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {

@@ -136,7 +136,7 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
     const struct conv_attrs *attrs = call->attrs;
     struct conv_state *state = call->state;
     conv_shape *s = &state->shape;
-    if (!conv_shape_of(s, call, attrs, transposed))
+    if (!conv_shape_of(s, call, attrs, transposed, false))
         return TAPER_UNSUPPORTED;
     const taper_status status = PROGRAM.prepare(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,

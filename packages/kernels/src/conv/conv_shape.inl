@@ -59,17 +59,20 @@ static void conv_squeeze(conv_shape *s) {
     }
 }
 
-/* Returns false if the tensors are not those of a float32 node of this kind. */
+/* Returns false if the tensors are not those of a node of this kind: of float32, or of bytes with
+ * sums in int32, whose dtypes the kernel's row says. */
 static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
-                          bool transposed) {
+                          bool transposed, bool bytes) {
     if (call->n_inputs < 2)
         return false;
     const taper_tensor *x = &call->inputs[0], *weight = &call->inputs[1], *output = call->output;
-    *s = (conv_shape){.transposed = transposed, .packed = weight->format == TAPER_GROUPED_PANELS};
+    const int32_t packed = bytes ? TAPER_DOTS : TAPER_GROUPED_PANELS;
+    *s = (conv_shape){.transposed = transposed, .packed = weight->format == packed};
     if (weight->format != TAPER_PLAIN && !(s->packed && weight->shape[0] == attrs->groups))
         return false;
-    if (!window_dims(s->dims, x, output, TAPER_FLOAT32, &attrs->kernel, &attrs->stride,
-                     &attrs->padding, transposed ? -INT32_MAX : 0, &attrs->dilation))
+    if (!window_dims(s->dims, x, output, bytes ? TAPER_ABSENT : TAPER_FLOAT32, &attrs->kernel,
+                     &attrs->stride, &attrs->padding, transposed ? -INT32_MAX : 0,
+                     &attrs->dilation))
         return false;
     s->batch = x->shape[0];
     s->channels = x->shape[x->rank - 1];
@@ -87,7 +90,10 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (__builtin_mul_overflow(numel, sizes[i], &numel))
             return false;
-    if (!tensor_is(weight, TAPER_FLOAT32, numel) ||
+    if (s->packed && bytes)
+        numel = s->groups * i64_ceil_div(s->out, GEMM_NR) *
+                i8_panel_bytes(i64_ceil_div(conv_rows(s), I8_GROUP));
+    if (!tensor_is(weight, bytes ? TAPER_INT8 : TAPER_FLOAT32, numel) ||
         !(transposed ? conv_transposed_fits(s, &attrs->padding)
                      : windows_fit(s->dims, &attrs->padding)))
         return false;

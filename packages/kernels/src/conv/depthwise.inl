@@ -244,7 +244,7 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
     const struct conv_attrs *attrs = call->attrs;
     struct depthwise_state *state = call->state;
     const conv_shape *s = &state->shape;
-    if (!conv_shape_of(&state->shape, call, attrs, false) || s->packed || s->in != 1 ||
+    if (!conv_shape_of(&state->shape, call, attrs, false, false) || s->packed || s->in != 1 ||
         s->out != 1 || s->groups == 1)
         return TAPER_UNSUPPORTED;
     const taper_status status = PROGRAM.prepare(

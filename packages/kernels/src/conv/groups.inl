@@ -143,7 +143,7 @@ static taper_status f32_conv_groups_prepare(const taper_call *call, taper_work *
     const struct conv_attrs *attrs = call->attrs;
     struct groups_state *state = call->state;
     const conv_shape *s = &state->shape;
-    if (!conv_shape_of(&state->shape, call, attrs, false) || s->packed || s->groups == 1 ||
+    if (!conv_shape_of(&state->shape, call, attrs, false, false) || s->packed || s->groups == 1 ||
         s->in != s->out || (s->in != 2 && s->in != 4 && s->in != GROUPS_WIDTH))
         return TAPER_UNSUPPORTED;
     const taper_status status =

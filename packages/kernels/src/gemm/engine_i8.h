@@ -21,6 +21,7 @@ enum {
     I8_GROUP = 4,                 /* k of a line */
     I8_LINE = GEMM_NR * I8_GROUP, /* bytes of a line */
     I8_ROW_PAD = TAPER_ALIGNMENT, /* bytes after a row of A, so that rows spread over L1's sets */
+    I8_ROWS = 6,                  /* of a tile: a multiple of these is best */
 };
 
 typedef struct i8_block {

@@ -59,6 +59,8 @@ const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block}
 const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_block};
 #endif
 
+#include "gemm/product_i8.inl"
+
 #include "gemm/matmul_i8.inl"
 
 #define INT_ELEMENT uint32_t

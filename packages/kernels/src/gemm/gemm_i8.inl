@@ -15,7 +15,6 @@
 #ifndef I8_SIZES
 #define I8_SIZES
 enum {
-    I8_ROWS = 6,                            /* of a tile */
     I8_VECTORS = V_REGISTERS == 32 ? 4 : 2, /* of a row of a tile, at most */
     I8_FETCH = 2048, /* bytes ahead of the line that few rows read from memory */
 };

@@ -3,22 +3,6 @@
  * have any dtype. Blocks of C are computed in scratch, because the output has other elements.
  */
 
-enum {
-    I8_A_BYTES = 256 << 10, /* of A in a unit: with the panels of a tile in L2 */
-    I8_C_ITEMS = 32 << 10,  /* of C in a unit */
-    I8_MAX_COLS = 512,      /* of a unit */
-    I8_STEP = 4 * GEMM_NR,  /* columns of the widest tiles */
-    I8_MIN_COLS = 128,      /* of a unit, if there are so many: A is put once for each unit */
-    /* Costs in multiply-adds, as for float32 (engine.h): four times as many fit the time. */
-    I8_SUM_COST = 16,
-    I8_EPILOGUE_COST = 24,
-    I8_LINE_COST = 20,     /* a byte of B: loading it from L3 */
-    I8_TASK_COST = 1 << 21 /* the smallest task: about 5 microseconds */
-};
-
-/* The types of a row of the kernel table: of the output, A, B, and extras. */
-#define I8_PRODUCT TENSOR(D_ANY), TENSOR(D_I8 | D_U8), STORED(D_I8, S_PLAIN | S_DOTS), TENSOR(D_ANY)
-
 struct i8_matmul_state {
     taper_program epilogue;
     matmul_shape shape;
@@ -31,10 +15,6 @@ struct i8_matmul_state {
     /* Scratch, in bytes from its start: A, B, C, then the epilogue's scratch. */
     size_t b_scratch, c_scratch, epilogue_scratch;
 };
-
-static bool i8_accumulates(const char *accumulate) {
-    return accumulate && strcmp(accumulate, "int32") == 0;
-}
 
 static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) {
     const struct matmul_attrs *attrs = call->attrs;
@@ -90,33 +70,6 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
     return TAPER_OK;
 }
 
-/* Packs columns of B[k][n], as engine_i8.h says. */
-static void i8_pack_b(int8_t *to, const int8_t *b, int64_t k_stride, int64_t col_stride, int64_t k,
-                      int64_t n) {
-    for (int64_t col = 0; col < n; col += GEMM_NR, b += GEMM_NR * col_stride) {
-        const int64_t cols = i64_min(GEMM_NR, n - col);
-        int32_t sums[GEMM_NR] = {0};
-        int8_t *const head = to;
-        to += I8_LINE;
-        for (int64_t first = 0; first < k; first += I8_GROUP, to += I8_LINE) {
-            const int8_t *from = b + first * k_stride;
-            const int64_t width = i64_min(I8_GROUP, k - first);
-            if (cols < GEMM_NR || width < I8_GROUP)
-                memset(to, 0, I8_LINE);
-            if (k_stride == 1 && width == I8_GROUP)
-                for (int64_t j = 0; j < cols; j++)
-                    memcpy(to + j * I8_GROUP, from + j * col_stride, I8_GROUP);
-            else
-                for (int64_t i = 0; i < width; i++)
-                    for (int64_t j = 0; j < cols; j++)
-                        to[j * I8_GROUP + i] = from[i * k_stride + j * col_stride];
-            for (int64_t j = 0; j < GEMM_NR; j++)
-                sums[j] += (to[4 * j] + to[4 * j + 1]) + (to[4 * j + 2] + to[4 * j + 3]);
-        }
-        memcpy(head, sums, sizeof sums);
-    }
-}
-
 /* Writes rows of A, each with zeros up to a whole group. */
 static void i8_put_rows(const i8_engine *engine, char *to, int64_t to_row, const char *a,
                         int64_t row_stride, int64_t k_stride, int64_t k, int64_t rows,
@@ -127,40 +80,6 @@ static void i8_put_rows(const i8_engine *engine, char *to, int64_t to_row, const
         engine->put(to, a, k_stride, k, is_signed);
         engine->put(to + k * engine->a_bytes, zeros, 1, past, is_signed);
     }
-}
-
-/*
- * Computes a block of the output from A, which is in scratch: rows [row, row + m), columns
- * [col, col + n) of an output [rows][out_cols]. c: scratch for whole panels; epilogue: scratch of
- * the program.
- */
-static void i8_finish(const i8_engine *engine, const i8_block *block, const taper_program *p,
-                      const taper_call *call, int64_t row, int64_t m, int64_t col, int64_t n,
-                      int64_t out_cols, void *epilogue) {
-    i8_block g = *block;
-    const int64_t panels = i64_ceil_div(n, GEMM_NR);
-    const int64_t size = (int64_t)taper_dtype_size(call->output->dtype);
-    char *out = (char *)call->output->data + (row * out_cols + col) * size;
-    if (p->count == 0 && n % GEMM_NR == 0) { /* the output has whole panels of int32 */
-        g.c = (int32_t *)(void *)out;
-        g.ldc = out_cols;
-        engine->block(&g, m, panels);
-        return;
-    }
-    g.ldc = panels * GEMM_NR;
-    engine->block(&g, m, panels);
-    if (p->count == 0) {
-        for (int64_t r = 0; r < m; r++)
-            memcpy(out + r * out_cols * size, g.c + r * g.ldc, (size_t)(n * size));
-        return;
-    }
-    if (n == out_cols && n != g.ldc) { /* whole rows without gaps are one run for the program */
-        for (int64_t r = 1; r < m; r++)
-            memmove(g.c + r * n, g.c + r * g.ldc, (size_t)n * sizeof *g.c);
-        g.ldc = n;
-    }
-    PROGRAM.run_from(p, call->inputs + 2, row, row + m, col, col + n, g.c, g.ldc, out, out_cols,
-                     epilogue);
 }
 
 static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t end,

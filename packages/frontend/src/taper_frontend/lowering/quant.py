@@ -329,8 +329,8 @@ def choose_qparams_affine(
 
 @lowers("aten._int_mm.default")
 def int_mm(ctx: Lowering, a: str, b: str) -> str:
-    """Multiply int8 matrices to int32."""
-    return ctx.emit("MATMUL", [ctx.cast(a, "int32"), ctx.cast(b, "int32")])
+    """Multiply int8 or uint8 matrices, with sums in int32."""
+    return ctx.emit("MATMUL", [a, b], accumulate="int32")
 
 
 @lowers("aten._weight_int8pack_mm.default")

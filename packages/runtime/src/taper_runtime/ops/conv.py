@@ -19,7 +19,13 @@ from taper_runtime.ops.map import (
 )
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, all_of
-from taper_runtime.ops.rules import REALS, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.rules import (
+    REALS,
+    check_accumulator,
+    check_dtype,
+    check_same_dtype,
+    fail,
+)
 from taper_runtime.ops.window import (
     LIMIT,
     check_ints,
@@ -71,7 +77,10 @@ def _transposed_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
 
 def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, weight = inputs[:2]
-    dtype = check_dtype(op, "x and weight", check_same_dtype(op, inputs[:2]), REALS)
+    if attrs["accumulate"]:
+        dtype = check_accumulator(op, inputs[:2], attrs)
+    else:
+        dtype = check_dtype(op, "x and weight", check_same_dtype(op, inputs[:2]), REALS)
     spatial = check_spatial(op, x, attrs)
     _check_weight(op, x.shape[-1], weight.shape, attrs)
     sizes = (window_sizes if op == "CONV" else _transposed_sizes)(op, spatial, attrs)
@@ -99,7 +108,8 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
     matrices = weight.reshape(rows, groups, columns).transpose(1, 0, 2)
     sizes = (window_sizes if op == "CONV" else _transposed_sizes)(op, x.shape[1:-1], attrs)
     positions = (window_positions if op == "CONV" else _transposed_positions)(sizes, attrs)
-    wide = np.dtype(np.float64) if x.dtype.kind == "f" else x.dtype
+    dtype = np.dtype(attrs["accumulate"] or x.dtype)
+    wide = np.dtype(np.float64) if x.dtype.kind == "f" else dtype
     windows = gather_windows(x.astype(wide, copy=False), positions, 0)
     windows = windows.reshape(x.shape[0], *sizes, math.prod(kernel), groups, x.shape[-1] // groups)
     windows = np.moveaxis(windows, -2, 0)  # [groups, N, *sizes, taps, C/groups]
@@ -107,12 +117,16 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
     with np.errstate(all="ignore"):
         # [groups, pixels, O/groups]
         product = np.matmul(windows, matrices.astype(wide, copy=False))
-        product = np.asarray(product.transpose(1, 0, 2), x.dtype, order="C")
+        product = np.asarray(product.transpose(1, 0, 2), dtype, order="C")
     product = product.reshape(x.shape[0], *sizes, groups * matrices.shape[2])
     return evaluate_epilogue(product, inputs[2:], attrs)
 
 
 def _packing(op: str, weight: TensorType, attrs: Attrs) -> str | None:
+    if attrs["accumulate"]:
+        depthwise = weight.shape[-2] == 1 and weight.shape[-1] == attrs["groups"]
+        plain = op != "CONV" or depthwise or weight.dtype != "int8"
+        return None if plain else f"dots.{attrs['groups']}"
     if weight.dtype != "float32" or (op == "CONV" and is_read_plain(weight.shape, attrs["groups"])):
         return None
     return f"grouped_panels.{attrs['groups']}"
@@ -169,7 +183,7 @@ def _winograd_cost(
 
 _WEIGHT = (
     "weight is [*kernel, C/groups, O]; output channel o reads the input channels of group "
-    "o // (O/groups). Then an epilogue as of MATMUL. "
+    "o // (O/groups). Then an epilogue as of MATMUL; accumulate is as of MATMUL too. "
 )
 
 
@@ -187,6 +201,7 @@ def _define(name: str, doc: str, *, native: bool) -> OpDef:
             "padding": Attr("ints", role="padding"),
             "dilation": Attr("ints"),
             "groups": Attr("int", 1),
+            "accumulate": Attr("string", ""),
             **EPILOGUE,
         },
         strided=tuple(range(2, 2 + MAX_EXTRAS)),

@@ -55,6 +55,7 @@ from taper_frontend.compiler.stages.weights.keep_quantized import keep_quantized
 from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
 from taper_frontend.compiler.stages.weights.move_scales import move_scales
+from taper_frontend.compiler.stages.weights.multiply_quantized import multiply_quantized
 from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
 
@@ -160,6 +161,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "weights",
         steps=(
+            multiply_quantized,  # before weights alone are kept
             keep_quantized,  # before scales go into weights
             expand_quantization,  # of what no product has taken
             Group(

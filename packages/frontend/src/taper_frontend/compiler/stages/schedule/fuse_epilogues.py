@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from operator import contains
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import is_plain_product
@@ -11,6 +13,7 @@ from taper_frontend.compiler.analysis.tile_programs import (
     may_refuse,
     tile_program,
 )
+from taper_runtime.native._kernels import find_kernels
 from taper_runtime.ops.map import MAX_EXTRAS
 
 if TYPE_CHECKING:
@@ -26,7 +29,8 @@ def fuse_epilogues(graph: Graph) -> bool:
         MATMUL(a, b) -> p                          MATMUL(a, b, bias, x) [ADD, GELU, ADD]
           -> MAP [ADD, GELU, ADD] (p, bias, x)
 
-    The result must have the product's type, so every extra input broadcasts to it. fuse_elementwise
+    The result must have the product's shape, so every extra input broadcasts to it, and a kernel of
+    the product must give its dtype. fuse_elementwise
     has run before, so there is only one node to fuse. No extra input can depend on the product,
     which only that node reads. If a node reads several products, it is fused into the last one.
     """
@@ -48,7 +52,22 @@ def _fits(graph: Graph, product: Node, consumer: Node) -> bool:
     return (
         is_fusable(graph, consumer)
         and not may_refuse(consumer)  # an epilogue cannot refuse values
-        and tensors[product.output].dtype == "float32"
-        and tensors[consumer.output].type == tensors[product.output].type
+        and tensors[consumer.output].shape == tensors[product.output].shape
         and len(external_inputs([consumer], first=[product.output])) <= 1 + MAX_EXTRAS
+        and _is_served(graph, product, tensors[consumer.output].dtype)
     )
+
+
+def _is_served(graph: Graph, product: Node, dtype: str) -> bool:
+    """Return whether a kernel takes these operands and extras, and gives such a result."""
+    operands = [graph.tensors[name].dtype for name in product.inputs]
+    return any(
+        dtype in result and all(map(contains, takes, operands)) and len(takes) > len(operands)
+        for *takes, result in _rows(product.op)
+    )
+
+
+@cache
+def _rows(op: str) -> list[list[list[str]]]:
+    """Return the dtypes of each operand and of the result, for each kernel of an op."""
+    return [[dtypes for dtypes, _ in kernel.operands] for kernel in find_kernels(op)]

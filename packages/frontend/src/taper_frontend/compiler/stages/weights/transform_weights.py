@@ -50,7 +50,7 @@ def transform_weights(graph: Graph) -> bool:
 
 
 def _is_eligible(graph: Graph, node: Node) -> bool:
-    if node.op != "CONV" or node.attrs.get("groups", 1) != 1:
+    if node.op != "CONV" or node.attrs.get("groups", 1) != 1 or node.attrs.get("accumulate"):
         return False
     weight = constant_weight(graph, node)
     return (
