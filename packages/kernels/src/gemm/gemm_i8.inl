@@ -18,6 +18,13 @@ enum {
     I8_VECTORS = V_REGISTERS == 32 ? 4 : 2, /* of a row of a tile, at most */
     I8_FETCH = 2048, /* bytes ahead of the line that few rows read from memory */
 };
+#ifdef TAPER_EMULATED /* inlined tiles of emulated instructions take compilers many minutes */
+#define I8_INLINE static __attribute__((noinline))
+#define I8_UNROLL
+#else
+#define I8_INLINE V_INLINE
+#define I8_UNROLL _Pragma("GCC unroll 16")
+#endif
 /* For few rows a tile reads one panel, in one stream; for the fewest, several lines at once. */
 #define I8_EACH_ROWS(X, ...) GEMM_ROWS_6(X, __VA_ARGS__)
 #if V_REGISTERS == 32
@@ -40,16 +47,15 @@ V_INLINE void i8_store_pairs(int32_t *to, vi pairs) {
 /* Computes `vectors` vectors of the sums of some rows: parts of one panel, or all of some. In each
  * step it takes `lines` lines, with sums of their own. The numbers are constants wherever this is
  * inlined: the sums are in registers. */
-V_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const int vectors,
-                                      const int lines, const bool fetches) {
+I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const int vectors,
+                                       const int lines, const bool fetches) {
     const int64_t panel = i8_panel_bytes(g->groups);
     vi sum[I8_ROWS][8];
     vi more[3][I8_ROWS][8]; /* of lines beyond the first */
 #define I8_EACH(expr)                                                                              \
-    _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++)                                        \
-        _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) expr
+    I8_UNROLL for (int i = 0; i < rows; i++) I8_UNROLL for (int v = 0; v < vectors; v++) expr
     I8_EACH(sum[i][v] = vi_set1(0));
-#pragma GCC unroll 4
+    I8_UNROLL
     for (int l = 1; l < lines; l++)
         I8_EACH(more[l - 1][i][v] = vi_set1(0));
     const char *a = g->a;
@@ -58,25 +64,26 @@ V_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const i
 #define I8_STEP(to, l)                                                                             \
     {                                                                                              \
         vi weights[8];                                                                             \
-        _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) weights[v] =                    \
+        I8_UNROLL for (int v = 0; v < vectors; v++) weights[v] =                                   \
             I8_LOAD(b + v / I8_PARTS * panel + (l) * I8_LINE, v % I8_PARTS);                       \
-        _Pragma("GCC unroll 16") for (int i = 0; i < rows; i++) {                                  \
+        I8_UNROLL for (int i = 0; i < rows; i++) {                                                 \
             I8_A x;                                                                                \
             memcpy(&x, a + i * g->a_row_bytes + (l) * (int64_t)sizeof x, sizeof x);                \
             const vi spread = I8_SPREAD(x);                                                        \
-            _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) to[i][v] =                  \
+            I8_UNROLL for (int v = 0; v < vectors; v++) to[i][v] =                                 \
                 I8_DOT(to[i][v], spread, weights[v]);                                              \
         }                                                                                          \
     }
     for (; group + lines <= g->groups; group += lines) {
         I8_STEP(sum, 0)
-#pragma GCC unroll 4
+        I8_UNROLL
         for (int l = 1; l < lines; l++)
             I8_STEP(more[l - 1], l)
-        if (fetches)
-#pragma GCC unroll 4
+        if (fetches) {
+            I8_UNROLL
             for (int l = 0; l < lines; l++)
                 __builtin_prefetch(b + l * I8_LINE + I8_FETCH, 0, 3);
+        }
         a += lines * (int64_t)sizeof(I8_A);
         b += lines * I8_LINE;
     }
@@ -85,26 +92,28 @@ V_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const i
         a += sizeof(I8_A);
         b += I8_LINE;
     }
-#pragma GCC unroll 4
+    I8_UNROLL
     for (int l = 1; l < lines; l++)
         I8_EACH(sum[i][v] = vi_add(sum[i][v], more[l - 1][i][v]));
 #undef I8_STEP
 #if I8_PAIRS
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
+    I8_UNROLL
+    for (int i = 0; i < rows; i++) {
+        I8_UNROLL
         for (int v = 0; v < vectors; v++)
             i8_store_pairs(g->c + i * g->ldc + v * (V_LEN / 2), sum[i][v]);
+    }
 #else
-    if (I8_SHIFTED && g->is_signed)
-#pragma GCC unroll 16
+    if (I8_SHIFTED && g->is_signed) {
+        I8_UNROLL
         for (int v = 0; v < vectors; v++) {
             const vi sums = vi_load((const int32_t *)(const void *)(g->b + v * panel));
             const vi shift = vi_shl(sums, 7);
-#pragma GCC unroll 16
+            I8_UNROLL
             for (int i = 0; i < rows; i++)
                 sum[i][v] = vi_sub(sum[i][v], shift);
         }
+    }
     I8_EACH(vi_store(g->c + i * g->ldc + v * V_LEN, sum[i][v]));
 #endif
 #undef I8_EACH
