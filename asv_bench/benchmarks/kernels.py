@@ -70,6 +70,26 @@ class Gemm(_Nodes):
     params = list(cases)
 
 
+def _linear_of_bytes(rows, k, n):
+    """A case: int8 activations times int8 weights, with a factor for each output."""
+
+    def multiply(x, factors, weight):
+        return torch._int_mm(x, weight.t()).to(torch.float32) * factors
+
+    def draw(*shape):
+        return torch.randint(-128, 128, shape, dtype=torch.int8)
+
+    return lambda: (_Apply(multiply, draw(n, k)), (draw(rows, k), torch.rand(n)))
+
+
+class GemmOfBytes(_Nodes):
+    """The same products as :class:`Gemm`, and those of the sizes that decoders have."""
+
+    sizes = [*Gemm.sizes, (1, 4096, 4096), (128, 2048, 2048)]
+    cases = {f"{m}x{k}x{n}": _linear_of_bytes(m, k, n) for m, k, n in sizes}
+    params = list(cases)
+
+
 def _convolution(height, width, channels, outputs, kernel, stride, padding, groups):
     """Pixels before channels, as inside a plan, so that nothing is left to permute."""
 

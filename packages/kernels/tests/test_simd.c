@@ -259,6 +259,33 @@ static void zips(void) {
     CHECK_ZIP(64)
 }
 
+/* The largest sums of products of bytes fit. */
+static void dots(void) {
+    int8_t bytes[2 * V_LEN];
+    int16_t wide[2 * V_LEN], group[4];
+    int32_t got[V_LEN];
+    for (int round = 0; round < 50; round++) {
+        check_fill_bytes(bytes, sizeof bytes);
+        check_fill_bytes(group, sizeof group);
+        for (int i = 0; i < 4; i++)
+            group[i] = round == 0 ? 255 : round == 1 ? -128 : group[i];
+        if (round < 2)
+            memset(bytes, 128, sizeof bytes);
+        const vi a = vi_widen_i8(bytes);
+        vi_store((int32_t *)(void *)wide, a);
+        int64_t spread;
+        memcpy(&spread, group, sizeof spread);
+        vi_store(got, vi_madd_16(a, vi_spread_64(spread)));
+        for (int i = 0; i < 2 * V_LEN; i++)
+            CHECK(wide[i] == bytes[i], "vi_widen_i8, element %d", i);
+        for (int i = 0; i < V_LEN; i++) {
+            const int32_t even = bytes[2 * i] * group[2 * i % 4];
+            const int32_t odd = bytes[2 * i + 1] * group[(2 * i + 1) % 4];
+            CHECK(got[i] == even + odd, "vi_madd_16, element %d", i);
+        }
+    }
+}
+
 static void permute(void) {
     float from[V_LEN], to[V_LEN];
     int32_t index[V_LEN];
@@ -426,6 +453,7 @@ const check_case level_cases[] = {
     {"ldexp_rounds_once", ldexp_rounds_once},
     {"lane_reductions", lane_reductions},
     {"zips", zips},
+    {"dots", dots},
     {"transpose", transpose},
     {"permute", permute},
     {"functions_everywhere", functions_everywhere},
