@@ -36,7 +36,7 @@ class Beside:
         """Run every block with the variables as they are now."""
         if self._scopes:
             raise CannotLower("expected an await before the second yield")
-        graph = lowering.aten_program.graph
+        graph = lowering.program.graph
         if scope.graph is not lowering.graph:
             raise CannotLower("a plan cannot have a yield inside a node of control flow")
         kept = [name for name, variable in graph.vars.items() if variable.kind == "persistent"]
@@ -62,7 +62,7 @@ class Beside:
             return
         scopes = {g.ENTRY: scope, **self._scopes}
         self._scopes = {}
-        for name in lowering.aten_program.graph.vars:
+        for name in lowering.program.graph.vars:
             if (before := self._before.get(name)) is None:
                 continue
             writers = [block for block, each in scopes.items() if each.values[name] != before]

@@ -33,7 +33,7 @@ def lower_branch(lowering: ProgramLowering, scope: Scope, branch: Branch) -> Non
     condition = lowering.load(scope, branch.condition)
     if scope.type(condition).dtype != "bool":
         condition = scope.binary("NE", condition, 0)
-    graph, names = lowering.aten_program.graph, [branch.then, branch.otherwise or branch.then]
+    graph, names = lowering.program.graph, [branch.then, branch.otherwise or branch.then]
     found = touched(graph, [node for name in names for node in graph.blocks[name].nodes])
     read = lowering.loaded(scope, found.names)
     written = lowering.loaded(scope, found.written)
@@ -63,7 +63,7 @@ def lower_branch(lowering: ProgramLowering, scope: Scope, branch: Branch) -> Non
 def lower_loop(lowering: ProgramLowering, scope: Scope, loop: Loop) -> bool:
     """Lower a loop; return whether its body contains a `return`."""
     start, end = (lowering.bound(scope, bound) for bound in (loop.start, loop.end))
-    inside = list(all_nodes(lowering.aten_program.graph, loop.body))
+    inside = list(all_nodes(lowering.program.graph, loop.body))
     if isinstance(start, int) and isinstance(end, int):
         count = max(end - start, 0) * _weight(lowering, loop.body)
         if count <= _SHORT or (reason := _reason_to_unroll(lowering, loop, inside)):
@@ -110,7 +110,7 @@ def _unroll(lowering: ProgramLowering, scope: Scope, loop: Loop, values: range) 
 
 def _reason_to_unroll(lowering: ProgramLowering, loop: Loop, inside: Sequence[Node]) -> str:
     """Return why a loop cannot be one node; empty if it can."""
-    variables = lowering.aten_program.variables
+    variables = lowering.program.variables
     if returns(loop.body):
         return "its body has a return"
     for node in inside:
@@ -133,7 +133,7 @@ def _lower_while(
     lowering: ProgramLowering, scope: Scope, loop: Loop, start: int | str, end: int | str
 ) -> None:
     """Lower a loop to one node, which carries the index and each variable the loop writes."""
-    found = touched(lowering.aten_program.graph, loop.body)
+    found = touched(lowering.program.graph, loop.body)
     read = lowering.loaded(scope, found.names)
     carried = lowering.loaded(scope, found.written)
     for name in carried:
