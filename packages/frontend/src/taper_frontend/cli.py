@@ -217,12 +217,8 @@ def _cast(
 def _load(model: str, args: str | None) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return the model and its example arguments from the command line."""
     file = Path(model)
-    if file.suffix == ".pt2":
-        return file, (), {}
-    if ":" not in model and file.suffix not in ("", ".py"):
-        from taper_frontend.request.arguments import check_model
-
-        check_model(file)  # says what the file is, and what to do
+    if file.suffix == ".pt2" or (file.suffix != ".py" and file.is_file()):
+        return file, (), {}  # an export says what is wrong with a file
     made = _call(model)
     inputs: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
