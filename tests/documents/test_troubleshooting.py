@@ -1,4 +1,4 @@
-"""The messages on the page on troubleshooting are those of the code."""
+"""Check that the code has the messages which the page on troubleshooting quotes."""
 
 import ast
 import re
