@@ -1,9 +1,10 @@
 """A moment of `nox -s kernel_fuzz`: a few nodes for every kernel of every ISA level."""
 
+import numpy as np
 import pytest
 
 from taper_runtime.native import _kernels
-from tests.fuzz.kernels import examine, rows
+from tests.fuzz.kernels import bits, examine, rows
 
 #: Seeds for each row of tensors that hold data, and of those whose shapes are only looked at. More
 #: are tried for a row that none of them reaches.
@@ -28,3 +29,9 @@ def test_no_kernel_stumbles_over_shapes(isa):
     """Dims of up to 2**46: most are refused or prepared alone; those of empty tensors run."""
     outcomes = {examine(row, s, huge=True) for row in rows() if row.isa == isa for s in HUGE_SEEDS}
     assert {"prepared", "ran"} <= outcomes
+
+
+def test_bits_tell_zeros_apart_but_not_nans():
+    nan = np.array([np.nan, 1], np.float32)
+    assert bits(nan) == bits(np.negative(nan) * np.array([1, -1], np.float32))
+    assert bits(np.array([0.0])) != bits(np.array([-0.0]))
