@@ -106,13 +106,13 @@ typedef struct taper_run_args {
  * Runs the steps, one after the other or, with an order, each as soon as the steps that it waits
  * for have ended. Steps inside a step of control run one after the other. All callers in the
  * process share a pool. The caller and threads of the pool are one team for the whole run: the
- * threads compute tasks of large steps, spin between steps and sleep between runs, and the run waits
- * only for those that have begun a task. A run that finds the pool busy with another run computes
- * alone, and so does one where waiting for threads has lately cost more time than they saved. The
- * bits do not depend on the number of threads, nor on which steps run at the same time. After a
- * failure no further step begins; the function returns the status of the failing step (of the first
- * one if several fail) and writes its index to *failed. If the run was told to end, the function
- * returns TAPER_STOPPED, and *failed is the step that was next.
+ * threads compute tasks of large steps, spin between steps and sleep between runs, and the run
+ * waits only for those that have begun a task. A run that finds the pool busy with another run
+ * computes alone, and so does one where waiting for threads has lately cost more time than they
+ * saved. The bits do not depend on the number of threads, nor on which steps run at the same time.
+ * After a failure no further step begins; the function returns the status of the failing step (of
+ * the first one if several fail) and writes its index to *failed. If the run was told to end, the
+ * function returns TAPER_STOPPED, and *failed is the step that was next.
  */
 taper_status taper_run(const taper_run_args *args, int64_t *failed);
 
