@@ -129,23 +129,40 @@ def noted(model, x):
     return plan, [str(note) for note in notes if note.kind == "quantized"]
 
 
-def test_what_is_widened_is_named():
-    """A sine of the decoded numbers is no recipe, and groups of 4 are no blocks."""
+def product(plan):
+    """The format of the only product's weight."""
+    (node,) = [node for node in plan.nodes if node.op == "MATMUL"]
+    return plan.tensors[node.inputs[1]].format
+
+
+@pytest.mark.parametrize(
+    ("dtype", "format", "how"),
+    [(torch.int8, "plain", "decoded in each run"), (torch.uint8, "panels.1", "stored as floats")],
+)
+def test_what_is_widened_is_named(dtype, format, how):
+    """A magnitude of decoded numbers is no recipe, and groups of 4 are no blocks."""
     x = torch.randn(1, K)
-    for decode, group in ((lambda m: written_out(m).sin(), 32), (written_out, 4)):
-        plan, notes = noted(Weight(decode, bits=4, group=group).eval(), x)
-        assert plan.tensors[plan.nodes[0].inputs[1]].format == "panels.1"
+    for decode, group in ((lambda m: written_out(m).abs(), 32), (written_out, 4)):
+        model = Weight(decode, bits=4, group=group, zeros=dtype)
+        plan, notes = noted(model.eval(), x)
+        assert product(plan) == format
         (note,) = notes
-        assert note.startswith("1 quantized weight is stored as floats")
+        assert note.startswith(f"1 quantized weight is {how}")
         assert ": q;" in note
     _, notes = noted(Weight(written_out, bits=4, group=32).eval(), x)
     assert notes == []
 
 
 def test_what_the_model_rounds_is_named():
-    x = torch.randn(1, K)
-    plan, notes = noted(Weight(affine_16_bit, bits=4, group=32, scales=BRAIN).eval(), x)
-    assert plan.tensors[plan.nodes[0].inputs[1]].format == "blocks.4.32.bfloat16.symmetric"
+    """It is kept where the model computes in 16 bits, else the plan's results would differ."""
+    model, x = Weight(affine_16_bit, bits=4, group=32, scales=BRAIN).eval(), torch.randn(1, K)
+    plan, notes = noted(model, x)
+    assert not product(plan).startswith("blocks")
+    assert [note.split(",")[0] for note in notes] == ["1 quantized weight is stored as floats"]
+    model.decode = lambda m: affine_16_bit(m).bfloat16()
+    model.bias = model.bias.bfloat16()
+    plan, notes = noted(model, x.bfloat16())
+    assert product(plan) == "blocks.4.32.bfloat16.symmetric"
     assert notes == ["the model rounds 1 decoded weight to bfloat16, and the plan does not: q"]
 
 

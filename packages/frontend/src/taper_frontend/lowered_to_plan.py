@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.analysis.quantized import rounded_weights, widened_weights
+from taper_frontend.compiler.analysis.quantized import rounded_weights, unserved_weights
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import Partition
 from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
@@ -183,11 +183,13 @@ def compile_lowered(
             f"expected a plan that is valid for all sizes, but that could not be proved ({error}); "
             "narrower ranges of the dims may help"
         ) from error
+    unserved = unserved_weights(graph)
+    kept = {name: to for name, to in rounded.items() if name not in {*unserved[0], *unserved[1]}}
     found = [
         *program.notes(),
         *of_written(lowered.written, plan.outputs),
         *of_plan(without_packed(plan) if options.packs_at_open else plan, weights),
-        *of_quantized(widened_weights(graph), rounded),
+        *of_quantized(*unserved, kept),
         *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})

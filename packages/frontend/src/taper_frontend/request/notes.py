@@ -117,24 +117,32 @@ def stored_bytes(graph: Graph) -> int:
     return constants + sum(state.first.nbytes for state in graph.states)
 
 
-def of_quantized(widened: Sequence[str], rounded: Mapping[str, str]) -> list[Note]:
+def of_quantized(
+    widened: Sequence[str], decoded: Sequence[str], rounded: Mapping[str, str]
+) -> list[Note]:
     """Return notes on quantized weights that a plan does not compute with as the model does.
 
     Parameters
     ----------
     widened : sequence of str
         The weights that the plan has as floats.
+    decoded : sequence of str
+        Those that each run decodes.
     rounded : mapping of str to str
         The weights in whose numbers the model loses bits when it decodes them, and the dtypes that
         it rounds to. The plan does not round them.
     """
     notes = []
-    if widened:
-        notes.append(
-            f"{_are(len(widened), 'quantized weight')} stored as floats, which takes more bytes, "
-            f"because no format of blocks holds what computes them: {_list(widened)}; see "
-            "docs/quantization.md for the forms that are kept"
-        )
+    for names, how in (
+        (widened, "stored as floats, which takes more bytes"),
+        (decoded, "decoded in each run, which takes time"),
+    ):
+        if names:
+            notes.append(
+                f"{_are(len(names), 'quantized weight')} {how}, because no format of blocks holds "
+                f"what the model computes: {_list(names)}; see docs/quantization.md for the forms "
+                "that are kept"
+            )
     if rounded:
         to = ", ".join(sorted(set(rounded.values())))
         notes.append(

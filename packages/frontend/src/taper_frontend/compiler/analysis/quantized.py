@@ -103,19 +103,26 @@ def _names(constant: Constant) -> Iterator[str]:
             yield leaf.names[0]
 
 
-def widened_weights(graph: Graph) -> list[str]:
-    """Return quantized weights that products read as floats, by the names of their parameters."""
-    found: dict[str, None] = {}
+def unserved_weights(graph: Graph) -> tuple[list[str], list[str]]:
+    """Return quantized weights that products read as floats, by the names of their parameters.
+
+    Returns
+    -------
+    tuple of two lists of str
+        Those that are stored as floats, and those that are decoded in each run.
+    """
+    constants = static_constants(graph)
+    found: tuple[dict[str, None], dict[str, None]] = ({}, {})
     for node in graph.order():
-        if not is_product(node):
-            continue
-        constant = graph.constants.get(node.inputs[node.definition.weights[0]] or "")
+        weight = node.inputs[node.definition.weights[0]] if is_product(node) else None
+        constant = constants.get(weight) if weight else None
         if not isinstance(constant, Derived) or constant.is_open:
             continue
         source = constant.inputs[0] if constant.op == "PACK" else constant
         if source is not None and is_quantized(source):
-            found[next(_names(source), "a constant")] = None
-    return [*found]
+            names = found[0 if weight in graph.constants else 1]
+            names[next(_names(source), "a constant")] = None
+    return [*found[0]], [*found[1]]
 
 
 def _read(constant: Constant) -> Quantized | None:

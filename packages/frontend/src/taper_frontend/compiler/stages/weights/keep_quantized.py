@@ -8,6 +8,7 @@ from taper_frontend.compiler.analysis.product import is_product, packing
 from taper_frontend.compiler.analysis.quantized import packed, read_quantized
 from taper_frontend.compiler.analysis.static import static_constants
 from taper_runtime.formats import PLAIN
+from taper_runtime.ops.convert import FLOATS_16_BIT
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
@@ -26,9 +27,16 @@ def keep_quantized(graph: Graph) -> bool:
         MATMUL(x, PACK(q, scales, zeros))
 
     The steps of the constant say what the integers and the scales are; no number is searched for.
-    Weights that a session may replace are not known, and stay as they are computed.
+    Weights that a session may replace are not known, and stay as they are computed. So do those
+    whose numbers the model rounds to 16 bits, unless it computes with 16 bits anyway.
     """
     constants = static_constants(graph)
+    rounds = any(
+        graph.tensors[name].dtype in FLOATS_16_BIT
+        for node in graph.order()
+        for name in node.outputs
+        if name not in constants
+    )
     stored: dict[tuple[str, bool], str | None] = {}
     changed = False
     for node in graph.order():
@@ -38,7 +46,7 @@ def keep_quantized(graph: Graph) -> bool:
         is_transposed = bool(node.attrs.get("transpose_b"))
         key = weight, is_transposed
         if key not in stored:
-            stored[key] = _store(graph, weight, constants[weight], is_transposed)
+            stored[key] = _store(graph, weight, constants[weight], is_transposed, rounds)
         if (name := stored[key]) is None:
             continue
         inputs = list(node.inputs)
@@ -63,8 +71,12 @@ def _weight(graph: Graph, node: Node) -> str | None:
     return weight
 
 
-def _store(graph: Graph, weight: str, constant: Constant, is_transposed: bool) -> str | None:
+def _store(
+    graph: Graph, weight: str, constant: Constant, is_transposed: bool, rounds: bool
+) -> str | None:
     """Add the weight as a constant of integers; None if it is no such."""
     found = None if constant.is_open else read_quantized(constant)
-    recipe = None if found is None else packed(found, is_transposed)
+    if found is None or (found.rounded and not rounds):
+        return None
+    recipe = packed(found, is_transposed)
     return None if recipe is None else graph.add_constant(f"{weight}.blocks", recipe)
