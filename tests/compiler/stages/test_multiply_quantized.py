@@ -40,7 +40,7 @@ def test_matmul(dtype, zero, scale):
     assert node.attrs["accumulate"] == "int32"
     assert [graph.tensors[name].dtype for name in node.inputs] == [dtype, "int8"]
     assert graph.tensors[node.output].dtype == "int32"
-    assert op_counts(graph).get("SUB", 0) == (zero is not None)
+    assert op_counts(graph).get("SUB", 0) == (zero is not None and bool(zero.any()))
 
 
 def test_transposed_weight_and_one_factor():
@@ -60,7 +60,7 @@ def test_scale_that_is_computed():
     assert op_counts(graph)["MUL"] == 2
 
 
-def convolution(b, zero=None, padding=(0, 0, 0, 0), groups=1, permuted=False):
+def convolution(b, zero=None, padding=(0, 0, 0, 0), groups=1, permuted=False, op="CONV"):
     shape = (1, 4, 7, 6) if permuted else (1, 7, 6, 4)
     zeros = [] if zero is None else [b.constant(np.int32(zero), "zero")]
     a = b.input("a", *shape, dtype="uint8")
@@ -71,7 +71,7 @@ def convolution(b, zero=None, padding=(0, 0, 0, 0), groups=1, permuted=False):
     w = b.op("DEQUANTIZE", weight, b.constant(factors(8, 1, 1, 1), "t"))
     w = b.op("PERMUTE", w, axes=(2, 3, 1, 0))
     plain = {"kernel": (3, 3), "stride": (1, 1), "dilation": (1, 1)}
-    return b.op("CONV", x, w, padding=padding, groups=groups, **plain)
+    return b.op(op, x, w, padding=padding, groups=groups, **plain)
 
 
 @pytest.mark.parametrize("zero", [None, 0, 7])
@@ -84,6 +84,7 @@ def test_convolution(zero, padding, groups):
         check_fires(multiply_quantized, graph)
         node = only(graph, "CONV")
         assert graph.tensors[node.output].dtype == "int32"
+        assert ("CAT" in op_counts(graph)) == (bool(zero) and any(padding))
 
 
 def test_others_stay():
@@ -99,6 +100,8 @@ def test_others_stay():
         b = Builder()
         y = product(b, b.input("a", 4, 6, **a), levels(6, 20), scale, weight_scale, **more)
         check_keeps(multiply_quantized, b.done(y))
+    b = Builder()
+    check_keeps(multiply_quantized, b.done(convolution(b, op="CONV_TRANSPOSE")))
     b = Builder()  # the weight has other levels
     y = product(b, b.input("a", 4, 6, **a), levels(6, 20, dtype="uint8"))
     check_keeps(multiply_quantized, b.done(y))

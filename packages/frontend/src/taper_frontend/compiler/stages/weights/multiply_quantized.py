@@ -75,8 +75,8 @@ def multiply_quantized(graph: Graph) -> bool:
 
 def _is_candidate(graph: Graph, node: Node) -> bool:
     return (
-        is_plain_product(node)
-        and "accumulate" in node.definition.attrs
+        node.op in ("MATMUL", "CONV")  # no kernel transposes convolutions of bytes
+        and is_plain_product(node)
         and not node.attrs.get("accumulate")
         and node.attrs.get("alpha", 1) == 1
         and graph.tensors[node.output].dtype == "float32"
@@ -163,6 +163,8 @@ def _activations(graph: Graph, node: Node) -> _Activations | None:
     if graph.tensors[producer.output].dtype != "float32":
         return None
     border = graph.value(zero[0]) if zero else None
+    if border is not None and not border.any():
+        zero, border = [], None
     is_padded = any(node.attrs.get("padding", ()))
     if is_padded and zero and (border is None or not all(map(is_static, types[0].shape))):
         return None
