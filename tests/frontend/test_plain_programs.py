@@ -106,6 +106,7 @@ S, T = (sympy.Symbol(name, integer=True, positive=True) for name in ("s0", "s1")
 def test_sizes_are_parsed_as_torch_writes_them(expr):
     got = parse_expression(sympy.srepr(expr))
     assert sympy.srepr(got) == sympy.srepr(expr)
+    assert str(got) == str(expr)  # names of sizes are made of it
     assert got.free_symbols == expr.free_symbols
     if not expr.has(functions.IntTrueDiv, functions.ToFloat):
         for values in itertools.product((1, 5, 12), repeat=2):

@@ -34,9 +34,7 @@ INSTALL = "install it with `pip install 'taper-frontend[torch]'`"
 _OF_TORCH = {"dynamic_shapes": None, "dynamic_axes": None, "checkpoint": None, "verify": False}
 
 
-def export_archive(
-    module: str | os.PathLike[str], *, model: str | None = None, **options: Any
-) -> Plan:
+def export_archive(module: str | os.PathLike[str], **options: Any) -> Plan:
     """Export a program of a PT2 archive where torch is not installed.
 
     It is what :func:`taper_frontend.export` does there. The program's ops must have handlers: call
@@ -47,8 +45,6 @@ def export_archive(
     ----------
     module : str or os.PathLike
         A ``.pt2`` file.
-    model : str, optional
-        The program in it; by default the only one.
     **options
         Those of :func:`taper_frontend.export` that need no torch.
 
@@ -78,10 +74,10 @@ def export_archive(
     with show_progress(asked.progress) as step:
         step("capture")
         archive = open_archive(module)
-        read = read_program(archive, chosen_model(archive, module, model))
+        read = read_program(archive, chosen_model(archive, module, asked.model))
         step("lower")
         lowered = _lower(read, asked)
-        plan = compile_lowered(lowered, asked, title=model or "model", step=step).plan
+        plan = compile_lowered(lowered, asked, title=asked.model or "model", step=step).plan
     if asked.packs_at_open:
         plan = without_packed(plan)
     warn([Note(**note) for note in plan.metadata["warnings"]])

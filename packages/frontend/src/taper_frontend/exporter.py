@@ -196,11 +196,12 @@ def export(
         trace=trace_path(trace),
         weights=weights,
         packing=packing,
+        model=model,
     )
     options.check()
     with show_progress(progress) as step:
         step("capture")
-        read = read_model(module, model)
+        read = read_model(module, options.model)
         if isinstance(read, torch.nn.Module):
             plan = _export_module(read, args, kwargs, options, step)
         else:

@@ -1,7 +1,7 @@
 """Define the functions in torch's sizes, for programs that are read without torch.
 
 torch has sympy classes of the same names and meanings. Here only calls with numbers are evaluated,
-and a few forms that are simpler.
+and quotients by 1.
 """
 
 from __future__ import annotations
@@ -10,17 +10,29 @@ import math
 from typing import Any
 
 import sympy
+from sympy.printing.precedence import PRECEDENCE
+
+#: Everything but names and numbers stands in parentheses.
+_ATOM = PRECEDENCE["Atom"] - 0.5
 
 
-class _OfIntegers(sympy.Function):
-    """A function of integers, whose values are integers."""
+class _SizeFunction(sympy.Function):  # type: ignore[misc]  # sympy has no types
+    """A function of sizes, whose values are real."""
+
+    is_real = True
+
+
+class _IntegerFunction(_SizeFunction):
+    """A function of two integers, whose values are integers."""
 
     is_integer = True
     nargs = 2
 
 
-class FloorDiv(_OfIntegers):
+class FloorDiv(_IntegerFunction):
     """``a // b``, rounded down."""
+
+    precedence = 35  # below that of sums
 
     @classmethod
     def eval(cls, a: Any, b: Any) -> Any:
@@ -29,12 +41,17 @@ class FloorDiv(_OfIntegers):
             return sympy.Integer(int(a) // int(b))
         return a if b == 1 else None
 
+    def _sympystr(self, printer: Any) -> str:
+        """Return the text that torch's class has: names of sizes are made of it."""
+        above, below = (printer.parenthesize(arg, _ATOM) for arg in self.args)
+        return f"({above}//{below})"
+
 
 class CleanDiv(FloorDiv):
     """``a // b`` where nothing is left over."""
 
 
-class Mod(_OfIntegers):
+class Mod(_IntegerFunction):
     """``a % b`` of numbers of at least 0."""
 
     @classmethod
@@ -47,7 +64,7 @@ class PythonMod(Mod):
     """``a % b`` with the sign of ``b``."""
 
 
-class _Rounding(sympy.Function):
+class _Rounding(_SizeFunction):
     """A float as a whole number."""
 
     is_integer = True
@@ -84,43 +101,39 @@ class RoundToInt(_Rounding):
     rounds = round
 
 
-class ToFloat(sympy.Function):
-    """An integer as a float."""
+class _FloatFunction(_SizeFunction):
+    """A function whose values are floats."""
 
     is_integer = False
-    is_real = True
+
+
+class ToFloat(_FloatFunction):
+    """An integer as a float."""
+
     nargs = 1
 
 
-class IntTrueDiv(sympy.Function):
-    """The quotient of two integers, a float."""
+class IntTrueDiv(_FloatFunction):
+    """The quotient of two integers."""
 
-    is_integer = False
-    is_real = True
     nargs = 2
 
 
-class FloatTrueDiv(sympy.Function):
+class FloatTrueDiv(_FloatFunction):
     """The quotient of two floats."""
 
-    is_integer = False
-    is_real = True
     nargs = 2
 
 
-class FloatPow(sympy.Function):
+class FloatPow(_FloatFunction):
     """A power of floats."""
 
-    is_integer = False
-    is_real = True
     nargs = 2
 
 
-class OpaqueUnaryFn_sqrt(sympy.Function):
+class OpaqueUnaryFn_sqrt(_FloatFunction):
     """The square root of a float."""
 
-    is_integer = False
-    is_real = True
     nargs = 1
 
 

@@ -26,8 +26,9 @@ WEIGHTS = ("fixed", "replaceable")
 #: What ``verify`` may be, and the depth that it is to :func:`.verify_plan`.
 DEPTHS = {True: "example", "outputs": "outputs", "deep": "deep", False: ""}
 
-#: Options that do not change a plan: progress, and the place of weights that the graph names.
-_ASIDE = frozenset({"progress", "checkpoint"})
+#: Options that do not change the plan of a graph: progress, the place of the weights that the graph
+#: names, and the name of the program that it was read from.
+_ASIDE = frozenset({"progress", "checkpoint", "model"})
 
 
 class Options(NamedTuple):
@@ -51,6 +52,7 @@ class Options(NamedTuple):
     trace: Path | None = None
     weights: str = "fixed"
     packing: str = "stored"
+    model: str | None = None
 
     def check(self) -> None:
         """Check everything that can be checked without a module.
