@@ -26,6 +26,11 @@ for path in pathlib.Path(sys.argv[1]).glob("*.pt2"):
         taper_frontend.export(path).save(path.with_suffix(".taper"))
     except Exception as error:
         errors[path.stem] = f"{type(error).__name__}: {error}"
+from taper_runtime.cli import main
+folder = pathlib.Path(sys.argv[1])
+command = ["export", str(folder / "several.pt2"), "--model", "first", "--quiet"]
+assert main([*command, "-o", str(folder / "command.taper")]) == 0
+assert main([*command, "--explain"]) == 1
 print(json.dumps(errors))
 """
 
@@ -136,8 +141,7 @@ def save(path, function, args=(BATCH,), kwargs=None, shapes=None, *, decompose=T
 def program_of(function, args=(BATCH,), kwargs=None, shapes=None, *, decompose=True):
     shapes = None if shapes is None else {"args": shapes}
     with warnings.catch_warnings():
-        # torch copies its own specs in a way that it has deprecated
-        warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
+        warnings.simplefilter("ignore")  # torch uses what it has deprecated
         program = torch.export.export(
             Function(function).eval(), args, kwargs, dynamic_shapes=shapes
         )
@@ -158,7 +162,7 @@ def folder(tmp_path_factory):
     (folder / "none.pt2").write_bytes(b"PK")
     command = [sys.executable, "-c", _WITHOUT_TORCH, str(folder)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
-    return folder, json.loads(ended.stdout)
+    return folder, json.loads(ended.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", [function.__name__ for function, *_ in PROGRAMS])
@@ -189,7 +193,7 @@ def test_ops_without_a_handler_are_listed(folder):
 
 
 def test_a_file_that_is_no_archive_is_refused_by_name(folder):
-    assert "none.pt2': archive: expected a zip archive" in folder[1]["none"]
+    assert "none.pt2: archive: expected a zip archive" in folder[1]["none"]
 
 
 def test_several_programs_are_chosen_by_name(folder):
@@ -200,5 +204,6 @@ def test_several_programs_are_chosen_by_name(folder):
         taper_frontend.export(folder / "several.pt2", model="x")
     plan = taper_frontend.export(folder / "several.pt2", model="first", verify=False)
     assert plan.fingerprint() == load(folder / "mlp.taper").fingerprint()
+    assert load(folder / "command.taper").fingerprint() == plan.fingerprint()
     with pytest.raises(taper_frontend.ExportError, match="model: expected None for a Function"):
         taper_frontend.export(Function(mlp), (BATCH,), model="first")

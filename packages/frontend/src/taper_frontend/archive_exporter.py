@@ -21,7 +21,7 @@ from taper_frontend.request.size_names import name_by_place, name_int
 from taper_runtime.plan.replaceable import without_packed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from taper_frontend.lowering.aten_program import Node
     from taper_frontend.pt2.read_program import ReadProgram
@@ -34,7 +34,12 @@ INSTALL = "install it with `pip install 'taper-frontend[torch]'`"
 _OF_TORCH = {"dynamic_shapes": None, "dynamic_axes": None, "checkpoint": None, "verify": False}
 
 
-def export_archive(module: str | os.PathLike[str], **options: Any) -> Plan:
+def export_archive(
+    module: str | os.PathLike[str],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Plan:
     """Export a program of a PT2 archive where torch is not installed.
 
     It is what :func:`taper_frontend.export` does there. The program's ops must have handlers: call
@@ -45,6 +50,8 @@ def export_archive(module: str | os.PathLike[str], **options: Any) -> Plan:
     ----------
     module : str or os.PathLike
         A ``.pt2`` file.
+    args, kwargs
+        Not read: a program has its own arguments.
     **options
         Those of :func:`taper_frontend.export` that need no torch.
 
@@ -59,6 +66,8 @@ def export_archive(module: str | os.PathLike[str], **options: Any) -> Plan:
     ExportError
         If ``module`` is not a path or an option needs torch, or the file is not such an archive or
         has no such program.
+    PlanFormatError
+        If the program is damaged, or of another version of torch's schema.
     """
     if not isinstance(module, str | os.PathLike):
         raise ExportError(

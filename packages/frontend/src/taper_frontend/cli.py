@@ -117,7 +117,7 @@ def _export(args: argparse.Namespace) -> Result:
         model, inputs, kwargs = _cast(model, inputs, kwargs, args.dtype)
     shapes = _dynamic(args.dynamic)
     if args.explain:
-        explain = taper_frontend.explain
+        explain = _public("explain")
         if args.trace:
             raise ExportError("--trace: expected an export, and --explain writes nothing")
         return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
@@ -127,14 +127,19 @@ def _export(args: argparse.Namespace) -> Result:
     with warnings.catch_warnings():
         # warnings of the export itself are in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
-        shown = {"progress": not args.quiet}
+        shown: dict[str, Any] = {"progress": not args.quiet}
         if args.verify is not True:
             shown["verify"] = args.verify
-        if isinstance(model, Path):
-            plan = taper_frontend.export(model, model=args.program, **shown, **options)
-        else:
-            plan = taper_frontend.export(model, inputs, kwargs, **shown, **options)
+        plan = _public("export")(model, inputs, kwargs, model=args.program, **shown, **options)
     return saved(plan, args.output)
+
+
+def _public(name: str) -> Any:
+    """Return a function of the package; an error says what to install."""
+    try:
+        return getattr(taper_frontend, name)
+    except ImportError as error:
+        raise ExportError(str(error)) from error
 
 
 def saved(plan: Plan, path: Path) -> Result:

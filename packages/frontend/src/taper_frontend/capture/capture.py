@@ -280,7 +280,7 @@ def _load(path: str | os.PathLike[str], name: str | None) -> ExportedProgram:
     chosen = chosen_model(archive, path, name)
     if chosen == "model":  # torch's own name
         return torch.export.load(path)
-    from torch.export.pt2_archive import load_pt2
+    from torch.export.pt2_archive._package import load_pt2
 
     program: ExportedProgram = load_pt2(os.fspath(path)).exported_programs[chosen]
     return program

@@ -25,7 +25,7 @@ def open_archive(path: str | os.PathLike[str]) -> Archive:
     try:
         return pt2.open(path, UNLIMITED)
     except (OSError, PlanFormatError) as error:
-        raise ExportError(f"{os.fspath(path)!r}: {error}") from error
+        raise ExportError(str(error)) from error  # it has the path
 
 
 def chosen_model(archive: Archive, path: str | os.PathLike[str], model: str | None) -> str:
