@@ -46,11 +46,11 @@ def packed_calls(
     ]
 
 
-class _PackedCalls(TorchDispatchMode):
+class _PackedCalls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the calls."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: dict[UnsupportedNode, None] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

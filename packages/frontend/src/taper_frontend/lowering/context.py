@@ -461,7 +461,9 @@ class Lowering:
 
     def result_dtype(self, *operands: Operand) -> str:
         """Return the dtype of torch's type promotion for two operands."""
-        tensors, scalars, numbers = [], [], []
+        tensors: list[str] = []
+        scalars: list[str] = []
+        numbers: list[str] = []
         for x in operands:
             if isinstance(x, str):
                 (tensors if self.rank(x) else scalars).append(self.dtype(x))
@@ -474,7 +476,9 @@ class Lowering:
         if self.node.compute is None:
             self.unsupported("torch computes it, which is not installed")
         args, kwargs = replaced((self.node.args, self.node.kwargs), self._number)
-        return self.constant(self.node.compute(*args, **kwargs), self._outputs[0].dtype)
+        (type_,) = self._outputs
+        assert type_ is not None
+        return self.constant(self.node.compute(*args, **kwargs), type_.dtype)
 
     def _number(self, node: Node) -> int:
         """Return a size that torch computes, which must be the same for all sizes in range."""

@@ -188,9 +188,9 @@ class Sizes:
             for axis, size in enumerate(value.shape):
                 if not isinstance(size, int) and (known := linear(self.size(size))):
                     variable_, factor, addend = known
-                    value = shapes[name][axis] if name in shapes else hint(size, program.hints)
-                    if value is not None:
-                        self.examples[variable_] = (value - addend) // factor
+                    example = shapes[name][axis] if name in shapes else hint(size, program.hints)
+                    if example is not None:
+                        self.examples[variable_] = (example - addend) // factor
 
     def _add(
         self,

@@ -154,7 +154,8 @@ def _read(archive: Archive, model: str, content: Mapping[str, Any]) -> ReadProgr
     for node, spec in zip([n for n in nodes if n.op == "placeholder"], inputs, strict=True):
         if spec.name in ("", None) or node.name not in named:
             inputs[inputs.index(spec)] = spec._replace(name=node.name)
-    wanted = {spec.target for spec in inputs if spec.kind in ("buffer", "constant tensor")}
+    kinds = ("buffer", "constant tensor")
+    wanted = {spec.target for spec in inputs if spec.kind in kinds and spec.target is not None}
     weights, constants = archive.weights(model), archive.constants(model, wanted)
     return ReadProgram(
         AtenProgram(
@@ -534,7 +535,7 @@ def _source(metadata: Mapping[str, str]) -> str:
 @functools.lru_cache(maxsize=512)
 def _modules(text: str) -> dict[str, tuple[str, object]]:
     """Return the modules on the way to a call: ``key,path,class`` between semicolons."""
-    found = {}
+    found: dict[str, tuple[str, object]] = {}
     for item in filter(None, text.split(";")):
         key, _, rest = item.partition(",")
         path, _, kind = _split_path(rest)
