@@ -461,7 +461,7 @@ def _fixed(ctx: Lowering, limit: int | str) -> int:
     if not isinstance(limit, str):
         return limit
     constant = ctx.graph.constants.get(limit)
-    value = constant and visible(constant)
+    value = None if constant is None else visible(constant)
     if value is None:
         ctx.unsupported("expected constants as quant_min and quant_max, got computed tensors")
     return int(value.item())

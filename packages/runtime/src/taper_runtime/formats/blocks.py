@@ -162,7 +162,7 @@ def _pair(blocks: Blocks, zeros: np.ndarray) -> np.ndarray:
         return zeros
     placed = np.empty_like(zeros)
     placed[..., _PLACES] = zeros
-    return placed[..., ::2] | placed[..., 1::2] << 4
+    return np.bitwise_or(placed[..., ::2], placed[..., 1::2] << 4)
 
 
 def _unpair(blocks: Blocks, stored: np.ndarray) -> np.ndarray:

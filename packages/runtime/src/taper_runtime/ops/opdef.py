@@ -486,8 +486,7 @@ class OpDef(NamedTuple):
             values = self.evaluate_all(inputs, attrs, blocks)
             wanted = types[len(inputs) :] or [None] * len(outputs)
             for output, value, type_ in zip(outputs, values, wanted, strict=True):
-                is_stored = type_ is None or self.stores
-                output[...] = value if is_stored else encode(value, type_)
+                output[...] = value if type_ is None or self.stores else encode(value, type_)
         elif self.check is not None:
             self.check(inputs, attrs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -242,7 +242,11 @@ def _parts_cat(shapes: Sequence[Shape], attrs: Attrs) -> list[int] | None:
 
 
 #: For each mode of PAD, what numpy calls it, and how much wider than the border an axis must be.
-_PADS = {"reflect": ("reflect", 1), "replicate": ("edge", None), "circular": ("wrap", 0)}
+_PADS: dict[str, tuple[Literal["reflect", "edge", "wrap"], int | None]] = {
+    "reflect": ("reflect", 1),
+    "replicate": ("edge", None),
+    "circular": ("wrap", 0),
+}
 
 
 def _infer_pad(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
