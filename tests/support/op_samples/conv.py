@@ -153,6 +153,8 @@ def _samples_transpose() -> Iterator[Sample]:
     yield from _with_packed(floats(1, 3, 4, 5), floats(2, 2, 5, 20), attrs | program, floats(20))
     wide = [rng.standard_normal((1, 3, 3, 2)), rng.standard_normal((2, 2, 2, 3))]
     yield Sample(wide, attrs, native=False)
+    levels = [rng.integers(-9, 9, each.shape).astype(np.int8) for each in wide]
+    yield Sample(levels, attrs | {"accumulate": "int32"}, native=False)
 
 
 SAMPLES = {
