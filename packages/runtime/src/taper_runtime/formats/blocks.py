@@ -162,7 +162,8 @@ def _pair(blocks: Blocks, zeros: np.ndarray) -> np.ndarray:
         return zeros
     placed = np.empty_like(zeros)
     placed[..., _PLACES] = zeros
-    return np.bitwise_or(placed[..., ::2], placed[..., 1::2] << 4)
+    pairs: np.ndarray = placed[..., ::2] | placed[..., 1::2] << 4
+    return pairs
 
 
 def _unpair(blocks: Blocks, stored: np.ndarray) -> np.ndarray:
