@@ -28,6 +28,9 @@ def pages() -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"
+)  # run_decompositions
 @pytest.mark.parametrize("page", pages())
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
