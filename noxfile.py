@@ -374,6 +374,11 @@ MEASUREMENTS = {
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
     "scaling": ("tools.peers.scaling", "", (*MODELS, "matplotlib"), MINILM),
     "ops": ("tools.peers.ops", "--write docs/results/ops.md", TORCH),
+    "resampling": (
+        "tools.peers.resampling",
+        "--write docs/results/resampling.md",
+        (*TORCH, *PEERS),
+    ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "forms": ("tools.peers.forms", "", MODELS),
     "costs": ("tools.peers.costs", "", MODELS, MINILM),

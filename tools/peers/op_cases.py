@@ -944,6 +944,7 @@ REASONS = {
     r"^CAST .*float16|^CAST .*bfloat16": "plain loops, without the CPU's own conversion",
     r"^CAST ": "plain loops; NaN and numbers out of range have one result on all CPUs",
     r"^CAT pad,": "a copy for each padded dim, where torch makes one",
+    r"^CUM(MAX|MIN) ": "two passes: values and places are ops of their own",
     r"^ bincount": "its result's size depends on data, so its plan has two segments",
     r"^MAP clamp|^MAP .*uint8": "tiles of 512 elements, which are small of bytes",
     r"^(INDEX_SELECT|SCATTER|WRITE|EMBEDDING)": "each position is checked before it is used",

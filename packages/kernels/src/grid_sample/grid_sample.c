@@ -19,6 +19,7 @@ enum {
     GRID_TAPS = 4,   /* most taps along an axis: cubic */
     GRID_MOST = 16,  /* most taps per point: 4 * 4, or 2 * 2 * 2 */
     GRID_BLOCK = 64, /* points per block; a multiple of V_LEN */
+    GRID_FEW = 4,    /* with so few channels, the lanes of vectors are points */
     GRID_COST = 8,   /* finding a point's taps costs as much as reading this many vectors */
 };
 
@@ -251,6 +252,44 @@ V_INLINE bool grid_point_inside(const struct grid_sample_state *s, const grid_ax
     return true;
 }
 
+/* Does the same for points i to i + V_LEN - 1 of few channels, lane by lane. Returns false, and
+ * computes nothing, unless all taps of all these points are inside. */
+V_INLINE bool grid_points_inside(const struct grid_sample_state *s, const grid_axis *axes,
+                                 int64_t i, float *y, const float *x) {
+    const int32_t *top = axes[0].place[0] + i, *bottom = axes[0].place[1] + i;
+    const int32_t *left = axes[1].place[0] + i, *right = axes[1].place[1] + i;
+    const float *up = axes[0].weight[0] + i, *down = axes[0].weight[1] + i;
+    const float *back = axes[1].weight[0] + i, *on = axes[1].weight[1] + i;
+    const int32_t width = (int32_t)s->size[1], channels = (int32_t)s->channels;
+    int32_t at[4][V_LEN], any = 0;
+    float weight[4][V_LEN], values[GRID_FEW][V_LEN];
+    for (int j = 0; j < V_LEN; j++)
+        any |= top[j] | bottom[j] | left[j] | right[j];
+    if (any < 0)
+        return false;
+    for (int j = 0; j < V_LEN; j++) {
+        at[0][j] = (top[j] * width + left[j]) * channels;
+        at[1][j] = (top[j] * width + right[j]) * channels;
+        at[2][j] = (bottom[j] * width + left[j]) * channels;
+        at[3][j] = (bottom[j] * width + right[j]) * channels;
+        weight[0][j] = up[j] * back[j];
+        weight[1][j] = up[j] * on[j];
+        weight[2][j] = down[j] * back[j];
+        weight[3][j] = down[j] * on[j];
+    }
+    for (int32_t c = 0; c < channels; c++) {
+        vf sum = v_zero();
+        for (int k = 0; k < 4; k++)
+            sum = v_fma(v_load(weight[k]), v_gather(x + c, vi_load(at[k])), sum);
+        v_store(channels == 1 ? y : values[c], sum);
+    }
+    if (channels > 1)
+        for (int j = 0; j < V_LEN; j++)
+            for (int32_t c = 0; c < channels; c++)
+                y[j * channels + c] = values[c][j];
+    return true;
+}
+
 /* Computes `count` points of one image. grid is [count][dims], y is [count][channels]. */
 static void grid_block(const struct grid_sample_state *s, grid_axis *axes, float *y, const float *x,
                        const float *grid, int64_t count) {
@@ -262,9 +301,16 @@ static void grid_block(const struct grid_sample_state *s, grid_axis *axes, float
         for (int64_t d = 0; d < s->dims; d++)
             grid_find(s, &axes[d], d, i, v_load(points[d]));
     }
+    const bool flat = s->dims == 2 && s->taps == 2;
+    const bool few = flat && s->channels <= GRID_FEW && s->pixels * s->channels <= INT32_MAX;
     for (int64_t i = 0; i < count; i++, y += s->channels) {
+        if (few && i % V_LEN == 0 && i + V_LEN <= count && grid_points_inside(s, axes, i, y, x)) {
+            i += V_LEN - 1;
+            y += (V_LEN - 1) * s->channels;
+            continue;
+        }
         const int64_t room = (count - i) * s->channels;
-        if (s->dims == 2 && s->taps == 2 && grid_point_inside(s, axes, i, y, x, room))
+        if (flat && grid_point_inside(s, axes, i, y, x, room))
             continue;
         grid_point(s, axes, i, y, x, room, s->taps, s->dims);
     }

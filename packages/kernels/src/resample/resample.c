@@ -293,22 +293,6 @@ static void resample_sum(const resample_work *w, uint8_t *y, int64_t taps, int64
 
 /* ---- columns ---- */
 
-/* Returns a vector whose lane i is p[index[i]]. */
-V_INLINE vf resample_gather(const float *p, vi index) {
-#if V_LEN == 8 && !defined(TAPER_EMULATED)
-    return _mm256_i32gather_ps(p, index, sizeof *p);
-#elif V_LEN == 16 && !defined(TAPER_EMULATED)
-    return _mm512_i32gather_ps(index, p, sizeof *p);
-#else
-    int32_t at[V_LEN];
-    float lanes[V_LEN];
-    vi_store(at, index);
-    for (int i = 0; i < V_LEN; i++)
-        lanes[i] = p[at[i]];
-    return v_load(lanes);
-#endif
-}
-
 /* A row of x with one float per column, and its range that holds the taps of V_LEN columns. */
 typedef struct resample_line {
     const float *x;
@@ -334,7 +318,7 @@ V_INLINE void resample_find(resample_line *line, int64_t first, int64_t last) {
 V_INLINE vf resample_take(const resample_line *line, vi at) {
     const float *x = line->x + line->low;
     if (line->vectors > 2)
-        return resample_gather(line->x, at);
+        return v_gather(line->x, at);
     const vi from = vi_sub(at, vi_set1((int32_t)line->low));
     if (line->vectors == 1)
         return v_permute(resample_load(x, line->n), from);

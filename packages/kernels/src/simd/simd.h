@@ -71,6 +71,22 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
 }
 #endif
 
+/* Returns a vector whose lane i is p[index[i]]. */
+V_INLINE vf v_gather(const float *p, vi index) {
+#if V_LEN == 8 && !defined(TAPER_EMULATED)
+    return _mm256_i32gather_ps(p, index, sizeof *p);
+#elif V_LEN == 16 && !defined(TAPER_EMULATED)
+    return _mm512_i32gather_ps(index, p, sizeof *p);
+#else
+    int32_t at[V_LEN];
+    float lanes[V_LEN];
+    vi_store(at, index);
+    for (int i = 0; i < V_LEN; i++)
+        lanes[i] = p[at[i]];
+    return v_load(lanes);
+#endif
+}
+
 /* Keeps x in a register: compilers would load it again at each of its few uses. */
 V_INLINE vf v_in_register(vf x) {
 #if !defined(TAPER_SCALAR) && defined(__SSE4_1__) && !defined(TAPER_EMULATED)
