@@ -16,7 +16,7 @@ def offenders(listing: str, level: str) -> list[str]:
 
     Sanitizers add an indicator per table, named `__odr_asan`.
     """
-    table = re.compile(rf"taper_[a-z_]+__{re.escape(level)} [BDRS] ")
+    table = re.compile(rf"taper_[a-z0-9_]+__{re.escape(level)} [BDRS] ")
     lines = [line for line in listing.splitlines() if line and not line.endswith(":")]
     return [line for line in lines if not table.match(line) and "__odr_asan" not in line]
 
