@@ -25,6 +25,7 @@ LIBRARY = (
         "src/run/ready.c",
         "src/os/posix.c",
         "src/os/linux.c",
+        "src/os/cgroup.c",
     ),
     *("tests/check.c", "tests/host_posix.c"),
 )

@@ -1,4 +1,4 @@
-"""What the lowering and the reader of archives do in place of torch, compared with torch."""
+"""Compare with torch what the lowering and the reader of archives do in its place."""
 
 import io
 import itertools

@@ -289,6 +289,23 @@ class RandomGraph(Builder):
         rows = self.op("EXPAND", self.reshape(x, count, 1), shape=(count, 64))
         return self.reshape(self.op("MEAN", self.op("MATMUL", rows, weight), axes=(1,)), *shape)
 
+    def quantized_product(self) -> str:
+        """A product of quantized activations with a quantized weight, quantized again."""
+        x = self.pool[-1]
+        shape = self.graph.tensors[x].shape
+        rows = self.op("EXPAND", self.reshape(x, math.prod(shape), 1), shape=(math.prod(shape), 24))
+        rows = self.quantize(self.op("TANH", rows), 1 / 127)
+        levels = self.constant(np.random.default_rng(3).integers(-128, 128, (24, 8), np.int8))
+        weight = self.op("DEQUANTIZE", levels, self.constant(np.abs(floats(8, seed=3)) + 0.01))
+        y = self.quantize(self.op("MATMUL", rows, weight), 64.0)
+        return self.reshape(self.op("MEAN", y, axes=(1,)), *shape)
+
+    def quantize(self, x: str, scale: float) -> str:
+        """Quantize to int8, and back."""
+        factor = self.constant(np.float32(scale))
+        levels = self.op("QUANTIZE", x, factor, dtype="int8", low=-128, high=127)
+        return self.op("DEQUANTIZE", levels, factor)
+
     def grow(self, fragments: int) -> Graph:
         kinds: list[Callable[[], str]] = [
             self.unary, self.binary, self.broadcast, self.move, self.masked, self.linear,
@@ -304,6 +321,7 @@ class RandomGraph(Builder):
         if self.length == 2:
             self.pool.append(self.talking_heads())
             self.pool.append(self.quantized())
+            self.pool.append(self.quantized_product())
         count = int(self.rng.integers(1, 4))
         outputs = [self.pool[-1], *(self.pick() for _ in range(count - 1))]
         if self.chance(0.2):

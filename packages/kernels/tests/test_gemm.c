@@ -923,9 +923,9 @@ static void narrow_b(void) {
     for (int i = 0; i < NARROWS; i++) {
         for (int64_t m = 1; m <= 17; m++)
             for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
-                check_narrow(matrices(m, n, narrows[i].bits ? 8 * (1 + (m + n) % 9)
-                                                            : ks[(m + n) % 4]),
-                             &narrows[i]);
+                check_narrow(
+                    matrices(m, n, narrows[i].bits ? 8 * (1 + (m + n) % 9) : ks[(m + n) % 4]),
+                    &narrows[i]);
         static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
         for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
             for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {

@@ -70,14 +70,13 @@ size_t taper_dtype_size(int dtype);
  *   WINOGRAD_2      [3, 3, C, O] as [16] matrices [C, O] in panels, of 2x2 tiles
  *   WINOGRAD_4      as [36], of 4x4 tiles
  *   BLOCKS_8        [K, N] of integers with scales, [ceil(N/16)][K/G][words of a block]: for each G
- *                   k of a panel the 16 scales, perhaps 16 zero points or offsets, then the integers
- *                   as [G/4][16][4] bytes, so that a word has 4 k of a column. A word of the storage
- *                   has the dtype of the scales
- *   BLOCKS_4        the same, [G/8][16][4] bytes: byte i of a word has k = i in its low half and
- *                   k = 4 + i in its high half
- *   DOTS            [*kernel, C/G, O] of int8 as [G] matrices [K, O/G] of panels for dot products,
- *                   int8 [ceil(O/G/16)][1 + ceil(K/4)][64]: the sums of 16 columns as int32, then
- *                   for each 4 k of a panel [16][4], zero beyond K and O/G; [K, N] where G is 1
+ *                   k of a panel the 16 scales, perhaps 16 zero points or offsets, then the
+ * integers as [G/4][16][4] bytes, so that a word has 4 k of a column. A word of the storage has the
+ * dtype of the scales BLOCKS_4        the same, [G/8][16][4] bytes: byte i of a word has k = i in
+ * its low half and k = 4 + i in its high half DOTS            [*kernel, C/G, O] of int8 as [G]
+ * matrices [K, O/G] of panels for dot products, int8 [ceil(O/G/16)][1 + ceil(K/4)][64]: the sums of
+ * 16 columns as int32, then for each 4 k of a panel [16][4], zero beyond K and O/G; [K, N] where G
+ * is 1
  */
 #define TAPER_FORMATS(X)                                                                           \
     X(PLAIN, "plain")                                                                              \

@@ -6,8 +6,8 @@
  * elements, and the expression that widens vector v of a line to floats. Loads, tiles and the
  * tensors that MATMUL takes follow from these rows.
  *
- * Elements in a format of blocks are levels. Each block of some lines begins with its head: for each
- * column a scale, and perhaps a zero point or an offset. B holds (level - zero) * scale, or
+ * Elements in a format of blocks are levels. Each block of some lines begins with its head: for
+ * each column a scale, and perhaps a zero point or an offset. B holds (level - zero) * scale, or
  * (level - middle) * scale + offset; without either the zero point is `middle`. Some lines lie in
  * each other, so that one word has `lines` levels of a column, and `load` takes number k of them,
  * which it gives in units of 1 / `unit`. A value is computed as

@@ -134,7 +134,8 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     for (int i = 0; i < rows; i += GEMM_REACH)
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
     /* Levels are whole words of lines, and their A is dense. */
-    const bool dense = gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_line(of));
+    const bool dense =
+        gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_line(of));
     /* A wide tile prefetches nothing; a narrow one prefetches what it reads later. */
     const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
     const int unroll = gemm_has_levels(of) ? gemm_lines(of) : GEMM_UNROLL;

@@ -262,7 +262,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     const matmul_shape *s = &state->shape;
     gemm_block g = {.b_form = state->b_form,
                     .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, s->b_block,
-                                                                 s->b_head.floats)
+                                                                   s->b_head.floats)
                                                 : GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
                     .b_col_stride = s->b_col_stride,

@@ -270,6 +270,7 @@ class _FxReader:
         return [self._read(node) for node in graph.nodes]
 
     def _read(self, node: torch.fx.Node) -> Node:
+        """Return the plain form of a node, whose arguments have been read."""
         reads_memory = any(str(user.target) in _READ_MEMORY for user in node.users)
         value = _read_value(node.meta.get("val"), reads_memory=reads_memory)
         target = "" if node.op in ("placeholder", "output") else _target(node.target)

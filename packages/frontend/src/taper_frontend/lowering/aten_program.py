@@ -35,7 +35,7 @@ _UNBACKED = re.compile(r"(u|zuf)\d+")
 
 @dataclass(frozen=True)
 class TensorValue:
-    """What torch says of a tensor that a node computes.
+    """A tensor that a node computes, as torch describes it.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class TensorValue:
 
 @dataclass(frozen=True)
 class SymbolicNumber:
-    """What torch says of a number that a node computes from sizes or values.
+    """A number that a node computes from sizes or values, as torch describes it.
 
     Attributes
     ----------

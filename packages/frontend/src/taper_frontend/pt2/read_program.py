@@ -142,6 +142,7 @@ def read_program(archive: Archive, model: str) -> ReadProgram:
 
 
 def _read(archive: Archive, model: str, content: Mapping[str, Any]) -> ReadProgram:
+    """Return the program of a model from the JSON of the archive."""
     module = content["graph_module"]
     signature = module["signature"]
     values = _Values()
@@ -202,6 +203,7 @@ def _stored(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _input(spec: Mapping[str, Any]) -> InputSpec:
+    """Return what an input stands for: a parameter, a buffer, a constant or an argument."""
     ((form, what),) = spec.items()
     kind = _INPUT_KINDS[form]
     if form == "constant_input":

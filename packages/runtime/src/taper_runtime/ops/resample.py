@@ -93,7 +93,7 @@ def _cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 
 class ResampledAxis(NamedTuple):
-    """How an axis is resampled.
+    """One axis that is resampled.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from taper_frontend.compiler.analysis.permutation import permutation
 from taper_frontend.compiler.analysis.product import is_plain_product
 from taper_frontend.compiler.analysis.static import static_constants
 from taper_frontend.compiler.graph.constants import Derived, derived, reshaped
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import is_static
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _is_candidate(graph: Graph, node: Node) -> bool:
 
 
 def _weight(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> _Weight | None:
+    """Return a product's int8 weight and its scales, one per output; None if it has others."""
     name = node.inputs[1]
     if name not in constants or constants[name].is_open:
         return None
@@ -200,6 +202,8 @@ def _padded(graph: Graph, levels: str, padding: Iterable[tuple[int, int, int]], 
 
 
 def _multiply(graph: Graph, node: Node, a: _Activations, weight: _Weight) -> None:
+    """Replace a product by that of the integers, from which it subtracts zero points and scales."""
+
     def add(op: str, *inputs: str, **attrs: Any) -> str:
         return graph.add_node(op, inputs, attrs, source=node.source)
 
