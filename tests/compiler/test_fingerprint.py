@@ -54,7 +54,9 @@ def literal_value(graph, rng):
         return False
     name = names[rng.integers(len(names))]
     array = graph.constants[name].value().copy()
-    array.reshape(-1)[rng.integers(array.size)] += 1
+    index = rng.integers(array.size)
+    old = array.reshape(-1)[index]
+    array.reshape(-1)[index] = not old if array.dtype == np.bool_ else old + 1
     graph.constants[name] = literal(array)
     return True
 

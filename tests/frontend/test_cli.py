@@ -6,13 +6,13 @@ import pty
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 from torch.export import Dim
 
+import taper_frontend
 import taper_runtime
 import taper_runtime.cli
 from cli_page import PAGE, check_json, schema, section, taper_command
@@ -171,11 +171,11 @@ def test_dynamic_shapes_of_a_function(taper):
 def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
     seen = []
 
-    def export(model, args, kwargs, *, verify, progress, **given):
+    def export(module, args, kwargs, *, model, progress, **given):
         seen.append(given)
         return small_plan()
 
-    monkeypatch.setattr(import_module("taper_frontend.exporter"), "export", export)
+    monkeypatch.setattr(taper_frontend, "export", export, raising=False)
     code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
     assert code == 0, err
     assert seen == [wanted]
@@ -185,11 +185,11 @@ def test_options_are_those_of_python(options, wanted, taper, monkeypatch):
 def test_progress_is_shown_unless_it_is_to_be_quiet(options, taper, monkeypatch):
     seen = []
 
-    def export(model, args, kwargs, *, progress, **given):
+    def export(module, args, kwargs, *, progress, **given):
         seen.append(progress)
         return small_plan()
 
-    monkeypatch.setattr(import_module("taper_frontend.exporter"), "export", export)
+    monkeypatch.setattr(taper_frontend, "export", export, raising=False)
     code, _, err = taper("export", "models_of_cli:make", "-o", "m.taper", *options)
     assert code == 0, err
     assert seen == [not options]

@@ -193,11 +193,15 @@ def _tensor_value(tensor: torch.Tensor, *, reads_memory: bool = False) -> Tensor
     if tensor.layout != torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
         return TensorValue(_name(tensor.dtype), tuple(map(_size, tensor.shape)), (), layout)
+    shape = tuple(map(_size, tensor.shape))
+    is_fixed = all(isinstance(size, int) for size in shape)
     return TensorValue(
         _name(tensor.dtype),
-        tuple(map(_size, tensor.shape)),
+        shape,
         tuple(map(_size, tensor.stride())),
-        has_own_memory=reads_memory and tensor.untyped_storage().nbytes() == tensor.nbytes,
+        has_own_memory=reads_memory
+        and is_fixed
+        and tensor.untyped_storage().nbytes() == tensor.nbytes,
     )
 
 

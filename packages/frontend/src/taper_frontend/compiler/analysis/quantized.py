@@ -68,7 +68,7 @@ def read_quantized(constant: Constant) -> Quantized | None:
 
 
 def is_quantized(constant: Constant) -> bool:
-    """Return whether arithmetic computes a constant from integers of about as many elements.
+    """Return whether arithmetic computes a constant from a parameter of about as many integers.
 
     A CAST alone does not count: it decodes a format that kernels may read.
     """
@@ -78,7 +78,7 @@ def is_quantized(constant: Constant) -> bool:
     return any(
         leaf.dtype in INTS and leaf.type.size >= least
         for leaf in steps(constant)
-        if not isinstance(leaf, Derived)
+        if isinstance(leaf, Parameter)
     )
 
 

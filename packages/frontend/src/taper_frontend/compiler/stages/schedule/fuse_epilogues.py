@@ -59,7 +59,12 @@ def _fits(graph: Graph, product: Node, consumer: Node) -> bool:
 
 
 def _is_served(graph: Graph, product: Node, dtype: str) -> bool:
-    """Return whether a kernel takes these operands and extras, and gives such a result."""
+    """Return whether a kernel takes these operands and extras, and gives such a result.
+
+    numpy computes any epilogue of an op without kernels.
+    """
+    if not product.definition.native:
+        return True
     operands = [graph.tensors[name].dtype for name in product.inputs]
     return any(
         dtype in result and all(map(contains, takes, operands)) and len(takes) > len(operands)
