@@ -109,7 +109,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def tests_runtime(session: nox.Session) -> None:
     """Run the tests of the runtime, the compiler and OpenInfer, without torch."""
-    session.install(*TEST_TOOLS, "rich")
+    session.install(*TEST_TOOLS, "rich", "sympy")
     install_packages(session)
     session.run("python", "-c", "import torch", success_codes=[1], silent=True)
     folders = ("null", "runtime", "compiler", "openinfer", "fuzz", "soak", "structure")

@@ -434,7 +434,7 @@ static void check_random_head(void) {
     taper_program p;
     program_fused fused;
     const taper_status status = ENGINE.prepare(&p, &attrs.code, &attrs.args, &attrs.scalars,
-                                               tensors + 1, 2, &want, true, &fused);
+                                               tensors + 1, 2, &want, TAPER_FLOAT32, &fused);
     if (fused.then && taken < n_code && !again)
         taken++;
     CHECK(status == TAPER_OK && p.count == n_code - taken, "%d of %lld instructions left, not %lld",
