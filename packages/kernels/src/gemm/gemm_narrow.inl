@@ -6,7 +6,11 @@
  * rows the panels of a tile are widened into scratch just before the tile.
  */
 
-enum { GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR }; /* up to this many rows, widening again costs less */
+enum {
+    GEMM_NARROW_ROWS = 3 * GEMM_WIDE_MR, /* up to this many rows, widening again costs less */
+    /* The same for levels: with 16 registers the scales of a tile are read again for each line. */
+    GEMM_LEVEL_ROWS = V_REGISTERS == 16 ? GEMM_WIDE_MR : GEMM_NARROW_ROWS,
+};
 
 /* X(rows, panels, of) for all tiles that gemm_narrow_panels chooses, with at most GEMM_WIDE_MR
  * rows. */
@@ -34,7 +38,7 @@ static const gemm_tile_fn gemm_narrow_tiles[][GEMM_WIDE_PANELS + 1][GEMM_WIDE_MR
 
 /* Returns whether m rows need a block's `packed`, for panels of floats. */
 static bool gemm_widens(int64_t m, gemm_element of) {
-    return of != GEMM_F32 && m > GEMM_NARROW_ROWS;
+    return of != GEMM_F32 && m > (gemm_has_levels(of) ? GEMM_LEVEL_ROWS : GEMM_NARROW_ROWS);
 }
 
 V_INLINE void gemm_widen_lines(float *to, const float *from, const gemm_head *head, int64_t k,
