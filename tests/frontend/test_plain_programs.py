@@ -130,6 +130,15 @@ def test_sizes_are_parsed_as_torch_writes_them(expr):
         "(" * 5000 + ")" * 5000,
         "Add(" * 1500 + ")" * 1500,
         "x" * 20_000,
+        "Pow(Integer(7), Integer(3000000000))",
+        "Pow(Pow(Pow(Integer(7), Integer(16)), Integer(16)), Integer(16))",
+        "Pow(Symbol('s0'), Symbol('s0'))",
+        "Mul(Integer(9223372036854775807), Integer(2))",
+        "Float('1.5', precision=1000000000)",
+        "Float('1e400')",
+        "FloorDiv(Integer(1), Integer(0))",
+        "Rational('1/0')",
+        "FloorToInt(Float('1e300'))",
     ],
 )
 def test_a_size_that_is_code_is_refused(text):
