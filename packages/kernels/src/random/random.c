@@ -31,8 +31,8 @@ enum {
     STATE_SIZE,
     TILE = 1024,           /* numbers that are made at a time; their words stay in L1 */
     BLOCK = 16,            /* normals that are made together where there are so many */
-    LARGE_LIMIT = 1 << 28, /* from this limit on integers are made from two words */
-    /* From this size on a permutation is not made from single words. */
+    LARGE_LIMIT = 1 << 28, /* integers below this limit or a higher one take two words each */
+    /* torch draws permutations of this size and longer ones otherwise; they are refused. */
     MAX_PERMUTATION = (int)(UINT32_MAX / 20),
 };
 
@@ -60,7 +60,7 @@ struct random_state {
     int64_t words;  /* for all numbers, where the count of words is known */
     bool serial;    /* the count is not known: a normal may be left over */
     int64_t whole;  /* numbers in full blocks; a last block for the others overlaps them */
-    int64_t passed; /* words between the two */
+    int64_t passed; /* words that are drawn and not used, before the last block */
 };
 
 /* ---- words ---- */

@@ -316,7 +316,7 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
     return TAPER_OK;
 }
 
-/* Combines rows of columns that share one index each. */
+/* Combines whole rows: all columns of a row share one index. */
 static taper_status scatter_rows(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     const int64_t step = s->src_steps.col;

@@ -51,7 +51,7 @@ def solve_ex(
 def cholesky_ex(
     ctx: Lowering, a: str, *, upper: bool = False, check_errors: bool = False
 ) -> tuple[str, str | None]:
-    """Factorize; the upper triangle is the transpose of the lower one."""
+    """Return the Cholesky factor; the upper triangle is the transpose of the lower one."""
     a = _transpose(ctx, a) if upper else a
     factor = ctx.emit("CHOLESKY", [a], check=check_errors or _is_checked(ctx, 1))
     info = ctx.emit("CHOLESKY_INFO", [a]) if _is_read(ctx, 1) else None
@@ -60,7 +60,7 @@ def cholesky_ex(
 
 @lowers("aten.cholesky.default")
 def cholesky(ctx: Lowering, a: str, upper: bool = False) -> str:
-    """Factorize."""
+    """Return the Cholesky factor, without the info that ``cholesky_ex`` has."""
     a = _transpose(ctx, a) if upper else a
     factor = ctx.emit("CHOLESKY", [a])
     return _transpose(ctx, factor) if upper else factor
@@ -88,7 +88,7 @@ def triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[str, str]:
-    """Solve for a triangular matrix; also return the matrix, broadcast to the solutions."""
+    """Solve with a triangular matrix; also return the matrix, broadcast to the solutions."""
     matrix = _transpose(ctx, a) if transpose else a
     x = ctx.emit("SOLVE_TRIANGULAR", [matrix, b], upper=upper != transpose, unit=unitriangular)
     return x, ctx.expand(a, (*ctx.shape(x)[:-2], *ctx.shape(a)[-2:]))
@@ -218,7 +218,7 @@ def pinv(
 def lu_factor_ex(
     ctx: Lowering, a: str, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[str, str, str]:
-    """Factorize; singular matrices are no error, as in ``torch.linalg.lu_factor``."""
+    """Return the LU factors and pivots; singular matrices are no error, as in ``torch.linalg.lu_factor``."""
     if not pivot:
         ctx.unsupported("expected pivot=True, got False")
     factors, pivots, _, info = _lu(ctx, a)
@@ -256,14 +256,14 @@ def _lu_info(ctx: Lowering, a: str) -> str:
 
 
 def _read_factors(ctx: Lowering, a: str, index: int) -> tuple[str | None, str | None]:
-    """Return factors and pivots, results ``index`` and the next one, if they are used."""
+    """Return the LU factors and pivots if result ``index`` or the next is read, else two None."""
     if not (ctx.reads(index) or ctx.reads(index + 1)):
         return None, None
     factors, pivots, *_ = _lu(ctx, a)
     return factors, pivots
 
 
-# -- what they share ------------------------------------------------------------------------------
+# -- helpers --------------------------------------------------------------------------------------
 
 
 def _transpose(ctx: Lowering, a: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @lowers("aten.sort.default")
 def sort(ctx: Lowering, x: str, dim: int = -1, descending: bool = False) -> tuple[str, str]:
-    """Sort along an axis; also return the former positions. Equal elements keep their order."""
+    """Sort along an axis; also return the position that each element had. It is stable."""
     vector = ctx.at_least_1d(x)
     return _take(ctx, vector, dim, ctx.shape(vector)[dim], descending)
 
@@ -35,7 +35,7 @@ def sort_stable(
 def topk(
     ctx: Lowering, x: str, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[str, str]:
-    """Return the first ``k`` in order along an axis, and their positions."""
+    """Return the first ``k`` in order along an axis, and their positions: always sorted."""
     return _take(ctx, ctx.at_least_1d(x), dim, k, largest)
 
 
@@ -60,7 +60,7 @@ def kthvalue(
 
 @lowers("aten.median.dim")
 def median_dim(ctx: Lowering, x: str, dim: int, keepdim: bool = False) -> tuple[str, str]:
-    """Return the lower median along an axis and its position; NaN if there is one."""
+    """Return the lower median along an axis and its position; NaN if any element is NaN."""
     x = ctx.at_least_1d(x)
     return _values_at(ctx, x, _median(ctx, x, ctx.axis(x, dim)), ctx.axis(x, dim))
 

@@ -1,7 +1,7 @@
 """Run the ``taper`` command: one module per command, imported when it is called.
 
 Other packages add commands through entry points; the frontend adds ``export``. Exit codes: 0
-success; 1 an error in the model, the plan or the input; 2 an error in the command line; 130
+success; 1 an error in the model, the plan, the input or the system; 2 an error in the command line; 130
 interrupted from the keyboard; 141 the reader of the output has gone.
 """
 

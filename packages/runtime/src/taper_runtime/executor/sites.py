@@ -27,7 +27,7 @@ class Site(NamedTuple):
         Number of the step in the program: steps of a node's blocks follow all steps of the plan or
         block that contains the node.
     depth : int
-        How many blocks are around it.
+        How many blocks are around it: 0 outside of all.
     inside : int
         How many of the following sites are in its blocks.
     trips : int

@@ -1,4 +1,8 @@
-"""List the stages of the compiler and their passes, each a callable ``(Graph) -> bool``."""
+"""List the stages of the compiler and their passes, each a callable ``(Graph) -> bool``.
+
+A folder holds the passes of one topic. Most run in the stage of the same name; those that move data
+run in several.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from taper_frontend.compiler.pipeline import (
     run_pipeline,
     run_until_stable,
 )
+from taper_frontend.compiler.stages.canonical.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.canonical.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
@@ -20,6 +25,7 @@ from taper_frontend.compiler.stages.canonical.eliminate_dead_code import elimina
 from taper_frontend.compiler.stages.canonical.fold_constants import fold_constants
 from taper_frontend.compiler.stages.canonical.hoist_invariants import hoist_invariants
 from taper_frontend.compiler.stages.canonical.inline_blocks import inline_blocks
+from taper_frontend.compiler.stages.canonical.mix_in_place import mix_in_place
 from taper_frontend.compiler.stages.canonical.prune_operands import prune_operands
 from taper_frontend.compiler.stages.canonical.remove_noops import remove_noops
 from taper_frontend.compiler.stages.canonical.simplify_arithmetic import simplify_arithmetic
@@ -28,14 +34,12 @@ from taper_frontend.compiler.stages.canonical.simplify_concatenations import (
 )
 from taper_frontend.compiler.stages.canonical.simplify_positions import simplify_positions
 from taper_frontend.compiler.stages.movement.hoist_reshapes import hoist_reshapes
-from taper_frontend.compiler.stages.movement.mix_in_place import mix_in_place
 from taper_frontend.compiler.stages.movement.permutations import (
     absorb_output_transpose,
     hoist_permutations,
     sink_permutations,
 )
 from taper_frontend.compiler.stages.movement.selections import merge_selections
-from taper_frontend.compiler.stages.movement.sink_reshapes import sink_reshapes
 from taper_frontend.compiler.stages.recognition.absorb_causal_mask import absorb_causal_mask
 from taper_frontend.compiler.stages.recognition.absorb_repeated_heads import absorb_repeated_heads
 from taper_frontend.compiler.stages.recognition.recognize_activations import recognize_activations
@@ -44,9 +48,10 @@ from taper_frontend.compiler.stages.recognition.recognize_norms import recognize
 from taper_frontend.compiler.stages.recognition.recognize_softmax import recognize_softmax
 from taper_frontend.compiler.stages.schedule.fuse_elementwise import fuse_elementwise
 from taper_frontend.compiler.stages.schedule.fuse_epilogues import fuse_epilogues
+from taper_frontend.compiler.stages.schedule.move_scales import move_scales
+from taper_frontend.compiler.stages.schedule.sink_reshapes import sink_reshapes
 from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_into_microbatches
 from taper_frontend.compiler.stages.schedule.split_into_row_tiles import split_into_row_tiles
-from taper_frontend.compiler.stages.weights.absorb_into_matmul import absorb_into_matmul
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
 from taper_frontend.compiler.stages.weights.expand_quantization import expand_quantization
 from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
@@ -54,7 +59,6 @@ from taper_frontend.compiler.stages.weights.fold_scales import fold_scales
 from taper_frontend.compiler.stages.weights.keep_quantized import keep_quantized
 from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
-from taper_frontend.compiler.stages.weights.move_scales import move_scales
 from taper_frontend.compiler.stages.weights.multiply_quantized import multiply_quantized
 from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights

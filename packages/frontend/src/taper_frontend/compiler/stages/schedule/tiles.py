@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Tiles:
     """Parts of tensors; each is computed or sliced only once.
 
-    Slices are views, and so is the CAT of parts that are computed one after the other, so only
-    nodes are added.
+    Slices are views, and so is the CAT of parts that are computed one after the other: splitting
+    adds nodes, but copies nothing.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Tiles:
             attrs: dict[str, Any] = {"axis": axis, "start": start, "stop": stop}
             producer = graph.producers.get(tensor)
             if producer is not None and _repeats(graph, producer, axis):
-                # Shared by all parts, so that a copy for a kernel is made once.
+                # A smaller EXPAND is equal for all parts: a kernel that needs a copy makes one.
                 op, inputs = producer.op, producer.inputs
                 attrs = {"shape": replace(shape, axis, stop - start)}
             tensor = graph.add_node(op, inputs, attrs, name=f"{tensor}{self._suffix}")

@@ -1,4 +1,4 @@
-"""Define scans: running sums, products and extremes along an axis, floats in float64."""
+"""Define running sums, products and extremes along an axis; floats are computed in float64."""
 
 from __future__ import annotations
 

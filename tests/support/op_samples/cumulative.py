@@ -1,4 +1,4 @@
-"""Samples of the ops in ``ops/scan.py``."""
+"""Samples of the ops in ``ops/cumulative.py``."""
 
 from __future__ import annotations
 
