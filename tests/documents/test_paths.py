@@ -46,7 +46,7 @@ def test_paths_of_the_readme_s_tree_exist() -> None:
     named = 0
     for line in re.findall(r"^ {4}(.+)$", tree, flags=re.MULTILINE):
         depth = (len(line) - len(line.lstrip())) // 2
-        names = re.findall(r"[\w./-]*(?:/|\.(?:pyx?|c)\b)", line)
+        names = re.findall(r"[\w./-]*(?:/|\.(?:pyx?|c|toml|build)\b)", line)
         assert names, line
         parent = folders[depth]
         folders[depth + 1 :] = [parent / names[0]]

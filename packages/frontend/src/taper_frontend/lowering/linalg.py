@@ -218,7 +218,7 @@ def pinv(
 def lu_factor_ex(
     ctx: Lowering, a: str, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[str, str, str]:
-    """Return the LU factors and pivots; singular matrices are no error, as in ``torch.linalg.lu_factor``."""
+    """Return the LU factors and pivots; singular matrices are no error, as in ``lu_factor``."""
     if not pivot:
         ctx.unsupported("expected pivot=True, got False")
     factors, pivots, _, info = _lu(ctx, a)

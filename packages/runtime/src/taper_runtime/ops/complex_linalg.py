@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops import decompositions, linalg, reduce, scan
+from taper_runtime.ops import cumulative, decompositions, linalg, reduce
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, whole
 from taper_runtime.ops.rules import FLOATS, check_dtype, fail
@@ -105,7 +105,7 @@ def _cubic(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Co
     return Cost(4 * inputs[0].size * (shape[-2] if len(shape) > 1 else 1), moved)
 
 
-_KNOWN = {op.name: op for op in (*linalg.OPS, *decompositions.OPS, *reduce.OPS, *scan.OPS)}
+_KNOWN = {op.name: op for op in (*linalg.OPS, *decompositions.OPS, *reduce.OPS, *cumulative.OPS)}
 
 
 # -- eigenvalues of matrices that are not symmetric -----------------------------------------------
