@@ -4,6 +4,7 @@
  */
 #include "check.h"
 #include "conv/kernels.inc"
+#include "packed.h"
 
 CHECK_ATTRS(conv)
 
@@ -34,27 +35,6 @@ static void fill(taper_tensor *t, bool is_float) {
         check_fill_uniform(t->data, n, -1, 1);
     else
         check_fill_bytes(t->data, n * (int64_t)taper_dtype_size(t->dtype));
-}
-
-/* [k][groups][columns] -> [groups][ceil(columns / 16)][1 + ceil(k / 4)][64]. */
-static taper_tensor pack(const int8_t *weight, int64_t k, int64_t groups, int64_t columns) {
-    const int64_t panels = (columns + 15) / 16, lines = 1 + (k + 3) / 4;
-    taper_tensor t = check_tensor(NULL, TAPER_INT8, 4, (int64_t[]){groups, panels, lines, 64});
-    int8_t *to = t.data = check_alloc((size_t)check_numel(&t), 0);
-    memset(to, 0, (size_t)check_numel(&t));
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t j = 0; j < columns; j++) {
-            int8_t *panel = to + (g * panels + j / 16) * lines * 64;
-            int32_t sum = 0;
-            for (int64_t i = 0; i < k; i++) {
-                const int8_t w = weight[(i * groups + g) * columns + j];
-                panel[(1 + i / 4) * 64 + j % 16 * 4 + i % 4] = w;
-                sum += w;
-            }
-            memcpy(panel + j % 16 * 4, &sum, sizeof sum);
-        }
-    t.format = TAPER_DOTS;
-    return t;
 }
 
 /* n must not move: the attrs have pointers into it. */
@@ -89,7 +69,7 @@ static void make(node *n, const problem *p, taper_dtype dtype, bool packed) {
         fill(&n->inputs[1], true);
         n->inputs[1].format = TAPER_GROUPED_PANELS;
     } else if (packed) {
-        n->inputs[1] = pack(n->plain, p->kernel * p->kernel * in, p->groups, out);
+        n->inputs[1] = pack_dots(n->plain, p->kernel * p->kernel * in, p->groups, out);
     }
     if (packed)
         n->inputs[1].logical = n->logical;

@@ -7,6 +7,7 @@
  */
 #include "check.h"
 #include "gemm/kernels.inc"
+#include "packed.h"
 #include "taper/machine.h"
 
 CHECK_ATTRS(matmul)
@@ -42,26 +43,6 @@ static taper_tensor bytes(taper_dtype dtype, int rank, const int64_t *dims, valu
     return t;
 }
 
-/* b: [k][n] -> [1][ceil(n/16)][1 + ceil(k/4)][64]. */
-static taper_tensor pack(const int8_t *b, int64_t k, int64_t n, const int64_t *logical) {
-    const int64_t panels = (n + 15) / 16, lines = 1 + (k + 3) / 4;
-    taper_tensor t = check_tensor(NULL, TAPER_INT8, 4, (int64_t[]){1, panels, lines, 64});
-    int8_t *to = t.data = check_alloc((size_t)check_numel(&t), 0);
-    memset(to, 0, (size_t)check_numel(&t));
-    for (int64_t j = 0; j < n; j++) {
-        int8_t *panel = to + j / 16 * lines * 64;
-        int32_t sum = 0;
-        for (int64_t i = 0; i < k; i++) {
-            panel[(1 + i / 4) * 64 + j % 16 * 4 + i % 4] = b[i * n + j];
-            sum += b[i * n + j];
-        }
-        memcpy(panel + j % 16 * 4, &sum, sizeof sum);
-    }
-    t.format = TAPER_DOTS;
-    t.logical = logical;
-    return t;
-}
-
 static tensors make(const product *p, const int64_t *logical) {
     tensors t = {.n_inputs = 2,
                  .attrs = {.alpha = 1, .accumulate = "int32", .transpose_b = p->transposed}};
@@ -71,7 +52,7 @@ static tensors make(const product *p, const int64_t *logical) {
     t.inputs[1] = bytes(TAPER_INT8, 2, b, p->values == HIGHEST ? LOWEST : p->values);
     t.b = t.inputs[1].data;
     if (p->packed)
-        t.inputs[1] = pack(t.b, p->k, p->n, logical);
+        t.inputs[1] = pack_dots(t.b, p->k, 1, p->n), t.inputs[1].logical = logical;
     t.output = check_tensor(NULL, TAPER_INT32, 3, out);
     t.output.data = check_alloc((size_t)check_numel(&t.output) * sizeof(int32_t), 0);
     return t;

@@ -1,0 +1,244 @@
+/* Compares MATMUL by weights of fewer bits with the bits of the same product in float32. */
+#include "gemm_case.h"
+
+/* A random 16-bit float with any sign and mantissa; the exponents are those of some small numbers,
+ * and of denormals. */
+static uint16_t random_half(taper_dtype dtype) {
+    const int64_t low = dtype == TAPER_FLOAT16 ? 0 : 120 << 7,
+                  step = dtype == TAPER_FLOAT16 ? 10 : 7;
+    return (uint16_t)((low + (check_int(0, 4) << step)) | (check_int(0, 0xffff) & 0x807f));
+}
+
+/* Writes a random level into a line of k = l of a block; returns it without its middle. */
+static float set_level(uint8_t *lines, int64_t l, int column, int bits) {
+    const int64_t together = 32 / bits, in_word = l % together;
+    uint8_t *byte = lines + l / together * 64 + column * 4 + in_word % 4;
+    const int64_t level = check_int(bits == 4 ? 0 : -128, bits == 4 ? 15 : 127);
+    *byte = (uint8_t)(*byte | (uint8_t)level << (bits == 4 ? in_word / 4 * 4 : 0));
+    return (float)(bits == 4 ? level - 8 : level);
+}
+
+/* Writes a multiple of 1/8 as a number of a dtype of scales. */
+static void set_scale(void *to, int i, taper_dtype dtype, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint16_t half =
+        dtype == TAPER_BFLOAT16 || value == 0
+            ? (uint16_t)(bits >> 16)
+            : (uint16_t)((bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) |
+                         (bits >> 13 & 0x3ff));
+    if (dtype == TAPER_FLOAT32)
+        ((float *)to)[i] = value;
+    else
+        ((uint16_t *)to)[i] = half;
+}
+
+/* Formats of B other than float32: each must give the same bits as float32. */
+typedef struct narrow {
+    const char *name;
+    taper_dtype dtype;
+    taper_format format;
+    int bits; /* of a level, in blocks */
+    enum { SYMMETRIC, ZEROS, OFFSETS } shift;
+} narrow;
+
+static const narrow narrows[] = {
+    {"f16", TAPER_FLOAT16, TAPER_PANELS_1, 0, SYMMETRIC},
+    {"bf16", TAPER_BFLOAT16, TAPER_PANELS_1, 0, SYMMETRIC},
+    {"i8", TAPER_INT8, TAPER_PANELS_1, 0, SYMMETRIC},
+    {"i8 by f32", TAPER_FLOAT32, TAPER_BLOCKS_8, 8, SYMMETRIC},
+    {"i8 by f16, zeros", TAPER_FLOAT16, TAPER_BLOCKS_8, 8, ZEROS},
+    {"i8 by bf16, offsets", TAPER_BFLOAT16, TAPER_BLOCKS_8, 8, OFFSETS},
+    {"u4 by f16", TAPER_FLOAT16, TAPER_BLOCKS_4, 4, SYMMETRIC},
+    {"u4 by f32, zeros", TAPER_FLOAT32, TAPER_BLOCKS_4, 4, ZEROS},
+    {"u4 by bf16, zeros", TAPER_BFLOAT16, TAPER_BLOCKS_4, 4, ZEROS},
+    {"u4 by f32, offsets", TAPER_FLOAT32, TAPER_BLOCKS_4, 4, OFFSETS},
+};
+enum { NARROWS = sizeof narrows / sizeof *narrows };
+
+/* The largest number of k in a block of a sum over k. */
+static int64_t block_of(int64_t k) {
+    int64_t block = 128;
+    while (k % block != 0)
+        block /= 2;
+    return block;
+}
+
+/* B in random levels with random scales, and zero points or offsets; the packed float32 of t gets
+ * their values. All of these are exact, so that no level fuses what another rounds. */
+static taper_tensor level_weight(tensors *t, const narrow *kind, size_t misalign) {
+    const taper_tensor *b = &t->inputs[1];
+    const int64_t panels = b->shape[0], k = b->shape[1], block = block_of(k);
+    const int64_t size = (int64_t)taper_dtype_size(kind->dtype), lines = 2 * kind->bits * block;
+    const int64_t beside = kind->shift == SYMMETRIC ? 0
+                           : kind->shift == ZEROS   ? 2 * kind->bits
+                                                    : 16 * size;
+    const int64_t head = 16 * size + beside, bytes = head + lines;
+    uint8_t *memory = check_alloc((size_t)(panels * (k / block) * bytes), misalign);
+    t->memory[t->n_memory++] = memory;
+    for (int64_t i = 0; i < panels * (k / block); i++) {
+        uint8_t *at = memory + i * bytes, *shifts = at + 16 * size;
+        memset(at, 0, (size_t)bytes);
+        float *value = (float *)b->data + i * block * 16;
+        for (int c = 0; c < 16; c++) {
+            const float scale = (float)check_int(1, 8) * 0.125f;
+            const int64_t zero = check_int(-8, 7);
+            const float offset = (float)check_int(-16, 16) * 0.125f;
+            set_scale(at, c, kind->dtype, scale);
+            if (kind->shift == OFFSETS)
+                set_scale(shifts, c, kind->dtype, offset);
+            else if (kind->shift == ZEROS && kind->bits == 8)
+                shifts[c] = (uint8_t)zero;
+            else if (kind->shift == ZEROS)
+                shifts[c % 2 * 4 + c / 4] |= (uint8_t)((zero + 8) << c / 2 % 2 * 4);
+            for (int64_t l = 0; l < block; l++) {
+                const float level = set_level(at + head, l, c, kind->bits);
+                value[l * 16 + c] = kind->shift == ZEROS     ? (level - (float)zero) * scale
+                                    : kind->shift == OFFSETS ? level * scale + offset
+                                                             : level * scale;
+            }
+        }
+    }
+    const int64_t shape[] = {panels, k / block, bytes / size};
+    taper_tensor stored = check_tensor(memory, kind->dtype, 3, shape);
+    stored.format = kind->format;
+    stored.logical = b->logical;
+    return stored;
+}
+
+/* B in random numbers of a narrow dtype; the packed float32 of t gets their values. */
+static taper_tensor narrow_weight(tensors *t, const narrow *kind, bool misaligned) {
+    const taper_dtype dtype = kind->dtype;
+    const size_t misalign = misaligned ? taper_dtype_size(dtype) : 0;
+    if (kind->bits)
+        return level_weight(t, kind, misalign);
+    const taper_tensor *b = &t->inputs[1];
+    const int64_t numel = check_numel(b);
+    void *memory = check_alloc((size_t)numel * taper_dtype_size(dtype), misalign);
+    t->memory[t->n_memory++] = memory;
+    for (int64_t i = 0; i < numel; i++) {
+        float *value = (float *)b->data + i;
+        const bool beyond = *value == 0; /* the zeros beyond n stay */
+        if (dtype == TAPER_INT8) {
+            int8_t *to = (int8_t *)memory + i;
+            *to = beyond ? 0 : (int8_t)check_int(-128, 127);
+            *value = *to;
+        } else {
+            uint16_t *to = (uint16_t *)memory + i;
+            *to = beyond ? 0 : random_half(dtype);
+            *value = check_from_half(dtype, *to);
+        }
+    }
+    taper_tensor narrow = check_tensor(memory, dtype, 3, b->shape);
+    narrow.format = b->format;
+    narrow.logical = b->logical;
+    return narrow;
+}
+
+/* Gives the same bits as a float32 operand with the same numbers. */
+static void check_narrow(product p, const narrow *kind) {
+    p.packed = true;
+    if (kind->bits && (p.b.dims[0] == 0 || p.b.dims[0] % 8 != 0)) /* no blocks */
+        return;
+    tensors t = make(&p);
+    const taper_tensor b = narrow_weight(&t, kind, p.b.layout == MISALIGNED);
+    const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
+    float *want = check_alloc(bytes, 0);
+    CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+    memcpy(want, t.output.data, bytes);
+    memset(t.output.data, 0xff, bytes);
+    t.inputs[1] = b;
+    CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+    CHECK(memcmp(want, t.output.data, bytes) == 0, "%s: %lld columns, sums of %lld: other bits",
+          kind->name, (long long)p.b.dims[1], (long long)p.b.dims[0]);
+    if (p.b.dims[0] == 304)
+        check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
+    check_free(want);
+    release(&t);
+}
+
+static void every_format(void) {
+    static const int64_t ks[] = {0, 1, 7, 64, 304, 2176};
+    for (int i = 0; i < NARROWS; i++) {
+        for (int64_t m = 1; m <= 17; m++)
+            for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
+                check_narrow(
+                    matrices(m, n, narrows[i].bits ? 8 * (1 + (m + n) % 9) : ks[(m + n) % 4]),
+                    &narrows[i]);
+        static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
+        for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
+            for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
+                product p = matrices(ms[j], 333, ks[k]);
+                p.b.layout = k % 2 ? MISALIGNED : ROWS;
+                check_narrow(p, &narrows[i]);
+                p.a.layout = COLUMNS;
+                p.alpha = -0.37;
+                p.epilogue = k % 2 ? &head : &chain;
+                p.n_extras = 2;
+                p.extras[0] = (operand){1, {333}, ROWS};
+                p.extras[1] = (operand){2, {ms[j], 333}, ROWS};
+                check_narrow(p, &narrows[i]);
+            }
+        product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
+        check_narrow(p, &narrows[i]);
+    }
+}
+
+static void unsupported(void) {
+    for (int i = 0; i < NARROWS; i++) {
+        if (!narrows[i].bits)
+            continue;
+        product p = matrices(4, 20, 64);
+        p.packed = true;
+        tensors t = make(&p);
+        taper_tensor *b = &t.inputs[1];
+        const taper_tensor whole = *b = level_weight(&t, &narrows[i], 0);
+        CHECK(run(&t, &p, 1) == TAPER_OK, "%s", narrows[i].name);
+        t.attrs.transpose_b = true;
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, transposed", narrows[i].name);
+        t.attrs.transpose_b = false;
+        for (int d = 0; d < 3; d++) {
+            b->shape[d] += d == 2 ? -1 : 1;
+            CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, another dim %d", narrows[i].name, d);
+            *b = whole;
+        }
+        b->logical = (int64_t[]){128, 20};
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, another k", narrows[i].name);
+        release(&t);
+    }
+    product p = matrices(4, 20, 6);
+    tensors t = make(&p);
+    t.inputs[1].dtype = TAPER_BFLOAT16;
+    CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "16-bit floats that are not packed");
+    release(&t);
+}
+
+/* A row reads a half, a quarter or an eighth of the bytes. */
+static void bench_narrow(void) {
+    static const int64_t sizes[][3] = {
+        {1, 2048, 2048}, {1, 4096, 4096}, {4, 2048, 2048}, {16, 2048, 2048}, {64, 2048, 2048}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int d = -1; d < NARROWS; d++) {
+            char name[64];
+            product p = matrices(sizes[i][0], sizes[i][1], sizes[i][2]);
+            p.packed = true;
+            snprintf(name, sizeof name, "%s_%dx%dx%d", d < 0 ? "f32" : narrows[d].name,
+                     (int)sizes[i][0], (int)sizes[i][1], (int)sizes[i][2]);
+            tensors t = make(&p);
+            if (d >= 0)
+                t.inputs[1] = narrow_weight(&t, &narrows[d], false);
+            bench_tensors(name, &p, &t);
+        }
+}
+
+int main(int argc, char **argv) {
+    static const check_case cases[] = {
+        {"every_format", every_format},
+        {"unsupported", unsupported},
+    };
+    static const check_case benches[] = {
+        {"narrow", bench_narrow},
+    };
+    return check_main(argc, argv, cases, sizeof cases / sizeof *cases, benches,
+                      sizeof benches / sizeof *benches);
+}
