@@ -28,7 +28,7 @@ PATH_ONLY = (
 def changed_copy(directory):
     """A copy of the runtime with the page's edits; returns the files that these touch."""
     package = directory / "taper_runtime"
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyx", "*.pxd")
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyx", "*.pxi", "*.pxd")
     shutil.copytree(Path(taper_runtime.__file__).parent, package, ignore=ignored)
     for name, module in [*sys.modules.items()]:
         file = getattr(module, "__file__", None) or ""

@@ -38,7 +38,7 @@ LONG = 18
 def first_lines(package: Path) -> dict[str, str]:
     """Return the first line of each module's docstring, by the module's path."""
     lines = {}
-    for path in sorted([*package.rglob("*.py"), *package.rglob("*.pyx")]):
+    for path in sorted(p for s in ("*.py", "*.pyx", "*.pxi") for p in package.rglob(s)):
         name = path.relative_to(ROOT).as_posix()
         found = FIRST_LINE.match(path.read_text(encoding="utf-8"))
         assert found, f"{name} has no docstring"
@@ -104,4 +104,4 @@ def test_long_functions_have_docstrings(package: Path) -> None:
 
 def test_both_kinds_of_sources_are_read() -> None:
     runtime = first_lines(ROOT / "packages/runtime/src/taper_runtime")
-    assert {path.rpartition(".")[2] for path in runtime} == {"py", "pyx"}
+    assert {path.rpartition(".")[2] for path in runtime} == {"py", "pyx", "pxi"}

@@ -16,8 +16,9 @@ FOREIGN = {"No module named", "Unknown compiler", "operator torchvision", "missi
 
 def words_of_the_code():
     """All texts in the code, a line each; what is computed stands as a space. Cython as it is."""
-    for path in (ROOT / "packages").rglob("*.pyx"):
-        yield path.read_text()
+    for kind in ("*.pyx", "*.pxi"):
+        for path in (ROOT / "packages").rglob(kind):
+            yield path.read_text()
     for path in (ROOT / "packages").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):

@@ -70,7 +70,7 @@ def sources(package: str) -> dict[str, Path]:
     """Return the files of a package by the names of their modules."""
     root = next(PACKAGES.glob(f"*/src/{package}"))
     found = {}
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyx")]):
+    for path in sorted(p for s in ("*.py", "*.pyx", "*.pxi") for p in root.rglob(s)):
         parts = path.relative_to(root).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -79,7 +79,7 @@ def sources(package: str) -> dict[str, Path]:
 def imported(path: Path, package: str, modules: dict[str, Path]) -> Iterator[str]:
     """Yield the package's modules that a file imports."""
     text = path.read_text()
-    if path.suffix == ".pyx":
+    if path.suffix != ".py":
         yield from re.findall(rf"^\s*from {package}\.([\w.]+) c?import", text, re.MULTILINE)
         return
     for node in ast.walk(ast.parse(text)):

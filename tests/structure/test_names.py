@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOTS = sorted(Path(__file__).parents[2].glob("packages/*/src/taper_*"))
-PATHS = sorted(path for root in ROOTS for s in ("*.py", "*.pyx") for path in root.rglob(s))
+PATHS = sorted(path for root in ROOTS for s in ("*.py", "*.pyx", "*.pxi") for path in root.rglob(s))
 
 #: Class names that may stand in two packages, each with the reason.
 CLASSES = {
@@ -40,7 +40,7 @@ FILES = {
 
 def classes(path: Path) -> Iterator[str]:
     """Yield the names of the classes that a file defines."""
-    if path.suffix == ".pyx":
+    if path.suffix != ".py":
         yield from re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.MULTILINE)
         return
     for node in ast.walk(ast.parse(path.read_text())):
