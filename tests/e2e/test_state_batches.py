@@ -12,7 +12,7 @@ import taper_runtime
 from marks import NUMPY, STATE
 from taper_frontend import ExportError
 from taper_frontend.compiler.planning import join_plans
-from taper_frontend.verify import VerificationError
+from taper_frontend.verify.trials import VerificationError
 from taper_runtime import InputError
 from taper_runtime.base.errors import RunTimeoutError
 from taper_runtime.plan.rows import find_batch

@@ -94,7 +94,7 @@ def test_in_place_ops(write):
 def test_a_wrong_new_value_is_found(monkeypatch):
     """Verification compares the new values, too."""
     from taper_frontend.lowering.handlers import HANDLERS
-    from taper_frontend.verify import VerificationError
+    from taper_frontend.verify.trials import VerificationError
 
     def wrong(ctx, x, value, **options):
         return ctx.apply("ADD", x, value + 1, dtype="float32")

@@ -20,26 +20,32 @@ from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesEr
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.planning import join_plans
+    from taper_frontend.compiler.quantization.schemes import Quantization
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
-    from taper_frontend.verify import VerificationError
+    from taper_frontend.quantized_plan import quantize_plan
+    from taper_frontend.verify.trials import VerificationError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ExportError",
     "ExportWarning",
+    "Quantization",
     "UnsupportedNodesError",
     "VerificationError",
     "explain",
     "export",
     "join_plans",
+    "quantize_plan",
 ]
 
 #: Names whose modules are imported when they are used, with their modules: most import torch.
 _LATER = {
     "join_plans": "taper_frontend.compiler.planning",
-    "VerificationError": "taper_frontend.verify",
+    "Quantization": "taper_frontend.compiler.quantization.schemes",
+    "quantize_plan": "taper_frontend.quantized_plan",
+    "VerificationError": "taper_frontend.verify.trials",
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",
 }

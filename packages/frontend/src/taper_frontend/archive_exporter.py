@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError, UnsupportedNodesError
 from taper_frontend.export_progress import show_progress
-from taper_frontend.lowered_to_plan import LoweredProgram, compile_lowered
+from taper_frontend.lowered_to_plan import LoweredProgram, compile_lowered, finish_plan
 from taper_frontend.lowering import HANDLERS, lower
 from taper_frontend.lowering.aten_program import BodyGraph, SymbolicNumber, TensorValue
 from taper_frontend.lowering.keep import Keep
@@ -18,7 +18,6 @@ from taper_frontend.request.names import check_names, input_names
 from taper_frontend.request.notes import Note, warn
 from taper_frontend.request.options import Options
 from taper_frontend.request.size_names import name_by_place, name_int
-from taper_runtime.plan.replaceable import without_packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,7 +76,6 @@ def export_archive(
     for name, value in _OF_TORCH.items():
         if options.get(name, value) != value:
             raise ExportError(f"{name}={options[name]!r} needs torch; {INSTALL}")
-    metadata = options.get("metadata")
     asked = Options(**{**options, "verify": False, "trace": trace_path(options.get("trace"))})
     asked.check()
     with show_progress(asked.progress) as step:
@@ -87,12 +85,9 @@ def export_archive(
         step("lower")
         lowered = _lower(read, asked)
         plan = compile_lowered(lowered, asked, title=asked.model or "model", step=step).plan
-    if asked.packs_at_open:
-        plan = without_packed(plan)
+        plan = finish_plan(plan, asked)
     warn([Note(**note) for note in plan.metadata["warnings"]])
-    if metadata:
-        plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
-    return plan.read_only()
+    return plan
 
 
 def _lower(read: ReadProgram, options: Options) -> LoweredProgram:

@@ -84,6 +84,11 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "(default: stored)",
     )
     parser.add_argument(
+        "--quantize",
+        metavar="SCHEME",
+        help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE.html | FILE.json",
@@ -121,7 +126,7 @@ def _export(args: argparse.Namespace) -> Result:
         if args.trace:
             raise ExportError("--trace: expected an export, and --explain writes nothing")
         return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
-    names = ("input_names", "output_names", "trace", "weights", "packing")
+    names = ("input_names", "output_names", "trace", "weights", "packing", "quantize")
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():

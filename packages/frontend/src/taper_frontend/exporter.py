@@ -18,6 +18,7 @@ from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import show_progress
+from taper_frontend.lowered_to_plan import finish_plan
 from taper_frontend.lowering.keep import Keep
 from taper_frontend.program_to_plan import compile_program
 from taper_frontend.request.dims import check_axes
@@ -25,10 +26,10 @@ from taper_frontend.request.notes import Note, warn
 from taper_frontend.request.options import Options
 from taper_frontend.request.program_inputs import read_inputs
 from taper_frontend.request.request import make_request
-from taper_frontend.verify import Reference, VerificationError, verify_plan
+from taper_frontend.verify.reference import Reference
+from taper_frontend.verify.trials import VerificationError, verify_plan
 from taper_runtime.base.errors import InputError
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.replaceable import without_packed
 
 if TYPE_CHECKING:
     import os
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.partition import Subgraphs
     from taper_frontend.compiler.pipeline import Pass
+    from taper_frontend.compiler.quantization.schemes import Quantization
     from taper_frontend.export_progress import ExportProgress
     from taper_runtime.plan.plan import Plan
 
@@ -63,6 +65,7 @@ def export(
     weights: str = "fixed",
     packing: str = "stored",
     model: str | None = None,
+    quantize: Quantization | str | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -111,6 +114,11 @@ def export(
         Then the plan has the plain weights and recipes alone: a smaller file, which opens more
         slowly, and whose packed weights are memory of each process; see
         ``docs/design/weights.md``. Runs give the same bits. Quantized weights stay as they are.
+    quantize : Quantization or str, optional
+        Store float weights in fewer bits: ``"int8"``, ``"int4"``, ``"float16"`` or another scheme
+        (:func:`.parse_scheme`), or options. The float plan is compared with the module first, and
+        the quantized one with numpy on the same integers; ``metadata["quantized"]`` tells of each
+        weight, and how far the results are from the module's. See ``docs/quantization.md``.
     metadata : mapping of str to str, optional
         Further texts to store in the plan: labels, an alphabet, a version. A session returns them
         in ``get_modelmeta().custom_metadata_map``.
@@ -197,6 +205,7 @@ def export(
         weights=weights,
         packing=packing,
         model=model,
+        quantize=quantize,
     )
     options.check()
     with show_progress(progress) as step:
@@ -207,12 +216,11 @@ def export(
         else:
             plan = _export_program(read, options, step)
         check_axes(options.dynamic_axes or {}, plan)
-    if options.packs_at_open:
-        plan = without_packed(plan)
+        if options.quantize is not None:
+            step("quantize")
+        plan = finish_plan(plan, options)
     warn([Note(**note) for note in plan.metadata["warnings"]])
-    if metadata:
-        plan = plan._replace(metadata={**plan.metadata, "user": dict(metadata)})
-    return plan.read_only()
+    return plan
 
 
 def _export_module(

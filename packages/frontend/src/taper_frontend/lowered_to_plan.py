@@ -12,6 +12,7 @@ from taper_frontend.compiler.trace import tracing
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import QUIET
 from taper_frontend.lowering.lower import written_name
+from taper_frontend.quantized_plan import quantize_plan
 from taper_frontend.request.names import output_names
 from taper_frontend.request.notes import (
     of_partition,
@@ -24,7 +25,7 @@ from taper_frontend.request.options import DEFAULTS
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.plan.replaceable import without_packed
+from taper_runtime.plan.replaceable import without_decoded, without_packed
 from taper_runtime.plan.trees import TENSORS, with_leaves
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.pytrees import TreeStructure
     from taper_frontend.request.notes import Note
     from taper_frontend.request.options import Options
-    from taper_frontend.verify import InspectedPlan
+    from taper_frontend.verify.inside import InspectedPlan
     from taper_runtime.plan.plan import Plan
 
 
@@ -60,7 +61,7 @@ class Compiled(NamedTuple):
 
     def views(self) -> list[InspectedPlan]:
         """Return the plan, preceded by one of the graph before fusion if there is one."""
-        from taper_frontend.verify import InspectedPlan
+        from taper_frontend.verify.inside import InspectedPlan
 
         views = [InspectedPlan(self.plan, self.graph.stands_for)]
         if self.unfused is not None:
@@ -174,7 +175,7 @@ def compile_lowered(
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
             weights=lowered.weights,
-            packed_at_open=options.packs_at_open,
+            packed_at_open=options.keeps_plain,
         )
     except PlanFormatError as error:
         if not graph.sizes:
@@ -188,12 +189,26 @@ def compile_lowered(
     found = [
         *program.notes(),
         *of_written(lowered.written, plan.outputs),
-        *of_plan(without_packed(plan) if options.packs_at_open else plan, weights),
+        *of_plan(without_decoded(without_packed(plan) if options.keeps_plain else plan), weights),
         *of_quantized(*unserved, kept),
         *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
     return Compiled(plan, graph, unfused[0] if unfused else None)
+
+
+def finish_plan(plan: Plan, options: Options) -> Plan:
+    """Quantize a plan if that was asked for, and leave out what its sessions compute."""
+    if options.quantize is not None:
+        plan = quantize_plan(
+            plan, options.quantize, packing=options.packing, verify=options.verify is not False
+        )
+    elif options.packs_at_open:
+        plan = without_packed(plan)
+    plan = without_decoded(plan)
+    if options.metadata:
+        plan = plan._replace(metadata={**plan.metadata, "user": dict(options.metadata)})
+    return plan.read_only()
 
 
 def _renamed(tree: Any, names: Iterator[str]) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.partition import Subgraphs, find_backend
 from taper_frontend.compiler.pass_registry import registered_among
+from taper_frontend.compiler.quantization.schemes import read_quantization
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering.keep import Keep
 from taper_runtime.base.option_values import PACKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from taper_frontend.compiler.pipeline import Pass
+    from taper_frontend.compiler.quantization.schemes import Quantization
 
 #: The values of ``weights``.
 WEIGHTS = ("fixed", "replaceable")
@@ -53,6 +55,7 @@ class Options(NamedTuple):
     weights: str = "fixed"
     packing: str = "stored"
     model: str | None = None
+    quantize: Quantization | str | None = None
 
     def check(self) -> None:
         """Check everything that can be checked without a module.
@@ -80,6 +83,13 @@ class Options(NamedTuple):
             if value not in known:
                 raise ExportError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         Keep(self.keep)
+        if self.quantize is not None:
+            read_quantization(self.quantize)
+            if self.replaceable:
+                raise ExportError(
+                    "quantize: expected None beside weights='replaceable', since other weights "
+                    "would need other scales"
+                )
 
     @property
     def depth(self) -> str:
@@ -95,6 +105,11 @@ class Options(NamedTuple):
     def packs_at_open(self) -> bool:
         """Return whether the plan has plain weights, which sessions pack."""
         return self.packing == "at_open"
+
+    @property
+    def keeps_plain(self) -> bool:
+        """Return whether a plan needs plain weights until the end of the export."""
+        return self.packs_at_open or self.quantize is not None
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of the options that decide the plan.

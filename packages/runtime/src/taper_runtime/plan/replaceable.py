@@ -279,6 +279,19 @@ def without_packed(plan: Plan) -> Plan:
     return _without(plan, {name for name in plan.derived if is_packed(plan.tensors[name].type)})
 
 
+def without_decoded(plan: Plan) -> Plan:
+    """Return the plan without what recipes compute of constants alone, which nobody replaces."""
+    return _without(
+        plan,
+        {
+            name
+            for name, recipe in plan.derived.items()
+            if direct_weight(recipe) is None
+            and all(plan.weights[n].kind == "constant" for n in weights_needed({name: recipe}))
+        },
+    )
+
+
 def _without(plan: Plan, computed: Collection[str]) -> Plan:
     constants = {n: array for n, array in plan.constants.items() if n not in computed}
     return plan._replace(constants=constants)

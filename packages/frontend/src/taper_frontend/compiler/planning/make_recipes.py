@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from taper_frontend.compiler.analysis.quantized import is_quantized
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.formats import PLAIN
 from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, RecipeStep
 from taper_runtime.plan.replaceable import WeightSpec, direct_weight, is_packed, weights_needed
 
@@ -79,11 +81,14 @@ def replaceable(
     packed : bool
         Whether other packed constants also get recipes, which start from the plain weights before
         the PACK. Such a plain weight is a constant of the program, which a session cannot replace.
+
+    Float constants that are decoded from fewer bits, and that no kernel reads as these, always get
+    recipes, which start from those bits.
     """
     names = _Names(weights)
     derived: dict[str, tuple[RecipeStep, ...]] = {}
     for name, constant in sorted(constants.items()):
-        if constant.is_open:
+        if constant.is_open or _is_decoded(constant):
             derived[name] = _complete(constant, names)
         elif packed and _is_packed(constant):
             derived[name] = _complete(constant, names, _is_packed, f"{name}.plain")
@@ -103,6 +108,21 @@ def replaceable(
 def _is_packed(constant: Constant) -> TypeGuard[Derived]:
     """Return whether a constant is computed in the format of a packed weight."""
     return isinstance(constant, Derived) and is_packed(constant.type)
+
+
+def _is_decoded(constant: Constant) -> bool:
+    """Return whether a constant is decoded from fewer bits that a file should have instead."""
+    if not isinstance(constant, Derived):
+        return False
+    plain = constant.inputs[0] if constant.op == "PACK" and len(constant.inputs) == 1 else constant
+    if plain is None or not (plain is not constant or constant.type.format == PLAIN):
+        return False
+    leaves = [leaf for leaf in steps(plain) if not isinstance(leaf, Derived)]
+    return is_quantized(plain) or (
+        plain.dtype == "float32"
+        and any(isinstance(x, Parameter) and x.kind == "constant" for x in leaves)
+        and 2 * sum(leaf.nbytes for leaf in leaves) <= plain.nbytes
+    )
 
 
 class _Names:

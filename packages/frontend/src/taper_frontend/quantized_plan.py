@@ -1,0 +1,133 @@
+"""Quantize the weights of a plan, and compare the result with the plan; torch is not needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_frontend.compiler.from_plan import plan_again, to_named_graph
+from taper_frontend.compiler.quantization.choose import quantize_weights
+from taper_frontend.compiler.quantization.schemes import read_quantization
+from taper_frontend.errors import ExportError
+from taper_frontend.verify.compare import describe, difference, readable, tolerance
+from taper_runtime.executor.executor_kinds import DEFAULT_KIND
+from taper_runtime.session.inference_session import InferenceSession
+from taper_runtime.session.options import SessionOptions
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.quantization.schemes import Quantization
+    from taper_runtime.plan.plan import Plan
+
+
+def quantize_plan(
+    plan: Plan,
+    options: Quantization | str = "int8",
+    *,
+    packing: str | None = None,
+    verify: bool = True,
+) -> Plan:
+    """Store the weights of a plan in fewer bits; torch is not needed.
+
+    Parameters
+    ----------
+    plan : Plan
+        A plan of one entry with float weights, for example of :func:`taper_runtime.load`. It should
+        have plain weights (``packing="at_open"``): a weight that it has only as Winograd's tiles
+        stays as it is.
+    options : Quantization or str
+        What to quantize, or the name of a scheme, such as ``"int8"``, ``"int4.64.zeros"`` or
+        ``"float16"``.
+    packing : str, optional
+        What the new plan has of the weights that stay floats, ``"stored"`` or ``"at_open"``; by
+        default as the plan.
+    verify : bool
+        Whether to run both plans on the samples and compare them; see :func:`with_distance`.
+
+    Returns
+    -------
+    Plan
+        Its ``metadata["quantized"]`` has a record for each weight, and how far the results for the
+        plan's samples are from those of the plan, where it has samples.
+
+    Raises
+    ------
+    ExportError
+        If the plan has several entries or replaceable weights, a weight cannot have its scheme, or
+        activations are to be quantized, for which :func:`taper_frontend.quantize` needs the module.
+        Also if the results differ from those of numpy on the same integers.
+    """
+    asked = read_quantization(options)
+    if asked.activations:
+        raise ExportError(
+            f"activations: expected '' for a plan, got {asked.activations!r}; quantize the module "
+            "with taper_frontend.quantize and export that"
+        )
+    graph, names = to_named_graph(plan)
+    layers = quantize_weights(graph, names, asked)
+    report: dict[str, Any] = {
+        "scheme": asked.weights,
+        "layers": [{**layer._asdict(), "shape": list(layer.shape)} for layer in layers],
+    }
+    at_open = None if packing is None else packing == "at_open"
+    new = plan_again(plan, graph, {**plan.metadata, "quantized": report}, packed_at_open=at_open)
+    return with_distance(new, plan) if verify else new
+
+
+def with_distance(plan: Plan, before: Plan) -> Plan:
+    """Compare a quantized plan with numpy on the same integers, and with another plan.
+
+    Both run on the plan's samples. Plans without samples are not compared.
+
+    Parameters
+    ----------
+    plan : Plan
+        The quantized plan.
+    before : Plan
+        The plan of the float model.
+
+    Returns
+    -------
+    Plan
+        Its ``metadata["quantized"]["distance"]`` has for each output of floats the
+        ``relative_error`` and the ``cosine`` to that of the float model.
+
+    Raises
+    ------
+    ExportError
+        If the results differ from those of numpy on the same integers.
+    """
+    if set(plan.samples) != set(plan.inputs):
+        return plan
+    got, reference, wanted = _results(plan), _results(plan, "interpreted"), _results(before)
+    limit = tolerance(plan)
+    for name, array in got.items():
+        if difference(array, reference[name]).relative > limit:
+            raise ExportError(
+                f"output {name!r} differs from what numpy computes of the same integers: "
+                f"{describe(array, reference[name], limit)}"
+            )
+    apart = {
+        name: {
+            "relative_error": difference(got[name], array).relative,
+            "cosine": _cosine(got[name], array),
+        }
+        for name, array in wanted.items()
+        if readable(array).dtype.kind == "f"
+    }
+    report = {**plan.metadata["quantized"], "distance": apart}
+    return plan._replace(metadata={**plan.metadata, "quantized": report})
+
+
+def _results(plan: Plan, executor: str = DEFAULT_KIND) -> dict[str, np.ndarray]:
+    """Run a plan on its samples."""
+    options = SessionOptions()
+    options.executor, options.bfloat16 = executor, "bits"
+    session = InferenceSession(plan, options)
+    return dict(zip(plan.outputs, session.run(None, dict(plan.samples)), strict=True))
+
+
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = (readable(x).astype(np.float64).reshape(-1) for x in (a, b))
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / norms if norms else 1.0

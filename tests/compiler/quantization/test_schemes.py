@@ -1,0 +1,76 @@
+"""Names of schemes, and options that choose them."""
+
+import pytest
+
+from taper_frontend.compiler.quantization.schemes import (
+    Quantization,
+    Scheme,
+    parse_scheme,
+    read_quantization,
+)
+from taper_frontend.errors import ExportError
+
+NAMES = {
+    "int8": Scheme("int", 8, 0, False, "float32"),
+    "int8.64": Scheme("int", 8, 64, False, "float16"),
+    "int4": Scheme("int", 4, 32, False, "float16"),
+    "int4.zeros": Scheme("int", 4, 32, True, "float16"),
+    "int4.channel.float32": Scheme("int", 4, 0, False, "float32"),
+    "int4.128.zeros.bfloat16": Scheme("int", 4, 128, True, "bfloat16"),
+    "float16": Scheme("float16", 16),
+    "bfloat16": Scheme("bfloat16", 16),
+    "float32": Scheme("float32", 32),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name):
+    assert parse_scheme(name) == NAMES[name]
+    assert NAMES[name].name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["int3", "int", "int4.33", "int4.bfloat16.zeros", "float16.32", "int4.0", "4", ""]
+)
+def test_other_names_are_refused(name):
+    with pytest.raises(ExportError, match="scheme: expected float32, float16"):
+        parse_scheme(name)
+
+
+@pytest.mark.parametrize("bits, group, zeros", [(4, 32, False), (4, 32, True), (8, 0, False)])
+def test_bytes_are_those_of_the_bits(bits, group, zeros):
+    scheme = Scheme("int", bits, group, zeros, "float16" if group else "float32")
+    rows, columns = 256, 10
+    beside = {(4, 32, False): 0.5, (4, 32, True): 0.625, (8, 0, False): 32 / rows}
+    bits_each = bits + beside[bits, group, zeros]
+    assert scheme.bytes(rows, columns) == rows * columns * bits_each / 8
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"activations": "int8"}, "activations: expected one of"),
+        ({"observer": "mean"}, "observer: expected one of"),
+        ({"max_bytes": 10, "max_error": 0.1}, "expected one of them, got both"),
+        ({"max_error": float("nan")}, "max_error: expected a positive number"),
+        ({"max_bytes": 0}, "max_bytes: expected at least 1"),
+        ({"layers": {"a": "int9"}}, "scheme: expected"),
+        ({"weights": "int4", "activations": "dynamic"}, "weights: expected 'int8' beside"),
+    ],
+)
+def test_mistakes_are_named(given, message):
+    with pytest.raises(ExportError, match=message):
+        read_quantization(Quantization(**given))
+
+
+def test_what_is_no_option_is_refused():
+    with pytest.raises(ExportError, match="quantize: expected the name of a scheme"):
+        read_quantization(8)
+
+
+def test_the_first_pattern_counts_and_the_widest_of_merged_parameters():
+    options = Quantization("int4", layers={"a.*": "int8", "*.weight": "float32"})
+    assert options.named(["a.weight"]).name == "int8"
+    assert options.named(["b.weight"]).name == "float32"
+    assert options.named(["b.bias"]) is None
+    assert options.named(["a.x", "c"]).name == "int8"

@@ -1,0 +1,238 @@
+"""Quantize the weights of plans, without and within an export."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import taper_frontend
+import taper_runtime
+from models import seeded
+from taper_frontend import ExportError, Quantization, quantize_plan
+from taper_frontend.compiler.quantization.rounding import round_matrix
+from taper_frontend.compiler.quantization.schemes import parse_scheme
+
+pytestmark = pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
+
+
+class Text(nn.Module):
+    """A table that is the head, too, and a block of attention with merged products."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(40, 32)
+        self.layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.head = nn.Linear(32, 40)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        return torch.relu(self.head(self.layer(self.table(ids))))
+
+
+class Branch(nn.Module):
+    """A weight within control flow."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, self.linear, lambda x: x[:, :16].sin(), (x,))
+
+
+class Image(nn.Module):
+    """Convolutions: an ordinary one, one with Winograd's tiles, depthwise and transposed ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.wide = nn.Conv2d(16, 32, 3, padding=1)
+        self.each = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.up = nn.ConvTranspose2d(32, 32, 2, 2)
+        self.out = nn.Linear(32, 24)
+
+    def forward(self, x):
+        x = self.each(torch.relu(self.wide(torch.relu(self.first(x)))))
+        return self.out(self.up(x).mean((2, 3)))
+
+
+MODELS = {
+    "text": (Text, lambda: torch.arange(12).reshape(2, 6)),
+    "image": (Image, lambda: torch.randn(1, 3, 24, 24)),
+}
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """Each model's plan with plain weights, as a file has it, and the module."""
+    found = {}
+    for name, (model, example) in MODELS.items():
+        torch.manual_seed(3)
+        module, x = seeded(model).eval(), example()
+        path = tmp_path_factory.mktemp(name) / "plain.taper"
+        taper_frontend.export(module, (x,), packing="at_open", verify=False).save(path)
+        with torch.no_grad():
+            found[name] = taper_runtime.load(path), module, x, module(x).numpy()
+    return found
+
+
+def layers(plan):
+    return {layer["name"]: layer for layer in plan.metadata["quantized"]["layers"]}
+
+
+def run(plan, x):
+    return taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
+
+
+def stored(plan):
+    return sum(array.nbytes for array in (*plan.constants.values(), *plan.originals.values()))
+
+
+#: The relative error of the results that each scheme may make, and its bytes beside float32's.
+SCHEMES = {
+    "int8": (0.02, 0.4),
+    "int4": (0.15, 0.4),
+    "int4.zeros": (0.15, 0.4),
+    "float16": (2e-3, 0.6),
+    "bfloat16": (2e-2, 0.6),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_plan_gets_smaller_and_stays_near(model, scheme, plans, tmp_path):
+    plan, _, x, want = plans[model]
+    error, share = SCHEMES[scheme]
+    small = quantize_plan(plan, scheme)
+    small.save(tmp_path / "small.taper")
+    loaded = taper_runtime.load(tmp_path / "small.taper")
+    assert stored(loaded) < share * stored(plan)
+    (got,) = run(loaded, x)
+    np.testing.assert_array_equal(got, run(small, x)[0])
+    apart = np.linalg.norm(got - want) / np.linalg.norm(want)
+    assert 0 < apart < error
+    (told,) = loaded.metadata["quantized"]["distance"].values()
+    assert told["relative_error"] == pytest.approx(apart, rel=0.01)
+    assert all(each["scheme"] != "float32" for each in layers(loaded).values())
+    assert all(each["after"] < each["before"] for each in layers(loaded).values())
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "float16"])
+def test_results_are_those_of_the_rounded_weights(name, plans):
+    plan, module, x, _ = plans["image"]
+    small = quantize_plan(plan, Quantization(name, layers={"up.*": "float32"}))
+    twin = copy.deepcopy(module)
+    for layer in (twin.first, twin.wide, twin.each, twin.out):
+        scheme = parse_scheme("int8" if name == "int4" and layer is not twin.out else name)
+        weight = layer.weight.data
+        matrix = weight.reshape(len(weight), -1).T.numpy()
+        if name == "float16":
+            layer.weight.data = weight.half().float()
+            continue
+        found = round_matrix(matrix, scheme)
+        scales = np.repeat(found.scales.astype(np.float32), scheme.group or len(matrix), 0)
+        layer.weight.data = torch.from_numpy((found.q * scales).T.copy()).reshape(weight.shape)
+    want = twin(x).detach().numpy()
+    np.testing.assert_allclose(run(small, x)[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_of_packed_floats_is_quantized_too(plans):
+    _, module, x, _ = plans["text"]
+    packed = taper_frontend.export(module, (x,))
+    a, b = (quantize_plan(plan, "int4") for plan in (packed, plans["text"][0]))
+    np.testing.assert_array_equal(run(a, x)[0], run(b, x)[0])
+
+
+def test_tiles_are_left_with_a_reason(plans):
+    _, module, x, _ = plans["image"]
+    small = quantize_plan(taper_frontend.export(module, (x,)), "int8")
+    wide = layers(small)["wide.weight"]
+    assert wide["scheme"] == "float32" and "packing='at_open'" in wide["reason"]
+
+
+@pytest.mark.parametrize("packing", ["stored", "at_open"])
+def test_an_export_quantizes(packing, plans):
+    plan, module, x, _ = plans["image"]
+    small = taper_frontend.export(module, (x,), quantize="int8", packing=packing)
+    np.testing.assert_array_equal(run(small, x)[0], run(quantize_plan(plan), x)[0])
+
+
+def test_layers_have_their_own_schemes(plans):
+    plan, _, _, _ = plans["text"]
+    options = Quantization("int4", layers={"table.*": "float32", "layer.linear1*": "int8.32"})
+    schemes = {name: each["scheme"] for name, each in layers(quantize_plan(plan, options)).items()}
+    assert schemes.pop("layer.linear1.weight") == "int8.32"
+    (table,) = [name for name in schemes if "table.weight" in name]
+    assert schemes.pop(table) == "float32"
+    assert set(schemes.values()) == {"int4"}
+
+
+def test_a_budget_of_bytes_is_kept_and_used(plans):
+    plan, _, _, _ = plans["text"]
+    sizes = [
+        sum(each["after"] for each in layers(quantize_plan(plan, scheme)).values())
+        for scheme in ("int4", "int8")
+    ]
+    budget = sum(sizes) // 2
+    found = layers(quantize_plan(plan, Quantization(max_bytes=budget)))
+    used = sum(each["after"] for each in found.values())
+    assert sizes[0] < used <= budget
+    assert len({each["scheme"] for each in found.values()}) > 1
+    with pytest.raises(ExportError, match="max_bytes: expected at least"):
+        quantize_plan(plan, Quantization(max_bytes=100))
+
+
+def test_a_budget_of_error_is_kept(plans):
+    plan, _, _, _ = plans["text"]
+    errors = [each["error"] for each in layers(quantize_plan(plan, "int4")).values()]
+    limit = sorted(errors)[len(errors) // 2]
+    found = layers(quantize_plan(plan, Quantization(max_error=limit))).values()
+    assert all(each["error"] <= limit for each in found)
+    assert {"int4", "int8"} <= {each["scheme"] for each in found}
+
+
+def test_all_layers_that_cannot_be_rounded_are_named():
+    module = nn.Sequential(nn.Linear(20, 24), nn.Linear(24, 20), nn.Linear(20, 64)).eval()
+    plan = taper_frontend.export(module, (torch.randn(2, 20),))
+    with pytest.raises(ExportError) as caught:
+        quantize_plan(plan, "int4")
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
+        f"weight '{index}.weight'" for index in range(3)
+    ]
+
+
+def test_rows_that_are_no_multiple_of_8_are_decoded_at_open():
+    plan = taper_frontend.export(nn.Linear(20, 16).eval(), (torch.randn(2, 20),))
+    small = quantize_plan(plan, "int8")
+    (layer,) = layers(small).values()
+    assert layer["arithmetic"] == "float32, decoded when a session opens"
+    assert stored(small) == 20 * 16 + 4 * 16 + 4 * 16
+
+
+def test_weights_in_control_flow_are_quantized():
+    x = torch.ones(2, 32)
+    plan = quantize_plan(taper_frontend.export(Branch().eval(), (x,), verify=False), "int4")
+    assert layers(plan)["linear.weight"]["scheme"] == "int4"
+    assert stored(plan) == 16 * 32 * 4.5 / 8 + 4 * 16
+
+
+def test_what_has_no_fixed_weights_is_refused(plans):
+    _, module, x, _ = plans["image"]
+    with pytest.raises(ExportError, match="weights are fixed"):
+        quantize_plan(taper_frontend.export(module, (x,), weights="replaceable"))
+    with pytest.raises(ExportError, match="quantize: expected None beside weights='replaceable'"):
+        taper_frontend.export(module, (x,), weights="replaceable", quantize="int8")
+    with pytest.raises(ExportError, match="quantize the module with taper_frontend.quantize"):
+        quantize_plan(plans["image"][0], "int8_dynamic")
+    with pytest.raises(ExportError, match="matches none of first.weight"):
+        quantize_plan(plans["image"][0], Quantization(layers={"frist.*": "int4"}))
+
+
+def test_quantized_weights_stay_as_they_are(plans):
+    plan, _, x, _ = plans["text"]
+    once = quantize_plan(plan, "int4")
+    np.testing.assert_array_equal(run(quantize_plan(once, "int8"), x)[0], run(once, x)[0])
