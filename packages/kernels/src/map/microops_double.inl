@@ -86,41 +86,12 @@ C_BINARY_CALL(f64_floor_div, double, double, floor_div64(a, b))
 
 /* ---- in a form that compilers vectorise ---- */
 
-/* Goes block by block, in vectors where every element `a` of the block is in range. In other blocks
- * the elements out of range go through libm, and the others give the same bits as in vectors: no
- * element's bits depend on its neighbours. */
-#define C_WITHIN(name, within, expr, exact)                                                        \
-    static bool name(void *out, const program_operand *in, int64_t n) {                            \
-        enum { BLOCK = 64 };                                                                       \
-        double *r = out;                                                                           \
-        const double *p = in[0].data;                                                              \
-        for (int64_t begin = 0; begin < n; begin += BLOCK, r += BLOCK, p += BLOCK) {               \
-            const int64_t block = n - begin < BLOCK ? n - begin : BLOCK;                           \
-            int64_t others = 0;                                                                    \
-            for (int64_t i = 0; i < block; i++) {                                                  \
-                const double a = p[i];                                                             \
-                others += within ? 0 : 1;                                                          \
-            }                                                                                      \
-            if (others == 0)                                                                       \
-                C_INDEPENDENT                                                                      \
-            for (int64_t i = 0; i < block; i++) {                                                  \
-                const double a = p[i];                                                             \
-                r[i] = expr;                                                                       \
-            }                                                                                      \
-            else for (int64_t i = 0; i < block; i++) {                                             \
-                const double a = p[i];                                                             \
-                r[i] = within ? (expr) : (exact);                                                  \
-            }                                                                                      \
-        }                                                                                          \
-        return true;                                                                               \
-    }
-
-C_WITHIN(f64_exp, fabs(a) <= D_EXP_LIMIT, d_exp(a), exp(a))
-C_WITHIN(f64_sigmoid, fabs(a) <= D_EXP_LIMIT, 1 / (1 + d_exp(-a)), 1 / (1 + exp(-a)))
-C_WITHIN(f64_silu, fabs(a) <= D_EXP_LIMIT, a / (1 + d_exp(-a)), a / (1 + exp(-a)))
-C_WITHIN(f64_tanh, a == a, d_tanh(a), tanh(a))
-C_WITHIN(f64_log, D_HAS_LOG(a), d_log(a), log(a))
-C_WITHIN(f64_log1p, D_IS_ABOVE_MINUS_ONE(a), copysign(d_log1p(a), a), log1p(a))
-C_WITHIN(f64_sin, fabs(a) <= D_TRIG_LIMIT, copysign(1.0, a) * d_sin_of_quadrants(fabs(a), 0),
-         sin(a))
-C_WITHIN(f64_cos, fabs(a) <= D_TRIG_LIMIT, d_sin_of_quadrants(fabs(a), 1), cos(a))
+C_WITHIN(f64_exp, double, fabs(a) <= D_EXP_LIMIT, d_exp(a), exp(a))
+C_WITHIN(f64_sigmoid, double, fabs(a) <= D_EXP_LIMIT, 1 / (1 + d_exp(-a)), 1 / (1 + exp(-a)))
+C_WITHIN(f64_silu, double, fabs(a) <= D_EXP_LIMIT, a / (1 + d_exp(-a)), a / (1 + exp(-a)))
+C_WITHIN(f64_tanh, double, a == a, d_tanh(a), tanh(a))
+C_WITHIN(f64_log, double, D_HAS_LOG(a), d_log(a), log(a))
+C_WITHIN(f64_log1p, double, D_IS_ABOVE_MINUS_ONE(a), copysign(d_log1p(a), a), log1p(a))
+C_WITHIN(f64_sin, double, fabs(a) <= D_TRIG_LIMIT,
+         copysign(1.0, a) * d_sin_of_quadrants(fabs(a), 0), sin(a))
+C_WITHIN(f64_cos, double, fabs(a) <= D_TRIG_LIMIT, d_sin_of_quadrants(fabs(a), 1), cos(a))

@@ -1,5 +1,5 @@
 /*
- * float32 micro-ops: most use the vector layer, and rare ones go element by element through libm.
+ * float32 micro-ops: most use the vector layer, and rare ones doubles or libm.
  * In V_UNARY and V_BINARY `a` and `b` are vectors of the operands.
  */
 
@@ -118,7 +118,7 @@ V_BINARY(f32_minimum, v_min_nan(a, b))
 V_BINARY(f32_leaky_relu, v_select(v_lt(v_zero(), a), a, v_mul(a, b)))
 V_BINARY(f32_elu, v_select(v_le(a, v_zero()), v_mul(b, v_expm1(a)), a))
 
-/* ---- through libm ---- */
+/* ---- division ---- */
 
 /* Of a quotient up to this, the double nearest to it has the whole part of the quotient itself, and
  * the whole part times the divisor is exact. */
@@ -176,16 +176,27 @@ F32_DIVISION(f32_fmod, false, m)
 F32_DIVISION(f32_remainder, false, remainder_of(m, b))
 F32_DIVISION(f32_floor_div, true, floor_div_of(a, b, m))
 
+/* ---- in doubles, where a vector has four or more of them ---- */
+
+#if V_LEN >= 8
+#define F32_UNARY(name, of_doubles, of_libm) C_UNARY(name, float, float, of_doubles)
+#define F32_BINARY(name, of_doubles, of_libm) C_BINARY(name, float, float, of_doubles)
+C_WITHIN(f32_tan, float, fabsf(a) <= (float)D_TRIG_LIMIT, d_tan(a), tanf(a))
+#else
+#define F32_UNARY(name, of_doubles, of_libm) C_UNARY_CALL(name, float, float, of_libm)
+#define F32_BINARY(name, of_doubles, of_libm) C_BINARY_CALL(name, float, float, of_libm)
 C_UNARY_CALL(f32_tan, float, float, tanf(a))
-C_UNARY_CALL(f32_asin, float, float, asinf(a))
-C_UNARY_CALL(f32_acos, float, float, acosf(a))
-C_UNARY_CALL(f32_atan, float, float, atanf(a))
-C_UNARY_CALL(f32_sinh, float, float, sinhf(a))
-C_UNARY_CALL(f32_cosh, float, float, coshf(a))
+#endif
+F32_UNARY(f32_asin, d_asin_of_float(a), asinf(a))
+F32_UNARY(f32_acos, d_acos_of_float(a), acosf(a))
+F32_UNARY(f32_atan, d_atan_of_float(a), atanf(a))
+F32_UNARY(f32_sinh, d_sinh_of_float(a), sinhf(a))
+F32_UNARY(f32_cosh, d_cosh_of_float(a), coshf(a))
+F32_UNARY(f32_asinh, d_asinh_of_float(a), asinhf(a))
+F32_UNARY(f32_acosh, d_acosh_of_float(a), acoshf(a))
+F32_UNARY(f32_atanh, d_atanh_of_float(a), atanhf(a))
+F32_BINARY(f32_pow, d_pow_of_floats(a, b), powf(a, b))
+F32_BINARY(f32_atan2, d_atan2_of_floats(a, b), atan2f(a, b))
+
 C_UNARY_CALL(f32_erfc, float, float, erfcf(a))
 C_UNARY_CALL(f32_erfcx, float, float, d_erfcx(a))
-C_UNARY_CALL(f32_asinh, float, float, asinhf(a))
-C_UNARY_CALL(f32_acosh, float, float, acoshf(a))
-C_UNARY_CALL(f32_atanh, float, float, atanhf(a))
-C_BINARY_CALL(f32_pow, float, float, powf(a, b))
-C_BINARY_CALL(f32_atan2, float, float, atan2f(a, b))

@@ -131,6 +131,35 @@ static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, c
         return true;                                                                               \
     }
 
+/* Goes block by block, in vectors where every element `a` of the block is in range. In other blocks
+ * the elements out of range go through libm, and the others give the same bits as in vectors: no
+ * element's bits depend on its neighbours. */
+#define C_WITHIN(name, T, within, expr, exact)                                                     \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
+        enum { BLOCK = 64 };                                                                       \
+        T *r = out;                                                                                \
+        const T *p = in[0].data;                                                                   \
+        for (int64_t begin = 0; begin < n; begin += BLOCK, r += BLOCK, p += BLOCK) {               \
+            const int64_t block = n - begin < BLOCK ? n - begin : BLOCK;                           \
+            int64_t others = 0;                                                                    \
+            for (int64_t i = 0; i < block; i++) {                                                  \
+                const T a = p[i];                                                                  \
+                others += within ? 0 : 1;                                                          \
+            }                                                                                      \
+            if (others == 0)                                                                       \
+                C_INDEPENDENT                                                                      \
+            for (int64_t i = 0; i < block; i++) {                                                  \
+                const T a = p[i];                                                                  \
+                r[i] = (T)(expr);                                                                  \
+            }                                                                                      \
+            else for (int64_t i = 0; i < block; i++) {                                             \
+                const T a = p[i];                                                                  \
+                r[i] = within ? (T)(expr) : (T)(exact);                                            \
+            }                                                                                      \
+        }                                                                                          \
+        return true;                                                                               \
+    }
+
 C_WHERE(f32_where, float)
 C_WHERE(f64_where, double)
 C_WHERE(i64_where, int64_t)
