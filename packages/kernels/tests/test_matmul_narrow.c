@@ -135,52 +135,67 @@ static taper_tensor narrow_weight(tensors *t, const narrow *kind, bool misaligne
     return narrow;
 }
 
-/* Gives the same bits as a float32 operand with the same numbers. */
-static void check_narrow(product p, const narrow *kind) {
+/* Takes the first rows of A, of C and of the second extra; all of them have a product's rows. */
+static void take_rows(tensors *t, const product *p, int64_t rows) {
+    t->inputs[0].shape[p->a.rank - 2] = t->output.shape[t->output.rank - 2] = rows;
+    if (p->n_extras == 2)
+        t->inputs[3].shape[0] = rows;
+}
+
+/* Gives the same bits as a float32 operand with the same numbers, for each number of rows: drawing
+ * B takes longer than the products. The last number is that of the product. */
+static void check_narrow(product p, const narrow *kind, const int64_t *rows, int n_rows) {
     p.packed = true;
     if (kind->bits && (p.b.dims[0] == 0 || p.b.dims[0] % 8 != 0)) /* no blocks */
         return;
     tensors t = make(&p);
+    const taper_tensor plain = t.inputs[1];
     const taper_tensor b = narrow_weight(&t, kind, p.b.layout == MISALIGNED);
     const size_t bytes = (size_t)check_numel(&t.output) * sizeof(float);
     float *want = check_alloc(bytes, 0);
-    CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
-    memcpy(want, t.output.data, bytes);
-    memset(t.output.data, 0xff, bytes);
-    t.inputs[1] = b;
-    CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
-    CHECK(memcmp(want, t.output.data, bytes) == 0, "%s: %lld columns, sums of %lld: other bits",
-          kind->name, (long long)p.b.dims[1], (long long)p.b.dims[0]);
-    if (p.b.dims[0] == 304)
-        check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
+    for (int i = 0; i < n_rows; i++) {
+        take_rows(&t, &p, rows[i]);
+        t.inputs[1] = plain;
+        memset(t.output.data, 0xff, bytes);
+        CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+        memcpy(want, t.output.data, bytes);
+        memset(t.output.data, 0xff, bytes);
+        t.inputs[1] = b;
+        CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+        CHECK(memcmp(want, t.output.data, bytes) == 0,
+              "%s: %lld rows, %lld columns, sums of %lld: other bits", kind->name,
+              (long long)rows[i], (long long)p.b.dims[1], (long long)p.b.dims[0]);
+        if (p.b.dims[0] == 304)
+            check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
+    }
     check_free(want);
     release(&t);
 }
 
 static void every_format(void) {
-    static const int64_t ks[] = {0, 1, 7, 64, 304, 2176};
+    static const int64_t ks[] = {0, 1, 7, 64, 304, 2176}, ms[] = {1, 2, 6, 7, 40, 300};
+    enum { ROWS_TESTED = sizeof ms / sizeof *ms };
+    const int64_t most = ms[ROWS_TESTED - 1];
     for (int i = 0; i < NARROWS; i++) {
         for (int64_t m = 1; m <= 17; m++)
-            for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13)
-                check_narrow(
-                    matrices(m, n, narrows[i].bits ? 8 * (1 + (m + n) % 9) : ks[(m + n) % 4]),
-                    &narrows[i]);
-        static const int64_t ms[] = {1, 2, 6, 7, 40, 300};
-        for (size_t j = 0; j < sizeof ms / sizeof *ms; j++)
-            for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
-                product p = matrices(ms[j], 333, ks[k]);
-                p.b.layout = k % 2 ? MISALIGNED : ROWS;
-                check_narrow(p, &narrows[i]);
-                p.a.layout = COLUMNS;
-                p.alpha = -0.37;
-                p.epilogue = k % 2 ? &head : &chain;
-                p.n_extras = 2;
-                p.extras[0] = (operand){1, {333}, ROWS};
-                p.extras[1] = (operand){2, {ms[j], 333}, ROWS};
-                check_narrow(p, &narrows[i]);
+            for (int64_t n = 1; n <= 130; n += m == 1 ? 1 : 13) {
+                const int64_t k = narrows[i].bits ? 8 * (1 + (m + n) % 9) : ks[(m + n) % 4];
+                check_narrow(matrices(m, n, k), &narrows[i], &m, 1);
             }
+        for (size_t k = 0; k < sizeof ks / sizeof *ks; k++) {
+            product p = matrices(most, 333, ks[k]);
+            p.b.layout = k % 2 ? MISALIGNED : ROWS;
+            check_narrow(p, &narrows[i], ms, ROWS_TESTED);
+            p.a.layout = COLUMNS;
+            p.alpha = -0.37;
+            p.epilogue = k % 2 ? &head : &chain;
+            p.n_extras = 2;
+            p.extras[0] = (operand){1, {333}, ROWS};
+            p.extras[1] = (operand){2, {most, 333}, ROWS};
+            check_narrow(p, &narrows[i], ms, ROWS_TESTED);
+        }
         product p = {.a = {4, {2, 3, 5, 7}, STRIDED}, .b = {2, {7, 20}, ROWS}};
-        check_narrow(p, &narrows[i]);
+        check_narrow(p, &narrows[i], &p.a.dims[2], 1);
     }
 }
 
