@@ -1,8 +1,8 @@
 """Run the ``taper`` command: one module per command, imported when it is called.
 
 Other packages add commands through entry points; the frontend adds ``export``. Exit codes: 0
-success; 1 an error in the model, the plan, the input or the system; 2 an error in the command line; 130
-interrupted from the keyboard; 141 the reader of the output has gone.
+success; 1 an error in the model, the plan, the input or the system; 2 an error in the command line;
+130 interrupted from the keyboard; 141 the reader of the output has gone.
 """
 
 from __future__ import annotations
