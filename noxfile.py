@@ -380,6 +380,7 @@ MEASUREMENTS = {
         (*TORCH, *PEERS),
     ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
+    "parallel": ("tools.peers.parallel", "", TORCH),
     "forms": ("tools.peers.forms", "", MODELS),
     "costs": ("tools.peers.costs", "", MODELS, MINILM),
     "opinfo": (
