@@ -14,7 +14,17 @@ def opened(device):
     return InferenceSession(chain(["NEG"], 2), options)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+class TorchDevice:
+    """An object with the text of a ``torch.device``."""
+
+    def __init__(self, text):
+        self._text = text
+
+    def __str__(self):
+        return self._text
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", Device("cpu", 0), TorchDevice("cpu")])
 def test_the_cpu_always_works(device):
     (y,) = opened(device).run(None, {"x": np.ones(2, np.float32)})
     assert y.tolist() == [-1, -1]
@@ -35,7 +45,11 @@ def test_the_number_is_kept(text, device):
 
 
 @pytest.mark.parametrize(
-    ("device", "said"), [("cuda", "cuda:0"), ("cuda:3", "cuda:3"), ("cpu:1", "cpu:1")]
+    ("device", "said"),
+    [
+        *(("cuda", "cuda:0"), ("cuda:3", "cuda:3"), ("cpu:1", "cpu:1")),
+        (TorchDevice("cuda:1"), "cuda:1"),
+    ],
 )
 def test_what_is_absent_is_refused_with_what_there_is(device, said):
     with pytest.raises(InputError, match=rf"one of cpu, got '{said}'"):

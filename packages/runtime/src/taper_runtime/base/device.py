@@ -28,17 +28,19 @@ class Device(NamedTuple):
         return "cpu" if self == ("cpu", 0) else f"{self.kind}:{self.number}"
 
 
-def parse_device(text: object) -> Device:
+def parse_device(name: object) -> Device:
     """Parse a device name: ``"cpu"``; ``"cuda"``, which is the first one; or ``"cuda:1"``.
+
+    An object whose text is such a name will do, as a ``torch.device``.
 
     Raises
     ------
     InputError
-        If the text is not such a name.
+        If it is not such a name.
     """
-    found = _SPELLING.fullmatch(text) if isinstance(text, str) else None
+    found = _SPELLING.fullmatch(str(name))
     if found is None:
-        raise InputError(f"device: expected 'cpu', 'cuda' or 'cuda:<number>', got {text!r}")
+        raise InputError(f"device: expected 'cpu', 'cuda' or 'cuda:<number>', got {name!r}")
     return Device(found[1], int(found[2] or 0))
 
 

@@ -248,7 +248,8 @@ class Plan(NamedTuple):
         The structure of inputs and outputs in the module's signature; see
         :mod:`taper_runtime.plan.trees`.
     metadata : mapping
-        The export report and other data to show; no run reads them.
+        The export report and other data to show; no run reads them. The lists and dicts inside
+        can be changed, unlike everything else of a plan.
     sizes : mapping of str to tuple of int
         The size variables with their smallest and largest values; the largest may be an expression
         in earlier variables.

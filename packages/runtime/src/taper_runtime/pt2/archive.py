@@ -74,6 +74,8 @@ def open_archive(path: FilePath, limits: Limits = _LIMITS) -> Archive:
 class Archive:
     """A PT2 archive in memory or mapped; :func:`taper_runtime.pt2.open` opens one.
 
+    Sample inputs and objects of an archive are pickled, so they are not read.
+
     Parameters
     ----------
     buffer : bytes or mmap

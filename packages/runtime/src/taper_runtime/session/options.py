@@ -206,7 +206,7 @@ class SessionOptions(_Options):
         ``"compiled"``; ``"interpreted"`` for debugging; or ``"delegate"``, which refuses a plan
         with nodes that delegates do not compute.
     device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. The device must be available;
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``, or a ``torch.device``. The device must be available;
         in this version only the CPU is.
     isa : str or None
         The ISA level whose kernels compute: ``"avx512"``, ``"avx2"``, ``"baseline"`` or ``"neon"``.

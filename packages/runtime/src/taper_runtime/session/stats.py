@@ -45,7 +45,8 @@ class FrameStats(NamedTuple):
     in_use, idle : int
         Frames that exist now, used by a run and unused.
     peak : int
-        The most frames in use at once.
+        The most frames in use at once. Callers whose runs another thread computes, because all CPUs
+        are busy, have no frame of their own.
     waits : int
         Runs that had to wait for a frame.
     waited_s : float
