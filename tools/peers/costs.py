@@ -2,7 +2,8 @@
 
 Each model's plan is profiled on one thread, on each ISA level of this machine. The estimate is the
 one that the passes ask, with the rates of this machine in place of the typical ones: arithmetic,
-sums, scratch and the overhead of a node, over traffic from the levels that hold its operands.
+elementwise functions, sums, rows, scratch and the overhead of a node, over traffic from the levels
+that hold its operands.
 `--quick` runs each model less often and only prints.
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import taper_frontend
+from taper_runtime.formats.winograd import tile_of
 from taper_runtime.machine.limits import typical
 from taper_runtime.machine.measure import measure_limits
 from taper_runtime.native import _kernels
@@ -28,7 +30,7 @@ from tools.peers.page import ROOT, command_line, describe_setting, write_section
 
 if TYPE_CHECKING:
     from taper_runtime.machine.limits import MachineLimits
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode
 
 PAGE = ROOT / "docs" / "results" / "costs.md"
 
@@ -38,7 +40,11 @@ COMPARED = ("vision", "minilm", "gpt2")
 #: Nodes below this are left out: clocks and the caches that a profile disturbs decide their times.
 LEAST_NS = 5000.0
 
-#: Op -> its nodes' estimates over their times, each with the time.
+#: The part of the measured bandwidth of a cache that kernels reach: their operands are read in short
+#: runs, and the measuring loop has the cache for itself.
+CACHE_SHARE = 0.5
+
+#: Kind of node -> its nodes' estimates over their times, each with the time.
 Errors = dict[str, list[tuple[float, float]]]
 
 
@@ -56,35 +62,57 @@ def plans() -> dict[str, Plan]:
 def errors(plan: Plan, limits: MachineLimits, runs: int) -> Errors:
     """Profile a plan, and compare."""
     profile = profile_plan(plan, plan.samples, runs=runs, threads=1)
-    rates = typical(limits.isa)._replace(flops=limits.flops, memory=limits.memory)
-    estimated = least_ns(profile.plan, rates, profile.sites, profile.times)
+    estimated = least_ns(profile.plan, rates(limits), profile.sites, profile.times)
     found: Errors = defaultdict(list)
     for site, ns, estimate in zip(profile.sites, profile.ns, estimated, strict=True):
         if ns >= LEAST_NS and not site.runs_blocks:
-            found[site.node.op].append((estimate / ns, ns))
+            found[kind(site.plan, site.node)].append((estimate / ns, ns))
     return found
+
+
+def rates(limits: MachineLimits) -> MachineLimits:
+    """Return the typical overheads of an ISA level with the rates of this machine."""
+    model = typical(limits.isa)
+    memory = tuple(
+        level._replace(read=CACHE_SHARE * level.read, copy=CACHE_SHARE * level.copy)
+        if level.size
+        else level
+        for level in limits.memory
+    )
+    int8 = limits.int8 or model.int8 / model.flops * limits.flops
+    return model._replace(flops=limits.flops, int8=int8, memory=memory)
+
+
+def kind(plan: PlanBlock, node: PlanNode) -> str:
+    """Return the op; for a convolution also how it is computed."""
+    if node.op != "CONV":
+        return node.op
+    tile = tile_of(plan.tensors[node.inputs[1]].format)
+    if tile:
+        return f"CONV, F({tile}x{tile})"
+    return "CONV, depthwise" if node.attrs.get("groups", 1) > 1 else "CONV, direct"
 
 
 def table(made: dict[str, Plan], runs: int) -> str:
     """Compare all models on the ISA level of this process."""
     (limits,) = measure_limits([_kernels.active_isa()], [1])
-    by_op: Errors = defaultdict(list)
+    by_kind: Errors = defaultdict(list)
     for plan in made.values():
-        for op, found in errors(plan, limits, runs).items():
-            by_op[op] += found
-    total = sum(ns for found in by_op.values() for _, ns in found)
+        for name, found in errors(plan, limits, runs).items():
+            by_kind[name] += found
+    total = sum(ns for found in by_kind.values() for _, ns in found)
     lines = [
-        "| op | nodes | share of time | estimate over time | first quarter | third quarter |",
+        "| kind | nodes | share of time | estimate over time | first quarter | third quarter |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    shares = {op: sum(ns for _, ns in found) / total for op, found in by_op.items()}
-    for op in sorted(by_op, key=shares.__getitem__, reverse=True):
-        ratios = [ratio for ratio, _ in by_op[op]]
+    shares = {name: sum(ns for _, ns in found) / total for name, found in by_kind.items()}
+    for name in sorted(by_kind, key=shares.__getitem__, reverse=True):
+        ratios = [ratio for ratio, _ in by_kind[name]]
         low, middle, high = quartiles(ratios)
         lines.append(
-            f"| {op} | {len(ratios)} | {shares[op]:.1%} | {middle:.2f} | {low:.2f} | {high:.2f} |"
+            f"| {name} | {len(ratios)} | {shares[name]:.1%} | {middle:.2f} | {low:.2f} | {high:.2f} |"
         )
-    every = [ratio for found in by_op.values() for ratio, _ in found]
+    every = [ratio for found in by_kind.values() for ratio, _ in found]
     off = statistics.median(max(ratio, 1 / ratio) - 1 for ratio in every)
     low, middle, high = quartiles(every)
     text = (

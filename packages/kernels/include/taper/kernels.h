@@ -271,6 +271,18 @@ taper_status taper_level_find(const char *name, const taper_level **level);
  */
 const char *taper_feature_name(size_t i);
 
+/* An elementwise function of tile programs, with the dtype of its operands and the measured time of
+ * an element in hundredths of a nanosecond: on vectors of 4 floats, and of 8. */
+enum { TAPER_FUNCTION_WIDTHS = 2 };
+typedef struct taper_function {
+    const char *name;
+    int32_t dtype;
+    int32_t time[TAPER_FUNCTION_WIDTHS];
+} taper_function;
+
+/* Writes the i-th function, the same ones on every CPU; false past the end. */
+bool taper_function_at(size_t i, taper_function *function);
+
 /* Writes the level's i-th kernel, in order of preference; false past the end. */
 bool taper_kernel_at(const taper_level *level, size_t i, taper_kernel *kernel);
 /* Returns whether this CPU has the features that the kernel needs beyond the level. No CPU has an

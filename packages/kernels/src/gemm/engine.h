@@ -26,7 +26,7 @@ enum {
  * them. */
 enum {
     GEMM_SUM_COST = 8,      /* an element of C: storing it, and starting the next sum */
-    GEMM_EPILOGUE_COST = 6, /* what microops.inc counts as one addition */
+    GEMM_EPILOGUE_COST = 6, /* the addition of a float32: MICROOP_ADDITION */
     GEMM_LINE_COST = 16,    /* an element of B: loading it from L3 */
 };
 

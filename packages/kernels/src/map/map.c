@@ -47,10 +47,8 @@ TAPER_DEFINE_ATTRS(microop)
 TAPER_DEFINE_ATTRS(division)
 TAPER_DEFINE_ATTRS(cast)
 
-/* The smallest task, in additions of one element, the unit of costs in microops.inc: 2 to 4 us.
- */
 enum {
-    MAP_TASK_COST = 1 << 15,
+    MAP_TASK_COST = 1 << 18, /* the smallest task, in the unit of microops.inc: 2.6 us */
     PANEL = 16, /* columns of a panel of a packed matrix */
 };
 

@@ -1,4 +1,4 @@
-/* Names, types and costs of micro-ops. They are the same at every level, so there is one table. */
+/* Names, types and times of micro-ops. They are the same at every level, so there is one table. */
 #ifndef TAPER_MAP_MICROOPS_H
 #define TAPER_MAP_MICROOPS_H
 
@@ -19,12 +19,15 @@ enum {
     BOOL = TAPER_BOOL
 };
 
-enum { MICROOP_MAX_ARITY = 3 };
+enum {
+    MICROOP_MAX_ARITY = 3,
+    MICROOP_ADDITION = 10, /* about the time of a float32 addition, in the table's unit */
+};
 
 typedef struct taper_microop {
     char name[20];   /* in a program */
     char kernel[28]; /* as a kernel of its own */
-    int8_t cost;
+    int16_t time[TAPER_FUNCTION_WIDTHS]; /* of an element, measured: microops.inc */
     int8_t arity;
     int8_t result;                     /* dtype */
     int8_t operand[MICROOP_MAX_ARITY]; /* dtypes */

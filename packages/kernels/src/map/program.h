@@ -51,8 +51,8 @@ typedef struct program_instruction {
     program_microop run;
     int16_t operand[PROGRAM_MAX_ARITY]; /* slots */
     int8_t arity;
-    int8_t cost; /* per element */
-    int8_t reg;  /* tile register of the result; the last instruction has none */
+    int8_t reg;   /* tile register of the result; the last instruction has none */
+    int16_t cost; /* the time of an element in the unit of microops.inc */
 } program_instruction;
 
 typedef union program_scalar {
@@ -76,7 +76,7 @@ typedef struct program_input {
 typedef struct taper_program {
     int64_t rows, cols;            /* R and C */
     int64_t sizes[TAPER_MAX_RANK]; /* [outer dims]: their product is R */
-    int64_t cost;                  /* per element, in units of one float32 addition */
+    int64_t cost;                  /* the time of an element in the unit of microops.inc */
     size_t scratch_bytes;          /* aligned to TAPER_ALIGNMENT; each worker's own */
     size_t register_bytes;
     /* Bit j: result j is one element per row (uniform[0]) or one for all rows (uniform[1]),

@@ -224,7 +224,7 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
                 return false;
         }
         dtypes[RESULT_SLOT + j] = op->result;
-        instruction->cost = op->cost;
+        instruction->cost = op->time[V_LEN > 4];
     }
     return next == args->count;
 }

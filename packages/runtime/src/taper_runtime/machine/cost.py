@@ -79,8 +79,17 @@ def cost(
     flops = work.flops + work.padding + 2 * limits.sum_steps * work.sums
     dtype = (inputs[0] if inputs and inputs[0] is not None else outputs[0]).dtype
     arithmetic = place.share * flops / limits.rate(dtype)
+    elementwise = place.share * (_functions_ns(work, limits) + limits.row_ns * work.rows)
     scratch = place.share * work.scratch * limits.scratch_ns
-    return limits.node_ns + max(arithmetic, place.streamed) + scratch + place.waited
+    computed = arithmetic + elementwise
+    return limits.node_ns + max(computed, place.streamed) + scratch + place.waited
+
+
+def _functions_ns(work: Cost, limits: MachineLimits) -> float:
+    """Return the nanoseconds of elementwise functions on elements in L1."""
+    if not limits.function_ns:
+        return 0.0
+    return sum(n * limits.function(name, dtype) for name, dtype, n in work.functions)
 
 
 def weight_cost(
@@ -139,7 +148,7 @@ def threads_worth(work: Cost) -> int:
     them. Sizes may be expressions, so the arithmetic uses integers.
     """
     limits = machine.TYPICAL
-    flops = round(limits.flops * limits.worker_ns)
+    flops = round(limits.rate("float32") * limits.worker_ns)
     nbytes = round(limits.memory[-2].copy * limits.worker_ns)
     return largest(work.flops // flops, work.bytes // nbytes)
 
@@ -147,7 +156,9 @@ def threads_worth(work: Cost) -> int:
 def alone_ns(work: Cost) -> float:
     """Estimate the nanoseconds of a node on one thread, with all traffic outside the cache."""
     limits = machine.TYPICAL
-    return limits.node_ns + max(work.flops / limits.flops, work.bytes / limits.memory[-2].copy)
+    return limits.node_ns + max(
+        work.flops / limits.rate("float32"), work.bytes / limits.memory[-2].copy
+    )
 
 
 def traffic_ns(

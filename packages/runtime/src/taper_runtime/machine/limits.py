@@ -31,8 +31,8 @@ class MachineLimits(NamedTuple):
     """The limits of ``threads`` threads that run the code of one ISA level.
 
     The first five are measured (:mod:`taper_runtime.machine.measure`). The others are the costs of
-    kernels and executor beyond arithmetic and traffic. They are 0 in a measured record, whose
-    estimate is a lower bound of the time.
+    kernels and executor beyond arithmetic and traffic. They are 0 in a measured record, and
+    ``reached`` is 1, so that its estimate is a lower bound of the time.
 
     Attributes
     ----------
@@ -53,6 +53,13 @@ class MachineLimits(NamedTuple):
         Nanoseconds of overhead per node.
     worker_ns : float
         Nanoseconds of work from which one more thread pays.
+    reached : float
+        The part of ``flops`` and ``int8`` that the inner loops of products reach.
+    function_ns : float
+        Nanoseconds per unit of the measured times of elementwise functions
+        (:func:`taper_runtime.native._kernels.function_times`).
+    row_ns : float
+        Nanoseconds from the end of one loop over elements to the next.
     """
 
     isa: str
@@ -64,16 +71,46 @@ class MachineLimits(NamedTuple):
     scratch_ns: float = 0.0
     node_ns: float = 0.0
     worker_ns: int = 0
+    reached: float = 1.0
+    function_ns: float = 0.0
+    row_ns: float = 0.0
 
     def rate(self, dtype: str) -> float:
-        """Return the operations per nanosecond on numbers of a dtype."""
+        """Return the operations per nanosecond that products on numbers of a dtype reach."""
         if dtype in ("int8", "uint8"):
-            return self.int8 or self.flops
-        return self.flops / 2 if dtype == "float64" else self.flops  # half as many lanes
+            return self.reached * (self.int8 or self.flops)
+        # half as many lanes
+        return self.reached * (self.flops / 2 if dtype == "float64" else self.flops)
+
+    def function(self, name: str, dtype: str) -> float:
+        """Return the nanoseconds of an elementwise function on an element in L1.
+
+        The times were measured on vectors of 4 floats without a multiply-add (SSE) and of 8 (AVX2).
+        AVX-512 gains over AVX2 what AVX2 gains over SSE, at most half; NEON is as fast as SSE, and
+        at most half as fast as AVX2. What tile programs do not have is computed by numpy.
+        """
+        four, eight = function_times().get((name, dtype), (_NUMPY_TIME, _NUMPY_TIME))
+        if self.isa == "avx512":
+            time = eight * min(1.0, max(0.5, eight / four))
+        else:
+            time = {"baseline": four, "neon": min(four, 2 * eight)}.get(self.isa, eight)
+        return self.function_ns * time
 
     def holding(self, nbytes: int) -> Memory:
         """Return the nearest level that holds this many bytes."""
         return next(level for level in self.memory if level.size >= nbytes or not level.size)
+
+
+#: About what numpy takes for an element, in the unit of :func:`function_times`.
+_NUMPY_TIME = 100
+
+
+@lru_cache
+def function_times() -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return the measured times of elementwise functions: see ``_kernels.function_times``."""
+    from taper_runtime.native import _kernels
+
+    return _kernels.function_times()
 
 
 #: One thread of a server. Decisions of the compiler use it, so that plans do not depend on the
@@ -83,11 +120,11 @@ class MachineLimits(NamedTuple):
 TYPICAL = MachineLimits(
     isa="avx512",
     threads=1,
-    # Matrix products reach up to 92% of the peak, which is 174 on the Xeon and 118 on the EPYC. The
-    # value is that of the faster machine, on which traffic is the larger part of the time.
-    flops=160.0,
-    # 92% of 595 on the Xeon. Choices between dtypes use its ratio to float32.
-    int8=550.0,
+    # The peak is 174 on the Xeon and 118 on the EPYC. The value is that of the faster machine, on
+    # which traffic is the larger part of the time.
+    flops=174.0,
+    # That of the Xeon. Choices between dtypes use its ratio to float32.
+    int8=595.0,
     memory=(
         # A core's own cache: 1 MiB on the EPYC, 2 MiB on the Xeon. Row tiles of 1 MiB gave the
         # fastest MobileNetV2; those of 0.5 MiB lost 3% to rows computed twice, those of 2 MiB half
@@ -113,15 +150,56 @@ TYPICAL = MachineLimits(
     # Two threads synchronise twice per node. So one more thread pays from 480 kflop, or 80 kB
     # copied.
     worker_ns=3000,
+    reached=0.92,
+    # The unit of the table is a hundredth of a nanosecond.
+    function_ns=0.01,
+    # Rows of three elements that are moved to another order take 2.5 ns on the Zen 3.
+    row_ns=2.5,
 )
 
-#: The time of arithmetic by ISA level, as a multiple of that with AVX-512. Its vectors have 16
-#: floats, those of AVX2 8, those of SSE and NEON 4, and SSE has no multiply-add.
-_SLOWER = {"avx512": 1, "avx2": 2, "neon": 4, "baseline": 8}
+
+class _Level(NamedTuple):
+    """How an ISA level differs from AVX-512, whose vectors have 16 floats.
+
+    Attributes
+    ----------
+    lanes : int
+        The floats of its vectors.
+    reached : float
+        See :class:`MachineLimits`.
+    int8 : float
+        The operations on int8 in the time of one on float32, in products.
+    scratch_ns : float
+        See :class:`MachineLimits`.
+    """
+
+    lanes: int
+    reached: float
+    int8: float
+    scratch_ns: float
+
+
+#: A product on SSE has to copy a vector for each multiplication, and has too few registers: 20 of
+#: 45 GFLOP/s on the Zen 3. Products of int8 without an instruction for them take 1.25 and 1.8
+#: operations there in the time of one on float32. Nobody has timed NEON.
+_LEVELS = {
+    "avx2": _Level(8, 0.92, 1.25, 1 / 20),
+    "neon": _Level(4, 0.92, 595 / 174, 1 / 32),
+    "baseline": _Level(4, 0.45, 1.8, 1 / 20),
+}
 
 
 @lru_cache
 def typical(isa: str) -> MachineLimits:
     """Return :data:`TYPICAL` for the vectors of an ISA level, the same on all machines."""
-    slower = _SLOWER.get(isa, 1)
-    return TYPICAL._replace(isa=isa, flops=TYPICAL.flops / slower, int8=TYPICAL.int8 / slower)
+    if isa not in _LEVELS:
+        return TYPICAL._replace(isa=isa)
+    level = _LEVELS[isa]
+    flops = TYPICAL.flops * level.lanes / 16
+    return TYPICAL._replace(
+        isa=isa,
+        flops=flops,
+        int8=flops * level.int8,
+        reached=level.reached,
+        scratch_ns=level.scratch_ns,
+    )

@@ -118,6 +118,25 @@ def feature_names():
     return names
 
 
+def function_times():
+    """Return the measured times of the elementwise functions of tile programs.
+
+    Returns
+    -------
+    dict of (str, str) to tuple of int
+        Name, and dtype of the operands -> hundredths of a nanosecond of an element in L1, on
+        vectors of 4 and of 8 floats.
+    """
+    cdef size_t i = 0
+    cdef taper_function function
+    times = {}
+    while taper_function_at(i, &function):
+        key = function.name.decode(), taper_dtype_name(function.dtype).decode()
+        times.setdefault(key, tuple([function.time[w] for w in range(TAPER_FUNCTION_WIDTHS)]))
+        i += 1
+    return times
+
+
 def all_kernels(isa=None):
     """Return the kernels of a level in order of preference, also those this CPU cannot run.
 

@@ -119,6 +119,14 @@ cdef extern from "taper/kernels.h" nogil:
         int32_t n_kernels
         const taper_kernel *kernels
 
+    enum: TAPER_FUNCTION_WIDTHS
+
+    ctypedef struct taper_function:
+        const char *name
+        int32_t dtype
+        int32_t *time
+
+    bint taper_function_at(size_t i, taper_function *function)
     const char *taper_feature_name(size_t i)
     bint taper_kernel_runs(const taper_kernel *kernel)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.base.sizes import largest, smallest
+from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.rules import (
@@ -83,12 +84,32 @@ def _attended(queries: int, keys: int, diagonal: int) -> int:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Return the cost of two products over the attended pairs, and of softmax (4 flops a pair)."""
+    """Return the cost of two products over the attended pairs, and of softmax (4 flops a pair).
+
+    Kernels compute whole panels of keys, and of columns of v.
+    """
     q, k, v = (t.shape for t in inputs[:3])
+    dtype = inputs[0].dtype
     pairs = _attended(q[-2], k[-2], attrs["diagonal"] if attrs["causal"] else k[-2])
     heads = q[0] * (q[1] if len(q) == 4 else 1)
-    flops = heads * pairs * (2 * q[-1] + 2 * v[-1] + 4)
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs))
+    rows = heads * q[-2]
+    pairs, more = heads * pairs, rows * (whole_panels(k[-2]) - k[-2])
+    lanes = whole_panels(v[-1])
+    computed = pairs + more
+    passes = _SOFTMAX_PASSES + 2 * (len(inputs) - 3)
+    return Cost(
+        pairs * (2 * q[-1] + 2 * v[-1] + 4),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=more * 2 * (q[-1] + v[-1]) + pairs * 2 * (lanes - v[-1]),
+        sums=computed + rows * lanes,
+        functions=(("EXP", dtype, computed), ("ADD", dtype, passes * computed)),
+        rows=_LOOPS * rows,
+    )
+
+
+#: What softmax of a score does besides its exponential, in passes over elements: the factor, the
+#: largest, the difference, the sum and the copies for the second product. And the loops of a row.
+_SOFTMAX_PASSES, _LOOPS = 5, 4
 
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:

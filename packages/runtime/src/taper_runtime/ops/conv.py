@@ -13,6 +13,7 @@ from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
+    epilogue_functions,
     epilogue_regions,
     evaluate_epilogue,
     infer_epilogue,
@@ -151,6 +152,8 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
     tile = winograd.tile_of(inputs[1].format)
     if tile is not None:
         return _winograd_cost(tile, inputs, output, attrs)
+    if op == "CONV" and groups == x[-1] == output.shape[-1] and not attrs["accumulate"]:
+        return _depthwise_cost(inputs, output, attrs)
     # Each tap is multiplied with every output pixel of a CONV, every input pixel of CONV_TRANSPOSE.
     columns = output.shape[-1]
     lanes = whole_panels(columns) if groups == 1 else columns
@@ -162,6 +165,43 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
         output.nbytes + sum(t.nbytes for t in inputs),
         padding=each * (lanes - columns),
         sums=pixels * lanes,
+        functions=_epilogue(inputs, output, attrs, output.size),
+    )
+
+
+def _epilogue(
+    inputs: Sequence[TensorType], output: TensorType, attrs: Attrs, size: int
+) -> tuple[tuple[str, str, int], ...]:
+    product = TensorType(attrs["accumulate"] or inputs[0].dtype, output.shape)
+    return epilogue_functions(product, inputs[2:], attrs, size)
+
+
+#: The rows and the columns of pixels that a kernel of depthwise convolutions computes together, and
+#: the multiply-adds in the time of loading a number.
+_DEPTHWISE_TILE, _LOAD_STEPS = (2, 4), 2
+
+
+def _depthwise_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of the pixels of whole tiles, whose numbers are loaded once for a tile.
+
+    A tile loads each of its positions of x once, and each weight once for a row of pixels.
+    """
+    batch, *sizes, channels = output.shape
+    kernel, stride = attrs["kernel"], attrs["stride"]
+    taps, nbytes = math.prod(kernel), output.nbytes + sum(t.nbytes for t in inputs)
+    tile = (1,) * (len(sizes) - 2) + _DEPTHWISE_TILE[-len(sizes) :]
+    tiles = batch * math.prod(-(-n // each) for n, each in zip(sizes, tile, strict=True))
+    computed = tiles * math.prod(tile) * channels
+    positions = math.prod(
+        (each - 1) * s + k for each, s, k in zip(tile, stride, kernel, strict=True)
+    )
+    loads = tiles * channels * (positions + taps * math.prod(tile[:-1]))
+    flops = 2 * taps * output.size + output.size * len(attrs["code"])
+    return Cost(
+        flops,
+        nbytes,
+        padding=2 * taps * (computed - output.size) + 2 * _LOAD_STEPS * loads,
+        functions=_epilogue(inputs, output, attrs, computed),
     )
 
 
@@ -178,6 +218,7 @@ def _winograd_cost(
         padding=2 * points * channels * (lanes - columns),
         sums=points * lanes,
         scratch=4 * points * (whole_panels(channels) + lanes),
+        functions=_epilogue(inputs, output, attrs, output.size),
     )
 
 

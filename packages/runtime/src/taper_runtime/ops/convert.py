@@ -8,7 +8,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.dtypes import cast as cast
 from taper_runtime.base.dtypes import from_bfloat16 as from_bfloat16
 from taper_runtime.base.dtypes import to_bfloat16 as to_bfloat16
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import FLOATS, check_dtype
 
@@ -34,6 +34,15 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(check_dtype("CAST", "dtype", attrs["dtype"], tuple(DTYPES)), inputs[0].shape)
 
 
+def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    x = inputs[0]
+    return Cost(
+        output.size,
+        x.nbytes + output.nbytes,
+        functions=((f"CAST:{attrs['dtype']}", x.dtype, output.size),),
+    )
+
+
 CAST = OpDef(
     name="CAST",
     doc="Convert to another dtype. Floats truncate toward zero to integers (the result is "
@@ -46,6 +55,7 @@ CAST = OpDef(
     region=elementwise,
     decodes=lambda inputs, output: inputs[0].dtype in NARROW and output.dtype in FLOATS,
     strided=(ALL_INPUTS,),
+    cost=_cost,
 )
 
 OPS = (CAST,)

@@ -17,9 +17,10 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats import PLAIN, find
+from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
 from taper_runtime.ops.rules import (
     COMPUTED,
@@ -271,6 +272,11 @@ def infer_micro(code: str, operands: Sequence[str | float]) -> str:
     return micro.result or dtype
 
 
+def operand_dtype(operands: Sequence[str | float]) -> str:
+    """Return the dtype of a micro-op's operands, a condition aside; as for :func:`infer_micro`."""
+    return next(x for x in operands[len(operands) == 3 :] if type(x) is str)
+
+
 def _check_nonzero(op: str, operands: Sequence[np.ndarray | float]) -> None:
     """Check that no divisor is 0."""
     if all(np.size(x) for x in operands) and not np.all(operands[1]):
@@ -341,6 +347,20 @@ def _check_divisor(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
         _check_nonzero(op, _operands(op, inputs, attrs))
 
 
+def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    dtype = operand_dtype(_operands(op, [t.dtype for t in inputs], attrs))
+    elements, rows = output.size, 0
+    if inputs[0].format != PLAIN:
+        elements = inputs[0].storage.size
+        rows = elements // PANEL  # each has its factor
+    return Cost(
+        output.size,
+        output.nbytes + sum(t.nbytes for t in inputs),
+        functions=((op, dtype, elements),),
+        rows=rows,
+    )
+
+
 def _evaluate_division(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     _check_divisor(op, inputs, attrs)
     return _evaluate(op, inputs, attrs)
@@ -367,6 +387,7 @@ def _define(op: str, micro: MicroOp) -> OpDef:
         inplace=_INPLACE[micro.arity],
         strided=(ALL_INPUTS,),
         formatted=(0,) if op == "MUL" else (),
+        cost=MethodType(_cost, op),
     )
 
 

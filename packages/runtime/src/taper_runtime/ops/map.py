@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.elementwise import arity, evaluate_micro, infer_micro, refuses
+from taper_runtime.ops.elementwise import (
+    arity,
+    evaluate_micro,
+    infer_micro,
+    operand_dtype,
+    refuses,
+)
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import (
     Region,
@@ -154,8 +160,32 @@ def _instructions(attrs: Attrs) -> Iterator[tuple[str, tuple[int, ...]]]:
         start = stop
 
 
+def program_functions(
+    inputs: Sequence[TensorType], attrs: Attrs, size: int
+) -> tuple[tuple[str, str, int], ...]:
+    """Return ``Cost.functions`` of a tile program that computes ``size`` elements."""
+    dtypes: list[str] = [t.dtype for t in inputs]
+    found = []
+    for name, operands in _instructions(attrs):
+        given = [dtypes[v] if v >= 0 else attrs["scalars"][-1 - v] for v in operands]
+        found.append((name, operand_dtype(given), size))
+        dtypes.append(infer_micro(name, given))
+    return tuple(found)
+
+
+def epilogue_functions(
+    product: TensorType, extras: Sequence[TensorType], attrs: Attrs, size: int
+) -> tuple[tuple[str, str, int], ...]:
+    """Return ``Cost.functions`` of an epilogue that computes ``size`` elements."""
+    return program_functions([product, *extras], attrs, size) if attrs["code"] else ()
+
+
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    return Cost(output.size * len(attrs["code"]), output.nbytes + sum(t.nbytes for t in inputs))
+    return Cost(
+        output.size * len(attrs["code"]),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        functions=program_functions(inputs, attrs, output.size),
+    )
 
 
 MAP = OpDef(

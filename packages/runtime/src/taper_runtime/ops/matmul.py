@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.sizes import largest
 from taper_runtime.formats import PLAIN
+from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.convert import NARROW, cast
 from taper_runtime.ops.map import (
     EPILOGUE,
     MAX_EXTRAS,
+    epilogue_functions,
     epilogue_regions,
     evaluate_epilogue,
     infer_epilogue,
@@ -132,8 +135,18 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    flops = output.size * (2 * inputs[0].shape[-1] + len(attrs["code"]))
-    return Cost(flops, output.nbytes + sum(t.nbytes for t in inputs), sums=output.size)
+    product = product_type(inputs, attrs)
+    k = inputs[0].shape[-1]
+    columns = product.shape[-1] if len(inputs[1].shape) > 1 and product.shape else 1
+    rows = product.size // largest(columns, 1)
+    lanes = whole_panels(columns)
+    return Cost(
+        output.size * (2 * k + len(attrs["code"])),
+        output.nbytes + sum(t.nbytes for t in inputs),
+        padding=2 * k * rows * (lanes - columns),
+        sums=rows * lanes,
+        functions=epilogue_functions(product, inputs[2:], attrs, output.size),
+    )
 
 
 MATMUL = OpDef(

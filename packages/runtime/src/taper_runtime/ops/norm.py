@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import trailing
-from taper_runtime.ops.rules import FLOATS, check_dtype, fail
+from taper_runtime.ops.rules import FLOATS, check_dtype, fail, row_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,11 +67,6 @@ def _mean(x: np.ndarray, dims: int) -> np.ndarray:
     return np.asarray(x.sum(axes, keepdims=True) / count)
 
 
-def _cost(flops: int, inputs: Sequence[TensorType | None], output: TensorType) -> Cost:
-    read = sum(t.nbytes for t in inputs if t is not None)
-    return Cost(flops * output.size, output.nbytes + read)
-
-
 OPS = (
     OpDef(
         name="LAYER_NORM",
@@ -85,7 +80,9 @@ OPS = (
         region=trailing,
         weights=(1, 2),
         inplace=(0,),
-        cost=lambda inputs, output, attrs: _cost(8, inputs, output),
+        cost=lambda inputs, output, attrs: row_cost(
+            8, {"ABS": 2, "ADD": 1}, range(-attrs["dims"], 0), inputs
+        ),
     ),
     OpDef(
         name="RMS_NORM",
@@ -97,6 +94,8 @@ OPS = (
         region=trailing,
         weights=(1,),
         inplace=(0,),
-        cost=lambda inputs, output, attrs: _cost(4, inputs, output),
+        cost=lambda inputs, output, attrs: row_cost(
+            4, {"ABS": 1, "ADD": 1}, range(-attrs["dims"], 0), inputs
+        ),
     ),
 )

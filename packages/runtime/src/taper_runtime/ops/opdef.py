@@ -76,6 +76,12 @@ class Cost(NamedTuple):
         Bytes that the op's algorithm writes to scratch memory and reads there.
     copied : int
         The part of ``bytes`` that is saved if the output takes over the first input's memory.
+    functions : tuple of (str, str, int)
+        Passes over elements in L1: a micro-op (:mod:`taper_runtime.ops.elementwise`), the dtype of
+        its operands, and the number of elements. A pass of another kind counts as the micro-op that
+        does about the same to an element.
+    rows : int
+        The loops that are begun, each over elements that lie next to each other.
     """
 
     flops: int
@@ -84,6 +90,8 @@ class Cost(NamedTuple):
     sums: int = 0
     scratch: int = 0
     copied: int = 0
+    functions: tuple[tuple[str, str, int], ...] = ()
+    rows: int = 0
 
 
 class Save(NamedTuple):

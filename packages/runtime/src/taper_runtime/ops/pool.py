@@ -141,12 +141,15 @@ def _region_whole(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    return Cost(output.size * math.prod(attrs["kernel"]), inputs[0].nbytes + output.nbytes)
+    taken = output.size * math.prod(attrs["kernel"])
+    functions = (("ADD", inputs[0].dtype, taken),)
+    return Cost(taken, inputs[0].nbytes + output.nbytes, functions=functions)
 
 
 def _cost_adaptive(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
     """Return the cost if each element of x is in about one window."""
-    return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
+    x = inputs[0]
+    return Cost(x.size, x.nbytes + output.nbytes, functions=(("ADD", x.dtype, x.size),))
 
 
 _PADDING = Attr("ints", role="padding")

@@ -78,7 +78,8 @@ def _arg(function: Callable[..., Any], inputs: Sequence[np.ndarray], attrs: Attr
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    return Cost(inputs[0].size, inputs[0].nbytes + output.nbytes)
+    x = inputs[0]
+    return Cost(x.size, x.nbytes + output.nbytes, functions=(("ADD", x.dtype, x.size),))
 
 
 _ATTRS = {"axes": Attr("ints", role="axis"), "keepdim": Attr("bool", False)}

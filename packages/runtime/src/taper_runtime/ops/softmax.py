@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
+from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import along
-from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype
+from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, row_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +29,6 @@ def _softmax(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         return np.asarray(result, inputs[0].dtype, order="C")
 
 
-def _cost(inputs: Sequence[TensorType | None], output: TensorType, attrs: Attrs) -> Cost:
-    return Cost(5 * output.size, 2 * output.nbytes)
-
-
 OPS = (
     OpDef(
         name="SOFTMAX",
@@ -44,6 +40,8 @@ OPS = (
         attrs={"axis": Attr("int", role="axis"), "log": Attr("bool", False)},
         region=along("axis"),
         inplace=(0,),
-        cost=_cost,
+        cost=lambda inputs, output, attrs: row_cost(
+            5, {"EXP": 1, "ADD": 3}, [attrs["axis"]], inputs
+        ),
     ),
 )
