@@ -101,7 +101,7 @@ static void gather_rows(const taper_program *p, const program_input *in, const c
 
 static bool run_flat(const taper_program *p, program_frame *frame, const taper_tensor *tensors,
                      int64_t r0, int64_t r1, const char *product, char *block, char *scratch) {
-    const int64_t rows_per_tile = PROGRAM_TILE / p->cols;
+    const int64_t rows_per_tile = p->tile / p->cols;
     for (int64_t r = r0; r < r1; r += rows_per_tile) {
         const int64_t rows = i64_min(rows_per_tile, r1 - r);
         frame->out = block + (r - r0) * p->cols * p->output_size;
@@ -128,7 +128,7 @@ static bool run_flat(const taper_program *p, program_frame *frame, const taper_t
 
 /* Returns the columns of a tile. Without tile registers nothing has to stay in L1. */
 static int64_t tile_cols(const taper_program *p, int64_t cols) {
-    return p->scratch_bytes ? i64_min(cols, PROGRAM_TILE) : cols;
+    return p->scratch_bytes ? i64_min(cols, p->tile) : cols;
 }
 
 /* Returns how many of the rows from r on, at most `rows`, run_rows computes at once: they are
@@ -150,7 +150,7 @@ static bool run_rows(const taper_program *p, program_frame *frame, const taper_t
         const program_input *in = &p->inputs[i];
         data[i] = (const char *)tensors[i - p->first].data + row_offset(p, in, r) * in->size;
     }
-    const int64_t tile = tile_cols(p, c1 - c0);
+    const int64_t tile = tile_cols(p, c1 - c0), pitch = p->tile + PROGRAM_GATHER_MORE;
     for (int64_t c = c0; c < c1; c += tile) {
         const int64_t n = i64_min(tile, c1 - c);
         const char *from[PROGRAM_MAX_INPUTS];
@@ -161,10 +161,10 @@ static bool run_rows(const taper_program *p, program_frame *frame, const taper_t
             step[i] = row_stride(p, in) * in->size;
             frame->slot[i].step = in->col_stride != 0;
             if (is_strided(in)) {
-                gather(in->size, scratch + in->gather, PROGRAM_GATHER_PITCH, from[i], rows,
-                       row_stride(p, in), n, in->col_stride);
+                gather(in->size, scratch + in->gather, pitch, from[i], rows, row_stride(p, in), n,
+                       in->col_stride);
                 from[i] = scratch + in->gather;
-                step[i] = PROGRAM_GATHER_PITCH * in->size;
+                step[i] = pitch * in->size;
             }
         }
         for (int64_t k = 0; k < rows; k++) {

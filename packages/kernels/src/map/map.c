@@ -84,7 +84,7 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
                                                 call->n_inputs, call->output, TAPER_ABSENT, NULL);
     if (status != TAPER_OK)
         return status;
-    const int64_t elements = i64_max(PROGRAM_TILE, MAP_TASK_COST / p->cost);
+    const int64_t elements = i64_max(p->tile, MAP_TASK_COST / p->cost);
     /* A block has whole cache lines, whatever the dtype. */
     s->col_block = i64_ceil_div(p->cols, i64_max(1, p->cols / elements));
     s->col_block = i64_max(1, i64_ceil_div(s->col_block, TAPER_ALIGNMENT)) * TAPER_ALIGNMENT;

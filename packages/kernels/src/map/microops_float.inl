@@ -69,6 +69,22 @@
 V_WIDEN(f32_from_f16, v_load_f16)
 V_WIDEN(f32_from_bf16, v_load_bf16)
 
+#if defined(V_STORE_F16)
+static bool f16_from_f32(void *out, const program_operand *in, int64_t n) {
+    uint16_t *r = out;
+    const float *p = in[0].data;
+    int64_t i = 0;
+    for (; i + V_LEN <= n; i += V_LEN)
+        v_store_f16(r + i, v_load(p + i));
+    if (i < n) {
+        uint16_t last[V_LEN];
+        v_store_f16(last, v_load_n(p + i, n - i));
+        memcpy(r + i, last, (size_t)(n - i) * sizeof *last);
+    }
+    return true;
+}
+#endif
+
 V_UNARY(f32_neg, v_neg(a))
 V_UNARY(f32_abs, v_abs(a))
 V_UNARY(f32_square, v_mul(a, a))

@@ -42,7 +42,7 @@ enum {
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,
-    PROGRAM_TILE = 512, /* elements of a tile register */
+    PROGRAM_TILE_BYTES = 2048, /* of a tile register of elements of 1, 2 and 4 bytes */
     PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
 };
 
@@ -79,6 +79,7 @@ typedef struct taper_program {
     int64_t cost;                  /* the time of an element in the unit of microops.inc */
     size_t scratch_bytes;          /* aligned to TAPER_ALIGNMENT; each worker's own */
     size_t register_bytes;
+    int64_t tile; /* elements of a tile register */
     /* Bit j: result j is one element per row (uniform[0]) or one for all rows (uniform[1]),
      * computed once. */
     uint64_t uniform[2];

@@ -9,8 +9,8 @@ enum {
      * operands that do not have the output's layout are then copied to a tile register first. */
     PROGRAM_FLAT_COLS = 256,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
-    PROGRAM_GATHER_PITCH = PROGRAM_TILE +
-        16,                       /* not a power of two, so that rows share no cache set */
+    PROGRAM_GATHER_MORE = 16, /* elements of a row of a gathered operand beside those of a tile: no
+                               * power of two, so that rows share no cache set */
     FUSES_MICROOPS = V_LEN == 16, /* where a tile is large enough to be worth a call */
     RESULT_SLOT = PROGRAM_MAX_INPUTS,
     SCALAR_SLOT = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS,
@@ -356,10 +356,15 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
                 last_use[o] = j;
         }
     }
-    size_t size = 0;
-    for (int32_t j = 0; j < p->count - 1; j++)
-        size = result_bytes(dtypes, j) > size ? result_bytes(dtypes, j) : size;
-    p->register_bytes = size * PROGRAM_TILE;
+    size_t size = 0, widest = 1;
+    for (int32_t j = 0; j < p->count; j++) {
+        widest = result_bytes(dtypes, j) > widest ? result_bytes(dtypes, j) : widest;
+        size = j < p->count - 1 ? widest : size;
+    }
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        widest = (size_t)p->inputs[i].size > widest ? (size_t)p->inputs[i].size : widest;
+    p->tile = widest >= 4 ? PROGRAM_TILE_BYTES / 4 : PROGRAM_TILE_BYTES / (int64_t)widest;
+    p->register_bytes = size * (size_t)p->tile;
     int32_t n_registers = 0;
     uint64_t used = 0; /* bit r: register r holds a value that is still needed */
     for (int32_t j = 0; j < p->count - 1; j++) {
@@ -396,7 +401,7 @@ static void prepare_gathers(taper_program *p) {
             continue;
         const int64_t rows = is_strided(in) ? p->gather_rows : 1;
         in->gather = (int32_t)p->scratch_bytes;
-        p->scratch_bytes += (size_t)(rows * PROGRAM_GATHER_PITCH * in->size);
+        p->scratch_bytes += (size_t)(rows * (p->tile + PROGRAM_GATHER_MORE) * in->size);
     }
 }
 

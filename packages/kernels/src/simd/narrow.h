@@ -1,6 +1,7 @@
 /*
  * Loads that widen V_LEN narrow numbers: v_load_f16, v_load_bf16 and v_load_i8 to floats, which is
- * exact, and vi_load_u16 and vi_load_i8 to integers. v_load_u4 takes vector v of the 16 numbers of
+ * exact, and vi_load_u16 and vi_load_i8 to integers. v_store_f16 is there where the level has an
+ * instruction for it. v_load_u4 takes vector v of the 16 numbers of
  * 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2.
  *
  * v_pick_i8 and v_pick_u4 take one number of each word of V_LEN words: byte k, times 2^24, and the
@@ -9,6 +10,7 @@
 #ifndef TAPER_SIMD_NARROW_H
 #define TAPER_SIMD_NARROW_H
 
+#include <math.h>
 #include <string.h>
 
 #include "simd/simd.h"
@@ -21,6 +23,9 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 #define V_LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#if !defined(TAPER_EMULATED)
+#define V_STORE_F16(p, x) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(x, 0))
+#endif
 /* A permutation uses only 4 bits of an index, so it masks and widens at once. */
 V_INLINE vf v_load_u4(const void *p, const int v) {
     int64_t words;
@@ -38,6 +43,7 @@ V_INLINE vi vi_load_i8(const int8_t *p) {
     return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
 }
 #define V_LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define V_STORE_F16(p, x) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(x, 0))
 V_INLINE vf v_load_u4(const void *p, const int v) {
     int64_t words;
     memcpy(&words, p, sizeof words);
@@ -75,6 +81,7 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
     return v_from_int(vi_and(vreinterpretq_s32_u32(shifted), vi_set1(15)));
 }
 #define V_LOAD_F16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
+#define V_STORE_F16(p, x) vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)))
 #else
 V_INLINE vi vi_load_u16(const uint16_t *p) {
     vi r;
@@ -165,5 +172,13 @@ V_INLINE vf v_load_f16(const uint16_t *p) {
     return v_as_float(vi_or(sign, v_as_int(v_select(finite, scaled, special))));
 #endif
 }
+
+/* Rounds to the nearest float16, to even ones where two are as near; every NaN has one result but
+ * for its sign. */
+#if defined(V_STORE_F16)
+V_INLINE void v_store_f16(uint16_t *p, vf x) {
+    V_STORE_F16(p, v_select(v_isnan(x), v_copysign(v_set1(NAN), x), x));
+}
+#endif
 
 #endif /* TAPER_SIMD_NARROW_H */
