@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
     from taper_frontend.quantized_plan import quantize_plan
+    from taper_frontend.quantizing.module import quantize
     from taper_frontend.verify.trials import VerificationError
 
 __version__ = "0.1.0"
@@ -37,6 +38,7 @@ __all__ = [
     "explain",
     "export",
     "join_plans",
+    "quantize",
     "quantize_plan",
 ]
 
@@ -44,6 +46,7 @@ __all__ = [
 _LATER = {
     "join_plans": "taper_frontend.compiler.planning",
     "Quantization": "taper_frontend.compiler.quantization.schemes",
+    "quantize": "taper_frontend.quantizing.module",
     "quantize_plan": "taper_frontend.quantized_plan",
     "VerificationError": "taper_frontend.verify.trials",
     "explain": "taper_frontend.explainer",

@@ -100,6 +100,11 @@ def round_matrix(
     return Rounded(q, cast(scales, scheme.scales), zeros, error)
 
 
+def parameters_of(blocks: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scales and zero points ``[B, 1, N]`` with the least error for ``[B, K, N]``."""
+    return _round(blocks, scheme, search=True)[1:]
+
+
 def _round(
     blocks: np.ndarray, scheme: Scheme, search: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,151 @@
+"""Modules that take the place of layers: they compute with integers, in torch and in exports.
+
+Their graphs have the ops of PT2E (``quantized_decomposed``) or plain arithmetic, so that every
+export reads them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from taper_frontend.compiler.quantization.rounding import Rounded
+    from taper_frontend.compiler.quantization.schemes import Scheme
+
+_OPS = torch.ops.quantized_decomposed
+
+#: The least and the largest byte of activations.
+_LOW, _HIGH = -128, 127
+
+
+class QuantizedWeight(nn.Module):
+    """The weight of a layer as integers, or as 16-bit floats.
+
+    Parameters
+    ----------
+    rounded : Rounded
+        Integers ``[K, N]``; they become ``[N, K]`` here.
+    scheme : Scheme
+    shape : torch.Size
+        The shape of the weight, whose outputs are first.
+    """
+
+    def __init__(self, rounded: Rounded, scheme: Scheme, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape, self.group = shape, scheme.group
+        self.q: torch.Tensor
+        self.register_buffer("q", torch.from_numpy(rounded.q.T.copy()))
+        scales = torch.from_numpy(rounded.scales.T.copy())
+        if scheme.scales == "bfloat16":
+            scales = scales.view(torch.bfloat16)
+        self.scales: torch.Tensor
+        self.register_buffer("scales", scales)
+        self.zeros: torch.Tensor | None
+        zeros = None if rounded.zeros is None else torch.from_numpy(rounded.zeros.T.copy())
+        self.register_buffer("zeros", zeros)
+
+    def forward(self) -> torch.Tensor:
+        """Return the weight as float32."""
+        if self.group == 0 and self.zeros is None:
+            scales = self.scales[:, 0].float()
+            q = self.q.view(self.shape)
+            zeros = torch.zeros_like(scales, dtype=torch.int64)
+            decoded: torch.Tensor = _OPS.dequantize_per_channel(
+                q, scales, zeros, 0, -128, 127, torch.int8
+            )
+            return decoded
+        q = self.q.float().view(*self.scales.shape, -1)
+        if self.zeros is not None:
+            q = q - self.zeros[..., None].float()
+        return (q * self.scales[..., None].float()).view(self.shape)
+
+
+class HalfWeight(nn.Module):
+    """The weight of a layer as 16-bit floats."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.numbers: torch.Tensor
+        self.register_buffer("numbers", weight)
+
+    def forward(self) -> torch.Tensor:
+        """Return the weight as float32."""
+        return self.numbers.float()
+
+
+class QuantizedLayer(nn.Module):
+    """A layer whose weight is quantized, and perhaps its input.
+
+    Parameters
+    ----------
+    layer : torch.nn.Module
+        The float layer.
+    held : torch.nn.Module
+        Makes the weight.
+    function : callable
+        ``(x, weight, bias) -> y``.
+    quantize : torch.nn.Module, optional
+        Quantizes the input and decodes it again.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        held: nn.Module,
+        function: Callable[..., torch.Tensor],
+        quantize: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.held = held
+        self.bias: Any = layer.bias
+        self.quantize = quantize
+        self._function = function
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Return the weight as float32, for modules that read it themselves."""
+        decoded: torch.Tensor = self.held()
+        return decoded
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the layer."""
+        if self.quantize is not None:
+            x = self.quantize(x)
+        return self._function(x, self.held(), self.bias)
+
+
+class RowQuantizer(nn.Module):
+    """Quantizes each row, a run of the last axis, by its own range."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Quantize and decode."""
+        scale, zero = _OPS.choose_qparams_per_token_asymmetric(x, torch.int8)
+        scale = scale.float()
+        q = _OPS.quantize_per_token(x, scale, zero, _LOW, _HIGH, torch.int8)
+        decoded: torch.Tensor = _OPS.dequantize_per_token(
+            q, scale, zero, _LOW, _HIGH, torch.int8, torch.float32
+        )
+        return decoded
+
+
+class TensorQuantizer(nn.Module):
+    """Quantizes a tensor by a range that calibration has chosen."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.scale = max((high - low) / (_HIGH - _LOW), float(torch.finfo(torch.float32).eps))
+        self.zero = min(_HIGH, max(_LOW, round(_LOW - low / self.scale)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Quantize and decode."""
+        parameters = self.scale, self.zero, _LOW, _HIGH, torch.int8
+        decoded: torch.Tensor = _OPS.dequantize_per_tensor(
+            _OPS.quantize_per_tensor(x, *parameters), *parameters
+        )
+        return decoded
