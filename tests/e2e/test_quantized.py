@@ -11,7 +11,7 @@ from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
 
 import taper_frontend
-from taper_frontend import ExportWarning
+from taper_frontend import ExportError, ExportWarning
 from taper_runtime import InferenceSession, SessionOptions
 from torchao_ops import ops as torchao
 
@@ -129,28 +129,50 @@ def noted(model, x):
     return plan, [str(note) for note in notes if note.kind == "quantized"]
 
 
+def outputs(plan, *inputs):
+    feed = {name: x.numpy() for name, x in zip(plan.inputs, inputs, strict=True)}
+    return list(map(torch.from_numpy, InferenceSession(plan).run(None, feed)))
+
+
 def product(plan):
     """The format of the only product's weight."""
     (node,) = [node for node in plan.nodes if node.op == "MATMUL"]
     return plan.tensors[node.inputs[1]].format
 
 
-@pytest.mark.parametrize(
-    ("dtype", "format", "how"),
-    [(torch.int8, "plain", "decoded in each run"), (torch.uint8, "panels.1", "stored as floats")],
-)
-def test_what_is_widened_is_named(dtype, format, how):
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_what_no_kernel_reads_is_named_and_stays_small(dtype):
     """A magnitude of decoded numbers is no recipe, and groups of 4 are no blocks."""
     x = torch.randn(1, K)
     for decode, group in ((lambda m: written_out(m).abs(), 32), (written_out, 4)):
-        model = Weight(decode, bits=4, group=group, zeros=dtype)
-        plan, notes = noted(model.eval(), x)
-        assert product(plan) == format
+        model = Weight(decode, bits=4, group=group, zeros=dtype).eval()
+        plan, notes = noted(model, x)
+        assert product(plan) == "panels.1"
         (note,) = notes
-        assert note.startswith(f"1 quantized weight is {how}")
+        assert note.startswith("1 quantized weight is stored as integers and decoded")
         assert ": q;" in note
+        stored = (*plan.constants.values(), *plan.originals.values())
+        assert sum(array.nbytes for array in stored) == sum(
+            x.numel() * x.element_size() for x in model.buffers()
+        )
+        torch.testing.assert_close(outputs(plan, x)[0], model(x), rtol=1e-4, atol=1e-4)
+        with pytest.raises(ExportError, match="strict: 1 quantized weight is stored as integers"):
+            taper_frontend.export(model, (x,), strict=True)
     _, notes = noted(Weight(written_out, bits=4, group=32).eval(), x)
     assert notes == []
+
+
+@pytest.mark.parametrize("zeros", [None, torch.int8])
+def test_rows_of_a_quantized_table_are_decoded_when_they_are_looked_up(zeros):
+    model = Weight(affine, bits=4, group=32, zeros=zeros)
+    model.forward = lambda i: torch.nn.functional.embedding(i, affine(model))
+    i = torch.tensor([[3, 0, 95], [7, 7, 1]])
+    plan, notes = noted(model, i)
+    assert notes == []
+    tables = [plan.tensors[node.inputs[0]] for node in plan.nodes if node.op == "EMBEDDING"]
+    assert {table.dtype for table in tables} == {"int8", "float32"}
+    assert tables[1].shape == (COLUMNS, K // 32)
+    torch.testing.assert_close(outputs(plan, i)[0], model(i), rtol=0, atol=0)
 
 
 def test_what_the_model_rounds_is_named():
@@ -158,7 +180,9 @@ def test_what_the_model_rounds_is_named():
     model, x = Weight(affine_16_bit, bits=4, group=32, scales=BRAIN).eval(), torch.randn(1, K)
     plan, notes = noted(model, x)
     assert not product(plan).startswith("blocks")
-    assert [note.split(",")[0] for note in notes] == ["1 quantized weight is stored as floats"]
+    assert [note.split(",")[0] for note in notes] == [
+        "1 quantized weight is stored as integers and decoded to float32 when a session opens"
+    ]
     model.decode = lambda m: affine_16_bit(m).bfloat16()
     model.bias = model.bias.bfloat16()
     plan, notes = noted(model, x.bfloat16())

@@ -11,15 +11,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from taper_frontend.capture.attempts import CapturedProgram, attempt, check_range
 from taper_frontend.capture.capture import Model, capture, read_model
 from taper_frontend.checkpoint import filled
+from taper_frontend.capture.tensors import to_numpy
+from taper_frontend.compiler.quantization.schemes import read_quantization
 from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import show_progress
 from taper_frontend.lowered_to_plan import finish_plan
 from taper_frontend.lowering.keep import Keep
+from taper_frontend.quantized_plan import with_distance
 from taper_frontend.program_to_plan import compile_program
 from taper_frontend.request.dims import check_axes
 from taper_frontend.request.notes import Note, warn
@@ -66,6 +70,7 @@ def export(
     packing: str = "stored",
     model: str | None = None,
     quantize: Quantization | str | None = None,
+    strict: bool = False,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -119,6 +124,9 @@ def export(
         (:func:`.parse_scheme`), or options. The float plan is compared with the module first, and
         the quantized one with numpy on the same integers; ``metadata["quantized"]`` tells of each
         weight, and how far the results are from the module's. See ``docs/quantization.md``.
+    strict : bool
+        Refuse a model whose quantized weights no kernel reads as integers, or whose decoded weights
+        the plan does not round as the model does, instead of warning of it.
     metadata : mapping of str to str, optional
         Further texts to store in the plan: labels, an alphabet, a version. A session returns them
         in ``get_modelmeta().custom_metadata_map``.
@@ -206,21 +214,58 @@ def export(
         packing=packing,
         model=model,
         quantize=quantize,
+        strict=strict,
     )
     options.check()
     with show_progress(progress) as step:
         step("capture")
         read = read_model(module, options.model)
+        before = read
+        if options.quantizes_activations:
+            step("quantize")
+            read = _quantized(read, options)
         if isinstance(read, torch.nn.Module):
             plan = _export_module(read, args, kwargs, options, step)
         else:
             plan = _export_program(read, options, step)
+        if read is not before and options.verify:
+            plan = _with_distance(plan, before, args, kwargs)
         check_axes(options.dynamic_axes or {}, plan)
-        if options.quantize is not None:
+        if options.quantize is not None and not options.quantizes_activations:
             step("quantize")
         plan = finish_plan(plan, options)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     return plan
+
+
+def _quantized(model: Any, options: Options) -> torch.nn.Module:
+    """Return a module that multiplies bytes."""
+    from taper_frontend.quantizing.module import quantize
+
+    if not isinstance(model, torch.nn.Module) or options.checkpoint is not None:
+        raise ExportError(
+            "quantize: expected a module with its weights to quantize activations, got "
+            f"{'a checkpoint' if options.checkpoint is not None else 'an exported program'}"
+        )
+    asked = read_quantization(options.quantize)
+    if asked.activations == "static":
+        raise ExportError(
+            "quantize: expected no 'static' activations, which need data; call "
+            "taper_frontend.quantize(module, config, calibration) and export its result"
+        )
+    return quantize(model, asked)
+
+
+def _with_distance(
+    plan: Plan, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+) -> Plan:
+    """Add how far a plan's results are from those of the module before it was quantized."""
+    with torch.no_grad():
+        results = tree_leaves(module(*args, **(kwargs or {})))
+    wanted = [to_numpy(x) for x in results if isinstance(x, torch.Tensor)]
+    if len(wanted) != len(plan.outputs):
+        return plan  # it returns numbers, or one tensor twice
+    return with_distance(plan, dict(zip(plan.outputs, wanted, strict=True)))
 
 
 def _export_module(

@@ -185,12 +185,15 @@ def compile_lowered(
             "narrower ranges of the dims may help"
         ) from error
     unserved = unserved_weights(graph)
-    kept = {name: to for name, to in rounded.items() if name not in {*unserved[0], *unserved[1]}}
+    kept = {name: to for name, to in rounded.items() if name not in unserved}
+    quantized = of_quantized(unserved, kept)
+    if options.strict and quantized:
+        raise ExportError("strict: " + "\n".join(note.text for note in quantized))
     found = [
         *program.notes(),
         *of_written(lowered.written, plan.outputs),
         *of_plan(without_decoded(without_packed(plan) if options.keeps_plain else plan), weights),
-        *of_quantized(*unserved, kept),
+        *quantized,
         *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
@@ -199,7 +202,7 @@ def compile_lowered(
 
 def finish_plan(plan: Plan, options: Options) -> Plan:
     """Quantize a plan if that was asked for, and leave out what its sessions compute."""
-    if options.quantize is not None:
+    if options.quantize is not None and not options.quantizes_activations:
         plan = quantize_plan(
             plan, options.quantize, packing=options.packing, verify=options.verify is not False
         )

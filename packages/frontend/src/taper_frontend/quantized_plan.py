@@ -16,6 +16,8 @@ from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_frontend.compiler.quantization.schemes import Quantization
     from taper_runtime.plan.plan import Plan
 
@@ -42,7 +44,7 @@ def quantize_plan(
         What the new plan has of the weights that stay floats, ``"stored"`` or ``"at_open"``; by
         default as the plan.
     verify : bool
-        Whether to run both plans on the samples and compare them; see :func:`with_distance`.
+        Whether to run both plans on the samples and compare them; see :func:`check_quantized`.
 
     Returns
     -------
@@ -71,35 +73,27 @@ def quantize_plan(
     }
     at_open = None if packing is None else packing == "at_open"
     new = plan_again(plan, graph, {**plan.metadata, "quantized": report}, packed_at_open=at_open)
-    return with_distance(new, plan) if verify else new
+    return (
+        with_distance(check_quantized(new), _results(plan)) if verify and has_samples(new) else new
+    )
 
 
-def with_distance(plan: Plan, before: Plan) -> Plan:
-    """Compare a quantized plan with numpy on the same integers, and with another plan.
+def has_samples(plan: Plan) -> bool:
+    """Return whether a plan can run on samples of its own."""
+    return set(plan.samples) == set(plan.inputs)
 
-    Both run on the plan's samples. Plans without samples are not compared.
 
-    Parameters
-    ----------
-    plan : Plan
-        The quantized plan.
-    before : Plan
-        The plan of the float model.
+def check_quantized(plan: Plan) -> Plan:
+    """Compare a quantized plan with numpy on the same integers, and return it.
 
-    Returns
-    -------
-    Plan
-        Its ``metadata["quantized"]["distance"]`` has for each output of floats the
-        ``relative_error`` and the ``cosine`` to that of the float model.
+    numpy computes QUANTIZE, DEQUANTIZE and products of bytes exactly as they are defined.
 
     Raises
     ------
     ExportError
-        If the results differ from those of numpy on the same integers.
+        If the results for the samples differ by more than rounding errors.
     """
-    if set(plan.samples) != set(plan.inputs):
-        return plan
-    got, reference, wanted = _results(plan), _results(plan, "interpreted"), _results(before)
+    got, reference = _results(plan), _results(plan, "interpreted")
     limit = tolerance(plan)
     for name, array in got.items():
         if difference(array, reference[name]).relative > limit:
@@ -107,6 +101,26 @@ def with_distance(plan: Plan, before: Plan) -> Plan:
                 f"output {name!r} differs from what numpy computes of the same integers: "
                 f"{describe(array, reference[name], limit)}"
             )
+    return plan
+
+
+def with_distance(plan: Plan, wanted: Mapping[str, np.ndarray]) -> Plan:
+    """Add to a quantized plan how far its results are from those of the float model.
+
+    Parameters
+    ----------
+    plan : Plan
+        A quantized plan with samples.
+    wanted : mapping of str to numpy.ndarray
+        The float model's results for the samples, by the plan's outputs.
+
+    Returns
+    -------
+    Plan
+        Its ``metadata["quantized"]["distance"]`` has for each output of floats the
+        ``relative_error`` and the ``cosine``.
+    """
+    got = _results(plan)
     apart = {
         name: {
             "relative_error": difference(got[name], array).relative,
@@ -115,7 +129,7 @@ def with_distance(plan: Plan, before: Plan) -> Plan:
         for name, array in wanted.items()
         if readable(array).dtype.kind == "f"
     }
-    report = {**plan.metadata["quantized"], "distance": apart}
+    report = {**plan.metadata.get("quantized", {}), "distance": apart}
     return plan._replace(metadata={**plan.metadata, "quantized": report})
 
 

@@ -117,32 +117,24 @@ def stored_bytes(graph: Graph) -> int:
     return constants + sum(state.first.nbytes for state in graph.states)
 
 
-def of_quantized(
-    widened: Sequence[str], decoded: Sequence[str], rounded: Mapping[str, str]
-) -> list[Note]:
+def of_quantized(decoded: Sequence[str], rounded: Mapping[str, str]) -> list[Note]:
     """Return notes on quantized weights that a plan does not compute with as the model does.
 
     Parameters
     ----------
-    widened : sequence of str
-        The weights that the plan has as floats.
     decoded : sequence of str
-        Those that each run decodes.
+        The weights that no kernel reads as integers.
     rounded : mapping of str to str
         The weights in whose numbers the model loses bits when it decodes them, and the dtypes that
         it rounds to. The plan does not round them.
     """
     notes = []
-    for names, how in (
-        (widened, "stored as floats, which takes more bytes"),
-        (decoded, "decoded in each run, which takes time"),
-    ):
-        if names:
-            notes.append(
-                f"{_are(len(names), 'quantized weight')} {how}, because no format of blocks holds "
-                f"what the model computes: {_list(names)}; see docs/quantization.md for the forms "
-                "that are kept"
-            )
+    if decoded:
+        notes.append(
+            f"{_are(len(decoded), 'quantized weight')} stored as integers and decoded to float32 "
+            "when a session opens, which takes memory, because no kernel computes with them: "
+            f"{_list(decoded)}; see docs/quantization.md for the forms that kernels read"
+        )
     if rounded:
         to = ", ".join(sorted(set(rounded.values())))
         notes.append(

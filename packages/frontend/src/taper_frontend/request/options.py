@@ -56,6 +56,7 @@ class Options(NamedTuple):
     packing: str = "stored"
     model: str | None = None
     quantize: Quantization | str | None = None
+    strict: bool = False
 
     def check(self) -> None:
         """Check everything that can be checked without a module.
@@ -110,6 +111,11 @@ class Options(NamedTuple):
     def keeps_plain(self) -> bool:
         """Return whether a plan needs plain weights until the end of the export."""
         return self.packs_at_open or self.quantize is not None
+
+    @property
+    def quantizes_activations(self) -> bool:
+        """Return whether a module is quantized before it is captured."""
+        return self.quantize is not None and bool(read_quantization(self.quantize).activations)
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of the options that decide the plan.

@@ -17,6 +17,7 @@ from taper_runtime.executor.memory_use import memory_use, parallel_arena
 from taper_runtime.file.fields import features
 from taper_runtime.file.plain_data import to_json
 from taper_runtime.ops import REGISTRY
+from taper_runtime.plan.arithmetic import quantized_nodes
 from taper_runtime.plan.features import with_inner
 from taper_runtime.plan.readers import unread_inputs
 from taper_runtime.plan.recipes import parameter_names, recipe_text
@@ -108,6 +109,7 @@ def plan_data(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> dict[
         "memory_sizes": dict(memory.sizes),
         "nodes_total": len(plan.nodes),
         "nodes_executed": sum(map(plan.is_executed, plan.nodes)),
+        "quantized": [each._asdict() for each in quantized_nodes(plan)],
         "metadata": to_json(dict(plan.metadata), "metadata"),
     }
     if nodes:
@@ -313,6 +315,7 @@ def _describe_export(plan: Plan) -> list[str]:
             for index, line in enumerate(verification_lines(plan))
         ),
         *_describe_fallbacks(plan),
+        *_describe_quantized(plan),
         *_describe_copies(plan),
     ]
 
@@ -325,6 +328,15 @@ def _describe_fallbacks(plan: Plan) -> list[str]:
             *(f"  {f['node']} = {f['op']}  {f['source']}" for f in fallbacks),
         ]
     return ["every node has a native kernel"] if plan.metadata.get("fallbacks") == [] else []
+
+
+def _describe_quantized(plan: Plan) -> list[str]:
+    """Return lines on the products by weights of few bits: how many compute in which arithmetic."""
+    found = Counter((each.op, each.stored, each.arithmetic) for each in quantized_nodes(plan))
+    return [
+        f"{counted(count, 'product')} by quantized weights: {op}, {stored}: {arithmetic}"
+        for (op, stored, arithmetic), count in sorted(found.items())
+    ]
 
 
 def _describe_copies(plan: Plan) -> list[str]:

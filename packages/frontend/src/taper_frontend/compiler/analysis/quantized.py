@@ -103,16 +103,10 @@ def _names(constant: Constant) -> Iterator[str]:
             yield leaf.names[0]
 
 
-def unserved_weights(graph: Graph) -> tuple[list[str], list[str]]:
-    """Return quantized weights that products read as floats, by the names of their parameters.
-
-    Returns
-    -------
-    tuple of two lists of str
-        Those that are stored as floats, and those that are decoded in each run.
-    """
+def unserved_weights(graph: Graph) -> list[str]:
+    """Return quantized weights that products read as floats, by the names of their parameters."""
     constants = static_constants(graph)
-    found: tuple[dict[str, None], dict[str, None]] = ({}, {})
+    found: dict[str, None] = {}
     for node in graph.order():
         weight = node.inputs[node.definition.weights[0]] if is_product(node) else None
         constant = constants.get(weight) if weight else None
@@ -120,9 +114,8 @@ def unserved_weights(graph: Graph) -> tuple[list[str], list[str]]:
             continue
         source = constant.inputs[0] if constant.op == "PACK" else constant
         if source is not None and is_quantized(source):
-            names = found[0 if weight in graph.constants else 1]
-            names[next(_names(source), "a constant")] = None
-    return [*found[0]], [*found[1]]
+            found[next(_names(source), "a constant")] = None
+    return [*found]
 
 
 def _read(constant: Constant) -> Quantized | None:
@@ -243,6 +236,25 @@ def _cast(constant: Constant, dtype: str) -> Constant:
 
 
 # -- as the kernels read it ------------------------------------------------------------------------
+
+
+def rows_of_table(found: Quantized) -> list[Constant] | None:
+    """Return levels ``[V, D]``, scales ``[V, n]`` and perhaps zero points, which share blocks.
+
+    Returns
+    -------
+    list of Constant or None
+        None if it is no such table, or has offsets.
+    """
+    if found.scale is None or found.offset is not None or len(found.q.shape) != 2:
+        return None
+    whole = [_expanded(x, found.q.shape) for x in found.parameters]
+    width = found.q.shape[1]
+    size = _block([derived("TRANSPOSE", [x], {"axis0": 0, "axis1": 1}) for x in whole], width)
+    every = {"axis": 1, "start": 0, "stop": width, "step": size}
+    scale, *zero = (derived("SLICE", [x], every) for x in whole)
+    narrow = _narrowest([scale])
+    return [found.q, scale if narrow is None else _cast(scale, narrow), *zero]
 
 
 def packed(found: Quantized, is_transposed: bool) -> Constant | None:

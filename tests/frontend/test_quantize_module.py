@@ -1,0 +1,208 @@
+"""Quantized modules: they run in torch, export with products of bytes, and refuse bad data."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import taper_frontend
+import taper_runtime
+from taper_frontend import ExportError, Quantization, quantize
+from taper_frontend.quantizing.observers import Observer
+
+
+class Text(nn.Module):
+    """An encoder whose layers torch computes at once if it may, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, activation="gelu")
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(32, 16)
+
+    def forward(self, x):
+        return self.head(self.encoder(x))
+
+
+class Image(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.each = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.wide = nn.Conv2d(16, 32, 3, stride=2, padding=1)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.first(x)))
+        return self.head(torch.relu(self.wide(torch.relu(self.each(x)))).mean((2, 3)))
+
+
+MODELS = {"text": (Text, (2, 6, 32)), "image": (Image, (1, 3, 12, 12))}
+
+
+def made(name):
+    torch.manual_seed(1)
+    model, shape = MODELS[name]
+    return model().eval(), [torch.randn(shape) for _ in range(4)]
+
+
+def apart(a, b):
+    return float((a - b).norm() / b.norm())
+
+
+#: For each model and config the largest relative error, and how many products multiply bytes.
+CASES = [
+    ("text", "int8_dynamic", 0.02, {"MATMUL": 3}),
+    ("text", "int8_static", 0.05, {"MATMUL": 3}),
+    ("text", Quantization(activations="static", observer="percentile"), 0.05, {"MATMUL": 3}),
+    ("image", "int8_dynamic", 0.02, {"MATMUL": 1}),
+    ("image", "int8_static", 0.02, {"CONV": 3, "MATMUL": 1}),
+    ("image", Quantization(activations="static", observer="mse"), 0.02, {"CONV": 3, "MATMUL": 1}),
+    ("text", "int4.zeros", 0.3, {}),
+    ("text", "float16", 1e-3, {}),
+    ("image", "bfloat16", 1e-2, {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*stored as integers and decoded")
+@pytest.mark.parametrize("model, config, error, counts", CASES)
+def test_torch_and_the_plan_compute_the_same(model, config, error, counts):
+    module, batches = made(model)
+    x = batches[0]
+    small = quantize(module, config, batches)
+    with torch.no_grad():
+        want, got = module(x), small(x)
+    assert 0 < apart(got, want) < error
+    plan = taper_frontend.export(small, (x,), verify="outputs")
+    found = Counter(node.op for node in plan.nodes if node.attrs.get("accumulate") == "int32")
+    assert found == counts
+    (y,) = taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
+    # a sum that is rounded otherwise may fall on the other side of a step
+    assert apart(torch.from_numpy(y), got) < (1e-5 if model == "image" else 2e-3)
+
+
+def test_an_export_quantizes_activations():
+    module, batches = made("text")
+    plan = taper_frontend.export(module, (batches[0],), quantize="int8_dynamic")
+    assert any(node.attrs.get("accumulate") for node in plan.nodes)
+    (told,) = plan.metadata["quantized"]["distance"].values()
+    with torch.no_grad():
+        want = module(batches[0])
+    (y,) = taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: batches[0].numpy()})
+    assert told["relative_error"] == pytest.approx(apart(torch.from_numpy(y), want), rel=0.01)
+    with pytest.raises(ExportError, match="quantize: expected no 'static' activations"):
+        taper_frontend.export(module, (batches[0],), quantize="int8_static")
+
+
+def trained():
+    """A network that has learned a function of inputs that depend on each other."""
+    torch.manual_seed(0)
+    mix = torch.randn(16, 64)
+
+    def batch():
+        z = torch.randn(256, 16)
+        x = torch.tanh(z @ mix) + 0.1 * torch.randn(256, 64)
+        return x, torch.sin(z[:, :8]) * z[:, 8:]
+
+    layers = nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 8)
+    module = nn.Sequential(*layers)
+    optimizer = torch.optim.Adam(module.parameters(), 3e-3)
+    for _ in range(120):
+        x, y = batch()
+        optimizer.zero_grad()
+        (module(x) - y).square().mean().backward()
+        optimizer.step()
+    return module.eval(), batch
+
+
+def test_a_correction_with_data_loses_less():
+    module, batch = trained()
+    seen, (x, _) = [batch()[0] for _ in range(6)], batch()
+    with torch.no_grad():
+        want = module(x)
+        for scheme in ("int4", "int4.64.zeros"):
+            plain, corrected = (
+                apart(quantize(module, Quantization(scheme, correction=on), seen)(x), want)
+                for on in (False, True)
+            )
+            assert corrected < 0.8 * plain
+
+
+def test_the_module_is_not_changed():
+    module, batches = made("image")
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    quantize(module, "int8_static", batches)
+    assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
+    assert not any(m._forward_pre_hooks for m in module.modules())
+
+
+def test_layers_are_left_out_by_name():
+    module, batches = made("image")
+    config = Quantization(activations="static", layers={"first.weight": "float32"})
+    small = quantize(module, config, batches)
+    assert type(small.first) is nn.Conv2d and type(small.wide) is not nn.Conv2d
+
+
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def test_bad_calibration_is_refused_by_layer():
+    module, x = Unused().eval(), torch.randn(2, 8)
+    nan = torch.full((2, 8), torch.nan)
+    with pytest.raises(ExportError, match="expected data for activations='static', got None"):
+        quantize(module, "int8_static")
+    with pytest.raises(ExportError, match="expected at least one batch"):
+        quantize(module, "int8_static", [])
+    with pytest.raises(ExportError, match="got none at layer 'other'"):
+        quantize(module, "int8_static", [x])
+    for config in ("int8_static", Quantization("int4.8")):
+        with pytest.raises(ExportError, match="expected finite numbers at layer 'used'"):
+            quantize(module, config, [x, nan])
+
+
+def test_what_cannot_be_quantized_is_refused_by_layer():
+    wide = nn.Sequential(nn.Linear(65800, 2, bias=False)).eval()
+    with pytest.raises(ExportError, match=r"weight '0\.weight': expected sums of at most 65793"):
+        quantize(wide, "int8_dynamic")
+    odd = nn.Sequential(nn.Linear(20, 4)).eval()
+    for data in (None, [torch.randn(2, 20)]):
+        with pytest.raises(ExportError, match=r"weight '0\.weight': expected groups that divide"):
+            quantize(odd, "int4", data)
+    with pytest.raises(ExportError, match="linear layers or convolutions to quantize, got none"):
+        quantize(nn.Sequential(nn.ReLU()), "int8")
+    with pytest.raises(ExportError, match="expected 'int8' beside quantized activations"):
+        config = Quantization(activations="dynamic", layers={"0.*": "int4"})
+        quantize(nn.Sequential(nn.Linear(32, 4)), config)
+
+
+@pytest.mark.parametrize("how", ["minmax", "percentile", "mse"])
+def test_observers(how):
+    """A range holds the numbers; all but min-max leave out one far away from the others."""
+    torch.manual_seed(2)
+    observer, x = Observer("x"), torch.randn(20_000)
+    for part in x.chunk(10):
+        observer.see(part)
+    observer.see(torch.tensor([400.0]))
+    low, high = observer.range(how)
+    assert -6 < low < -2
+    assert (high == 400) == (how == "minmax")
+    assert high > 2
+    kept = np.histogram(x.numpy(), [low, high])[0].sum()
+    assert kept >= 0.999 * len(x)
+
+
+def test_an_observer_of_zeros_has_a_scale():
+    module = nn.Sequential(nn.Linear(8, 8)).eval()
+    small = quantize(module, "int8_static", [torch.zeros(2, 8)])
+    torch.testing.assert_close(small(torch.zeros(2, 8)), module(torch.zeros(2, 8)))
