@@ -100,14 +100,14 @@ def capture(
             )
         else:
             program = model
-        training = isinstance(model, torch.nn.Module) and model.training
         captured = _attempt(
             "decompose the program",
-            lambda: _decomposed(model, program, training, states or {}, keep or Keep()),
+            lambda: _decomposed(model, program, states or {}, keep or Keep()),
         )
         if states:
             assert isinstance(model, torch.nn.Module)
             captured = with_buffers(captured, model, states)
+        training = isinstance(model, torch.nn.Module) and model.training
         captured.graph_module.meta[TRAINING] = training
         captured.graph_module.meta[READ] = program.graph_module.meta.get(READ, ())
         return captured
@@ -116,7 +116,6 @@ def capture(
 def _decomposed(
     model: Model,
     program: ExportedProgram,
-    training: bool,
     states: Mapping[str, Any],
     keep: Keep,
 ) -> ExportedProgram:
@@ -128,7 +127,7 @@ def _decomposed(
     stride_owners(program)
     captured = Captured(program, placeholders(program, states))
     became: dict[str, str] = {}
-    complete = not training and decompose_calls(program, table, became, keep)
+    complete = decompose_calls(program, table, became, keep)
     captured.note_calls(became)
     if not complete:
         make_ready(program)

@@ -68,7 +68,7 @@ def decompose_calls(
     Parameters
     ----------
     program : ExportedProgram
-        The result of ``torch.export.export`` for a module in evaluation mode.
+        The result of ``torch.export.export``.
     table : mapping
         The decompositions of ops without a handler.
     became : dict of str to str, optional
