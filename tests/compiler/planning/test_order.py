@@ -8,8 +8,14 @@ from taper_frontend.compiler.planning.order import bytes_at_steps, memory_roots
 from taper_runtime.base.errors import InternalError
 
 
+def live_bytes(graph, order):
+    order = list(order)
+    nbytes = {name: graph.nbytes(name) for name in graph.producers}
+    return bytes_at_steps(graph, order, memory_roots(graph, order), nbytes)
+
+
 def peak(graph, order):
-    return max(bytes_at_steps(graph, order, memory_roots(graph, order)))
+    return max(live_bytes(graph, order))
 
 
 def test_big_temporaries_do_not_pile_up():
@@ -98,7 +104,7 @@ def branches(count):
 def test_a_schedule_tells_the_peak_and_where_it_is():
     graph = branches(2)
     schedule = make_schedule(graph)
-    live = bytes_at_steps(graph, schedule.order, memory_roots(graph, list(schedule.order)))
+    live = live_bytes(graph, schedule.order)
     assert schedule.peak == max(live) == live[schedule.at]
     assert max(live[: schedule.at]) < schedule.peak
 

@@ -34,9 +34,9 @@ class ExportProgress:
         if self._tell is not None:
             self._tell(f"{self._within}: {name}" if self._within else name)
 
-    def inside(self, step: str) -> ExportProgress:
-        """Return a progress object for the parts of a step."""
-        return ExportProgress(self._tell, step)
+    def inside(self, step: str) -> ExportProgress | None:
+        """Return a progress object for the parts of a step; None if nothing is called."""
+        return None if self._tell is None else ExportProgress(self._tell, step)
 
 
 #: Reports to nobody.

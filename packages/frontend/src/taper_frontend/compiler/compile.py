@@ -28,7 +28,7 @@ def compile_graph(
     output_names: Sequence[str] | None = None,
     before_fusion: Callable[[Graph], None] = lambda graph: None,
     verify: bool = False,
-    step: Callable[[str], None] = lambda name: None,
+    step: Callable[[str], None] | None = None,
 ) -> list[PassRecord]:
     """Optimize ``graph`` and give each output its own node, as the planner requires.
 
@@ -52,7 +52,7 @@ def compile_graph(
         Called with the graph before its nodes are fused, if they are; it must not change the graph.
     verify : bool
         Check the graph after every pass, and its form after every stage.
-    step : callable
+    step : callable, optional
         Called before each pass with its name, and the stage if the pass is part of one.
 
     Returns
@@ -89,7 +89,7 @@ def _compile(
     graph: Graph,
     passes: Sequence[Pass],
     verify: bool,
-    step: Callable[[str], None],
+    step: Callable[[str], None] | None,
     partition: Partition | None = None,
 ) -> list[PassRecord]:
     """Compile a graph, then the graphs inside its nodes."""

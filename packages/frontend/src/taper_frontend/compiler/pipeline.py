@@ -191,7 +191,7 @@ def run_pipeline(
     passes: Sequence[Pass],
     *,
     verify: bool = False,
-    step: Callable[[str], None] = lambda name: None,
+    step: Callable[[str], None] | None = None,
 ) -> list[PassRecord]:
     """Run ``passes`` in order on ``graph``; groups are repeated until they are stable.
 
@@ -202,7 +202,7 @@ def run_pipeline(
         Stages, groups and passes, including users' passes.
     verify : bool
         Check the graph after every pass, and its form after every :class:`Stage`.
-    step : callable
+    step : callable, optional
         Called before each pass with its name, and the stage if the pass is part of one.
 
     Returns
@@ -224,22 +224,23 @@ def run_pipeline(
     def run(pass_: Pass) -> bool:
         """Run one pass and append its record; return whether it changed the graph."""
         nonlocal ops
-        step(f"{stage}: {name_of(pass_)}" if stage else name_of(pass_))
-        graph.listener.enter(stage, name_of(pass_))
+        name = name_of(pass_)
+        if step is not None:
+            step(f"{stage}: {name}" if stage else name)
+        graph.listener.enter(stage, name)
         before = len(graph.nodes)
         changed = pass_(graph)
-        graph.listener.leave()
         new_ops = _ops(graph) if changed else ops
         names = sorted({*ops, *new_ops} if changed else ())
         ops_changed = {op: new_ops[op] - ops[op] for op in names if new_ops[op] != ops[op]}
         ops = new_ops
-        records.append(PassRecord(name_of(pass_), before, len(graph.nodes), changed, ops_changed))
+        records.append(PassRecord(name, before, len(graph.nodes), changed, ops_changed))
         _log(records[-1], graph)
         if verify:
             try:
                 graph.verify()
             except InternalError as error:
-                raise InternalError(f"after {name_of(pass_)}: {error}") from error
+                raise InternalError(f"after {name}: {error}") from error
         return changed
 
     def run_all(passes: Sequence[Pass]) -> None:
@@ -259,6 +260,7 @@ def run_pipeline(
         else:
             stage = ""
             run_all([pass_])
+    graph.listener.leave()
     return records
 
 

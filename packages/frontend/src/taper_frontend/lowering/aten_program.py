@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
-from taper_frontend.lowering.representation import refused_dtype
+from taper_frontend.lowering.representation import REPRESENTATIONS
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED
 
@@ -59,7 +59,9 @@ class TensorValue:
         """Return what is wrong with the type for a plan; empty if nothing is."""
         if self.layout != "strided":
             return f"expected a dense tensor, got torch.{self.layout}"
-        return refused_dtype(self.dtype)
+        if self.dtype not in REPRESENTATIONS:
+            return f"expected one of {', '.join(REPRESENTATIONS)}, got torch.{self.dtype}"
+        return ""
 
 
 @dataclass(frozen=True)

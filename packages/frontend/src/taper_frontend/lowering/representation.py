@@ -58,13 +58,6 @@ class Pairs(str):
     __slots__ = ()
 
 
-def refused_dtype(dtype: str) -> str:
-    """Return what is wrong with a torch dtype; empty if nothing is."""
-    if dtype not in REPRESENTATIONS:
-        return f"expected one of {', '.join(REPRESENTATIONS)}, got torch.{dtype}"
-    return ""
-
-
 def is_complex(dtype: str) -> bool:
     """Return whether a torch dtype is complex."""
     return bool(REPRESENTATIONS[dtype].parts)

@@ -91,8 +91,8 @@ class Graph(Builder):
             self._leave_out(node, outputs)
         self._set_definition(node, op, present(inputs), plain(attrs or {}), list(blocks))
         removed: list[Node] = []
-        self._prune(old, removed)
-        node.source = node.source.joined(each.source for each in reversed(removed))
+        self._drop_unused(old, removed)
+        node.source = node.source.joined([each.source for each in reversed(removed)])
 
     def bypass(self, node: Node, *tensors: str) -> bool:
         """Replace the outputs of ``node`` by ``tensors`` for all readers, and remove ``node``.
@@ -249,30 +249,9 @@ class Graph(Builder):
         int
             The number of removed nodes and constants.
         """
-        return self._prune(names, [])
+        return self._drop_unused(names, [])
 
     # -- inside -----------------------------------------------------------------------------------
-
-    def _prune(self, names: Iterable[str], removed: list[Node]) -> int:
-        """Remove tensors as :meth:`prune` does; add removed nodes to ``removed``, readers first."""
-        count = 0
-        stack = list(names)
-        while stack:
-            name = stack.pop()
-            spec = self.tensors.get(name)
-            if spec is None or self.is_used(name) or spec.role in ("input", "state"):
-                continue
-            if (node := self._producers.get(name)) is None:
-                self._drop_tensors([name])
-            elif any(map(self.is_used, node.outputs)):
-                continue
-            else:
-                stack += node.reads
-                self._drop_node(node)
-                self._drop_tensors(node.outputs)
-                removed.append(node)
-            count += 1
-        return count
 
     def _leave_out(self, node: Node, kept: Sequence[str]) -> None:
         """Reduce the outputs of ``node`` to these; nothing may use the others."""
@@ -283,7 +262,6 @@ class Graph(Builder):
         node.name_outputs(list(kept))
         self._insert(node)
 
-    @changes
     def _set_definition(
         self,
         node: Node,

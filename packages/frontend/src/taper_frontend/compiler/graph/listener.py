@@ -13,10 +13,17 @@ class Listener:
         """Handle that all readers of ``old`` were changed to read ``new``."""
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Handle the start of a pass; ``stage`` is empty if it belongs to none."""
+        """Handle the start of a pass, and the end of the one before it.
+
+        Parameters
+        ----------
+        stage : str
+            Empty if the pass belongs to none.
+        pass_ : str
+        """
 
     def leave(self) -> None:
-        """Handle the end of the pass."""
+        """Handle the end of the last pass of several."""
 
     def fired(self, rule: str, node: str) -> None:
         """Handle that ``rule`` has made all changes since the last call.

@@ -354,6 +354,7 @@ class Structure:
             block.listener = _Within(self, node)
         self._order = None
 
+    @changes
     def _unlink(self, node: Node) -> None:
         for name in node.reads:
             self._consumers[name].pop(node.output, None)
@@ -376,6 +377,31 @@ class Structure:
             del self.tensors[name], self._consumers[name]
             self.constants.pop(name, None)
             self.stands_for.pop(name, None)
+
+    def _drop_unused(self, names: Iterable[str], removed: list[Node]) -> int:
+        """Remove tensors that nothing uses, and everything that only they needed.
+
+        Inputs and states stay. Removed nodes are added to ``removed``, readers first. Returns the
+        number of removed nodes and constants.
+        """
+        count = 0
+        stack = list(names)
+        while stack:
+            name = stack.pop()
+            spec = self.tensors.get(name)
+            if spec is None or self.is_used(name) or spec.role in ("input", "state"):
+                continue
+            if (node := self._producers.get(name)) is None:
+                self._drop_tensors([name])
+            elif any(map(self.is_used, node.outputs)):
+                continue
+            else:
+                stack += node.reads
+                self._drop_node(node)
+                self._drop_tensors(node.outputs)
+                removed.append(node)
+            count += 1
+        return count
 
     def _share_sizes(self, around: Structure) -> None:
         """Share the enclosing graph's size variables."""
@@ -401,7 +427,7 @@ class _Within(Listener):
         self._graph.listener.enter(stage, pass_)
 
     def leave(self) -> None:
-        """Report the end of a pass."""
+        """Report the end of the last pass."""
         self._graph.listener.leave()
 
     def fired(self, rule: str, node: str) -> None:

@@ -68,8 +68,9 @@ def make_schedule(graph: Graph) -> Schedule:
     """
     own = graph.order()
     roots = memory_roots(graph, own)
-    orders = own, _by_buffer(graph, own, roots), _greedy(graph, own)
-    live = [bytes_at_steps(graph, order, roots) for order in orders]
+    nbytes = {name: graph.nbytes(name) for name in graph.producers}
+    orders = own, _by_buffer(graph, own, roots), _greedy(graph, own, nbytes)
+    live = [bytes_at_steps(graph, order, roots, nbytes) for order in orders]
     peaks = [max(each) for each in live]
     peak = min(peaks)
     best = peaks.index(peak)
@@ -88,11 +89,23 @@ def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:
     return {name: slices[root][0] if root in slices else root for name, root in roots.items()}
 
 
-def bytes_at_steps(graph: Graph, order: list[Node], roots: Mapping[str, str]) -> list[int]:
-    """Return the bytes of intermediates that are live at each node of this order, and after it."""
-    made = {name: root for name, root in roots.items() if root in graph.producers}
+def bytes_at_steps(
+    graph: Graph, order: list[Node], roots: Mapping[str, str], nbytes: Mapping[str, int]
+) -> list[int]:
+    """Return the bytes of intermediates that are live at each node of this order, and after it.
+
+    Parameters
+    ----------
+    graph : Graph
+    order : list of Node
+    roots : mapping of str to str
+        The result of :func:`memory_roots`.
+    nbytes : mapping of str to int
+        The bytes of each tensor that a node makes.
+    """
+    made = {name: root for name, root in roots.items() if root in nbytes}
     lives = lifetimes(order, made, outputs=graph.kept)
-    ranges = [LiveRange(*life, graph.nbytes(root)) for root, life in lives.items()]
+    ranges = [LiveRange(*life, nbytes[root]) for root, life in lives.items()]
     return live_bytes(ranges, len(order) + 1)
 
 
@@ -107,7 +120,7 @@ def _by_buffer(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> list[
     return list(graph.depth_first([*begun, *(node.output for node in own)]))
 
 
-def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
+def _greedy(graph: Graph, own: list[Node], nbytes: Mapping[str, int]) -> list[Node]:
     """Return an order in which the node that frees most and allocates least goes first.
 
     This is Kahn's algorithm with a heap. A waiting node's score only improves, when it becomes the
@@ -130,11 +143,11 @@ def _greedy(graph: Graph, own: list[Node]) -> list[Node]:
 
     def score(node: Node) -> int:
         """Return the bytes allocated minus those freed: smaller is better."""
-        allocated = sum(graph.nbytes(name) for name in node.outputs if roots[name] == name)
+        allocated = sum(nbytes[name] for name in node.outputs if roots[name] == name)
         freed = 0
         for root in {roots[name] for name in node.reads}:
-            if readers[root] == 1 and root in graph.producers:
-                freed += graph.nbytes(root)
+            if readers[root] == 1 and root in nbytes:
+                freed += nbytes[root]
         # If the node computes in place, input and output are never live at the same time.
         inplace = allocated if freed and REGISTRY[node.op].inplace else 0
         return allocated - freed - inplace

@@ -112,9 +112,12 @@ class Sharing:
             for name in node.outputs[1:] if shares else node.outputs:
                 self._start(name, external=graph.is_output(name), writable=True)
 
-    def placement(self, name: str) -> Placement:
-        """Return the tensor's placement."""
-        return Placement(self.allocations[name].root, *self.slices[name])
+    def placements(self) -> dict[str, Placement]:
+        """Return the placement of every tensor."""
+        return {
+            name: Placement(self.allocations[name].root, *place)
+            for name, place in self.slices.items()
+        }
 
     def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]

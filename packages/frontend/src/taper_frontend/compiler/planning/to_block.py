@@ -65,11 +65,11 @@ class _BlockMaker:
         """Make the block of a graph whose tensors are to have these names."""
         schedule.check(graph)
         order = list(schedule.order)
-        sharing = Sharing(graph, order, replaced)
+        places, outputs = Sharing(graph, order, replaced).placements(), set(graph.writes)
         tensors, placements = {}, {}
         for name, spec in graph.tensors.items():
-            root, offset, strides = sharing.placement(name)
-            role = "output" if graph.is_output(name) else spec.role
+            root, offset, strides = places[name]
+            role = "output" if name in outputs else spec.role
             tensors[names[name]] = spec._replace(name=names[name], role=role)
             placements[names[name]] = Placement(names[root], offset, strides)
         return PlanBlock(

@@ -73,13 +73,16 @@ class TraceRecorder(Listener):
     # -- what applies rules says ------------------------------------------------------------------
 
     def enter(self, stage: str, pass_: str) -> None:
-        """Start a pass."""
+        """Start a pass, and end the one before it."""
+        self.leave()
         start = len(self._steps)
         self._passes.append({"stage": stage, "name": pass_, "steps": [start, start], "nodes": 0})
         self._running = True
 
     def leave(self) -> None:
         """End the pass; changes that belong to no rule become a step of the pass itself."""
+        if not self._running:
+            return
         ended = self._passes[-1]
         self.fired(ended["name"], "")
         ended["nodes"] = len(self._graph.nodes)
@@ -152,8 +155,7 @@ class TraceRecorder(Listener):
             are, places among the records by name. ``became``: tensors whose readers read another
             now. ``inputs`` and ``outputs``: the names before and after, where they changed.
         """
-        if self._running:  # an exception has ended the pass
-            self.leave()
+        self.leave()  # an exception may have ended the pass
         self.fired("", "")
         return {
             "sources": [[source, module_path(source) or ""] for source in self._sources],
