@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnxruntime
 import torch
 import torch.nn.functional as F
+from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 import taper_frontend
 import taper_runtime
@@ -118,14 +119,18 @@ def ours(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[
 
 
 def theirs(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], Any] | None:
-    """Return a run of ONNX Runtime; None if torch exports no file, or it is refused."""
+    """Return a run of ONNX Runtime; None if torch exports no file, or it is refused.
+
+    torch's exporter raises RuntimeError and classes made of it; the engine's errors are of no
+    common class.
+    """
     file = io.BytesIO()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     try:
         torch.onnx.export(module, inputs, file, dynamo=False, opset_version=20)
         session = onnxruntime.InferenceSession(file.getvalue(), options)
-    except Exception:  # of many kinds: neither says which it raises
+    except (RuntimeError, engine.Fail, engine.InvalidGraph, engine.NotImplemented):
         return None
     names = [value.name for value in session.get_inputs()]
     feeds = dict(zip(names, (x.numpy() for x in inputs), strict=True))

@@ -20,6 +20,7 @@ import torch
 
 import taper_frontend
 from tools.zoo import GROUPS
+from tools.zoo.judge import summary
 
 # What can become of a program. The last two are not held against the reader of archives.
 SAME = "same bytes"
@@ -77,19 +78,15 @@ def compare(module: torch.nn.Module, inputs: dict[str, torch.Tensor], worker: Wo
             program = torch.export.export(module, (), inputs).run_decompositions()
             torch.export.save(program, archive)
         except Exception as error:  # torch may raise anything
-            return [TORCH, _first_line(error)]
+            return [TORCH, summary(error)]
         try:
             plan = taper_frontend.export(archive, verify=False)
         except Exception as error:  # the verdict says what it was
-            return [EXPORT, _first_line(error)]
+            return [EXPORT, summary(error)]
         plan._replace(samples={}).save(theirs)
         if cause := worker.export(archive, ours):
-            return [REFUSED, cause[:300]]
+            return [REFUSED, cause]
         return [SAME if ours.read_bytes() == theirs.read_bytes() else OTHER, ""]
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"[:300]
 
 
 def main() -> None:
@@ -110,7 +107,7 @@ def main() -> None:
                 continue
             verdict, cause = compare(*architecture.build(), worker)
             found[verdict] += 1
-            print(f"{name:36} {verdict:24} {cause}", flush=True)
+            print(f"{name:36} {verdict:24} {cause[:300]}", flush=True)
     worker.close()
     print("\n".join(f"{found[verdict]:5} {verdict}" for verdict in VERDICTS))
     if found[OTHER] or found[SAME] < options.least:

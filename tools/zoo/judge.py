@@ -77,7 +77,7 @@ def judge(architecture: Architecture) -> Verdict:
         try:
             program = torch.export.export(module, (), inputs, dynamic_shapes=_dims(inputs, varying))
         except Exception as error:  # torch may raise anything
-            return Verdict(REFUSED, _summary(error))
+            return Verdict(REFUSED, summary(error))
         if fixed := _fixed(program, varying):
             return Verdict(REFUSED, f"torch.export made the size of {', '.join(fixed)} fixed")
         given = inputs | {name: _grown(inputs[name], axis) for name, axis in varying.items()}
@@ -86,7 +86,7 @@ def judge(architecture: Architecture) -> Verdict:
     try:
         plan = taper_frontend.export(program, verify=False)
     except Exception as error:  # the verdict says what it was
-        return Verdict(EXPORT, _summary(error))
+        return Verdict(EXPORT, summary(error))
     fallbacks = tuple(sorted(node["op"] for node in plan.metadata["fallbacks"]))
     with TemporaryDirectory() as directory:
         path, arrays, results = (
@@ -134,7 +134,7 @@ def largest_error(got: list[np.ndarray], wanted: list[np.ndarray]) -> float:
     return max(difference(*pair).relative for pair in zip(got, wanted, strict=True))
 
 
-def _summary(error: Exception) -> str:
+def summary(error: Exception) -> str:
     """The kind of an error and its message, without what torch adds about itself."""
     if isinstance(error, UnsupportedNodesError):
         first, *others = dict.fromkeys(f"{n.op} [{n.category}]: {n.reason}" for n in error.nodes)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tools.zoo.architecture import Architecture, Inputs
-from tools.zoo.text import VOCABULARY
+from tools.zoo.architecture import Architecture, Inputs, pretrained
+from tools.zoo.text import DECODER, ENCODER, SMALL, WIDE
 
 
 def _declare_torchvision_ops() -> None:
@@ -45,13 +45,14 @@ def floats(**shapes: tuple[int, ...]) -> Inputs:
     return lambda module: {name: torch.randn(shape) for name, shape in shapes.items()}
 
 
-def _tokens(name: str, length: int = 24, size: int = 256) -> Inputs:
+def ids(name: str, length: int = 24, size: int = 256) -> Inputs:
     """Two sequences of token ids."""
     return lambda module: {name: torch.randint(0, size, (2, length))}
 
 
-def _timm(name: str, side: int = 224) -> Architecture:
-    return Architecture(partial(make, "timm:create_model", name), floats(x=(1, 3, side, side)))
+def timm(name: str, side: int = 224, batch: int = 1) -> Architecture:
+    """A model of timm and images for it."""
+    return Architecture(partial(make, "timm:create_model", name), floats(x=(batch, 3, side, side)))
 
 
 def _pytorchcv(name: str, *shape: int) -> Architecture:
@@ -68,7 +69,7 @@ _PATCHES: dict[str, Any] = {"image_size": 64, "patch_size": 8, "num_classes": 10
 _WIDTHS: dict[str, Any] = {"dim": 64, "depth": 2, "heads": 4, "mlp_dim": 128}
 
 TIMM = {
-    name: _timm(name, side)
+    name: timm(name, side)
     for name, side in {
         "beit_base_patch16_224": 224,
         "eca_halonext26ts": 256,
@@ -197,48 +198,36 @@ VIT_PYTORCH = {
 
 
 def _transformer(name: str, inputs: Inputs, **sizes: Any) -> Architecture:
-    def make() -> torch.nn.Module:
-        import transformers
+    return pretrained(inputs, {name: sizes})[name]
 
-        model = getattr(transformers, name)
-        module: torch.nn.Module = model(model.config_class(**VOCABULARY, **sizes))
-        return module
-
-    return Architecture(make, inputs)
-
-
-_SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-}
-_DECODER: dict[str, Any] = _SMALL | {"num_key_value_heads": 2, "use_cache": False}
 
 TRANSFORMERS = {
-    "BertGenerationEncoder": _transformer("BertGenerationEncoder", _tokens("input_ids"), **_SMALL),
-    "CanineModel": _transformer("CanineModel", _tokens("input_ids"), **_SMALL),
-    "CwmForCausalLM": _transformer("CwmForCausalLM", _tokens("input_ids"), **_DECODER),
-    "DPRQuestionEncoder": _transformer("DPRQuestionEncoder", _tokens("input_ids"), **_SMALL),
-    "GteModel": _transformer("GteModel", _tokens("input_ids"), **_SMALL),
-    "GPTNeoXJapaneseForCausalLM": _transformer(
-        "GPTNeoXJapaneseForCausalLM",
-        _tokens("input_ids"),
+    "BertGenerationEncoder": _transformer("BertGenerationEncoder", ids("input_ids"), **ENCODER),
+    "CanineModel": _transformer(
+        "CanineModel",
+        ids("input_ids"),
+        **WIDE,
         hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
+    ),
+    "CwmForCausalLM": _transformer("CwmForCausalLM", ids("input_ids"), **DECODER),
+    "DPRQuestionEncoder": _transformer("DPRQuestionEncoder", ids("input_ids"), **ENCODER),
+    "GteModel": _transformer("GteModel", ids("input_ids"), **ENCODER),
+    "GPTNeoXJapaneseForCausalLM": _transformer(
+        "GPTNeoXJapaneseForCausalLM",
+        ids("input_ids"),
+        **SMALL,
         use_cache=False,
     ),
-    "Jais2ForCausalLM": _transformer("Jais2ForCausalLM", _tokens("input_ids"), **_DECODER),
+    "Jais2ForCausalLM": _transformer("Jais2ForCausalLM", ids("input_ids"), **DECODER),
     "LukeModel": _transformer(
-        "LukeModel", _tokens("input_ids"), **_SMALL, entity_vocab_size=50, entity_emb_size=16
+        "LukeModel", ids("input_ids"), **ENCODER, entity_vocab_size=50, entity_emb_size=16
     ),
-    "MetaClip2TextModel": _transformer("MetaClip2TextModel", _tokens("input_ids"), **_SMALL),
-    "Ministral3ForCausalLM": _transformer(
-        "Ministral3ForCausalLM", _tokens("input_ids"), **_DECODER
-    ),
-    "MraModel": _transformer("MraModel", _tokens("input_ids", 64), **_SMALL),
-    "NanoChatForCausalLM": _transformer("NanoChatForCausalLM", _tokens("input_ids"), **_DECODER),
+    "MetaClip2TextModel": _transformer("MetaClip2TextModel", ids("input_ids"), **ENCODER),
+    "Ministral3ForCausalLM": _transformer("Ministral3ForCausalLM", ids("input_ids"), **DECODER),
+    "MraModel": _transformer("MraModel", ids("input_ids", 64), **ENCODER),
+    "NanoChatForCausalLM": _transformer("NanoChatForCausalLM", ids("input_ids"), **DECODER),
     "PatchTSTModel": _transformer(
         "PatchTSTModel",
         floats(past_values=(2, 64, 3)),
@@ -259,7 +248,7 @@ TRANSFORMERS = {
         d_model=16,
         num_layers=2,
     ),
-    "RoCBertModel": _transformer("RoCBertModel", _tokens("input_ids"), **_SMALL),
+    "RoCBertModel": _transformer("RoCBertModel", ids("input_ids"), **ENCODER),
     "Sapiens2Model": _transformer(
         "Sapiens2Model",
         floats(pixel_values=(1, 3, 64, 48)),
@@ -270,7 +259,7 @@ TRANSFORMERS = {
         patch_size=8,
     ),
     "VaultGemmaForCausalLM": _transformer(
-        "VaultGemmaForCausalLM", _tokens("input_ids"), **_DECODER, head_dim=16
+        "VaultGemmaForCausalLM", ids("input_ids"), **DECODER, head_dim=16
     ),
     "BrosModel": _transformer(
         "BrosModel",
@@ -278,7 +267,7 @@ TRANSFORMERS = {
             "input_ids": torch.randint(0, 256, (2, 12)),
             "bbox": torch.rand(2, 12, 8),
         },
-        **_SMALL,
+        **ENCODER,
     ),
 }
 

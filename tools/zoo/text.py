@@ -25,6 +25,8 @@ WIDE = {"intermediate_size": 96}
 NO_CACHE = {"use_cache": False}
 GROUPED = {"num_key_value_heads": 2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
+ENCODER = SMALL | WIDE
+DECODER = ENCODER | GROUPED | NO_CACHE
 
 #: Smallest that is not a special token.
 _FIRST = 5

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from tools.zoo.architecture import Architecture, Inputs, pretrained
-from tools.zoo.newcomers import floats, make
-from tools.zoo.text import VOCABULARY, tokens
+from tools.zoo.newcomers import floats, ids, make, timm
+from tools.zoo.text import DECODER, ENCODER, VOCABULARY, tokens
 
 
 def _made(
@@ -24,12 +24,8 @@ def _made(
     return Architecture(partial(make, path, *args, **sizes), inputs, dict.fromkeys(varying, 0))
 
 
-def _timm(name: str, side: int = 224) -> Architecture:
-    return _made("timm:create_model", floats(x=(2, 3, side, side)), "x", args=(name,))
-
-
 TIMM = {
-    name: _timm(name, side)
+    name: timm(name, side, batch=2)._replace(varying={"x": 0})
     for name, side in {
         "cait_xxs24_224": 224,
         "cpubone_nano": 224,
@@ -70,14 +66,7 @@ TIMM = {
     }.items()
 }
 
-_SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-}
-_DECODER: dict[str, Any] = _SMALL | {"num_key_value_heads": 2, "use_cache": False}
-_HEADS: dict[str, Any] = _DECODER | {"head_dim": 16}
+_HEADS: dict[str, Any] = DECODER | {"head_dim": 16}
 _ROUTED: dict[str, Any] = _HEADS | {"num_experts_per_tok": 2}
 _EXPERTS: dict[str, Any] = _ROUTED | {"moe_intermediate_size": 32}
 _WITHOUT_WIDTH = {name: size for name, size in _EXPERTS.items() if name != "intermediate_size"}
@@ -90,11 +79,11 @@ TRANSFORMERS = pretrained(
         "AriaTextForCausalLM": _HEADS | {"moe_num_experts": 4},
         "BeamForCausalLM": _GROUPS | {"num_experts": 4},
         "Cohere2MoeForCausalLM": _ROUTED | {"num_experts": 4},
-        "DogeForCausalLM": _DECODER | {"num_experts": 4, "num_experts_per_tok": 2},
+        "DogeForCausalLM": DECODER | {"num_experts": 4, "num_experts_per_tok": 2},
         "DoryForCausalLM": _HEADS,
-        "Ernie4_5_MoeForCausalLM": _DECODER
+        "Ernie4_5_MoeForCausalLM": DECODER
         | {"moe_intermediate_size": 32, "moe_k": 2, "moe_num_experts": 4},
-        "ExaoneMoeForCausalLM": _DECODER
+        "ExaoneMoeForCausalLM": DECODER
         | {
             "first_k_dense_replace": 1,
             "moe_intermediate_size": 32,
@@ -103,28 +92,27 @@ TRANSFORMERS = pretrained(
             "num_experts_per_tok": 2,
             "topk_group": 1,
         },
-        "FalconH1ForCausalLM": _DECODER,
-        "FlexOlmoForCausalLM": _DECODER | {"num_experts": 4, "num_experts_per_tok": 2},
+        "FalconH1ForCausalLM": DECODER,
+        "FlexOlmoForCausalLM": DECODER | {"num_experts": 4, "num_experts_per_tok": 2},
         "FlintForCausalLM": _EXPERTS | {"num_experts": 4},
-        "GraniteSWAForCausalLM": _DECODER,
-        "GraniteMoeSharedForCausalLM": _DECODER
-        | {"num_experts_per_tok": 2, "num_local_experts": 4},
-        "HrmTextForCausalLM": _SMALL | {"head_dim": 16, "use_cache": False},
+        "GraniteSWAForCausalLM": DECODER,
+        "GraniteMoeSharedForCausalLM": DECODER | {"num_experts_per_tok": 2, "num_local_experts": 4},
+        "HrmTextForCausalLM": ENCODER | {"head_dim": 16, "use_cache": False},
         "HunYuanMoEV1ForCausalLM": _ROUTED | {"num_experts": 4},
         "HYV3ForCausalLM": _EXPERTS | {"num_experts": 4},
         "HyperCLOVAXForCausalLM": _HEADS,
-        "JinaEmbeddingsV3ForMaskedLM": _SMALL,
+        "JinaEmbeddingsV3ForMaskedLM": ENCODER,
         "Kolibri1ForCausalLM": _WITHOUT_WIDTH | {"num_experts": 4},
         "LagunaForCausalLM": _EXPERTS | {"num_experts": 4},
         "Lfm3ForCausalLM": _HEADS,
         "Llama4ForCausalLM": _ROUTED | {"num_local_experts": 4},
-        "MarkupLMModel": _SMALL,
+        "MarkupLMModel": ENCODER,
         "MellumForCausalLM": _EXPERTS | {"num_experts": 4},
         "MiMoV2FlashForCausalLM": _GROUPS | {"n_routed_experts": 4, "v_head_dim": 16},
         "MiniMaxM2ForCausalLM": _ROUTED | {"num_local_experts": 4},
         "MinistralForCausalLM": _HEADS,
-        "NeoMMEForMaskedLM": _SMALL | {"head_dim": 16, "num_key_value_heads": 2},
-        "OlmoHybridForCausalLM": _DECODER,
+        "NeoMMEForMaskedLM": ENCODER | {"head_dim": 16, "num_key_value_heads": 2},
+        "OlmoHybridForCausalLM": DECODER,
         "OpenAIPrivacyFilterForTokenClassification": _ROUTED | {"num_local_experts": 4},
         "SolarOpenForCausalLM": _WITHOUT_WIDTH
         | {"n_group": 1, "topk_group": 1, "n_routed_experts": 4},
@@ -138,14 +126,9 @@ TRANSFORMERS = {
 }
 
 
-def _ids(name: str, length: int) -> Inputs:
-    """Two sequences of token ids."""
-    return lambda module: {name: torch.randint(0, 256, (2, length))}
-
-
 def _text(path: str, name: str, **sizes: Any) -> Architecture:
     """A model of sequences of 64 tokens."""
-    return _made(path, _ids(name, 64), name, num_tokens=256, **sizes)
+    return _made(path, ids(name, 64), name, num_tokens=256, **sizes)
 
 
 def _diffusion(path: str, inputs: Inputs, *varying: str, **sizes: Any) -> Architecture:

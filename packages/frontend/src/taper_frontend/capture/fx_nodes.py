@@ -32,18 +32,9 @@ TRAINING = "training"
 
 
 class FxOrigin(NamedTuple):
-    """The call of the exported program that a node comes from.
+    """The call of the exported program that a node comes from, in torch's own objects.
 
-    Attributes
-    ----------
-    name : str
-        The name of the call's node there.
-    op : object
-        What it calls, in functional form.
-    args, kwargs
-        Its arguments; None if they are unknown.
-    value : object
-        torch's description of its result.
+    :class:`taper_frontend.lowering.aten_program.Origin` is the same as plain data.
     """
 
     name: str

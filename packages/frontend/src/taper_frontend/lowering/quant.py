@@ -136,10 +136,7 @@ def quantize_per_token(
     ctx: Lowering, x: str, scales: str, zeros: str, low: int, high: int, dtype: str
 ) -> str:
     """Quantize by a scale for each run of the last axis; zero points are added before rounding."""
-    shape = (*ctx.shape(x)[:-1], 1)
-    x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
-    zeros = ctx.reshape(zeros, shape)
-    return _quantize(ctx, x, scales, zeros, low, high, dtype, shift_first=True)
+    return _quantize_blocks(ctx, x, scales, zeros, _runs(ctx, x), low, high, dtype)
 
 
 @lowers("quantized_decomposed.dequantize_per_token.default")
@@ -154,9 +151,7 @@ def dequantize_per_token(
     output_dtype: str,
 ) -> str:
     """Decode by a scale for each run of the last axis."""
-    shape = (*ctx.shape(q)[:-1], 1)
-    q, zero = _without_zeros_of_8_bits(ctx, q, ctx.reshape(zeros, shape))
-    return _dequantize(ctx, q, ctx.reshape(scales, shape), zero, ctx.output.dtype)
+    return _dequantize_blocks(ctx, q, scales, zeros, _runs(ctx, q))
 
 
 @lowers("quantized_decomposed.quantize_per_channel_group.default")
@@ -171,10 +166,7 @@ def quantize_per_channel_group(
     group: int = 128,
 ) -> str:
     """Quantize by a scale for each group of the last axis, adding zero points before rounding."""
-    shape = _groups(ctx, x, group)
-    x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
-    zeros = ctx.reshape(zeros, shape)
-    return _quantize(ctx, x, scales, zeros, low, high, dtype, shift_first=True)
+    return _quantize_blocks(ctx, x, scales, zeros, _groups(ctx, x, group), low, high, dtype)
 
 
 @lowers("quantized_decomposed.dequantize_per_channel_group.default")
@@ -190,10 +182,7 @@ def dequantize_per_channel_group(
     output_dtype: str = "float32",
 ) -> str:
     """Decode by a scale for each group of the last axis."""
-    shape = _groups(ctx, q, group)
-    if zeros is not None:
-        q, zeros = _without_zeros_of_8_bits(ctx, q, ctx.reshape(zeros, shape))
-    return _dequantize(ctx, q, ctx.reshape(scales, shape), zeros, ctx.output.dtype)
+    return _dequantize_blocks(ctx, q, scales, zeros, _groups(ctx, q, group))
 
 
 @lowers(
@@ -479,6 +468,36 @@ def _along(ctx: Lowering, parameters: str, x: str, axis: int) -> str:
     axis = ctx.axis(x, axis)
     shape[axis] = ctx.shape(x)[axis]
     return ctx.reshape(parameters, shape)
+
+
+def _quantize_blocks(
+    ctx: Lowering,
+    x: str,
+    scales: str,
+    zeros: str,
+    shape: Sequence[int],
+    low: int,
+    high: int,
+    dtype: str,
+) -> str:
+    """Quantize by parameters of this shape; zero points are added before rounding."""
+    x, scales = _promoted(ctx, x, ctx.reshape(scales, shape))
+    zeros = ctx.reshape(zeros, shape)
+    return _quantize(ctx, x, scales, zeros, low, high, dtype, shift_first=True)
+
+
+def _dequantize_blocks(
+    ctx: Lowering, q: str, scales: str, zeros: str | None, shape: Sequence[int]
+) -> str:
+    """Decode by parameters of this shape."""
+    if zeros is not None:
+        q, zeros = _without_zeros_of_8_bits(ctx, q, ctx.reshape(zeros, shape))
+    return _dequantize(ctx, q, ctx.reshape(scales, shape), zeros, ctx.output.dtype)
+
+
+def _runs(ctx: Lowering, x: str) -> tuple[int, ...]:
+    """Return the shape of the parameters of runs of the last axis."""
+    return (*ctx.shape(x)[:-1], 1)
 
 
 def _groups(ctx: Lowering, x: str, group: int) -> tuple[int, ...]:
