@@ -133,11 +133,6 @@ PROGRAMS = [
 ]
 
 
-def save(path, function, args=(BATCH,), kwargs=None, shapes=None, *, decompose=True):
-    program = program_of(function, args, kwargs, shapes, decompose=decompose)
-    torch.export.save(program, path)
-
-
 def program_of(function, args=(BATCH,), kwargs=None, shapes=None, *, decompose=True):
     shapes = None if shapes is None else {"args": shapes}
     with warnings.catch_warnings():
@@ -152,13 +147,12 @@ def program_of(function, args=(BATCH,), kwargs=None, shapes=None, *, decompose=T
 def folder(tmp_path_factory):
     """Plans that a process without torch has made of archives, and its errors by name."""
     folder = tmp_path_factory.mktemp("archives")
-    for function, *rest in PROGRAMS:
-        save(folder / f"{function.__name__}.pt2", function, *rest)
-    save(folder / "whole.pt2", convolutions, (IMAGE,), decompose=False)
-    programs = {
-        name: program_of(function) for name, function in (("first", mlp), ("second", remembers))
-    }
-    package_pt2(folder / "several.pt2", exported_programs=programs)
+    programs = {function.__name__: program_of(function, *rest) for function, *rest in PROGRAMS}
+    programs["whole"] = program_of(convolutions, (IMAGE,), decompose=False)
+    for name, program in programs.items():
+        torch.export.save(program, folder / f"{name}.pt2")
+    several = {"first": programs["mlp"], "second": programs["remembers"]}
+    package_pt2(folder / "several.pt2", exported_programs=several)
     (folder / "none.pt2").write_bytes(b"PK")
     command = [sys.executable, "-c", _WITHOUT_TORCH, str(folder)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)

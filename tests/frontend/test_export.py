@@ -17,6 +17,7 @@ from models import Block, seeded
 from taper_frontend.compiler.stages import PIPELINE, STAGES
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import STEPS
+from taper_runtime.cli import main
 from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.reports.report import describe_plan
 
@@ -215,42 +216,36 @@ def both():
 """
 
 
-def taper(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "taper_runtime.cli", *map(str, arguments)],
-        cwd=cwd,
+def test_command_line_from_export_to_output(tmp_path, monkeypatch, capsys):
+    """Export in a process of its own; other verbs as processes are the runtime's tests."""
+    (tmp_path / "zoo.py").write_text(FACTORY)
+    export = ("export", "zoo:make", "--args", "zoo:args", "-o", "m.taper")
+    result = subprocess.run(
+        [sys.executable, "-m", "taper_runtime.cli", *export],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_command_line_from_export_to_output(tmp_path):
-    (tmp_path / "zoo.py").write_text(FACTORY)
-    result = taper("export", "zoo:make", "--args", "zoo:args", "-o", "m.taper", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "every node has a native kernel" in result.stdout
     assert "verified on 3 inputs" in result.stdout
 
-    result = taper("inspect", "m.taper", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "MATMUL" in result.stdout
+    monkeypatch.chdir(tmp_path)
 
-    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
-    name = taper_runtime.load(tmp_path / "m.taper").inputs[0]
-    result = taper(
-        "run", "m.taper", "--input", f"{name}=x.npy", "--output", "out.npz", cwd=tmp_path
-    )
-    assert result.returncode == 0, result.stderr
-    with np.load(tmp_path / "out.npz") as outputs:
+    def printed(*arguments):
+        assert main([*map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
+    assert "MATMUL" in printed("inspect", "m.taper")
+    np.save("x.npy", np.ones((2, 4), np.float32))
+    name = taper_runtime.load("m.taper").inputs[0]
+    printed("run", "m.taper", "--input", f"{name}=x.npy", "--output", "out.npz")
+    with np.load("out.npz") as outputs:
         assert [outputs[key].shape for key in outputs] == [(2, 3)]
-
-    result = taper("bench", "m.taper", "--runs", 3, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    result = taper("profile", "m.taper", "--runs", 3, "--trace", "trace.json", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "f32_matmul" in result.stdout
-    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    printed("bench", "m.taper", "--runs", 3)
+    assert "f32_matmul" in printed("profile", "m.taper", "--runs", 3, "--trace", "trace.json")
+    assert json.loads(Path("trace.json").read_text())["traceEvents"]
 
 
 def test_report_names_what_only_moves_values():
