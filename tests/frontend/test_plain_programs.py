@@ -13,6 +13,7 @@ from torch.utils._sympy import functions
 
 import taper_frontend
 from pt2_files import pack
+from taper_frontend.archive_exporter import export_archive
 from taper_frontend.capture.read_exported import read_program as read_exported
 from taper_frontend.capture.tensors import stored
 from taper_frontend.lowering.representation import (
@@ -227,6 +228,41 @@ def test_a_damaged_program_is_refused(saved, message):
     archive = with_program(saved[0], DAMAGES[message])
     with pytest.raises(PlanFormatError, match=rf"models/model.json.*{message}"):
         read_program(archive, "model")
+
+
+def _swap(program):
+    nodes = _graph(program)["nodes"]
+    nodes.reverse()  # so that calls read what comes later
+
+
+#: Parts that are well formed, and do not fit together.
+MISFITS = {
+    "a result of another call": lambda p: _graph(p)["nodes"][-1]["outputs"][0]["as_tensor"].update(
+        name=_graph(p)["nodes"][0]["outputs"][0].get("as_tensor", {}).get("name", "x")
+    ),
+    "an output that nothing computes": lambda p: p["graph_module"]["signature"]["output_specs"][0][
+        "user_output"
+    ]["arg"]["as_tensor"].update(name="nothing"),
+    "a name that is a list": lambda p: p["graph_module"]["signature"]["output_specs"][0][
+        "user_output"
+    ]["arg"]["as_tensor"].update(name=[1]),
+    "calls in another order": _swap,
+    "an argument of another kind": lambda p: _graph(p)["nodes"][-1]["inputs"][0].update(
+        arg={"as_int": 3}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_a_program_whose_parts_do_not_fit_is_refused(saved, tmp_path, what):
+    members = dict(saved[0])
+    (name,) = [name for name in members if name.endswith("models/model.json")]
+    program = json.loads(members[name])
+    MISFITS[what](program)
+    path = tmp_path / "misfit.pt2"
+    path.write_bytes(pack({**members, name: json.dumps(program).encode()}))
+    with pytest.raises((PlanFormatError, taper_frontend.ExportError), match=r"misfit|model"):
+        export_archive(path)
 
 
 class Packs(torch.nn.Module):

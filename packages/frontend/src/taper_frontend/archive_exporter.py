@@ -18,6 +18,7 @@ from taper_frontend.request.names import check_names, input_names
 from taper_frontend.request.notes import Note, warn
 from taper_frontend.request.options import Options
 from taper_frontend.request.size_names import name_by_place, name_int
+from taper_runtime.base.errors import InternalError, PlanFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 #: What to do where torch is needed.
 INSTALL = "install it with `pip install 'taper-frontend[torch]'`"
+
+#: What the lowering raises where a program breaks a rule that torch's own programs keep.
+_DAMAGED = (
+    *(ArithmeticError, AssertionError, AttributeError, InternalError, LookupError),
+    *(RecursionError, StopIteration, TypeError, ValueError),
+)
 
 #: Options that need torch, with what they may be here.
 _OF_TORCH = {"dynamic_shapes": None, "dynamic_axes": None, "checkpoint": None, "verify": False}
@@ -83,7 +90,14 @@ def export_archive(
         archive = open_archive(module)
         read = read_program(archive, chosen_model(archive, module, asked.model))
         step("lower")
-        lowered = _lower(read, asked)
+        try:
+            lowered = _lower(read, asked)
+        except _DAMAGED as error:
+            raise PlanFormatError(
+                os.fspath(module),
+                "expected a program as torch writes it, got one whose parts do not fit together: "
+                f"{type(error).__name__}: {error}",
+            ) from error
         plan = compile_lowered(lowered, asked, title=asked.model or "model", step=step).plan
         plan = finish_plan(plan, asked)
     warn([Note(**note) for note in plan.metadata["warnings"]])
