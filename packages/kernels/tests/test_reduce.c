@@ -246,20 +246,24 @@ static void every_variant(void) {
 }
 
 /* The rows of the table for floats say correctly that bits may differ: those of sums, and of zeros
- * of both signs. */
+ * of both signs. Where a level compares lanes in order, both variants take the first of the zeros.
+ */
 static void variants_differ(void) {
     static const char *const ops[] = {"SUM", "AMAX"};
+    enum { REPEATS = 40, OUTPUTS = 5, INNER = 12 };
     for (int i = 0; i < 2; i++) {
-        int other = 0;
-        for (int repeat = 0; repeat < 40; repeat++) {
+        int other = 0, first = 0;
+        for (int repeat = 0; repeat < REPEATS; repeat++) {
             size_t which = 0;
             while (strcmp(reductions[which].op, ops[i]) != 0)
                 which++;
             reduction r;
-            reduction_make(&r, which, 3, (int64_t[]){9, 5, 12}, 1 | 4, false, -1, 1, 0);
+            reduction_make(&r, which, 3, (int64_t[]){9, OUTPUTS, INNER}, 1 | 4, false, -1, 1, 0);
+            float *x = r.x.data, firsts[OUTPUTS], columns[OUTPUTS];
             for (int64_t j = 0; i == 1 && j < check_numel(&r.x); j++)
-                ((float *)r.x.data)[j] = check_int(0, 1) ? 0.0f : -0.0f;
-            float columns[5];
+                x[j] = check_int(0, 1) ? 0.0f : -0.0f;
+            for (int j = 0; j < OUTPUTS; j++)
+                firsts[j] = x[j * INNER];
             check_variant = "columns";
             CHECK(check_run(r.op, NULL, &r.x, 1, &r.y, &r.attrs, 1) == TAPER_OK, "columns");
             memcpy(columns, r.y.data, sizeof columns);
@@ -267,9 +271,11 @@ static void variants_differ(void) {
             CHECK(check_run(r.op, NULL, &r.x, 1, &r.y, &r.attrs, 1) == TAPER_OK, "rows");
             check_variant = NULL;
             other += memcmp(columns, r.y.data, sizeof columns) != 0;
+            first += memcmp(columns, firsts, sizeof columns) == 0 &&
+                     memcmp(r.y.data, firsts, sizeof columns) == 0;
             reduction_free(&r);
         }
-        CHECK(other > 0, "%s has the same bits by rows and by columns", ops[i]);
+        CHECK(other > 0 || first == REPEATS, "%s has the same bits by rows and by columns", ops[i]);
     }
 }
 
