@@ -70,12 +70,13 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request, tmp_path):
+@pytest.fixture(params=CASES, scope="module")
+def case(request, tmp_path_factory):
     model, x, free = CASES[request.param]
     plan = taper_frontend.export(seeded(model).eval(), (x,), dynamic_shapes=free)
-    plan.save(tmp_path / "model.taper")
-    return taper_runtime.load(tmp_path / "model.taper"), {plan.inputs[0]: x.numpy()}
+    path = tmp_path_factory.mktemp("case") / "model.taper"
+    plan.save(path)
+    return taper_runtime.load(path), {plan.inputs[0]: x.numpy()}
 
 
 def results(plan, feed):
