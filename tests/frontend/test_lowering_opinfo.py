@@ -21,7 +21,7 @@ DTYPES = (torch.float32, torch.int64, torch.bool)
 
 #: First samples of an op, and of a dtype but float32 where handlers only move or make values: what
 #: they do of their arguments float32 shows.
-SAMPLES, FEW = 6, 2
+SAMPLES, FEW = 4, 2
 MOVEMENT = frozenset({"casts", "copies", "creation", "views"})
 
 #: OpInfo names, standing for all their variants.
