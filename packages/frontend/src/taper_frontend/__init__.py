@@ -7,7 +7,8 @@ Several exports over the same weights and states become one plan with several en
 
 >>> taper_frontend.join_plans({"prefill": export(...), "decode": export(...)})
 
-``export`` and ``explain`` need torch, which is imported when one of them is first used. Where it is
+``export``, ``explain`` and ``load_quantized`` need torch, which is imported when one of them is
+first used. Where it is
 not installed, ``export`` takes PT2 archives alone. The compiler, :mod:`taper_frontend.compiler`,
 needs numpy and taper_runtime alone.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.quantization.schemes import Quantization
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
+    from taper_frontend.quantized_checkpoint.load import load_quantized
     from taper_frontend.quantized_plan import quantize_plan
     from taper_frontend.quantizing.module import quantize
     from taper_frontend.verify.trials import VerificationError
@@ -38,6 +40,7 @@ __all__ = [
     "explain",
     "export",
     "join_plans",
+    "load_quantized",
     "quantize",
     "quantize_plan",
 ]
@@ -51,6 +54,7 @@ _LATER = {
     "VerificationError": "taper_frontend.verify.trials",
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",
+    "load_quantized": "taper_frontend.quantized_checkpoint.load",
 }
 
 

@@ -25,7 +25,7 @@ _INDEX = ".index.json"
 _LISTED = 20
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """The place of a parameter or buffer in a module."""
 
     name: str
@@ -58,7 +58,7 @@ def filled(module: torch.nn.Module, checkpoint: str | os.PathLike[str] | None) -
     if checkpoint is None:
         yield
         return
-    places = list(_places(module))
+    places = list(places_of(module))
     tensors = _matched(places, os.fspath(checkpoint))
     for place in places:
         if id(place.tensor) in tensors:
@@ -71,22 +71,23 @@ def filled(module: torch.nn.Module, checkpoint: str | os.PathLike[str] | None) -
                 setattr(place.part, place.attribute, place.tensor)
 
 
-def _places(module: torch.nn.Module) -> Iterator[_Place]:
+def places_of(module: torch.nn.Module) -> Iterator[Place]:
+    """Yield the parameters and buffers of a module; a tied one several times."""
     for prefix, part in module.named_modules():
         dot = f"{prefix}." if prefix else ""
         for name, parameter in part._parameters.items():
             if parameter is not None:
-                yield _Place(dot + name, part, name, parameter, True)
+                yield Place(dot + name, part, name, parameter, True)
         for name, buffer in part._buffers.items():
             if buffer is not None:
                 kept = name not in part._non_persistent_buffers_set
-                yield _Place(dot + name, part, name, buffer, kept)
+                yield Place(dot + name, part, name, buffer, kept)
 
 
-def _matched(places: list[_Place], path: str) -> dict[int, torch.Tensor]:
+def _matched(places: list[Place], path: str) -> dict[int, torch.Tensor]:
     """Return the replacement of each tensor, by its id; tied tensors are one tensor."""
     stored, problems = _stored(path)
-    names: dict[int, list[_Place]] = {}
+    names: dict[int, list[Place]] = {}
     for place in places:
         names.setdefault(id(place.tensor), []).append(place)
     tensors: dict[int, torch.Tensor] = {}
@@ -111,7 +112,7 @@ def _matched(places: list[_Place], path: str) -> dict[int, torch.Tensor]:
     return tensors
 
 
-def _lacking(alike: list[_Place]) -> str:
+def _lacking(alike: list[Place]) -> str:
     name, tensor = " = ".join(place.name for place in alike), alike[0].tensor
     if not any(place.persistent for place in alike):
         return (
@@ -126,7 +127,7 @@ def _stored(path: str) -> tuple[Mapping[str, torch.Tensor], list[str]]:
     problems: list[str] = []
     tensors: dict[str, torch.Tensor] = {}
     try:
-        shards = _shards(path) if path.endswith(_INDEX) else {path: None}
+        shards = read_index(path) if path.endswith(_INDEX) else {path: None}
     except (OSError, ValueError) as error:
         return tensors, [f"expected an index of safetensors files, got {error}"]
     for file, names in shards.items():
@@ -144,7 +145,7 @@ def _stored(path: str) -> tuple[Mapping[str, torch.Tensor], list[str]]:
     return tensors, problems
 
 
-def _shards(path: str) -> dict[str, list[str] | None]:
+def read_index(path: str) -> dict[str, list[str] | None]:
     """Return the files of an index, each with the names of its tensors.
 
     Raises

@@ -1,0 +1,151 @@
+"""Represent a quantized weight: levels, and scales and offsets for each block of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from taper_runtime.base.dtypes import cast
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.formats.blocks import floats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: The numbers of 4-bit and 8-bit floats by their codes. A code of no finite number is NaN.
+E2M1, E4M3, E5M2 = floats(2, 1), floats(4, 3).copy(), floats(5, 2).copy()
+E4M3[127::128] = np.nan
+E5M2.reshape(2, 128)[:, 124:] = np.nan
+
+#: Powers of 2 by their codes, from 2 ** -127 on.
+E8M0 = np.append(np.ldexp(np.float32(1), np.arange(255) - 127), np.float32(np.nan))
+
+
+class Scale(NamedTuple):
+    """A number for each block along the last axis of a weight.
+
+    Attributes
+    ----------
+    common : numpy.ndarray or None
+        Floats ``[..., N, K/rows]``; bfloat16 as uint16.
+    factors : numpy.ndarray or None
+        Integers ``[..., N, K/size]``. The numbers are common times factor, rounded to float32.
+    table : numpy.ndarray or None
+        What factors are positions in, if they are not the numbers themselves.
+    """
+
+    common: np.ndarray | None
+    factors: np.ndarray | None = None
+    table: np.ndarray | None = None
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Return the numbers ``[..., N, K/size]``, float32."""
+        if self.factors is None:
+            assert self.common is not None
+            return cast(self.common, "float32")
+        factors = self.factors if self.table is None else self.table[self.factors]
+        factors = factors.astype(np.float32)
+        if self.common is None:
+            return factors
+        each = factors.shape[-1] // max(1, self.common.shape[-1])
+        with np.errstate(all="ignore"):
+            return np.asarray(np.repeat(cast(self.common, "float32"), each, -1) * factors)
+
+
+class Weight(NamedTuple):
+    """A weight whose elements are ``(level - zero) * scale + offset`` in float32.
+
+    Attributes
+    ----------
+    levels : numpy.ndarray
+        int8 or uint8 ``[..., N, K]``.
+    scale : Scale
+    zero : numpy.ndarray or None
+        Integers or floats, one for each scale.
+    offset : Scale or None
+    table : numpy.ndarray or None
+        What levels are positions in, if they are not the numbers themselves.
+    group : numpy.ndarray or None
+        For each k the position of its scale and zero; None where blocks are equally long.
+    """
+
+    levels: np.ndarray
+    scale: Scale
+    zero: np.ndarray | None = None
+    offset: Scale | None = None
+    table: np.ndarray | None = None
+    group: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the weight."""
+        return self.levels.shape
+
+    def decode(self) -> np.ndarray:
+        """Compute the elements, float32."""
+        levels = self.levels if self.table is None else self.table[self.levels]
+
+        def each(x: np.ndarray) -> np.ndarray:
+            if self.group is not None:
+                return x[..., self.group]
+            return np.repeat(x, self.shape[-1] // max(1, x.shape[-1]), -1)
+
+        with np.errstate(all="ignore"):
+            numbers = levels.astype(np.float32)
+            if self.zero is not None:
+                numbers = numbers - each(cast(self.zero, "float32"))
+            if self.offset is None:
+                return np.asarray(numbers * each(self.scale.numbers))
+            # one rounding: the product of a level and a scale of a format with offsets is exact in
+            # float64
+            product = numbers.astype(np.float64) * each(self.scale.numbers)
+            return np.asarray(product + each(self.offset.numbers), np.float32)
+
+
+def combined(
+    weights: Sequence[Weight], combine: Callable[[Sequence[np.ndarray]], np.ndarray]
+) -> Weight | None:
+    """Return weights as one, such as the experts of a layer; None if they are of several kinds.
+
+    ``combine`` gets the weights' arrays of each kind.
+    """
+    first = weights[0]
+
+    def of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        present = [part for part in parts if part is not None]
+        return combine(present) if present else None
+
+    def scale(parts: Sequence[Scale | None]) -> Scale | None:
+        present = [part for part in parts if part is not None]
+        if not present:
+            return None
+        return Scale(
+            of([x.common for x in present]), of([x.factors for x in present]), present[0].table
+        )
+
+    def kind(weight: Weight) -> tuple[object, ...]:
+        parts = [weight.levels, weight.zero]
+        tables = [weight.table]
+        for x in (weight.scale, weight.offset):
+            parts += [None, None] if x is None else [x.common, x.factors]
+            tables += [None if x is None else x.table]
+        return (
+            [None if x is None else (x.dtype, x.shape[-1]) for x in parts],
+            [None if x is None else x.tobytes() for x in (*tables, weight.group)],
+        )
+
+    if any(kind(weight) != kind(first) for weight in weights):
+        return None
+    levels, whole = of([x.levels for x in weights]), scale([x.scale for x in weights])
+    assert levels is not None
+    assert whole is not None
+    return Weight(
+        levels,
+        whole,
+        of([x.zero for x in weights]),
+        scale([x.offset for x in weights]),
+        first.table,
+        first.group,
+    )

@@ -1,0 +1,242 @@
+"""Quantized checkpoints: each layout gives the numbers that its publisher's decoding gives."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from quantized_checkpoints import BLOCKS, LAYOUTS, K, N, gguf_file, gguf_weight
+from taper_frontend import ExportError, load_quantized
+
+
+class Model(nn.Module):
+    """A layer with a bias that no quantizer touches."""
+
+    def __init__(self, shape, dtype=torch.float32):
+        super().__init__()
+        self.layer = nn.Linear(K, N)
+        self.layer.weight = nn.Parameter(torch.empty(shape))
+        self.to("meta", dtype)
+
+
+BIAS = torch.arange(N).float()
+
+
+def write(folder, parts, config):
+    """Write a folder that has a layer of these parts."""
+    end = "layer.weight" if "_blocks" in parts else "layer."
+    tensors = {end + name: tensor.contiguous() for name, tensor in parts.items()}
+    save_file({**tensors, "layer.bias": BIAS}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+    return folder
+
+
+def same(got, want):
+    assert torch.equal(got, torch.from_numpy(np.asarray(want)).to(got.dtype))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_are_decoded_as_their_publishers_do(layout, tmp_path):
+    parts, config, weight = LAYOUTS[layout](np.random.default_rng(1))
+    folder = write(tmp_path, parts, config)
+    weight = np.asarray(weight, np.float32)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model = load_quantized(Model(weight.shape, dtype), folder)
+        same(model.layer.weight, weight)
+        same(model.layer.bias, BIAS)
+        assert model.layer.weight.dtype == dtype
+        assert not any(tensor.is_meta for tensor in model.state_dict().values())
+        assert model.layer.parametrizations.weight.original.dtype in (torch.int8, torch.uint8)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_of_gguf_are_decoded(kind, tmp_path):
+    code, packed, weight = gguf_weight(np.random.default_rng(2), kind)
+    tensors = {"w": (code, (N, K), packed), "b": (0, (N,), BIAS.numpy().tobytes())}
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_file(tensors))
+    names = {"layer.weight": "w", "layer.bias": "b"}
+    for dtype in (torch.float32, torch.float16):
+        model = load_quantized(Model((N, K), dtype), path, names=names)
+        same(model.layer.weight, weight)
+        same(model.layer.bias, BIAS)
+
+
+def test_experts_are_joined(tmp_path):
+    rng = np.random.default_rng(3)
+    drawn = {f"experts.{e}.{part}": LAYOUTS["AWQ"](rng) for e in range(3) for part in ("a", "b")}
+    tensors = {
+        f"{name}.{part}": tensor
+        for name, (parts, _, _) in drawn.items()
+        for part, tensor in parts.items()
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = next(iter(drawn.values()))[1]
+    model = Model((3, 2 * N, K))
+    del model.layer.bias
+    names = {"layer.weight": [[f"experts.{e}.{p}.weight" for p in "ab"] for e in range(3)]}
+    load_quantized(model, tmp_path, names=names, config=config)
+    same(
+        model.layer.weight,
+        [
+            np.concatenate([drawn[f"experts.{e}.{part}"][2] for part in ("a", "b")])
+            for e in range(3)
+        ],
+    )
+    with pytest.raises(ExportError, match=r"expected \[4, 64, 256\], got 3 parts of it"):
+        load_quantized(Model((4, 2 * N, K)), tmp_path, names=names, config=config)
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(N, K)
+            self.layer = nn.Linear(K, N)
+            self.layer.weight = self.embed.weight
+
+    parts, config, weight = LAYOUTS["pack-quantized"](np.random.default_rng(4))
+    model = load_quantized(Tied(), write(tmp_path, parts, config))
+    same(model.embed.weight, weight)
+    originals = [x.parametrizations.weight.original for x in (model.embed, model.layer)]
+    assert originals[0] is originals[1]
+
+
+def changed(parts, name, change):
+    return {**parts, name: change(parts[name].clone())}
+
+
+def put(value, at=(1, 2)):
+    def change(tensor):
+        tensor[at] = value
+        return tensor
+
+    return change
+
+
+#: A layout, how a part is changed, and what the error says.
+BAD = {
+    "a zero scale": ("AWQ", "scales", put(0.0), r"layer\.scales: .* positive scales, got 0 "),
+    "a negative scale": ("GPTQ", "scales", put(-0.1), r"layer\.scales: .* -0\.1.* at \(1, 2\)"),
+    "a scale that is NaN": ("pack-quantized", "weight_scale", put(float("nan")), "_scale: .* nan"),
+    "an infinite scale": ("blocks of fp8", "weight_scale_inv", put(float("inf"), 0), "_inv: .*inf"),
+    "an exponent that is NaN": ("MXFP4", "_scales", put(255, (0, 1, 2)), "weight_scales: .* nan"),
+    "a negative scale in float8": (
+        "NVFP4", "weight_scale", lambda x: (-x.float()).to(x.dtype), "_scale: .* nonnegative"
+    ),
+    "a weight that is NaN": (
+        "float-quantized", "weight",
+        lambda x: put(float("nan"))(x.float()).to(x.dtype), r"layer\.weight: expected finite"
+    ),
+    "a zero point of another version": (
+        "GPTQ", "qzeros", put(-1, (0, 0)), r"layer\.qzeros: expected zero points below 16, got 16"
+    ),
+    "columns cut off": ("AWQ", "qweight", lambda x: x[:, :-1], r"layer\.qweight: expected int32"),
+    "rows cut off": ("GPTQ", "qweight", lambda x: x[:-1], r"layer\.qweight: expected int32\[32,"),
+    "groups that do not divide": (
+        "pack-quantized", "weight_scale", lambda x: x[:, :7], r"groups that divide 256 .* 7 groups"
+    ),
+    "another shape": (
+        "pack-quantized", "weight_shape", put(7, 1), r"weight_shape: expected \[32, 256\], got"
+    ),
+    "another dtype": ("int-quantized", "weight", lambda x: x.int(), r"layer\.weight: expected int"),
+    "a group that is not there": ("GPTQ", "g_idx", put(99, 5), r"layer\.g_idx: expected 256 pos"),
+    "several numbers for all": (
+        "NVFP4", "weight_global_scale", lambda x: x.repeat(2), "_global_scale: expected one number"
+    ),
+    "groups along another axis": ("HQQ", "axis", put(0, 0), r"layer\.axis: expected groups along"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_parts_are_refused_by_name(case, tmp_path):
+    layout, name, change, message = BAD[case]
+    parts, config, weight = LAYOUTS[layout](np.random.default_rng(5))
+    folder = write(tmp_path, changed(parts, name, change), config)
+    with pytest.raises(ExportError, match=message):
+        load_quantized(Model(weight.shape), folder)
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "message"),
+    [
+        ("GPTQ", {"checkpoint_format": "marlin"}, "expected a format 'gptq'.* got 'marlin'"),
+        ("GPTQ", {"bits": 3}, r"\['bits'\] one of 2, 4, 8; got 3"),
+        ("GPTQ", {"quant_method": "other"}, "'gptq', 'awq' or 'auto-round'.* got 'other'"),
+        ("AWQ", {"version": "gemv"}, r"\['version'\] one of 'gemm'; got 'gemv'"),
+        ("blocks of fp8", {"weight_block_size": [8, 8]}, r"expected scales of blocks \[8, 8\]"),
+    ],
+)
+def test_unknown_versions_are_refused(layout, config, message, tmp_path):
+    parts, known, weight = LAYOUTS[layout](np.random.default_rng(6))
+    folder = write(tmp_path, parts, {**known, **config})
+    with pytest.raises(ExportError, match=message):
+        load_quantized(Model(weight.shape), folder)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    parts, config, weight = LAYOUTS["GPTQ"](np.random.default_rng(7))
+    del parts["qzeros"]
+    folder = write(tmp_path, parts, config)
+    with pytest.raises(ExportError, match=r"expected the tensor 'layer\.qzeros' too, got none"):
+        load_quantized(Model(weight.shape), folder)
+    model = Model((N, K))
+    model.other = nn.Linear(3, 2, device="meta")
+    with pytest.raises(ExportError, match=r"other\.bias: expected float32\[2\], got nothing"):
+        load_quantized(model, folder)
+    with pytest.raises(ExportError, match=r"expected model\.safetensors\.index\.json or"):
+        load_quantized(model, tmp_path.parent)
+    (tmp_path / "model.safetensors").write_bytes(b"something else, a text")
+    with pytest.raises(ExportError, match="safetensors"):
+        load_quantized(model, tmp_path)
+
+
+def test_numbers_that_would_be_rounded_are_refused(tmp_path):
+    parts, config, weight = LAYOUTS["AWQ"](np.random.default_rng(8))
+    folder = write(tmp_path, parts, config)
+    save_file({"layer.bias": BIAS + 0.1}, folder / "more.safetensors")
+    model = Model(weight.shape, torch.bfloat16)
+    with pytest.raises(
+        ExportError, match=r"layer\.bias: expected bfloat16\[32\], got numbers that"
+    ):
+        load_quantized(model, folder / "more.safetensors", names={"layer.weight": "layer.weight"})
+
+
+def gguf(change=lambda data: data, **how):
+    code, packed, _ = gguf_weight(np.random.default_rng(9), "Q8_0")
+    return change(bytearray(gguf_file({"w": (code, (N, K), packed)}, **how)))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (gguf(version=1), "expected GGUF of version 2 or 3, little-endian; got version 1"),
+        (gguf(lambda x: x[:-1]), r"tensor 'w': expected Q8_0\[32, 256\] up to byte .* got a file"),
+        (gguf(lambda x: x[:90]), "got a file of 90 bytes"),
+        (gguf(lambda x: x.replace(b"GGUF", b"GGML")), "expected a GGUF file, got one .* b'GGML'"),
+        (gguf(alignment=48), "general.alignment: expected a power of 2, got 48"),
+        (gguf_file({"w": (99, (N, K), b"")}), "tensor 'w': expected one of F32.* got type 99"),
+        (gguf_file({"w": (8, (N, 40), b"")}), "whole blocks of 32 elements for Q8_0, got .*40"),
+        (gguf_file({"w": (0, (0,) * 5, b"")}), "tensor 'w': expected 1 to 4 dimensions, got 5"),
+        (gguf_file({"w": (0, (2, 3), bytes(24))}), r"w: expected \[32, 256\], got F32\[2, 3\]"),
+    ],
+)
+def test_bad_files_of_gguf_are_refused(data, message, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ExportError, match=message):
+        load_quantized(Model((N, K)), path, names={"layer.weight": "w"})
+
+
+def test_scales_of_gguf_are_finite(tmp_path):
+    code, packed, _ = gguf_weight(np.random.default_rng(9), "Q8_0")
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_file({"w": (code, (N, K), b"\xff\x7f" + packed[2:])}))
+    with pytest.raises(ExportError, match=re.escape("w: expected finite scales")):
+        load_quantized(Model((N, K)), path, names={"layer.weight": "w"})
