@@ -329,6 +329,53 @@ def weight_int8pack_mm(ctx: Lowering, x: str, weight: str, scales: str) -> str:
     return ctx.emit("MUL", [ctx.emit("MATMUL", [x, matrix]), scales])
 
 
+#: Ops that pack the parameters of a product, whose handlers return these parameters.
+PREPACKS = frozenset({"quantized.linear_prepack_fp16.default"})
+
+_LARGEST_HALF = 65504.0
+
+
+@lowers("quantized.linear_prepack_fp16.default")
+def linear_prepack_fp16(
+    ctx: Lowering, weight: str, bias: str | None = None
+) -> tuple[str, str | None]:
+    """Return the parameters as they are: a plan packs constants once."""
+    return weight, bias
+
+
+@lowers("quantized.linear_dynamic_fp16.default")
+def linear_dynamic_fp16(
+    ctx: Lowering, x: str, packed: tuple[str, str | None], reduce_range: bool = False
+) -> str:
+    """Compute ``x @ weight.T + bias`` with the weight rounded to float16, sums in float32."""
+    return linear_dynamic_fp16_unpacked_weight(ctx, x, *packed)
+
+
+@lowers("quantized.linear_relu_dynamic_fp16.default")
+def linear_relu_dynamic_fp16(
+    ctx: Lowering, x: str, packed: tuple[str, str | None], reduce_range: bool = False
+) -> str:
+    """Compute :func:`linear_dynamic_fp16` and RELU."""
+    return ctx.emit("RELU", [linear_dynamic_fp16_unpacked_weight(ctx, x, *packed)])
+
+
+@lowers("quantized.linear_dynamic_fp16_unpacked_weight.default")
+def linear_dynamic_fp16_unpacked_weight(
+    ctx: Lowering, x: str, weight: str, bias: str | None = None
+) -> str:
+    """Compute :func:`linear_dynamic_fp16` of a weight and a bias.
+
+    A number beyond float16 becomes its largest one, a NaN the least, as in torch.
+    """
+    is_number = ctx.apply("EQ", weight, weight, dtype="float32")
+    weight = ctx.apply("MINIMUM", weight, _LARGEST_HALF, dtype="float32")
+    weight = ctx.apply("MAXIMUM", weight, -_LARGEST_HALF, dtype="float32")
+    weight = ctx.apply("WHERE", is_number, weight, -_LARGEST_HALF, dtype="float32")
+    half = ctx.cast(ctx.cast(weight, "float16"), "float32")
+    y = ctx.emit("MATMUL", [x, half], transpose_b=True)
+    return y if bias is None else ctx.apply("ADD", y, bias, dtype="float32")
+
+
 _ZERO = 8  # the int4 value that represents a group's zero point
 
 

@@ -21,6 +21,7 @@ from taper_frontend.lowering.fraction import lower_fraction
 from taper_frontend.lowering.keep import Keep, SourceCalls, keep_call
 from taper_frontend.lowering.needed_calls import GETITEM, find_handler, is_item, needed
 from taper_frontend.lowering.numbers import as_tensor, lower_number
+from taper_frontend.lowering.quant import PREPACKS
 from taper_frontend.lowering.representation import REPRESENTATIONS, represented, stored_type
 from taper_frontend.lowering.symbols import SizeError, Sizes
 from taper_runtime.base.errors import InternalError, OpError
@@ -237,6 +238,8 @@ class Walk:
                 return lower_fraction(self.context, self.sizes, value.expr)
             if handler is None or holds_poison(arguments):
                 return POISON
+            if node.target in PREPACKS:  # no tensor, so torch tells no types
+                return handler(self.context, *arguments[0], **arguments[1])
             return self._call(handler, arguments, node)
         except RefusedBody:
             return self._stand_in(node)

@@ -48,6 +48,8 @@ def fold_constants(graph: Graph) -> bool:
         limit = max(_SMALL, _MAX_GROWTH * leaf_bytes)
         if any(graph.tensors[leaf].dtype in NARROW for leaf in leaves[name]):
             limit = max(_SMALL_WIDENED, leaf_bytes)
+        if node.definition.decodes(graph.input_types(node), graph.tensors[name].type):
+            limit = _SMALL_WIDENED  # kernels widen what has been rounded to a narrow dtype
         nbytes = sum(graph.tensors[output].nbytes for output in node.outputs)
         if _repeats(graph, node) or nbytes > limit:
             continue
