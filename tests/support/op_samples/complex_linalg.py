@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from op_samples import decompositions, linalg, reduce, scan
+from op_samples import cumulative, decompositions, linalg, reduce
 from op_samples.sample import Sample
 from taper_runtime.ops.complex_linalg import OPS, PREFIX
 
@@ -34,7 +34,7 @@ _OF_REALS = {
     **linalg.SAMPLES,
     **decompositions.SAMPLES,
     **reduce.SAMPLES,
-    **scan.SAMPLES,
+    **cumulative.SAMPLES,
     "EIG": linalg.samples_square,
 }
 
