@@ -126,6 +126,14 @@ def tests_frontend(session: nox.Session) -> None:
 
 
 @nox.session
+def aoti(session: nox.Session) -> None:
+    """Test the delegate "aoti"; AOTInductor needs g++, and a minute of CPU time."""
+    session.install(*TORCH, *TEST_TOOLS)
+    install_packages(session)
+    pytest(session, "tests/aoti", **ONE_THREAD)
+
+
+@nox.session
 def kernels(session: nox.Session) -> None:
     """Run the C tests on every ISA level of this CPU; needs no numpy, Cython or torch."""
     session.install("meson", "ninja")

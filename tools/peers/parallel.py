@@ -114,11 +114,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a second each, printed only")
     quick = parser.parse_args().quick
     torch.manual_seed(0)
-    lines = [
+    head = (
         "| model | one thread, us | threads, us | nodes, us | threads, by least | nodes, by least "
-        "| threads, by turns | nodes, by turns | arena, kB | arena of nodes, kB |",
-        "| --- " + "| ---: " * 9 + "|",
-    ]
+    )
+    head += "| threads, by turns | nodes, by turns | arena, kB | arena of nodes, kB |"
+    lines = [head, "| --- " + "| ---: " * 9 + "|"]
     for name, (module, args) in models().items():
         lines.append(row(name, module, args, 1.0 if quick else 20.0))
     table = "\n".join(lines)
