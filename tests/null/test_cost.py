@@ -19,7 +19,9 @@ from taper_runtime.machine.cost import (
     threads_worth,
 )
 from taper_runtime.machine.limits import TYPICAL, MachineLimits, Memory
+from taper_runtime.native._kernels import kernel_signatures
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.elementwise import MICROOPS
 from taper_runtime.ops.opdef import Cost, TensorType
 
 OPS = pytest.mark.parametrize("op", SAMPLED, ids=name_of)
@@ -37,11 +39,16 @@ def product(m, k, n, place=NEAR, machine=BARE, dtype="float32"):
 
 
 def test_arithmetic_at_the_rate_of_the_dtype():
-    flops = 2 * 5 * 50 * 8
-    assert product(5, 50, 8) == flops / 100
-    assert product(5, 50, 8, dtype="float64") == flops / 50
+    flops = 2 * 5 * 50 * 16
+    assert product(5, 50, 16) == flops / 100
+    assert product(5, 50, 16, dtype="float64") == flops / 50
+    assert product(5, 50, 16, machine=BARE._replace(reached=0.5)) == flops / 50
     assert BARE.rate("int8") == BARE._replace(int8=0.0).rate("float32")
     assert BARE._replace(int8=400.0).rate("int8") == 400
+
+
+def test_kernels_multiply_whole_panels():
+    assert product(5, 50, 1) == product(5, 50, 16) == product(5, 50, 17) / 2
 
 
 def test_streams_overlap_with_arithmetic_and_waiting_does_not():
@@ -85,19 +92,102 @@ def test_format_of_a_weight_decides_its_cost(tile):
     assert paid - free == work.scratch / 2
 
 
+#: Hundredths of a nanosecond on vectors of 4 floats and of 8.
+TIMES = {("EXP", "float32"): (150, 50), ("ADD", "float32"): (16, 12), ("TAN", "float32"): (90, 90)}
+
+
+@pytest.mark.parametrize(
+    ("isa", "exp", "add", "tan"),
+    [
+        ("baseline", 150, 16, 90),
+        ("avx2", 50, 12, 90),
+        ("avx512", 25, 9, 90),  # as much less than AVX2 as AVX2 than SSE, and at least half
+        ("neon", 100, 16, 90),  # as SSE, and at most twice AVX2
+    ],
+)
+def test_elementwise_functions_take_their_measured_times(monkeypatch, isa, exp, add, tan):
+    monkeypatch.setattr(limits, "function_times", lambda: TIMES)
+    machine = BARE._replace(isa=isa, function_ns=0.01)
+    x = TensorType("float32", (5, 40))
+    program = {"code": ("EXP", "TAN", "ADD"), "args": (0, 0, 1, 2), "scalars": ()}
+    flops = 3 * 200 / 100
+    estimate = cost(REGISTRY["MAP"], [x], [x], program, limits=machine)
+    assert estimate == pytest.approx(flops + 200 * (exp + add + tan) / 100)
+    half = cost(REGISTRY["MAP"], [x], [x], program, Locality(0.5), machine)
+    assert half == pytest.approx(estimate / 2)
+    assert cost(REGISTRY["MAP"], [x], [x], program, limits=BARE) == flops
+
+
+def test_an_epilogue_costs_what_its_program_costs():
+    """The operands of an instruction may be the product, an extra, a scalar or a result."""
+    code, args = ("ADD", "MUL", "GELU"), (0, 1, 2, -1, 3)
+    attrs = {"code": code, "args": args, "scalars": (2.0,)}
+    x, w, bias = (TensorType("float32", shape) for shape in ((6, 32), (32, 16), (16,)))
+    y = TensorType("float32", (6, 16))
+    product = REGISTRY["MATMUL"].cost([x, w], y, MATMUL.complete({}))
+    fused = REGISTRY["MATMUL"].cost([x, w, bias], y, MATMUL.complete(attrs))
+    alone = REGISTRY["MAP"].cost([y, bias], y, attrs)
+    assert product.functions == ()
+    assert fused.functions == alone.functions == tuple((c, "float32", 96) for c in code)
+    assert fused.padding == product.padding == 0
+
+
+def test_every_elementwise_function_has_a_time():
+    """Each op of the table has a time for each dtype that a kernel computes it in."""
+    times = limits.function_times()
+    for name, micro in MICROOPS.items():
+        for dtype in set(micro.dtypes) & {t for _, t in times}:
+            kernels = [k for k in kernel_signatures(name) if f"{dtype}" in k.split(" -> ")[0]]
+            assert not kernels or (name, dtype) in times, (name, dtype)
+    assert all(min(each) > 0 for each in times.values())
+
+
+def test_depthwise_convolutions_load_more_than_they_multiply():
+    """Whole tiles are computed, and a stride of two takes more loads for a pixel."""
+    conv = REGISTRY["CONV"]
+
+    def work(side, stride):
+        window = {"kernel": (3, 3), "stride": (stride,) * 2, "padding": (1,) * 4}
+        attrs = conv.complete({**window, "dilation": (1, 1), "groups": 8})
+        x, y = (TensorType("float32", (1, n, n, 8)) for n in (side * stride, side))
+        return conv.cost([x, TensorType("float32", (3, 3, 1, 8))], y, attrs)
+
+    for side in (8, 7):
+        assert work(side, 1).flops == work(side, 2).flops == 2 * 9 * side * side * 8
+        assert 0 < work(side, 1).padding < work(side, 2).padding
+    assert work(7, 1).flops + work(7, 1).padding == work(8, 1).flops + work(8, 1).padding
+
+
+def test_rows_take_time_beyond_their_elements():
+    norm, machine = REGISTRY["LAYER_NORM"], BARE._replace(row_ns=2.0)
+    attrs = norm.complete({"dims": 1, "eps": 1e-5})
+    long, short = (TensorType("float32", shape) for shape in ((4, 64), (64, 4)))
+    spent = [
+        cost(norm, [x], [x], attrs, limits=machine) - cost(norm, [x], [x], attrs, limits=BARE)
+        for x in (long, short)
+    ]
+    assert spent == pytest.approx([2 * 16 * 4, 2 * 16 * 64])
+
+
 @OPS
 def test_every_op_has_a_cost(op):
     """An estimate is finite, and no less than a node or the floor of the same machine."""
-    bare = TYPICAL._replace(sum_steps=0, scratch_ns=0.0, node_ns=0.0)
+    bare = MachineLimits("avx512", 1, TYPICAL.flops, TYPICAL.int8, TYPICAL.memory)
     for sample in samples_of(op.name):
         types = sample_types(sample)
         output, *_ = op.infer_types(types, sample.attrs)
         attrs = op.complete(sample.attrs)
         work = op.cost(types, output, attrs)
-        assert all(type(amount) is int and amount >= 0 for amount in work)
+        *amounts, functions, rows = work
+        assert all(type(amount) is int and amount >= 0 for amount in (*amounts, rows))
+        assert all(type(count) is int and count >= 0 for *_, count in functions)
         estimate = cost(op, types, [output], attrs)
         assert TYPICAL.node_ns <= estimate < math.inf
-        assert estimate >= cost(op, types, [output], attrs, limits=bare) >= work.flops / 160 / 4
+        assert (
+            estimate
+            >= cost(op, types, [output], attrs, limits=bare)
+            >= work.flops / TYPICAL.int8 / 4
+        )
 
 
 def test_a_thread_for_every_480_kflop_or_80_kb():

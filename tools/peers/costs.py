@@ -40,8 +40,8 @@ COMPARED = ("vision", "minilm", "gpt2")
 #: Nodes below this are left out: clocks and the caches that a profile disturbs decide their times.
 LEAST_NS = 5000.0
 
-#: The part of the measured bandwidth of a cache that kernels reach: their operands are read in short
-#: runs, and the measuring loop has the cache for itself.
+#: The part of the measured bandwidth of a cache that kernels reach: they read their operands in
+#: short runs, and the measuring loop has the cache for itself.
 CACHE_SHARE = 0.5
 
 #: Kind of node -> its nodes' estimates over their times, each with the time.
@@ -110,7 +110,8 @@ def table(made: dict[str, Plan], runs: int) -> str:
         ratios = [ratio for ratio, _ in by_kind[name]]
         low, middle, high = quartiles(ratios)
         lines.append(
-            f"| {name} | {len(ratios)} | {shares[name]:.1%} | {middle:.2f} | {low:.2f} | {high:.2f} |"
+            f"| {name} | {len(ratios)} | {shares[name]:.1%} "
+            f"| {middle:.2f} | {low:.2f} | {high:.2f} |"
         )
     every = [ratio for found in by_kind.values() for ratio, _ in found]
     off = statistics.median(max(ratio, 1 / ratio) - 1 for ratio in every)

@@ -82,7 +82,8 @@ static void conv_split(struct conv_state *state) {
     const conv_shape *s = &state->shape;
     const window_dim *h = &s->dims[1], *w = &s->dims[2];
     /* Multiply-adds per element. */
-    const int64_t k = conv_rows(s) + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost / MICROOP_ADDITION;
+    const int64_t k =
+        conv_rows(s) + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost / MICROOP_ADDITION;
     const int64_t slices = s->batch * s->dims[0].out;
     const int64_t whole = i64_times(slices * h->out * w->out * s->outputs / CONV_UNITS, k);
     const int64_t unit_cost = i64_min(i64_max(CONV_UNIT_COST, whole), CONV_LARGEST_COST);

@@ -124,7 +124,8 @@ static void matmul_split(struct matmul_state *state) {
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
 
     /* In multiply-adds: writing an element and what the epilogue does to it; reading B. */
-    const int64_t element_cost = s->k + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost / MICROOP_ADDITION;
+    const int64_t element_cost =
+        s->k + GEMM_SUM_COST + GEMM_EPILOGUE_COST * state->epilogue.cost / MICROOP_ADDITION;
     const int64_t col_cost = state->row_chunk * element_cost + GEMM_LINE_COST * s->k;
     const int64_t step = matmul_step(s);
     int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);

@@ -39,7 +39,8 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
     const int64_t most = i64_max(1, I8_A_BYTES / state->a_row_bytes / I8_ROWS) * I8_ROWS;
     int64_t rows = i64_ceil_div(s->m, i64_ceil_div(s->m, most));
     const int64_t element_cost =
-        s->k + I8_SUM_COST + I8_EPILOGUE_COST * state->epilogue.cost / (GEMM_EPILOGUE_COST * MICROOP_ADDITION);
+        s->k + I8_SUM_COST +
+        I8_EPILOGUE_COST * state->epilogue.cost / (GEMM_EPILOGUE_COST * MICROOP_ADDITION);
     const int64_t col_cost = i64_plus(i64_times(rows, element_cost), I8_LINE_COST * s->k);
     int64_t cols = i64_ceil_div(I8_TASK_COST, col_cost);
     if (rows > I8_ROWS)

@@ -49,7 +49,7 @@ TAPER_DEFINE_ATTRS(cast)
 
 enum {
     MAP_TASK_COST = 1 << 18, /* the smallest task, in the unit of microops.inc: 2.6 us */
-    PANEL = 16, /* columns of a panel of a packed matrix */
+    PANEL = 16,              /* columns of a panel of a packed matrix */
 };
 
 /* A task is row_block whole rows of the program's [R][C] view, or col_block columns of one row. */

@@ -25,8 +25,8 @@ enum {
 };
 
 typedef struct taper_microop {
-    char name[20];   /* in a program */
-    char kernel[28]; /* as a kernel of its own */
+    char name[20];                       /* in a program */
+    char kernel[28];                     /* as a kernel of its own */
     int16_t time[TAPER_FUNCTION_WIDTHS]; /* of an element, measured: microops.inc */
     int8_t arity;
     int8_t result;                     /* dtype */
