@@ -46,15 +46,25 @@ V_INLINE vf v_exp_tail(vf r, const float scale) {
     return v_fma(p, r, v_set1(scale * 0x1.fffffcp-2f));
 }
 
-/* scale e^x for -104 <= x <= 104, where that is in range. */
-V_INLINE vf v_exp_scaled(vf x, const float scale) {
-    vf n;
-    const vf r = v_exp_reduce(x, &n), one = v_set1(scale);
-    return v_ldexp(v_fma(v_fma(v_exp_tail(r, scale), r, one), r, one), n);
+/* scale e^x = result * 2^n, where the result is within [scale / 2, 2 scale]. */
+V_INLINE vf v_exp_parts(vf x, const float scale, vf *n) {
+    const vf r = v_exp_reduce(x, n), one = v_set1(scale);
+    return v_fma(v_fma(v_exp_tail(r, scale), r, one), r, one);
 }
 
 /* e^x for -104 <= x <= 89. */
-V_INLINE vf v_exp_bounded(vf x) { return v_exp_scaled(x, 1.0f); }
+V_INLINE vf v_exp_bounded(vf x) {
+    vf n;
+    const vf part = v_exp_parts(x, 1.0f, &n);
+    return v_ldexp(part, n);
+}
+
+/* scale e^x where that is not denormal: -87 <= x <= 88 for a scale of 1. */
+V_INLINE vf v_exp_normal(vf x, const float scale) {
+    vf n;
+    const vf part = v_exp_parts(x, scale, &n);
+    return v_ldexp_normal(part, n);
+}
 
 /* e^x, 1.2 ulp. Denormal results are right; 0 below -103.97, infinity above 88.72. */
 V_INLINE vf v_exp(vf x) {
@@ -90,7 +100,7 @@ V_INLINE vf v_tanh(vf x) {
 V_INLINE vf v_sigmoid(vf x) {
     const vf one = v_set1(0x1p-64f);
     const vf t = v_min(v_set1(104.0f), v_max(v_set1(-30.0f), v_neg(x)));
-    return v_div(one, v_add(one, v_exp_scaled(t, 0x1p-64f)));
+    return v_div(one, v_add(one, v_exp_normal(t, 0x1p-64f)));
 }
 
 /* x sigmoid(x), 3 ulp. */
@@ -206,14 +216,14 @@ V_INLINE vf v_erf(vf x) {
     w = v_fma(w, t, v_set1(-0x1.af271cp-4f));
     w = v_fma(w, t, v_set1(-0x1.457cdep-1f));
     w = v_fma(w, t, v_set1(-0x1.20e652p+0f));
-    const vf far = v_sub(one, v_exp_bounded(v_mul(w, t)));
+    const vf far = v_sub(one, v_exp_normal(v_mul(w, t), 1.0f));
     return v_select(v_lt(v_set1(0.92f), t), v_copysign(far, x), p);
 }
 
 /* x (1 + erf(x / sqrt 2)) / 2, 8 ulp for x >= -2. Below, where the textbook form loses all digits
  * to cancellation, the error grows to a relative 2^-18 at -6, and results under 1e-8 are rough. */
 V_INLINE vf v_gelu(vf x) {
-    /* The normal distribution's tail beyond t is e^(w(t) t - ln 2), 0 from 13.5 on; its complement
+    /* The normal distribution's tail beyond t is e^(w(t) t - ln 2), 0 from 13 on; its complement
      * is for the other side. The odd and the even powers of w are added separately, which halves
      * the latency. */
     const vf t = v_min(v_set1(20.0f), v_abs(x)), s = v_mul(t, t);
@@ -226,7 +236,9 @@ V_INLINE vf v_gelu(vf x) {
     odd = v_fma(odd, s, v_set1(-0x1.45f09ap-2f));
     even = v_fma(even, s, v_set1(-0x1.98846cp-1f));
     const vf exponent = v_fma(v_fma(odd, t, even), t, v_set1(-0x1.62e43p-1f));
-    const vf tail = v_exp_bounded(v_max(v_set1(-104.0f), exponent));
+    vf n;
+    const vf part = v_exp_parts(exponent, 1.0f, &n);
+    const vf tail = v_ldexp_unless(v_lt(exponent, v_set1(-87.0f)), part, n);
     return v_mul(x, v_select(v_lt(x, v_zero()), tail, v_sub(v_set1(1.0f), tail)));
 }
 

@@ -111,10 +111,16 @@ V_INLINE vf v_ldexp(vf a, vf n) {
 /* Returns a - v_round(a); the result for infinities is not specified. */
 V_INLINE vf v_fraction(vf a) { return v_sub(a, v_round(a)); }
 
+/* Returns a * 2^n for integral n where a and the result are normal; NaN for NaN. Elsewhere the
+ * result is not specified. */
+V_INLINE vf v_ldexp_normal(vf a, vf n) {
+    return v_as_float(vi_add(v_as_int(a), vi_shl(v_to_int(n), 23)));
+}
+
 /* Returns a * 2^n for a in [0.5, 2) and a normal result, and 0 in lanes where `zero` is set. There
  * are no denormals on the way, each of which would cost a hundred cycles. */
 V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) {
-    return v_select(zero, v_zero(), v_as_float(vi_add(v_as_int(a), vi_shl(v_to_int(n), 23))));
+    return v_select(zero, v_zero(), v_ldexp_normal(a, n));
 }
 #endif
 

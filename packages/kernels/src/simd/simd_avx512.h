@@ -88,6 +88,7 @@ V_INLINE vf v_from_int(vi a) { return _mm512_cvtepi32_ps(a); }
 
 V_INLINE vf v_fraction(vf a) { return _mm512_reduce_ps(a, _MM_FROUND_TO_NEAREST_INT); }
 V_INLINE vf v_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); } /* a * 2^floor(n) */
+V_INLINE vf v_ldexp_normal(vf a, vf n) { return v_ldexp(a, n); }
 V_INLINE vf v_ldexp_unless(vm zero, vf a, vf n) { return _mm512_maskz_scalef_ps((vm)~zero, a, n); }
 
 V_INLINE vi vi_widen_i8(const int8_t *p) {
