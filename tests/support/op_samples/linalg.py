@@ -29,17 +29,21 @@ def _matrices(*shapes: Shape) -> Iterator[np.ndarray]:
 _SQUARE = ((1, 1), (4, 4), (2, 3, 5, 5), (0, 3, 3), (0, 0))
 
 
+#: Rows of the largest matrices that kernels compute.
+_MOST = 32
+
+
 _ANY = ((4, 4), (5, 3), (2, 3, 5), (0, 3, 2))
 
 
-def samples_square(**attrs: Sequence[Any]) -> Iterator[Sample]:
+def samples_square(native: bool = False, **attrs: Sequence[Any]) -> Iterator[Sample]:
     """Yield symmetric, positive definite matrices with each value of each attr."""
     for x in _matrices(*_SQUARE):
         matrix = x @ np.swapaxes(x, -1, -2) + np.eye(x.shape[-1], dtype=x.dtype)
-        yield Sample([matrix], {name: values[0] for name, values in attrs.items()}, native=False)
+        yield Sample([matrix], {name: values[0] for name, values in attrs.items()}, native=native)
         for name, values in attrs.items():
             for value in values[1:]:
-                yield Sample([matrix], {name: value}, native=False)
+                yield Sample([matrix], {name: value}, native=native)
 
 
 def samples_any(choices: Sequence[Attrs]) -> Iterator[Sample]:
@@ -49,7 +53,7 @@ def samples_any(choices: Sequence[Attrs]) -> Iterator[Sample]:
             yield Sample([x], attrs, native=False)
 
 
-def _samples_solve(choices: Sequence[Attrs]) -> Iterator[Sample]:
+def _samples_solve(choices: Sequence[Attrs], native: bool = False) -> Iterator[Sample]:
     rng = np.random.default_rng(62)
     for x in _matrices(*_SQUARE, (50, 50)):
         matrix = x / 9 + np.eye(x.shape[-1], dtype=x.dtype)
@@ -57,18 +61,18 @@ def _samples_solve(choices: Sequence[Attrs]) -> Iterator[Sample]:
             yield Sample(
                 [matrix, rng.standard_normal((*x.shape[:-1], 2)).astype(x.dtype)],
                 attrs,
-                native=False,
+                native=native and x.shape[-1] <= _MOST,
             )
     a, b = np.eye(3) + np.zeros((2, 1, 3, 3)), np.ones((4, 3, 2))
-    yield Sample([a, b], choices[0], native=False)
+    yield Sample([a, b], choices[0], native=native)
 
 
 _CHECKS = ({"check": True}, {"check": False})
 
 
 SAMPLES = {
-    "INVERSE": partial(samples_square, check=(True, False)),
-    "SOLVE": partial(_samples_solve, _CHECKS),
+    "INVERSE": partial(samples_square, native=True, check=(True, False)),
+    "SOLVE": partial(_samples_solve, _CHECKS, native=True),
     "SOLVE_TRIANGULAR": partial(_samples_solve, ({}, {"upper": True}, {"unit": True})),
     "CHOLESKY": partial(samples_square, check=(True, False)),
     "DET": samples_square,

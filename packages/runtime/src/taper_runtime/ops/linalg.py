@@ -1,5 +1,7 @@
 """Define linear algebra by numpy's LAPACK: equations, triangular factors, determinants.
 
+Kernels invert small matrices and solve small equations; a session leaves the others to numpy.
+
 If LAPACK refuses a matrix, such as a singular one, an :class:`InputError` names it by its index in
 the batch; an op without ``check`` returns NaN for it.
 """
@@ -27,6 +29,8 @@ from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from taper_runtime.ops.opdef import Evaluate
 
 #: Triangular systems of up to this size are solved row by row.
 _ROWS = 32
@@ -109,6 +113,11 @@ def _broadcast_batches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nda
 def _solve(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = _broadcast_batches(*inputs)
     return guarded("SOLVE", "an invertible matrix", attrs["check"], np.linalg.solve, a, b)
+
+
+def _check_invertible(evaluate: Evaluate, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    """Raise InputError for a singular matrix, unless the op is not to check."""
+    evaluate(inputs, attrs)
 
 
 def _solve_triangular(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
@@ -240,7 +249,9 @@ OPS = (
         inputs=(1, 1),
         infer=partial(_infer_inverse, "INVERSE"),
         evaluate=_inverse,
+        check=partial(_check_invertible, _inverse),
         attrs=_CHECK,
+        native=True,
     ),
     define(
         name="SOLVE",
@@ -248,7 +259,9 @@ OPS = (
         inputs=(2, 2),
         infer=partial(_infer_solve, "SOLVE"),
         evaluate=_solve,
+        check=partial(_check_invertible, _solve),
         attrs=_CHECK,
+        native=True,
     ),
     define(
         name="SOLVE_TRIANGULAR",
