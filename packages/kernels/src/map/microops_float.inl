@@ -69,21 +69,26 @@
 V_WIDEN(f32_from_f16, v_load_f16)
 V_WIDEN(f32_from_bf16, v_load_bf16)
 
-#if defined(V_STORE_F16)
-static bool f16_from_f32(void *out, const program_operand *in, int64_t n) {
-    uint16_t *r = out;
-    const float *p = in[0].data;
-    int64_t i = 0;
-    for (; i + V_LEN <= n; i += V_LEN)
-        v_store_f16(r + i, v_load(p + i));
-    if (i < n) {
-        uint16_t last[V_LEN];
-        v_store_f16(last, v_load_n(p + i, n - i));
-        memcpy(r + i, last, (size_t)(n - i) * sizeof *last);
+/* Conversions to them; `store` rounds V_LEN floats. */
+#define V_ROUND(name, store)                                                                       \
+    static bool name(void *out, const program_operand *in, int64_t n) {                            \
+        uint16_t *r = out;                                                                         \
+        const float *p = in[0].data;                                                               \
+        int64_t i = 0;                                                                             \
+        for (; i + V_LEN <= n; i += V_LEN)                                                         \
+            store(r + i, v_load(p + i));                                                           \
+        if (i < n) {                                                                               \
+            uint16_t last[V_LEN];                                                                  \
+            store(last, v_load_n(p + i, n - i));                                                   \
+            memcpy(r + i, last, (size_t)(n - i) * sizeof *last);                                   \
+        }                                                                                          \
+        return true;                                                                               \
     }
-    return true;
-}
+
+#if defined(V_STORE_F16)
+V_ROUND(f16_from_f32, v_store_f16)
 #endif
+V_ROUND(bf16_from_f32, v_store_bf16)
 
 V_UNARY(f32_neg, v_neg(a))
 V_UNARY(f32_abs, v_abs(a))

@@ -429,7 +429,8 @@ INTS_OF_INT(i8, int8_t)
 INTS_OF_INT(u8, uint8_t)
 INTS_OF_INT(bool, uint8_t)
 
-/* To float16 and bfloat16, without branches, so that compilers vectorise. */
+#if !defined(V_STORE_F16)
+/* To float16, without branches, so that compilers vectorise. */
 static inline float float_of_bits(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -441,15 +442,6 @@ static inline uint32_t bits_of_float(float x) {
     return bits;
 }
 
-/* Rounds to nearest even: adds half of the last place kept, less one unit where that place is even.
- */
-static inline uint16_t bfloat_from_float(float x) {
-    const uint32_t bits = bits_of_float(x);
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(x != x ? 0x7fc0 : rounded);
-}
-
-#if !defined(V_STORE_F16)
 /* Adding a power of two 2^13 above the last place that float16 keeps rounds to that place; scaling
  * up and down again turns a value that is too large into infinity. */
 static inline uint16_t half_from_float(float x) {
@@ -464,4 +456,3 @@ static inline uint16_t half_from_float(float x) {
 
 C_UNARY(f16_from_f32, uint16_t, float, half_from_float(a))
 #endif
-C_UNARY(bf16_from_f32, uint16_t, float, bfloat_from_float(a))

@@ -1,8 +1,8 @@
 /*
  * Loads that widen V_LEN narrow numbers: v_load_f16, v_load_bf16 and v_load_i8 to floats, which is
- * exact, and vi_load_u16 and vi_load_i8 to integers. v_store_f16 is there where the level has an
- * instruction for it. v_load_u4 takes vector v of the 16 numbers of
- * 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2.
+ * exact, and vi_load_u16 and vi_load_i8 to integers. v_store_f16 and v_store_bf16 round to them,
+ * the first where the level has an instruction for it. v_load_u4 takes vector v of the 16 numbers
+ * of 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2.
  *
  * v_pick_i8 and v_pick_u4 take one number of each word of V_LEN words: byte k, times 2^24, and the
  * half k / 4 of byte k % 4. k is a constant wherever they are inlined.
@@ -171,6 +171,30 @@ V_INLINE vf v_load_f16(const uint16_t *p) {
     const vm finite = v_lt(v_as_float(bits), v_set1(0x1p-96f));
     return v_as_float(vi_or(sign, v_as_int(v_select(finite, scaled, special))));
 #endif
+}
+
+/* Stores the lower 16 bits of each lane, of which the upper ones are 0. */
+V_INLINE void vi_store_u16(uint16_t *p, vi x) {
+#if V_LEN == 16 && !defined(TAPER_EMULATED)
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(x));
+#elif V_LEN == 8
+    const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0xd8);
+    _mm_storeu_si128((__m128i *)p, _mm256_castsi256_si128(pairs));
+#else
+    int32_t lanes[V_LEN];
+    vi_store(lanes, x);
+    for (int i = 0; i < V_LEN; i++)
+        p[i] = (uint16_t)lanes[i];
+#endif
+}
+
+/* Rounds to the nearest bfloat16, to even ones where two are as near: adds half of the last place
+ * kept, less one unit where that place is even. Every NaN has one result. */
+V_INLINE void v_store_bf16(uint16_t *p, vf x) {
+    const vi bits = v_as_int(x), odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    const vi rounded = vi_shr(vi_add(bits, vi_add(odd, vi_set1(0x7fff))), 16);
+    const vf nan = v_as_float(vi_set1(0x7fc0));
+    vi_store_u16(p, v_as_int(v_select(v_isnan(x), nan, v_as_float(rounded))));
 }
 
 /* Rounds to the nearest float16, to even ones where two are as near; every NaN has one result but
