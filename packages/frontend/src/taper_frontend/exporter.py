@@ -221,6 +221,10 @@ def export(
         step("capture")
         read = read_model(module, options.model)
         before = read
+        if isinstance(read, torch.nn.Module) and _may_be_packed(read):
+            from taper_frontend.quantizing.unpack import unpacked
+
+            read = unpacked(read)
         if options.quantizes_activations:
             step("quantize")
             read = _quantized(read, options)
@@ -236,6 +240,11 @@ def export(
         plan = finish_plan(plan, options)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     return plan
+
+
+def _may_be_packed(module: torch.nn.Module) -> bool:
+    """Return whether a module has layers of torch's eager quantization."""
+    return any(type(each).__module__.startswith("torch.ao.nn") for each in module.modules())
 
 
 def _quantized(model: Any, options: Options) -> torch.nn.Module:

@@ -135,17 +135,59 @@ class RowQuantizer(nn.Module):
 
 
 class TensorQuantizer(nn.Module):
-    """Quantizes a tensor by a range that calibration has chosen."""
+    """Quantizes a tensor by a scale and a zero point that are known.
 
-    def __init__(self, low: float, high: float) -> None:
+    Parameters
+    ----------
+    scale : float
+    zero : int
+    low, high : int
+        The range of the integers.
+    dtype : torch.dtype
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        zero: int,
+        low: int = _LOW,
+        high: int = _HIGH,
+        dtype: torch.dtype = torch.int8,
+    ) -> None:
         super().__init__()
-        self.scale = max((high - low) / (_HIGH - _LOW), float(torch.finfo(torch.float32).eps))
-        self.zero = min(_HIGH, max(_LOW, round(_LOW - low / self.scale)))
+        self._parameters_of = scale, zero, low, high, dtype
+
+    @classmethod
+    def of_range(cls, low: float, high: float) -> TensorQuantizer:
+        """Return what quantizes a range around 0."""
+        scale = max((high - low) / (_HIGH - _LOW), float(torch.finfo(torch.float32).eps))
+        return cls(scale, min(_HIGH, max(_LOW, round(_LOW - low / scale))))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Quantize and decode."""
-        parameters = self.scale, self.zero, _LOW, _HIGH, torch.int8
-        decoded: torch.Tensor = _OPS.dequantize_per_tensor(
-            _OPS.quantize_per_tensor(x, *parameters), *parameters
-        )
+        q = _OPS.quantize_per_tensor(x, *self._parameters_of)
+        decoded: torch.Tensor = _OPS.dequantize_per_tensor(q, *self._parameters_of)
+        return decoded
+
+
+class DynamicQuantizer(nn.Module):
+    """Quantizes a tensor by its own range to uint8, as torch's dynamic layers do.
+
+    Parameters
+    ----------
+    most : int
+        The largest integer: 127 where torch leaves a bit free, so that sums of two fit 16 bits.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Quantize and decode."""
+        eps = float(torch.finfo(torch.float32).eps)
+        scale, zero = _OPS.choose_qparams.tensor(x, 0, self.most, eps, torch.uint8)
+        parameters = scale, zero, 0, self.most, torch.uint8
+        q = _OPS.quantize_per_tensor.tensor(x, *parameters)
+        decoded: torch.Tensor = _OPS.dequantize_per_tensor.tensor(q, *parameters)
         return decoded

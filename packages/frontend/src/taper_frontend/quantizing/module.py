@@ -270,7 +270,7 @@ def _quantized(layer: _Layer, options: Quantization) -> nn.Module:
                 f"int32 holds, got {layer.rows}; leave it out with layers={{{name!r}: 'float32'}}"
             )
         if options.activations == "static":
-            quantizer = TensorQuantizer(*layer.observer.range(options.observer))
+            quantizer = TensorQuantizer.of_range(*layer.observer.range(options.observer))
         else:
             quantizer = RowQuantizer()
     rounded = layer.rounded
