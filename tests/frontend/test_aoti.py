@@ -1,4 +1,4 @@
-"""What the delegate "aoti" refuses before anything is compiled; ``tests/aoti`` compiles."""
+"""Refusals of the delegate "aoti" before anything is compiled; ``tests/aoti`` compiles."""
 
 import numpy as np
 import pytest
