@@ -85,7 +85,8 @@ def register_kernel(
         An op of Taper, ``"RELU"``, for all its nodes with any attrs. Or an op that the exported
         program calls, ``"aten.relu.default"`` or ``"torch.ops.aten.relu.default"``: for each node
         that computes one whole call of it, in any plan, and for all its calls in plans that were
-        exported with ``keep=["aten.relu.default"]``.
+        exported with ``keep=["aten.relu.default"]``. There is no list of ATen's ops to check it
+        against; a session warns of a kernel that computes no node, with the nearest target.
     kernel : callable or type of Server
         A function ``kernel(inputs, outputs, attrs)`` that writes every element of the arrays in
         ``outputs`` and returns nothing. ``inputs`` are read-only arrays, or None for absent ones;
