@@ -177,11 +177,11 @@ def export_aoti(
     own = {"partition", "delegate", "weights"} & options.keys()
     if own:
         raise ExportError(f"export_aoti: expected other options, got {', '.join(sorted(own))}")
-    program = module
-    if not isinstance(program, ExportedProgram):
-        program = torch.export.export(
-            module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes
-        )
+    program = (
+        module
+        if isinstance(module, ExportedProgram)
+        else torch.export.export(module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    )
     _check(program)
     package = _Package(program, dict(inductor_configs or {}))
     token = _PACKAGE.set(package)
