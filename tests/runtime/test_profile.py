@@ -89,7 +89,13 @@ def test_least_traffic(moved, ns):
 def test_only_what_is_measured_is_written():
     data = limits_data(TYPICAL)
     assert MachineLimits(**{**data, "memory": TYPICAL.memory}) == TYPICAL._replace(
-        sum_steps=0, scratch_ns=0.0, node_ns=0.0, worker_ns=0
+        sum_steps=0,
+        scratch_ns=0.0,
+        node_ns=0.0,
+        worker_ns=0,
+        reached=1.0,
+        function_ns=0.0,
+        row_ns=0.0,
     )
 
 

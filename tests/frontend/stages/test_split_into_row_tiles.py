@@ -43,7 +43,9 @@ def test_chain_around_a_window(attrs):
     graph = check_fires(split_into_row_tiles, b.done(inverted(b, x, 4, 24, **attrs)))
     counts = op_counts(graph)
     assert counts["CAT"] == 1
-    assert counts["CONV"] == counts["RELU"] == counts["MATMUL"] // 2 > 1
+    tiles = counts["CONV"]
+    assert counts["RELU"] == tiles > 1
+    assert counts["MATMUL"] in (2 * tiles, tiles + 1)  # the last one may be computed whole
     rows = [
         graph.tensors[node.output].shape[1] for node in graph.nodes.values() if node.op == "RELU"
     ]
