@@ -39,7 +39,7 @@ def text() -> str:
 
 def _op(name: str) -> torch._ops.OpOverload | None:
     namespace, *parts = name.split(".")
-    if len(parts) != 2 or namespace not in ("aten", "quantized_decomposed"):
+    if len(parts) != 2 or namespace not in ("aten", "quantized", "quantized_decomposed"):
         return None
     packet = getattr(getattr(torch.ops, namespace), parts[0], None)
     return getattr(packet, parts[1], None)

@@ -12,7 +12,7 @@ from torch import nn
 import taper_frontend
 import taper_runtime
 from models import seeded
-from taper_frontend import ExportError, Quantization, quantize_plan
+from taper_frontend import ExportError, Quantization, quantize_plan, sensitivity
 from taper_frontend.compiler.quantization.rounding import round_matrix
 from taper_frontend.compiler.quantization.schemes import parse_scheme
 
@@ -193,6 +193,16 @@ def test_a_budget_of_error_is_kept(plans):
     found = layers(quantize_plan(plan, Quantization(max_error=limit))).values()
     assert all(each["error"] <= limit for each in found)
     assert {"int4", "int8"} <= {each["scheme"] for each in found}
+
+
+def test_sensitivity_ranks_the_weights(plans):
+    plan, _, x, want = plans["image"]
+    found = sensitivity(plan, "int8")
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert set(found) == {f"{name}.weight" for name in ("first", "wide", "each", "up", "out")}
+    name = next(iter(found))
+    (got,) = run(quantize_plan(plan, Quantization("float32", layers={name: "int8"})), x)
+    assert found[name] == pytest.approx(np.linalg.norm(got - want) / np.linalg.norm(want), rel=1e-2)
 
 
 def test_all_layers_that_cannot_be_rounded_are_named():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
     from taper_frontend.quantized_checkpoint.load import load_quantized
-    from taper_frontend.quantized_plan import quantize_plan
+    from taper_frontend.quantized_plan import quantize_plan, sensitivity
     from taper_frontend.quantizing.module import quantize
     from taper_frontend.verify.trials import VerificationError
 
@@ -43,6 +43,7 @@ __all__ = [
     "load_quantized",
     "quantize",
     "quantize_plan",
+    "sensitivity",
 ]
 
 #: Names whose modules are imported when they are used, with their modules: most import torch.
@@ -51,6 +52,7 @@ _LATER = {
     "Quantization": "taper_frontend.compiler.quantization.schemes",
     "quantize": "taper_frontend.quantizing.module",
     "quantize_plan": "taper_frontend.quantized_plan",
+    "sensitivity": "taper_frontend.quantized_plan",
     "VerificationError": "taper_frontend.verify.trials",
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from glob import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_frontend.compiler.from_plan import plan_again, to_named_graph
 from taper_frontend.compiler.quantization.choose import quantize_weights
-from taper_frontend.compiler.quantization.schemes import read_quantization
+from taper_frontend.compiler.quantization.schemes import (
+    FLOAT32,
+    Quantization,
+    read_quantization,
+)
 from taper_frontend.errors import ExportError
 from taper_frontend.verify.compare import describe, difference, readable, tolerance
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND
@@ -18,7 +23,6 @@ from taper_runtime.session.options import SessionOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from taper_frontend.compiler.quantization.schemes import Quantization
     from taper_runtime.plan.plan import Plan
 
 
@@ -76,6 +80,42 @@ def quantize_plan(
     return (
         with_distance(check_quantized(new), _results(plan)) if verify and has_samples(new) else new
     )
+
+
+def sensitivity(plan: Plan, scheme: str = "int4") -> dict[str, float]:
+    """Return how far the results move when one weight alone is quantized, largest first.
+
+    Parameters
+    ----------
+    plan : Plan
+        As for :func:`quantize_plan`, with samples.
+    scheme : str
+        The scheme of the one weight.
+
+    Returns
+    -------
+    dict of str to float
+        For each weight the largest relative error of an output, for the plan's samples. The names
+        are patterns for ``Quantization.layers``, unless they join several by `` + ``.
+
+    Raises
+    ------
+    ExportError
+        As :func:`quantize_plan`, or if the plan has no samples.
+    """
+    if not has_samples(plan):
+        raise ExportError("sensitivity: expected a plan with samples, got one without")
+    none = quantize_plan(plan, FLOAT32, verify=False)
+    wanted, found = _results(plan), {}
+    for layer in none.metadata["quantized"]["layers"]:
+        if layer["reason"]:
+            continue
+        layers = {escape(name): scheme for name in layer["name"].split(" + ")}
+        options = Quantization(weights=FLOAT32, layers=layers)
+        one = with_distance(quantize_plan(plan, options, verify=False), wanted)
+        apart = one.metadata["quantized"]["distance"].values()
+        found[layer["name"]] = max(each["relative_error"] for each in apart)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def has_samples(plan: Plan) -> bool:

