@@ -22,9 +22,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
+from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
+
 import taper_frontend
 import taper_runtime
-from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
 from taper_frontend import Quantization, quantize, quantize_plan
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ CASES = [
 
 
 @pytest.mark.filterwarnings("ignore:.*stored as integers and decoded")
-@pytest.mark.parametrize("model, config, error, counts", CASES)
+@pytest.mark.parametrize(("model", "config", "error", "counts"), CASES)
 def test_torch_and_the_plan_compute_the_same(model, config, error, counts):
     module, batches = made(model)
     x = batches[0]
@@ -145,7 +145,8 @@ def test_layers_are_left_out_by_name():
     module, batches = made("image")
     config = Quantization(activations="static", layers={"first.weight": "float32"})
     small = quantize(module, config, batches)
-    assert type(small.first) is nn.Conv2d and type(small.wide) is not nn.Conv2d
+    assert type(small.first) is nn.Conv2d
+    assert type(small.wide) is not nn.Conv2d
 
 
 class Unused(nn.Module):
@@ -181,8 +182,8 @@ def test_what_cannot_be_quantized_is_refused_by_layer():
             quantize(odd, "int4", data)
     with pytest.raises(ExportError, match="linear layers or convolutions to quantize, got none"):
         quantize(nn.Sequential(nn.ReLU()), "int8")
+    config = Quantization(activations="dynamic", layers={"0.*": "int4"})
     with pytest.raises(ExportError, match="expected 'int8' beside quantized activations"):
-        config = Quantization(activations="dynamic", layers={"0.*": "int4"})
         quantize(nn.Sequential(nn.Linear(32, 4)), config)
 
 

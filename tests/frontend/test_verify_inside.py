@@ -16,8 +16,8 @@ from models import MLP, Block
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import HANDLERS
-from taper_frontend.verify.trials import VerificationError
 from taper_frontend.verify.inside import _Comparison, _Reader
+from taper_frontend.verify.trials import VerificationError
 from taper_runtime.executor.interpreted import InterpretedExecutor
 
 

@@ -37,7 +37,7 @@ def test_other_names_are_refused(name):
         parse_scheme(name)
 
 
-@pytest.mark.parametrize("bits, group, zeros", [(4, 32, False), (4, 32, True), (8, 0, False)])
+@pytest.mark.parametrize(("bits", "group", "zeros"), [(4, 32, False), (4, 32, True), (8, 0, False)])
 def test_bytes_are_those_of_the_bits(bits, group, zeros):
     scheme = Scheme("int", bits, group, zeros, "float16" if group else "float32")
     rows, columns = 256, 10
@@ -47,7 +47,7 @@ def test_bytes_are_those_of_the_bits(bits, group, zeros):
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    ("given", "message"),
     [
         ({"activations": "int8"}, "activations: expected one of"),
         ({"observer": "mean"}, "observer: expected one of"),

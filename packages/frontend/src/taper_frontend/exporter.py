@@ -15,16 +15,16 @@ from torch.utils._pytree import tree_leaves
 
 from taper_frontend.capture.attempts import CapturedProgram, attempt, check_range
 from taper_frontend.capture.capture import Model, capture, read_model
-from taper_frontend.checkpoint import filled
 from taper_frontend.capture.tensors import to_numpy
+from taper_frontend.checkpoint import filled
 from taper_frontend.compiler.quantization.schemes import read_quantization
 from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import show_progress
 from taper_frontend.lowered_to_plan import finish_plan
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.quantized_plan import with_distance
 from taper_frontend.program_to_plan import compile_program
+from taper_frontend.quantized_plan import with_distance
 from taper_frontend.request.dims import check_axes
 from taper_frontend.request.notes import Note, warn
 from taper_frontend.request.options import Options

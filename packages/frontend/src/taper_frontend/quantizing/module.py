@@ -16,7 +16,6 @@ from taper_frontend.compiler.quantization.schemes import (
     FLOAT32,
     HALVES,
     Quantization,
-    Scheme,
     parse_scheme,
     read_quantization,
 )

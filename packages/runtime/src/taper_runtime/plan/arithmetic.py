@@ -41,9 +41,7 @@ class QuantizedNode(NamedTuple):
 
 
 def quantized_nodes(plan: Plan) -> list[QuantizedNode]:
-    """Return the nodes that multiply by weights of few bits, in order; entries other than the
-    default one are left out.
-    """
+    """Return the nodes of the default entry that multiply by weights of few bits, in order."""
     return list(_found(plan))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.blocks import BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 #: The scheme of a weight that stays as it is.
 FLOAT32 = "float32"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.node import Node
     from taper_runtime.ops.opdef import Shape
 
-#: The ops whose weights are quantized, and where these have the outputs: [..., K, N] or [N, ..., K].
+#: The ops whose weights are quantized: [..., K, N], with outputs last; a table is [N, K].
 _OPS = ("MATMUL", "CONV", "CONV_TRANSPOSE", "GROUPED_MATMUL", "EMBEDDING")
 
 _PRODUCTS = _OPS[:-1]
@@ -267,7 +267,7 @@ def quantize_weight(
     ExportError
         As :func:`.round_matrix`.
     """
-    rows, columns = weight.shape
+    rows = weight.shape[0]
     if scheme.dtype == FLOAT32:
         return _layer(weight, scheme, weight.nbytes, 0.0, "float32")
     if scheme.dtype in HALVES:
