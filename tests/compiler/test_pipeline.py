@@ -85,7 +85,7 @@ def test_random_graphs_through_passes_in_any_order(seed):
     assert_same_values(evaluate(graph, inputs), expected)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_every_step_settles(seed):
     graph = random_graph(200 + seed)
     for step in PIPELINE:
@@ -95,7 +95,7 @@ def test_every_step_settles(seed):
         assert str(graph) == before
 
 
-@pytest.mark.parametrize("seed", [*range(200, 260), 267, 293, 388, 470])
+@pytest.mark.parametrize("seed", [*range(200, 230), 267, 293, 388, 470])
 def test_second_run_finds_nothing_to_save(seed):
     # it may turn a permutation and back: what the last passes do is not for the first to see
     graph = random_graph(seed)

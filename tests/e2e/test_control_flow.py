@@ -1,5 +1,7 @@
 """Branches and loops as plans, run by both executors."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -39,10 +41,17 @@ def assert_close(got, want):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+@cache
+def exported(name):
+    """Export a model, and verify it."""
+    model, args = MODELS[name]
+    return taper_frontend.export(model, args)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name, tmp_path):
     model, args = MODELS[name]
-    plan = taper_frontend.export(model, args)  # verified
+    plan = exported(name)
     path = tmp_path / "model.taper"
     plan.save(path)
     want = torchs(model, args)
@@ -55,8 +64,8 @@ def test_models(name, tmp_path):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_one_plan_takes_both_branches(sign):
-    model = Branches()
-    session = taper_runtime.InferenceSession(taper_frontend.export(model, (X,)))
+    model, _ = MODELS["branch taken"]
+    session = taper_runtime.InferenceSession(exported("branch taken"))
     x = sign * X.abs()
     assert_close(session.run(None, {"x": x.numpy()}), torchs(model, (x,)))
 
@@ -109,8 +118,7 @@ def test_random_numbers_continue_one_sequence():
 
 
 def test_a_weight_used_inside_and_outside_is_stored_once():
-    model, args = MODELS["weights inside and outside"]
-    plan = taper_frontend.export(model, args)
+    plan = exported("weights inside and outside")
     weights = [array for array in plan.constants.values() if array.size >= WIDTH * WIDTH]
     assert len(weights) == 1
 

@@ -25,7 +25,7 @@ from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 
 fuzz = settings(
-    max_examples=250,
+    max_examples=120,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -203,7 +203,7 @@ attr_values = st.one_of(
 )
 
 
-@settings(fuzz, max_examples=400)
+@settings(fuzz, max_examples=160)
 @given(data=st.data())
 def test_mutated_nodes(data):
     """An op's type rule stands between the file and the kernel: it may only refuse."""
@@ -239,7 +239,7 @@ def places(value):
             yield from places(value[key])
 
 
-@settings(fuzz, max_examples=400)
+@settings(fuzz, max_examples=160)
 @given(data=st.data())
 def test_mutated_blocks_and_entries(data):
     """Anything anywhere, or what stands elsewhere in the plan: a block in itself, say."""

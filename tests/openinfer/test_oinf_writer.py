@@ -115,7 +115,7 @@ _VALUES = st.one_of(
 _SIZES = st.integers(0, 2**64 - 1).map(SizeVar)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.dictionaries(_NAMES, st.one_of(_SIZES, _VALUES, _tensor()), max_size=8))
 def test_everything_comes_back(source):
     model = Model.from_bytes(dump_model(source))

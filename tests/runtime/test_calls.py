@@ -127,7 +127,7 @@ def assert_same(got, expected):
         assert got == expected or (got != got and expected != expected)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(tree=TREES)
 def test_every_structure_goes_in_and_comes_out(tree, tmp_path_factory):
     path = tmp_path_factory.mktemp("calls") / "m.taper"
@@ -162,7 +162,7 @@ def spoiled(value, data):
     return type(value)(*items), f".{fields[key]}{path}"
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(tree=TREES, data=st.data())
 def test_a_wrong_structure_is_named_by_its_path(tree, data):
     tree = numbered(tree)

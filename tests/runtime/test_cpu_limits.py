@@ -195,7 +195,7 @@ LINES = st.lists(
 ).map("\n".join)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(groups=LINES, mounts=LINES)
 def test_files_of_any_content_are_read(tmp_path, groups, mounts):
     folder = tmp_path / "proc" / "self"
