@@ -10,9 +10,11 @@ import torch
 from torch import nn
 from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
 
+import blocks_of
 import taper_frontend
 from taper_frontend import ExportError, ExportWarning
-from taper_runtime import InferenceSession, SessionOptions
+from taper_runtime import InferenceSession, SessionOptions, formats
+from taper_runtime.ops.opdef import TensorType
 from torchao_ops import ops as torchao
 
 decomposed = torch.ops.quantized_decomposed
@@ -74,6 +76,68 @@ def from_packed_bytes(m):
     packed = ((m.q[:, ::2] + 8) | ((m.q[:, 1::2] + 8) << 4)).to(torch.uint8)
     q = torch.stack([packed & 15, packed >> 4], -1).view(*m.scales.shape, -1)
     return ((q.float() - 8) * m.scales[..., None].float()).view(m.q.shape)
+
+
+class Blocks(nn.Module):
+    """A layer over what a format of blocks takes, as a model computes with it."""
+
+    def __init__(self, name):
+        super().__init__()
+        _, self.kind, self.size, self.scales, self.shift = name.split(".")
+        drawn = blocks_of.draw(name, np.random.default_rng(7), K, COLUMNS)
+        self.many = len(drawn)
+        for i, part in enumerate(drawn):
+            part = torch.from_numpy(np.ascontiguousarray(part.T))  # [N, K], as in checkpoints
+            part = part.view(torch.bfloat16) if part.dtype == torch.uint16 else part
+            self.register_buffer(f"part{i}", part)
+        table = blocks_of.KINDS[self.kind][2]
+        if table is not None:
+            self.register_buffer("table", torch.from_numpy(table).float())
+        self.register_buffer("powers", 2.0 ** (torch.arange(256).double() - 127).float())
+        self.register_buffer("floats", torch.from_numpy(blocks_of.E4M3).float())
+
+    def common(self, i, inner):
+        """Scales or offsets number i, [N, K/size, 1]."""
+        outer = getattr(self, f"part{i}")
+        if self.scales == "e8m0":
+            return self.powers[outer.long()][..., None]
+        outer = outer.float()[..., None]
+        if self.kind not in blocks_of.FACTORS:
+            return outer
+        codes = getattr(self, f"part{inner}")
+        factors = self.floats[codes.long()] if self.kind == "nvfp4" else codes.float()
+        return (outer * factors.view(*outer.shape[:2], -1)).view(COLUMNS, -1, 1)
+
+    def weight(self):
+        levels = self.part0
+        levels = self.table[levels.long()] if hasattr(self, "table") else levels.float()
+        levels = levels.view(COLUMNS, -1, int(self.size))
+        if self.shift == "zeros":
+            levels = levels - self.part2.float()[..., None]
+        w = levels * self.common(1, self.many - (2 if self.shift == "offsets" else 1))
+        if self.shift == "offsets":
+            w = w + self.common(2, self.many - 1)
+        return w.view(COLUMNS, K)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight())
+
+
+@pytest.mark.parametrize("name", formats.family("blocks").examples)
+def test_each_format_is_found_in_the_steps_of_a_model(name):
+    model = Blocks(name).eval()
+    x = torch.randn(3, K, generator=torch.Generator().manual_seed(2))
+    plan = taper_frontend.export(model, (x,))
+    assert product(plan) == name
+    options = SessionOptions()
+    options.strict_native = True
+    (y,) = InferenceSession(plan, options).run(None, {"x": x.numpy()})
+    want = (x.double() @ model.weight().double().T).numpy()
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * abs(want).max())
+    stored = plan.constants[plan.nodes[-1].inputs[1]]
+    got = formats.decode(stored, TensorType("float32", (K, COLUMNS), name))
+    if not name.endswith("float32.zeros"):  # zero * scale has more bits than float32
+        np.testing.assert_array_equal(got, model.weight().numpy().T)
 
 
 HALF, BRAIN = torch.float16, torch.bfloat16

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import blocks_of
 from op_samples import SAMPLED, array_of, samples_of, type_of
 from op_samples import stored as stored_in
 from plan_files import PlanFile, assert_same_plan
@@ -29,6 +30,7 @@ SHAPES = [
     *((3, 3, *rest) for rest in itertools.product(SIZES, repeat=2)),
     *((2, *rest) for rest in itertools.product(SIZES, repeat=2)),
     (3, 2, 3, 4, 34),
+    *itertools.product((256, 512), SIZES),
 ]
 
 
@@ -108,70 +110,85 @@ def test_dots_are_what_the_kernels_read():
     np.testing.assert_array_equal(sums, matrix.sum(0, np.int64))
 
 
-def in_blocks(name, rng, k=192, n=20):
-    """Integers, scales and shifts that a format of blocks takes."""
-    _, bits, size, scales, shift = name.split(".")
-    limit, shape = 2 ** (int(bits) - 1), (k // int(size), n)
-    shifts = {
-        "symmetric": [],
-        "zeros": [rng.integers(-limit, limit, shape).astype(np.int8)],
-        "offsets": [cast(rng.standard_normal(shape).astype(np.float32), scales)],
-    }[shift]
-    factors = cast(rng.uniform(0.1, 2, shape).astype(np.float32), scales)
-    return rng.integers(-limit, limit, (k, n)).astype(np.int8), factors, *shifts
+def numbers_of(bits, stored):
+    """Numbers of some bits side by side."""
+    return [int.from_bytes(stored.tobytes(), "little") >> bits * i & 2**bits - 1 for i in range(16)]
+
+
+def factors_of(kind, stored):
+    if kind == "q6k":
+        return stored.view(np.int8)
+    if kind == "nvfp4":
+        return stored
+    words, high = stored[:8].view("<u4"), numbers_of(2, stored[8:])
+    return [(int(words[j % 2]) >> j // 2 * 4 & 15) + 16 * high[j] for j in range(16)]
+
+
+def level_of(bits, lines, k, j):
+    """Level k of column j in lines of 64 bytes."""
+    if bits > 4 and bits < 8:
+        group, more = 32 // (bits - 4), bits - 4
+        lines = lines[k // group * group * 2 * bits :]
+        k %= group
+        return level_of(4, lines, k, j) | level_of(more, lines[group * 8 :], k, j) << 4
+    together = 32 // bits
+    byte, i = lines[k // together * 64 + j * 4 + k % 4], k % together // 4
+    return int(byte) >> bits * i & 2**bits - 1
 
 
 @pytest.mark.parametrize("name", family("blocks").examples)
 def test_blocks_are_what_the_kernels_read(name):
     """Byte by byte, as docs/format.md says."""
-    _, bits, size, scales, shift = name.split(".")
-    bits, size = int(bits), int(size)
-    q, factors, *shifts = in_blocks(name, np.random.default_rng(3))
-    stored = find(name).encode(q, factors, *shifts)
-    bytes_, width = stored.view(np.uint8), DTYPES[scales].size
+    _, kind, size, _, shift = name.split(".")
+    (bits, low, _), size = blocks_of.KINDS[kind], int(size)
+    drawn = blocks_of.draw(name, np.random.default_rng(3), 256)
+    q, factors, *_ = drawn
+    outer, inner = drawn[1:], []
+    if kind in blocks_of.FACTORS:
+        outer, inner = outer[: len(outer) // 2], outer[len(outer) // 2 :]
+    stored = find(name).encode(*drawn)
+    bytes_, width = stored.view(np.uint8), factors.itemsize
+    rows = 256 // stored.shape[1]
     for p, block in np.ndindex(stored.shape[:2]):
         n, at = min(16, 20 - 16 * p), bytes_[p, block]
         columns = slice(16 * p, 16 * p + n)
-        head = at[: 16 * width].view(factors.dtype)
-        np.testing.assert_array_equal(head[:n], factors[block, columns])
-        at = at[16 * width :]
-        if shift == "offsets":
-            np.testing.assert_array_equal(
-                at[: 16 * width].view(factors.dtype)[:n], shifts[0][block, columns]
-            )
+        for given in outer[: 1 + (shift == "offsets")]:
+            head = at[: 16 * width].view(factors.dtype)
+            np.testing.assert_array_equal(head[:n], given[block, columns])
             at = at[16 * width :]
-        for j in range(n if shift == "zeros" else 0):
-            zero = shifts[0][block, 16 * p + j]
-            if bits == 8:
-                assert at.view(np.int8)[j] == zero
-            else:
-                assert int(at[:8].view(np.uint32)[j % 2]) >> j // 2 * 4 & 15 == zero + 8
-        at = at[16 * bits // 8 if shift == "zeros" else 0 :]
-        assert len(at) == size * 2 * bits
-        for k, j in np.ndindex(size, n):
-            level = q[block * size + k, 16 * p + j]
-            if bits == 8:
-                assert at.view(np.int8)[k // 4 * 64 + j * 4 + k % 4] == level
-            else:
-                assert at[k // 8 * 64 + j * 4 + k % 4] >> k % 8 // 4 * 4 & 15 == level + 8
+        if shift == "zeros":
+            zeros = at[: 2 * bits]
+            for j in range(n):
+                zero = outer[1][block, 16 * p + j]
+                if bits == 8:
+                    assert zeros.view(np.int8)[j] == zero
+                elif bits == 4:
+                    assert int(zeros.view(np.uint32)[j % 2]) >> j // 2 * 4 & 15 == zero + 8
+                else:
+                    assert numbers_of(bits, zeros)[j] == zero - low
+            at = at[2 * bits :]
+        for of in range(rows // size):
+            first = block * rows + of * size
+            for given in inner:
+                wide = 12 if given.dtype == np.uint8 and kind != "nvfp4" else 16
+                np.testing.assert_array_equal(
+                    factors_of(kind, at[:wide])[:n], given[first // size, columns]
+                )
+                at = at[wide:]
+            for k, j in np.ndindex(size, n):
+                level = level_of(bits, at, k, j)
+                assert level == (int(q[first + k, 16 * p + j]) - low * (bits < 8)) % 256
+            at = at[size * 2 * bits :]
+        assert len(at) == 0
 
 
 @pytest.mark.parametrize("name", family("blocks").examples)
 def test_blocks_keep_what_the_model_says(name):
-    size, scales, shift = name.split(".")[2:]
-    q, factors, *shifts = in_blocks(name, np.random.default_rng(4))
-    stored = find(name).encode(q, factors, *shifts)
-    factors, *shifts = (
-        np.repeat(x if x.dtype == np.int8 else cast(x, "float32"), int(size), 0).astype("f8")
-        for x in (factors, *shifts)
-    )
-    exact = q * factors
-    if shift == "zeros":
-        exact = (q - shifts[0]) * factors
-    elif shift == "offsets":
-        exact += shifts[0]
-    got = find(name).decode(stored, "float32", q.shape)
-    if (scales, shift) == ("float32", "zeros"):  # zero * scale has more bits than float32
+    drawn = blocks_of.draw(name, np.random.default_rng(4))
+    stored = find(name).encode(*drawn)
+    exact = blocks_of.exact(name, *drawn)
+    got = find(name).decode(stored, "float32", exact.shape)
+    if name.endswith("float32.zeros"):  # zero * scale has more bits than float32
         np.testing.assert_allclose(got, exact, rtol=0, atol=2e-7 * abs(exact).max())
     else:
         np.testing.assert_array_equal(got, exact.astype(np.float32))
@@ -179,25 +196,37 @@ def test_blocks_keep_what_the_model_says(name):
 
 @pytest.mark.parametrize("name", family("blocks").examples)
 def test_blocks_refuse_what_they_cannot_keep(name):
-    q, factors, *shifts = in_blocks(name, np.random.default_rng(5))
-    limit = 2 ** (int(name.split(".")[1]) - 1)
+    _, kind, _, scales, _ = name.split(".")
+    q, factors, *rest = drawn = blocks_of.draw(name, np.random.default_rng(5))
+    bits, low, _ = blocks_of.KINDS[kind]
     beyond = q.astype(np.int16)
-    beyond[7, 3] = limit
-    with pytest.raises(InputError, match=rf"expected integers in \[-{limit}, {limit}\)"):
-        find(name).encode(beyond, factors, *shifts)
-    for value in (np.nan, np.inf, 1e-38):
-        spoiled = cast(factors, "float32")
-        spoiled[1, 2] = value
-        spoiled = cast(spoiled, name.split(".")[3])
-        if name.split(".")[3] != "float16" or value != 1e-38:  # which is 0 there
+    beyond[7, 3] = low + 2**bits
+    with pytest.raises(InputError, match=rf"expected integers in \[{low}, {low + 2**bits}\)"):
+        find(name).encode(beyond, factors, *rest)
+    if kind in blocks_of.FINITE:
+        beyond[7, 3] = blocks_of.FINITE[kind]
+        with pytest.raises(InputError, match="expected codes of finite numbers"):
+            find(name).encode(beyond, factors, *rest)
+    if kind in blocks_of.FACTORS:
+        least, most, _ = blocks_of.FACTORS[kind]
+        for value in (least - 1, most):
+            spoiled = rest[-1].astype(np.int16)
+            spoiled[1, 2] = value
+            with pytest.raises(InputError, match=rf"expected factors in \[{least}, {most - 1}\]"):
+                find(name).encode(q, factors, *rest[:-1], spoiled)
+    for value in (np.nan, np.inf, 1e-38) if scales != "e8m0" else (0, 255):
+        spoiled = factors if scales == "e8m0" else cast(factors, "float32")
+        spoiled[0, 2] = value
+        spoiled = spoiled if scales == "e8m0" else cast(spoiled, scales)
+        if scales != "float16" or value != 1e-38:  # which is 0 there
             with pytest.raises(InputError, match="expected finite scales"):
-                find(name).encode(q, spoiled, *shifts)
-    types = [type_of(x)[:2] for x in (q, factors, *shifts)]
+                find(name).encode(q, spoiled, *rest)
+    types = [type_of(x)[:2] for x in drawn]
     assert find(name).packs(types) == ("float32", q.shape)
     for wrong in (types[:1], [*types, *types[:1]], types[::-1], [types[0], ("float64", (6, 20))]):
         with pytest.raises(OpError, match=rf"format {name}: expected"):
             find(name).packs(wrong)
-    with pytest.raises(OpError, match="expected integers"):
+    with pytest.raises(OpError, match="expected levels"):
         encode(np.ones(q.shape, np.float32), TensorType("float32", q.shape, name))
 
 
@@ -208,6 +237,16 @@ def test_blocks_refuse_what_they_cannot_keep(name):
     ("blocks.4.32.float32.symmetric", 5),
     ("blocks.8.32.float16.symmetric", 8.5),
     ("blocks.8.4096.float32.symmetric", 8 + 32 / 4096),
+    ("blocks.2.64.float16.symmetric", 2.25),
+    ("blocks.2.64.bfloat16.zeros", 2.28125),
+    ("blocks.5.32.float16.symmetric", 5.5),
+    ("blocks.q4k.32.float16.offsets", 4.5),
+    ("blocks.q5k.32.float16.offsets", 5.5),
+    ("blocks.q6k.16.float16.symmetric", 6.5625),
+    ("blocks.e2m1.32.e8m0.symmetric", 4.25),
+    ("blocks.nvfp4.16.float32.symmetric", 4.5 + 32 / 4096),
+    ("blocks.e4m3.128.float32.symmetric", 8.25),
+    ("blocks.e4m3.32.e8m0.symmetric", 8.25),
 ])  # fmt: skip
 def test_bits_of_a_weight(name, bits):
     dtype, shape = find(name).storage("float32", (4096, 160))
@@ -219,7 +258,11 @@ def test_bits_of_a_weight(name, bits):
     "panels.1.0", "panels.1 ", " panels.1", "panels.1\n", "panels.\u0661", "panels.1_0",
     "grouped_panels.0", "grouped_panels.4294967296", "grouped_panels." + "9" * 5000, "winograd.3",
     "winograd.\ud800", "panels\0.1", "blocks", "blocks.8", "blocks.8.32",
-    "blocks.5.32.float32.zeros", "blocks.8.44.float32.zeros", "blocks.8.32.float64.zeros",
+    "blocks.7.32.float32.zeros", "blocks.8.44.float32.zeros", "blocks.8.32.float64.zeros",
+    "blocks.5.16.float16.symmetric", "blocks.5.32.float16.zeros", "blocks.2.8.float16.symmetric",
+    "blocks.u4.32.float16.symmetric", "blocks.q4k.48.float16.offsets",
+    "blocks.q4k.32.bfloat16.offsets", "blocks.q6k.16.float16.offsets",
+    "blocks.8.32.e8m0.zeros", "blocks.nvfp4.16.float16.symmetric", "blocks.e3m4.32.e8m0.symmetric",
     "blocks.8.32.float32.none", "blocks.8.32.float32", "blocks.8.0.float32.zeros", "panels.one",
 ])  # fmt: skip
 def test_names_are_read_strictly(text):
@@ -276,7 +319,7 @@ def test_file_that_contradicts_a_format_is_refused(field, place, value):
 @pytest.mark.parametrize(("field", "place", "value"), [
     ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.128.float16.zeros"),
     ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.4.12.float16.zeros"),
-    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.2.32.float16.zeros"),
+    ("plan.tensors['w'].format", "plan.tensors.w.format", "blocks.3.32.float16.zeros"),
     ("plan.tensors['w'].format", "plan.tensors.w.dtype", "int8"),
     ("plan.tensors['w'].format", "plan.tensors.w.shape", [0, 20]),
     ("plan.tensors['w'].format", "plan.tensors.w.shape", [63, 20]),

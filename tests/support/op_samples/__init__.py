@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import blocks_of
 from taper_runtime.base.dtypes import DTYPES
-from taper_runtime.formats import PLAIN, encode, find
+from taper_runtime.formats import PLAIN, encode
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import TensorType
 
 if TYPE_CHECKING:
@@ -71,22 +71,9 @@ def stored_inputs(sample):
 
 def stored(array, tensor_type):
     """What stores an array, in blocks one of :func:`array_of`."""
-    if not tensor_type.format.startswith("blocks."):
-        return encode(array, tensor_type)
-    _, _, size, scales, shift = tensor_type.format.split(".")
-    shape = len(array) // int(size), array.shape[1]
-    storage = DTYPES[scales].storage
-    shifts = {
-        "symmetric": [],
-        "zeros": [np.ones(shape, np.int8)],
-        "offsets": [cast(np.full(shape, 0.25, np.float32), scales)],
-    }[shift]
-    shifted = array * 8 + {"symmetric": 0, "zeros": 1, "offsets": -2}[shift]
-    eighths = cast(np.full(shape, 0.125, np.float32), scales)
-    assert eighths.dtype == storage
-    levels = shifted.astype(np.int8)
-    assert (levels == shifted).all()
-    return find(tensor_type.format).encode(levels, eighths, *shifts)
+    if tensor_type.format.startswith("blocks."):
+        return blocks_of.stored(array, tensor_type.format)
+    return encode(array, tensor_type)
 
 
 def present(values):
@@ -99,7 +86,7 @@ def array_of(tensor_type, rng):
     dtype, shape, format_ = tensor_type
     storage = DTYPES[dtype].storage
     if format_.startswith("blocks."):
-        return np.asarray(rng.integers(-6, 7, shape) / 8, storage)
+        return np.asarray(rng.integers(-2, 2, shape) / 8, storage)
     if dtype == "bfloat16":
         return rng.integers(0x3F00, 0x4100, shape, storage)
     if storage.kind == "f":

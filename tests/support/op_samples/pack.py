@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+import blocks_of
 from op_samples.sample import Sample
 from taper_runtime.formats import family
-from taper_runtime.ops.convert import cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,15 +32,8 @@ def _samples_pack() -> Iterator[Sample]:
     for array, format in _arrays():
         yield Sample([array], {"format": format}, native=False)
     for format in family("blocks").examples:
-        _, _, size, scales, shift = format.split(".")
-        parameters = 64 // int(size), 20
-        factors, offsets = (
-            cast(rng.uniform(0.5, 2, parameters).astype(np.float32), scales) for _ in range(2)
-        )
-        zeros = rng.integers(-8, 8, parameters).astype(np.int8)
-        shifts = {"symmetric": [], "zeros": [zeros], "offsets": [offsets]}[shift]
-        q = rng.integers(-8, 8, (64, 20)).astype(np.int8)
-        yield Sample([q, factors, *shifts], {"format": format}, native=False)
+        operands = blocks_of.draw(format, rng, 256)
+        yield Sample(operands, {"format": format}, native=False)
 
 
 def _samples_unpack() -> Iterator[Sample]:
@@ -48,7 +41,7 @@ def _samples_unpack() -> Iterator[Sample]:
     for array, format in _arrays():
         yield Sample([array], native=False, formats={0: format})
     for format in family("blocks").examples:
-        array = np.asarray(rng.integers(-6, 7, (64, 20)) / 8, np.float32)
+        array = np.asarray(rng.integers(-2, 2, (256, 20)) / 8, np.float32)
         yield Sample([array], native=False, formats={0: format})
 
 

@@ -69,11 +69,9 @@ size_t taper_dtype_size(int dtype);
  *   GROUPED_PANELS  [*kernel, C/G, O] as [G] matrices in panels, [taps * C/G, O/G]
  *   WINOGRAD_2      [3, 3, C, O] as [16] matrices [C, O] in panels, of 2x2 tiles
  *   WINOGRAD_4      as [36], of 4x4 tiles
- *   BLOCKS_8        [K, N] of integers with scales, [ceil(N/16)][K/G][words of a block]: for each G
- *                   k of a panel the 16 scales, perhaps 16 zero points or offsets, then the
- * integers as [G/4][16][4] bytes, so that a word has 4 k of a column. A word of the storage has the
- * dtype of the scales BLOCKS_4        the same, [G/8][16][4] bytes: byte i of a word has k = i in
- * its low half and k = 4 + i in its high half DOTS            [*kernel, C/G, O] of int8 as [G]
+ *   BLOCKS_*        [K, N] of levels with scales, [ceil(N/16)][K/G][words of G rows]; a word has
+ * the dtype of the scales, uint8 if these are e8m0. taper_runtime/formats/blocks.py has the bytes,
+ * and gemm/element.h what each of the formats has DOTS            [*kernel, C/G, O] of int8 as [G]
  * matrices [K, O/G] of panels for dot products, int8 [ceil(O/G/16)][1 + ceil(K/4)][64]: the sums of
  * 16 columns as int32, then for each 4 k of a panel [16][4], zero beyond K and O/G; [K, N] where G
  * is 1
@@ -85,8 +83,19 @@ size_t taper_dtype_size(int dtype);
     X(GROUPED_PANELS, "grouped_panels")                                                            \
     X(WINOGRAD_2, "winograd.2")                                                                    \
     X(WINOGRAD_4, "winograd.4")                                                                    \
-    X(BLOCKS_8, "blocks.8")                                                                        \
+    X(BLOCKS_2, "blocks.2")                                                                        \
     X(BLOCKS_4, "blocks.4")                                                                        \
+    X(BLOCKS_U4, "blocks.u4")                                                                      \
+    X(BLOCKS_Q4K, "blocks.q4k")                                                                    \
+    X(BLOCKS_5, "blocks.5")                                                                        \
+    X(BLOCKS_U5, "blocks.u5")                                                                      \
+    X(BLOCKS_Q5K, "blocks.q5k")                                                                    \
+    X(BLOCKS_Q6K, "blocks.q6k")                                                                    \
+    X(BLOCKS_8, "blocks.8")                                                                        \
+    X(BLOCKS_E2M1, "blocks.e2m1")                                                                  \
+    X(BLOCKS_NVFP4, "blocks.nvfp4")                                                                \
+    X(BLOCKS_E4M3, "blocks.e4m3")                                                                  \
+    X(BLOCKS_E5M2, "blocks.e5m2")                                                                  \
     X(DOTS, "dots")
 
 #define TAPER_FORMAT_CODE(name, text) TAPER_##name,

@@ -92,10 +92,23 @@ typedef struct gemm_jump {
 
 /* What a block of levels begins with, beside a scale for each column (element.h). */
 typedef enum gemm_shift { GEMM_SYMMETRIC, GEMM_ZEROS, GEMM_OFFSETS } gemm_shift;
+/* What each of some blocks has for each column, if these blocks have their scales and offsets in
+ * common: factors of them. U6 has 16 lowest 4 bits and then 16 highest 2 bits. */
+typedef enum gemm_inner {
+    GEMM_INNER_NONE,
+    GEMM_INNER_U6,
+    GEMM_INNER_I8,
+    GEMM_INNER_E4M3
+} gemm_inner;
 typedef struct gemm_head {
-    int32_t scales; /* taper_dtype */
+    int32_t scales; /* taper_dtype; uint8 for e8m0 */
     gemm_shift shift;
-    int64_t floats; /* its size */
+    gemm_inner inner;
+    float middle;         /* the level that stands for 0 where there are no zero points */
+    int64_t floats;       /* its size */
+    int64_t inner_floats; /* of the factors of a block */
+    int64_t blocks;       /* that it is for, one behind the other */
+    int64_t rows, stride; /* of k, and in floats, from one head to the next; 0: none */
 } gemm_head;
 
 /*

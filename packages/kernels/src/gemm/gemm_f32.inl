@@ -31,33 +31,82 @@ typedef struct gemm_scales {
 } gemm_scales;
 
 /* Loads vector v of 16 numbers of a dtype of scales. */
-V_INLINE vf gemm_load_scales(const void *from, const int v, int32_t dtype) {
+V_INLINE vf gemm_load_float_scales(const char *from, const int v, int32_t dtype) {
     if (dtype == TAPER_FLOAT32)
-        return v_load((const float *)from + v * V_LEN);
-    const uint16_t *half = (const uint16_t *)from + v * V_LEN;
+        return v_load((const float *)(const void *)from + v * V_LEN);
+    const uint16_t *half = (const uint16_t *)(const void *)from + v * V_LEN;
     return dtype == TAPER_FLOAT16 ? v_load_f16(half) : v_load_bf16(half);
 }
 
+V_INLINE vf gemm_load_scales(const char *from, const int v, int32_t dtype) {
+    return dtype == TAPER_UINT8 ? v_load_e8m0((const int8_t *)from + v * V_LEN)
+                                : gemm_load_float_scales(from, v, dtype);
+}
+
+/* Loads vector v of 16 factors. */
+V_INLINE vf gemm_load_factors(const char *from, const int v, gemm_inner inner) {
+    if (inner == GEMM_INNER_U6)
+        return v_fma(v_load_u2(from + GEMM_NR / 2, v), v_set1(16), v_load_u4(from, v));
+    const int8_t *bytes = (const int8_t *)from + v * V_LEN;
+    return inner == GEMM_INNER_I8 ? v_load_i8(bytes) : v_load_e4m3(bytes);
+}
+
+/* Loads vector v of 16 zero points of such levels. */
+V_INLINE vf gemm_load_zeros(const char *from, const int v, const gemm_element of) {
+    if (of == GEMM_LEVEL_I8)
+        return v_load_i8((const int8_t *)from + v * V_LEN);
+    return of == GEMM_LEVEL_U2 ? v_load_u2(from, v) : v_load_u4(from, v);
+}
+
+/* Reads what gemm_read_head reads where scales have factors: once for all tiles, since it is long.
+ */
+__attribute__((noinline)) static void gemm_read_factors(gemm_scales *to, const gemm_head *head,
+                                                        const float *b, const float *inner,
+                                                        int64_t panel_stride, int panels,
+                                                        float unit) {
+    const int64_t size = (int64_t)taper_dtype_size(head->scales);
+    for (int v = 0; v < panels * GEMM_NV; v++) {
+        const int part = v % GEMM_NV;
+        const char *from = (const char *)(b + v / GEMM_NV * panel_stride);
+        const char *factors = (const char *)(inner + v / GEMM_NV * panel_stride);
+        vf scale = gemm_load_scales(from, part, head->scales), shift = v_set1(0);
+        if (head->inner != GEMM_INNER_NONE)
+            scale = v_mul(scale, gemm_load_factors(factors, part, head->inner));
+        if (head->shift == GEMM_OFFSETS) {
+            factors += head->inner_floats * (int64_t)sizeof(float) / 2;
+            shift = v_mul(gemm_load_scales(from + GEMM_NR * size, part, head->scales),
+                          gemm_load_factors(factors, part, head->inner));
+        }
+        to->scale[v] = v_mul(scale, v_set1(unit));
+        to->shift[v] = v_fma(scale, v_set1(-head->middle), shift);
+    }
+}
+
+/* Reads what the panels from b on have for a block whose factors begin at `inner`. */
 V_INLINE void gemm_read_head(gemm_scales *to, const gemm_head *head, const float *b,
-                             int64_t panel_stride, const int panels, const gemm_element of) {
+                             const float *inner, int64_t panel_stride, const int panels,
+                             const gemm_element of) {
+    if (head->inner != GEMM_INNER_NONE || head->scales == TAPER_UINT8) {
+        gemm_read_factors(to, head, b, inner, panel_stride, panels, gemm_unit(of));
+        return;
+    }
     const int64_t size = head->scales == TAPER_FLOAT32 ? sizeof(float) : sizeof(uint16_t);
-    const vf unit = v_set1(gemm_unit(of)), minus_middle = v_set1(-gemm_middle(of));
+    const vf unit = v_set1(gemm_unit(of)), minus_middle = v_set1(-head->middle);
 #pragma GCC unroll 16
     for (int v = 0; v < panels * GEMM_NV; v++) {
+        const int part = v % GEMM_NV;
         const char *from = (const char *)(b + v / GEMM_NV * panel_stride);
         const char *beside = from + GEMM_NR * size;
-        const vf scale = gemm_load_scales(from, v % GEMM_NV, head->scales);
+        const vf scale = gemm_load_float_scales(from, part, head->scales);
         to->scale[v] = v_mul(scale, unit);
         if (head->shift == GEMM_OFFSETS) {
-            to->shift[v] =
-                v_fma(scale, minus_middle, gemm_load_scales(beside, v % GEMM_NV, head->scales));
+            const vf offset = gemm_load_float_scales(beside, part, head->scales);
+            to->shift[v] = v_fma(scale, minus_middle, offset);
             continue;
         }
         vf minus_zero = minus_middle;
-        if (head->shift == GEMM_ZEROS && of == GEMM_LEVEL_I8)
-            minus_zero = v_neg(v_load_i8((const int8_t *)beside + v % GEMM_NV * V_LEN));
-        else if (head->shift == GEMM_ZEROS)
-            minus_zero = v_neg(v_load_u4(beside, v % GEMM_NV));
+        if (head->shift == GEMM_ZEROS)
+            minus_zero = v_neg(gemm_load_zeros(beside, part, of));
         to->shift[v] = v_mul(scale, minus_zero);
     }
 }
@@ -77,7 +126,7 @@ V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_strid
                         int64_t panel_stride, const gemm_scales *scales, const int ahead,
                         const int rows, const int panels, const gemm_element of) {
     vf line[GEMM_WIDE_PANELS * GEMM_NV];
-    b += gemm_has_levels(of) ? 0 : ahead * gemm_line(of);
+    b += gemm_has_levels(of) ? 0 : gemm_floats(of, ahead);
 #pragma GCC unroll 16
     for (int v = 0; v < panels * GEMM_NV; v++)
         line[v] = v_in_register(
@@ -102,7 +151,7 @@ V_INLINE void gemm_fetch_ahead(const float *b, int64_t panel_stride, const int p
 #pragma GCC unroll 16
     for (int p = 0; p < panels; p++)
 #pragma GCC unroll 16
-        for (int i = 0; i < unroll * gemm_line(of); i += GEMM_CACHE_LINE)
+        for (int i = 0; i < gemm_floats(of, unroll); i += GEMM_CACHE_LINE)
             __builtin_prefetch(b + p * panel_stride + i + GEMM_AHEAD);
 }
 
@@ -135,16 +184,24 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
         a[i / GEMM_REACH] = g->a + i * g->a_row_stride;
     /* Levels are whole words of lines, and their A is dense. */
     const bool dense =
-        gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_line(of));
+        gemm_has_levels(of) || (g->a_k_stride == 1 && g->b_k_stride == gemm_floats(of, 1));
     /* A wide tile prefetches nothing; a narrow one prefetches what it reads later. */
     const bool fetches = of == GEMM_F32 && panels <= GEMM_PANELS;
     const int unroll = gemm_has_levels(of) ? gemm_lines(of) : GEMM_UNROLL;
     gemm_scales scales;
+    const float *head = b;
+    int64_t left = 0; /* blocks of this head */
     for (int64_t run = 0;; run++) {
         int64_t k = g->k;
         if (gemm_has_levels(of)) {
-            gemm_read_head(&scales, &g->head, b, g->b_panel_stride, panels, of);
-            b += g->head.floats;
+            if (left == 0) {
+                head = b;
+                left = g->head.blocks;
+                b += g->head.floats;
+            }
+            left--;
+            gemm_read_head(&scales, &g->head, head, b, g->b_panel_stride, panels, of);
+            b += g->head.inner_floats;
         }
         for (; dense && k >= unroll; k -= unroll) {
             int64_t row_stride = g->a_row_stride, panel_stride = g->b_panel_stride;
@@ -154,7 +211,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i += GEMM_REACH)
                 GEMM_UNKNOWN(a[i / GEMM_REACH]);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
             for (int u = 0; u < unroll; u++) {
                 gemm_step(sum, a, row_stride, b, panel_stride, &scales, u, rows, panels, of);
                 if (fetches) {
@@ -165,7 +222,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
             if (of != GEMM_F32)
                 gemm_fetch_ahead(b, panel_stride, panels, unroll, of);
             gemm_advance(a, unroll, rows);
-            b += unroll * gemm_line(of);
+            b += gemm_floats(of, unroll);
         }
         for (; !gemm_has_levels(of) && k > 0; k--) {
             gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &scales, 0, rows, panels, of);

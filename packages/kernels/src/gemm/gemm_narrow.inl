@@ -15,11 +15,14 @@ enum {
 /* X(rows, panels, of) for all tiles that gemm_narrow_panels chooses, with at most GEMM_WIDE_MR
  * rows. */
 #if V_LEN == 16
+#define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 2, of) X(1, 3, of) X(1, 4, of)
 #define GEMM_FEW_ROWS(X, of)                                                                       \
     GEMM_ROWS_6(X, 1, of) GEMM_ROWS_6(X, 2, of) GEMM_ROWS_1(X, 3, of) GEMM_ROWS_6(X, 4, of)
 #elif V_LEN == 8
+#define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 2, of)
 #define GEMM_FEW_ROWS(X, of) GEMM_ROWS_2(X, 1, of) GEMM_ROWS_2(X, 2, of)
 #else
+#define GEMM_ONE_ROWS(X, of) X(1, 1, of) X(1, 2, of)
 #define GEMM_FEW_ROWS(X, of) GEMM_ROWS_1(X, 1, of) GEMM_ROWS_1(X, 2, of)
 #endif
 
@@ -28,30 +31,42 @@ enum {
                                                    int64_t prefetch_step) {                        \
         gemm_tile(g, prefetch, prefetch_step, rows, panels, GEMM_##of);                            \
     }
-#define GEMM_NARROW_TILES(of, ...) GEMM_FEW_ROWS(GEMM_NARROW_TILE, of)
+#define GEMM_NARROW_TILES(of, dtypes, floats, lines, unit, rows, ...)                              \
+    GEMM_##rows##_ROWS(GEMM_NARROW_TILE, of)
 GEMM_NARROW(GEMM_NARROW_TILES)
 #define GEMM_NARROW_PLACE(rows, panels, of)                                                        \
     [GEMM_##of][panels][rows] = gemm_tile_##of##_##rows##x##panels,
-#define GEMM_NARROW_PLACES(of, ...) GEMM_FEW_ROWS(GEMM_NARROW_PLACE, of)
+#define GEMM_NARROW_PLACES(of, dtypes, floats, lines, unit, rows, ...)                             \
+    GEMM_##rows##_ROWS(GEMM_NARROW_PLACE, of)
 static const gemm_tile_fn gemm_narrow_tiles[][GEMM_WIDE_PANELS + 1][GEMM_WIDE_MR + 1] = {
     GEMM_NARROW(GEMM_NARROW_PLACES)};
 
 /* Returns whether m rows need a block's `packed`, for panels of floats. */
 static bool gemm_widens(int64_t m, gemm_element of) {
-    return of != GEMM_F32 && m > (gemm_has_levels(of) ? GEMM_LEVEL_ROWS : GEMM_NARROW_ROWS);
+    if (of == GEMM_F32)
+        return false;
+    if (!gemm_narrow_tiles[of][1][GEMM_WIDE_MR])
+        return m > 1;
+    return m > (gemm_has_levels(of) ? GEMM_LEVEL_ROWS : GEMM_NARROW_ROWS);
 }
 
 V_INLINE void gemm_widen_lines(float *to, const float *from, const gemm_head *head, int64_t k,
                                int64_t runs, const gemm_element of) {
     const int lines = gemm_lines(of);
-    for (; runs > 0; runs--) {
+    const float *at = from;
+    for (int64_t run = 0, left = 0; run < runs; run++, left--) {
         gemm_scales scales;
         if (gemm_has_levels(of)) {
-            gemm_read_head(&scales, head, from, 0, 1, of);
-            from += head->floats;
+            if (left == 0) {
+                at = from;
+                left = head->blocks;
+                from += head->floats;
+            }
+            gemm_read_head(&scales, head, at, from, 0, 1, of);
+            from += head->inner_floats;
         }
-        for (int64_t i = 0; i < k; i += lines, from += lines * gemm_line(of))
-#pragma GCC unroll 16
+        for (int64_t i = 0; i < k; i += lines, from += gemm_floats(of, lines))
+#pragma GCC unroll 32
             for (int l = 0; l < lines; l++, to += GEMM_NR)
                 for (int v = 0; v < GEMM_NV; v++)
                     v_store(to + v * V_LEN, gemm_value(from, v, l, &scales, v, of));

@@ -108,8 +108,8 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
     const int64_t step = matmul_step(s);
     state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / step) * step;
     state->k_piece = i64_min(s->k, MATMUL_KC);
-    if (s->b_block) /* whole ones */
-        state->k_piece = i64_max(1, state->k_piece / s->b_block) * s->b_block;
+    if (s->b_head.rows) /* whole blocks */
+        state->k_piece = i64_max(1, state->k_piece / s->b_head.rows) * s->b_head.rows;
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
 }
@@ -144,7 +144,7 @@ static void matmul_split(struct matmul_state *state) {
 /* An A that is strided along k is copied where its columns are read many times. */
 static bool matmul_copies_a(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    return s->a_k_stride != 1 && (s->m > 1 || s->b_block) && state->b_form != GEMM_B_ROWS;
+    return s->a_k_stride != 1 && (s->m > 1 || s->b_head.rows) && state->b_form != GEMM_B_ROWS;
 }
 
 /* Floats of scratch for A and for B. */
@@ -262,8 +262,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     gemm_block g = {.b_form = state->b_form,
-                    .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, s->b_block,
-                                                                   s->b_head.floats)
+                    .b_panel_stride = s->packed ? gemm_line_offset(s->k, s->b_k_stride, &s->b_head)
                                                 : GEMM_NR * s->b_col_stride,
                     .b_k_stride = s->b_k_stride,
                     .b_col_stride = s->b_col_stride,
@@ -285,7 +284,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
             g.a = a + row * s->a_row_stride + k * s->a_k_stride;
             g.a_row_stride = s->a_row_stride;
             g.a_k_stride = s->a_k_stride;
-            g.b = b + gemm_line_offset(k, g.b_k_stride, s->b_block, s->b_head.floats);
+            g.b = b + gemm_line_offset(k, g.b_k_stride, &s->b_head);
             g.accumulate = k > 0;
             g.fused = (tile_fused){.bounded = false};
             if (k + piece >= s->k)
@@ -297,8 +296,8 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                           rows, g.k);
                 g.a = (const float *)scratch;
             }
-            if (s->b_block) {
-                g.k = s->b_block;
+            if (s->b_head.rows) {
+                g.k = s->b_head.rows / s->b_head.blocks;
                 g.jumps = piece / g.k - 1;
             }
             if (s->b_element == GEMM_F32)

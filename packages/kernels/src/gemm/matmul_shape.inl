@@ -17,8 +17,7 @@ typedef struct matmul_shape {
     int32_t batch_dims;
     bool packed;            /* B is [ceil(n/16)][k][16], or such panels in blocks */
     gemm_element b_element; /* GEMM_F32 unless B is packed */
-    int64_t b_block;        /* k of a block if elements are levels, else 0 */
-    gemm_head b_head;       /* of a block */
+    gemm_head b_head;       /* of levels */
     bool swapped;           /* A is the node's second operand, transposed, and B is its first */
 } matmul_shape;
 
@@ -120,18 +119,15 @@ static bool matmul_shape_of(matmul_shape *s, const taper_call *call,
         if (attrs->transpose_b != (b->format == TAPER_PANELS_0) || b->rank != 3)
             return false;
         s->n = b->logical[attrs->transpose_b ? 0 : 1];
-        s->b_k_stride = gemm_line(s->b_element); /* in a panel */
+        s->b_k_stride = gemm_floats(s->b_element, 1); /* in a panel; 0 for levels */
         s->b_col_stride = 1;
         k = b->shape[1];
         int64_t items = k * GEMM_NR; /* of the storage, in a panel */
         if (gemm_has_levels(s->b_element)) {
-            const int64_t blocks = k;
             k = b->logical[0];
-            s->b_block = blocks > 0 ? k / blocks : 0;
-            if (s->b_block < 1 || k % blocks != 0 || s->b_block % gemm_lines(s->b_element) != 0 ||
-                !gemm_find_head(&s->b_head, b, s->b_element, s->b_block, b->shape[2]))
+            if (!gemm_find_head(&s->b_head, b, s->b_element, k))
                 return false;
-            items = blocks * b->shape[2];
+            items = b->shape[1] * b->shape[2];
         }
         if (!tensor_is(b, b->dtype, i64_ceil_div(s->n, GEMM_NR) * items))
             return false;

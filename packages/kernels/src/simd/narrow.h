@@ -2,10 +2,13 @@
  * Loads that widen V_LEN narrow numbers: v_load_f16, v_load_bf16 and v_load_i8 to floats, which is
  * exact, and vi_load_u16 and vi_load_i8 to integers. v_store_f16 and v_store_bf16 round to them,
  * the first where the level has an instruction for it. v_load_u4 takes vector v of the 16 numbers
- * of 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2.
+ * of 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2. v_load_u2 takes vector v of
+ * the 16 numbers of 2 bits in a word. v_load_e4m3 and v_load_e8m0 widen floats of 8 bits: a sign, 4
+ * bits of exponent and 3 of mantissa, which is not NaN; and 8 bits of exponent, which are not 0.
  *
- * v_pick_i8 and v_pick_u4 take one number of each word of V_LEN words: byte k, times 2^24, and the
- * half k / 4 of byte k % 4. k is a constant wherever they are inlined.
+ * v_pick_* take one number of each word of V_LEN words: byte k, or what is at bits B * (k / 4) of
+ * byte k % 4, for numbers of B bits. k is a constant wherever they are inlined. v_pick_i8 gives
+ * 2^24 times the number, v_pick_e2m1 the number / V_UNIT_E2M1.
  */
 #ifndef TAPER_SIMD_NARROW_H
 #define TAPER_SIMD_NARROW_H
@@ -35,6 +38,13 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
     (void)v;
     return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi64(words), places), values);
 }
+V_INLINE vi vi_load_u2(const void *p, const int v) {
+    int32_t word;
+    memcpy(&word, p, sizeof word);
+    const vi places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    (void)v;
+    return _mm512_srlv_epi32(vi_set1(word), places);
+}
 #elif defined(__AVX2__) && defined(__FMA__) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -51,6 +61,15 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
     const vi places = v == 0 ? first : _mm256_add_epi32(first, vi_set1(16));
     return v_from_int(vi_and(_mm256_srlv_epi32(_mm256_set1_epi64x(words), places), vi_set1(15)));
 }
+V_INLINE vi vi_load_u2(const void *p, const int v) {
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    const vi places = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+    return _mm256_srlv_epi32(vi_set1((int32_t)(word >> 16 * v)), places);
+}
+#define VI_LOOK_UP(table, x)                                                                       \
+    _mm256_shuffle_epi8(                                                                           \
+        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(table))), x)
 #elif defined(__SSE4_1__) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) {
     return _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));
@@ -65,6 +84,14 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
     const vi low = _mm_srli_epi32(twice, 8 * v), high = _mm_srli_epi32(twice, 8 * v + 4);
     return v_from_int(vi_and(_mm_blend_epi16(low, high, 0xf0), vi_set1(15)));
 }
+V_INLINE vi vi_load_u2(const void *p, const int v) {
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    const vi factors = _mm_setr_epi32(64, 16, 4, 1); /* shift to the left by 6, 4, 2, 0 */
+    return _mm_srli_epi32(_mm_mullo_epi32(vi_set1((int32_t)(word >> 8 * v)), factors), 6);
+}
+#define VI_LOOK_UP(table, x)                                                                       \
+    _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(table)), x)
 #elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p))); }
 V_INLINE vi vi_load_i8(const int8_t *p) {
@@ -80,6 +107,15 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
         vshlq_u32(vreinterpretq_u32_u64(vdupq_n_u64(words)), vld1q_s32(places));
     return v_from_int(vi_and(vreinterpretq_s32_u32(shifted), vi_set1(15)));
 }
+V_INLINE vi vi_load_u2(const void *p, const int v) {
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    static const int32_t places[] = {0, -2, -4, -6};
+    const uint32x4_t words = vdupq_n_u32(word >> 8 * v);
+    return vreinterpretq_s32_u32(vshlq_u32(words, vld1q_s32(places)));
+}
+#define VI_LOOK_UP(table, x)                                                                       \
+    vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(x)))
 #define V_LOAD_F16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define V_STORE_F16(p, x) vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)))
 #else
@@ -103,55 +139,121 @@ V_INLINE vf v_load_u4(const void *p, const int v) {
         r.lane[i] = (float)(words[i % 2] >> (v * V_LEN + i) / 2 * 4 & 15);
     return r;
 }
+V_INLINE vi vi_load_u2(const void *p, const int v) {
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    vi r;
+    for (int i = 0; i < V_LEN; i++)
+        r.lane[i] = (int32_t)(word >> 2 * (v * V_LEN + i));
+    return r;
+}
+V_INLINE vi vi_look_up(const int8_t *table, vi x) {
+    for (int i = 0; i < V_LEN; i++) {
+        uint32_t found = 0;
+        for (int byte = 0; byte < 4; byte++)
+            found |= (uint32_t)(uint8_t)table[(uint32_t)x.lane[i] >> 8 * byte & 15] << 8 * byte;
+        x.lane[i] = (int32_t)found;
+    }
+    return x;
+}
+#define VI_LOOK_UP vi_look_up
 #endif
 
 V_INLINE vi vi_load_words(const void *p) { return vi_load((const int32_t *)p); }
 
-V_INLINE vf v_pick_i8(const void *words, const int k) {
-    const vi w = vi_load_words(words);
-    switch (k) { /* counts of shifts are part of the instruction */
-    case 0:
-        return v_from_int(vi_shl(w, 24));
-    case 1:
-        return v_from_int(vi_shl(vi_shr(w, 8), 24));
-    case 2:
-        return v_from_int(vi_shl(vi_shr(w, 16), 24));
+#define V_EACH_SHIFT(X)                                                                            \
+    X(1)                                                                                           \
+    X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18)  \
+        X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31)
+#define V_SHIFT_BY(n)                                                                              \
+    case n:                                                                                        \
+        return vi_shr(w, n);
+
+/* The count of a shift is part of the instruction. */
+V_INLINE vi vi_shr_by(vi w, const int count) {
+    switch (count) {
+        V_EACH_SHIFT(V_SHIFT_BY)
     default:
-        return v_from_int(vi_and(w, vi_set1(-0x1000000)));
+        return w;
     }
 }
 
-/* Shifts the number to the lowest bits of its word. */
-V_INLINE vi vi_pick_u4(const void *words, const int k) {
-    const vi w = vi_load_words(words);
-    switch (k) {
-    case 0:
-        return w;
-    case 1:
-        return vi_shr(w, 8);
-    case 2:
-        return vi_shr(w, 16);
-    case 3:
-        return vi_shr(w, 24);
-    case 4:
-        return vi_shr(w, 4);
-    case 5:
-        return vi_shr(w, 12);
-    case 6:
-        return vi_shr(w, 20);
-    default:
-        return vi_shr(w, 28);
-    }
+/* Moves byte k of each word to its highest bits; the others are 0. */
+V_INLINE vi vi_pick_top(vi w, const int k) {
+    return k == 3 ? vi_and(w, vi_set1(-0x1000000)) : vi_shl(vi_shr_by(w, 8 * k), 24);
+}
+
+/* Moves number k of `bits` bits to the lowest bits of its word. */
+V_INLINE vi vi_pick(const void *words, const int k, const int bits) {
+    return vi_shr_by(vi_load_words(words), k % 4 * 8 + k / 4 * bits);
+}
+
+V_INLINE vf v_pick_i8(const void *words, const int k) {
+    return v_from_int(vi_pick_top(vi_load_words(words), k));
+}
+
+V_INLINE vf v_pick_u2(const void *words, const int k) {
+    return v_from_int(vi_and(vi_pick(words, k, 2), vi_set1(3)));
 }
 
 /* A permutation uses only 4 bits of an index, so it masks and widens at once. */
 V_INLINE vf v_pick_u4(const void *words, const int k) {
 #if defined(__AVX512F__) && !defined(TAPER_SCALAR)
     const vf values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_permutexvar_ps(vi_pick_u4(words, k), values);
+    return _mm512_permutexvar_ps(vi_pick(words, k, 4), values);
 #else
-    return v_from_int(vi_and(vi_pick_u4(words, k), vi_set1(15)));
+    return v_from_int(vi_and(vi_pick(words, k, 4), vi_set1(15)));
 #endif
+}
+
+/* A number with its lowest 4 bits in lines of u4, and `more` bits in a line behind them. */
+V_INLINE vf v_pick_u4_and(const void *low, const void *high, const int k, const int more) {
+    const vi above = vi_and(vi_pick(high, k, more), vi_set1((1 << more) - 1));
+    return v_from_int(vi_or(vi_and(vi_pick(low, k % 8, 4), vi_set1(15)), vi_shl(above, 4)));
+}
+
+/* Codes of a sign, 2 bits of exponent and 1 of mantissa. */
+V_INLINE vf v_pick_e2m1(const void *words, const int k) {
+#if defined(__AVX512F__) && !defined(TAPER_SCALAR)
+#define V_UNIT_E2M1 1
+    const vf values =
+        _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    return _mm512_permutexvar_ps(vi_pick(words, k, 4), values);
+#else
+#define V_UNIT_E2M1 0x1p-25f
+    static const int8_t twice[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const vi codes = vi_shr_by(vi_load_words(words), k / 4 * 4);
+    return v_from_int(vi_pick_top(VI_LOOK_UP(twice, vi_and(codes, vi_set1(0x0f0f0f0f))), k % 4));
+#endif
+}
+
+/* A finite float of 8 bits in the highest bits of a word. A number whose exponent is 0 is a
+ * multiple of its least step: adding the first other number would round nothing. */
+V_INLINE vf v_small_float(vi top, const int mantissa, const int bias) {
+    const vi magnitude = vi_shr_by(vi_and(top, vi_set1(0x7f000000)), mantissa == 3 ? 4 : 3);
+    const vf normal = v_as_float(vi_add(magnitude, vi_set1((127 - bias) << 23)));
+    const vf least = v_as_float(vi_set1((128 - bias) << 23));
+    const vf other = v_sub(v_as_float(vi_add(magnitude, vi_set1((128 - bias) << 23))), least);
+    const vi value = v_as_int(v_select(v_lt(normal, least), other, normal));
+    return v_as_float(vi_or(value, vi_and(top, vi_set1(INT32_MIN))));
+}
+
+V_INLINE vf v_pick_e4m3(const void *words, const int k) {
+    return v_small_float(vi_pick_top(vi_load_words(words), k), 3, 7);
+}
+
+V_INLINE vf v_pick_e5m2(const void *words, const int k) {
+    return v_small_float(vi_pick_top(vi_load_words(words), k), 2, 15);
+}
+
+V_INLINE vf v_load_e4m3(const int8_t *p) { return v_small_float(vi_shl(vi_load_i8(p), 24), 3, 7); }
+
+V_INLINE vf v_load_e8m0(const int8_t *p) {
+    return v_as_float(vi_and(vi_shl(vi_load_i8(p), 23), vi_set1(INT32_MAX)));
+}
+
+V_INLINE vf v_load_u2(const void *p, const int v) {
+    return v_from_int(vi_and(vi_load_u2(p, v), vi_set1(3)));
 }
 
 V_INLINE vf v_load_i8(const int8_t *p) { return v_from_int(vi_load_i8(p)); }

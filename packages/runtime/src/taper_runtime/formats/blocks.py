@@ -1,25 +1,32 @@
-"""Store a quantized float32 matrix as its integers, with scales for each block of them.
+"""Store a quantized float32 matrix as its levels, with scales for each block of them.
 
-The format ``blocks.BITS.SIZE.SCALES.SHIFT`` stores a weight ``[K, N]`` that is computed from
-integers. In each column a block is SIZE consecutive numbers, and each number is ``(level - zero) *
-scale`` or ``level * scale + offset``. A level is a signed integer of BITS bits; the scales have the
-dtype SCALES. SHIFT says what else a block has for each column: ``symmetric`` nothing, ``zeros`` a
-zero point of BITS bits, ``offsets`` an offset of the scales' dtype.
+The format ``blocks.LEVELS.SIZE.SCALES.SHIFT`` stores a weight ``[K, N]`` that is computed from
+levels. In each column a block is SIZE consecutive numbers, and each number is ``(level - zero) *
+scale`` or ``level * scale + offset``. :data:`LEVELS` says what levels are: signed integers of 2, 4,
+5, 6 or 8 bits, unsigned ones (``u4``, ``u5``), or floats of 4 or 8 bits (``e2m1``, ``e4m3``,
+``e5m2``). The scales have the dtype SCALES, or are powers of 2 (``e8m0``). SHIFT says what else a
+block has for each column: ``symmetric`` nothing, ``zeros`` a zero point of the levels' bits,
+``offsets`` an offset of the scales' dtype.
+
+In some formats several blocks have scales and offsets in common, and each block has factors of
+them: the scale is scale times factor, rounded once. ``q4k`` and ``q5k`` have factors of 6 bits for
+each 256 rows, ``q6k`` int8 factors for each 256 rows, and ``nvfp4`` factors e4m3 for all rows.
 
 The storage goes by panels of 16 columns, as in ``panels.1``, and all of a panel lies in the order
-in which a product reads it. A block has the 16 scales, the 16 zero points or offsets, and then its
-levels in lines of 64 bytes: 4 bytes for each of 16 columns. A line holds 4 k of 8 bits: byte i of a
-column is k = i. Or it holds 8 k of 4 bits: byte i has k = i in its low half and k = 4 + i in its
-high half. So each instruction that adds 4 products of bytes finds its operands side by side. Levels
-and zero points of 4 bits are stored plus 8. The storage is ``[ceil(N/16), K/SIZE, words]``, and a
-word has the dtype of the scales.
+in which a product reads it. A block has the 16 scales, the 16 zero points or offsets, the 16
+factors of each, and then its levels in lines of 64 bytes: 4 bytes for each of 16 columns. Byte i of
+a column has k = i + 4 j in its bits from B * j on, for levels of B bits. So each instruction that
+adds 4 products of bytes finds its operands side by side. Levels of 5 and 6 bits have their lowest 4
+bits in such lines, and then one line has the highest bits of as many k as it holds. Levels and zero
+points of fewer than 8 bits are stored minus the lowest. The storage is ``[ceil(N/16), K/SIZE,
+words]``, or has the rows of a common scale in place of SIZE. A word has the dtype of the scales.
 
-Encoding takes the integers and scales of the model and keeps their bits: no number is looked at.
+Encoding takes the levels and scales of the model and keeps their bits: no number is looked at.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,18 +40,128 @@ from taper_runtime.formats.panels import PANEL, pack, unpack
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: For each width of levels, the zero point of a symmetric block as it is stored.
-BITS = {4: 8, 8: 0}
-
-_SCALES = ("float32", "float16", "bfloat16")
-_SHIFTS = ("symmetric", "zeros", "offsets")
-
 #: The kernels compute with levels of 8 bits times 2 ** 24 and with scales divided by it, which must
 #: not become denormal.
 LEAST_SCALE = 2.0**-100
 
+#: The scale of e8m0 is 2 ** (number - 127).
+_EXPONENTS = "e8m0"
+_SCALES = ("float32", "float16", "bfloat16", _EXPONENTS)
+_SHIFTS = ("symmetric", "zeros", "offsets")
+_INTS = ("int8", "uint8", "int16", "int32", "int64")
+
 _LINE = 64  # bytes: 4 of each column of a panel
 _MOST = 2**31 - 1
+
+
+@lru_cache(maxsize=8)
+def floats(exponent: int, mantissa: int) -> np.ndarray:
+    """Return the numbers of all codes of a float of a sign and so many bits, without infinities.
+
+    The codes that other formats use for infinities and NaNs are what the bits say.
+    """
+    codes = np.arange(2 ** (1 + exponent + mantissa))
+    fraction = codes % 2**mantissa / 2**mantissa
+    exponents = codes >> mantissa & (2**exponent - 1)
+    bias = 2 ** (exponent - 1) - 1
+    numbers = np.where(
+        exponents == 0,
+        fraction * 2.0 ** (1 - bias),
+        (1 + fraction) * 2.0 ** (exponents.astype(np.float64) - bias),
+    )
+    numbers = np.where(codes >> (exponent + mantissa), -numbers, numbers).astype(np.float32)
+    numbers.flags.writeable = False
+    return numbers
+
+
+class Factors(NamedTuple):
+    """What blocks with common scales have for each column.
+
+    Attributes
+    ----------
+    name : str
+        ``u6``, ``int8`` or ``e4m3``.
+    bits, low, high : int
+        Of a factor, or of its code.
+    scales, shift : str
+        The dtype of common scales, and what stands beside them.
+    rows : int
+        The rows of common scales; 0 for all.
+    """
+
+    name: str
+    bits: int
+    low: int
+    high: int
+    scales: str
+    shift: str
+    rows: int
+
+    def numbers(self, codes: np.ndarray) -> np.ndarray:
+        """Return factors as float32."""
+        return floats(4, 3)[codes] if self.name == "e4m3" else codes.astype(np.float32)
+
+
+class Levels(NamedTuple):
+    """What a level is.
+
+    Attributes
+    ----------
+    bits : int
+        Of a level, or of its code.
+    low : int
+        The lowest level.
+    code : tuple of int
+        The bits of exponent and mantissa of a float; empty for integers.
+    codes : int
+        The number of finite codes of each sign.
+    shifts : tuple of str
+        What may stand beside scales.
+    factors : Factors or None
+        Of blocks with common scales.
+    """
+
+    bits: int
+    low: int
+    code: tuple[int, ...] = ()
+    codes: int = 0
+    shifts: tuple[str, ...] = ("symmetric",)
+    factors: Factors | None = None
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Return how many bits of a level lie in one line."""
+        return (4, self.bits - 4) if self.bits in (5, 6) else (self.bits,)
+
+    @property
+    def rows(self) -> int:
+        """Return the least number of rows that are whole lines."""
+        return max(8, 32 // min(self.parts))
+
+    def numbers(self, levels: np.ndarray) -> np.ndarray:
+        """Return levels as float64."""
+        return (floats(*self.code)[levels] if self.code else levels).astype(np.float64)
+
+
+_U6 = Factors("u6", 6, 0, 63, "float16", "offsets", 256)
+_I8 = Factors("int8", 8, -128, 127, "float16", "symmetric", 256)
+_E4M3 = Factors("e4m3", 8, 0, 126, "float32", "symmetric", 0)
+_OFFSETS = ("offsets",)
+LEVELS: dict[int | str, Levels] = {
+    2: Levels(2, -2, shifts=_SHIFTS),
+    4: Levels(4, -8, shifts=_SHIFTS),
+    5: Levels(5, -16),
+    8: Levels(8, -128, shifts=_SHIFTS),
+    "u4": Levels(4, 0, shifts=_OFFSETS),
+    "u5": Levels(5, 0, shifts=_OFFSETS),
+    "q4k": Levels(4, 0, shifts=_OFFSETS, factors=_U6),
+    "q5k": Levels(5, 0, shifts=_OFFSETS, factors=_U6),
+    "q6k": Levels(6, -32, factors=_I8),
+    "e2m1": Levels(4, 0, (2, 1), 8),
+    "nvfp4": Levels(4, 0, (2, 1), 8, factors=_E4M3),
+    "e4m3": Levels(8, 0, (4, 3), 127),
+    "e5m2": Levels(8, 0, (5, 2), 124),
+}
 
 
 class Blocks(NamedTuple):
@@ -52,13 +169,15 @@ class Blocks(NamedTuple):
 
     Attributes
     ----------
-    bits, size : int
-        The bits of a level, and the levels of a block.
+    levels : int or str
+        A key of :data:`LEVELS`.
+    size : int
+        The levels of a block.
     scales, shift : str
         The dtype of scales, and what stands beside them.
     """
 
-    bits: int
+    levels: int | str
     size: int
     scales: str
     shift: str
@@ -66,68 +185,137 @@ class Blocks(NamedTuple):
     @property
     def name(self) -> str:
         """Return the format's name."""
-        return f"blocks.{self.bits}.{self.size}.{self.scales}.{self.shift}"
+        return f"blocks.{self.levels}.{self.size}.{self.scales}.{self.shift}"
 
     @property
-    def parts(self) -> tuple[int, int, int]:
-        """Return how many bytes of a block are scales, shifts and levels."""
-        scales = PANEL * DTYPES[self.scales].size
-        shift = {"symmetric": 0, "zeros": PANEL * self.bits // 8, "offsets": scales}[self.shift]
-        return scales, shift, self.size * PANEL * self.bits // 8
+    def word(self) -> str:
+        """Return the dtype of the storage."""
+        return "uint8" if self.scales == _EXPONENTS else self.scales
+
+    def rows(self, k: int) -> int:
+        """Return the rows of a scale, of a weight of ``k`` rows."""
+        factors = LEVELS[self.levels].factors
+        return self.size if factors is None else factors.rows or k
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Return how many bytes are scales, and how many are zero points or offsets."""
+        scales = PANEL * DTYPES[self.word].size
+        bits = LEVELS[self.levels].bits
+        shift = {"symmetric": 0, "zeros": PANEL * bits // 8, "offsets": scales}[self.shift]
+        return scales, shift
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Return how many bytes of a block are factors and levels."""
+        bits, *_, factors = LEVELS[self.levels]
+        of = 0 if factors is None else PANEL * factors.bits // 8
+        return of * (2 if self.shift == "offsets" else 1), self.size * PANEL * bits // 8
 
 
 def _packs(blocks: Blocks, types: Sequence[tuple[str, Shape]]) -> tuple[str, Shape]:
-    """Check the types of integers, scales and zero points or offsets."""
+    """Check the types of levels, scales and what belongs to them, in the order of the storage."""
     shape = types[0][1]
     _storage(blocks, "float32", shape)
-    parameters = (shape[0] // blocks.size, shape[1])
-    wanted = [(("int8", "uint8", "int16", "int32", "int64"), shape), ((blocks.scales,), parameters)]
+    each = (shape[0] // blocks.size, shape[1])
+    of = (shape[0] // blocks.rows(shape[0]), shape[1])
+    wanted: list[tuple[tuple[str, ...], Shape]] = [(_INTS, shape), ((blocks.word,), of)]
     if blocks.shift != "symmetric":
-        dtypes = wanted[0][0] if blocks.shift == "zeros" else (blocks.scales,)
-        wanted.append((dtypes, parameters))
+        wanted.append((_INTS if blocks.shift == "zeros" else (blocks.word,), of))
+    if LEVELS[blocks.levels].factors is not None:
+        wanted += [(_INTS, each)] * (len(wanted) - 1)
     if len(types) != len(wanted) or any(
         dtype not in dtypes or got != size
         for (dtype, got), (dtypes, size) in zip(types, wanted, strict=False)
     ):
+        parts = ", ".join(f"{dtypes[0]} {list(size)}" for dtypes, size in wanted)
         raise OpError(
-            f"format {blocks.name}: expected integers [K, N] and "
-            f"{'scales' if len(wanted) == 2 else f'scales and {blocks.shift}'} [K/{blocks.size}, N]"
-            f", got {', '.join(f'{dtype} {list(got)}' for dtype, got in types)}"
+            f"format {blocks.name}: expected levels, scales and what belongs to them, {parts}; "
+            f"got {', '.join(f'{dtype} {list(got)}' for dtype, got in types)}"
         )
     return "float32", shape
 
 
 def _storage(blocks: Blocks, dtype: str, shape: Shape) -> tuple[str, Shape]:
-    size = blocks.size
-    if dtype != "float32" or len(shape) != 2 or shape[0] < 1 or shape[0] % size:
+    rows = blocks.rows(shape[0]) if len(shape) == 2 else 0
+    if dtype != "float32" or rows < 1 or shape[0] < 1 or shape[0] % rows or rows % blocks.size:
         raise OpError(
-            f"format {blocks.name}: expected a float32 matrix [K, N], K a multiple of {size}, "
-            f"got {dtype} {list(shape)}"
+            f"format {blocks.name}: expected a float32 matrix [K, N], K a multiple of "
+            f"{blocks.rows(blocks.size)}, got {dtype} {list(shape)}"
         )
-    words = sum(blocks.parts) // DTYPES[blocks.scales].size
-    return blocks.scales, (-(-shape[1] // PANEL), shape[0] // size, words)
+    bytes_ = sum(blocks.head) + rows // blocks.size * sum(blocks.block)
+    return blocks.word, (-(-shape[1] // PANEL), shape[0] // rows, bytes_ // _size(blocks))
 
 
-def _encode(blocks: Blocks, q: np.ndarray, scales: np.ndarray, *shifts: np.ndarray) -> np.ndarray:
-    """Store integers ``[K, N]``, scales ``[K/size, N]`` and zero points or offsets."""
+def _size(blocks: Blocks) -> int:
+    return DTYPES[blocks.word].size
+
+
+def _encode(blocks: Blocks, q: np.ndarray, scales: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+    """Store levels ``[K, N]``, their scales, zero points or offsets, and factors of these."""
+    levels = LEVELS[blocks.levels]
     dtype, shape = _storage(blocks, "float32", q.shape)
     panels, count, _ = shape
-    factors = np.abs(cast(scales, "float32"))
-    if not np.isfinite(factors).all() or factors[factors != 0].min(initial=1) < LEAST_SCALE:
+    each = blocks.rows(q.shape[0]) // blocks.size
+    shifts = rest[: blocks.shift != "symmetric"]
+    factors = [_checked(blocks, x) for x in rest[len(shifts) :]]
+    numbers = np.abs(_scale(blocks, scales, factors))
+    least = numbers[numbers != 0].min(initial=1)
+    if not np.isfinite(numbers).all() or least < LEAST_SCALE:
         raise InputError(f"format {blocks.name}: expected finite scales from 2 ** -100 on")
-    parts = [_bytes(pack(scales))]
+    head = [_bytes(pack(scales))]
     for shift in shifts:
         beside = pack(shift)
         if blocks.shift == "zeros":
-            beside = _pair(blocks, _stored(blocks, beside))
-        parts.append(_bytes(beside))
-    lines = blocks.size * blocks.bits // 32
-    levels = _stored(blocks, pack(q)).reshape(panels, count, lines, 32 // blocks.bits, PANEL)
-    levels = levels.swapaxes(3, 4)  # [panels, blocks, lines, columns, k]
-    if blocks.bits == 4:
-        levels = levels[..., :4] | levels[..., 4:] << 4
-    parts.append(levels.reshape(panels, count, lines * _LINE))
-    return np.concatenate(parts, 2).view(DTYPES[dtype].storage).reshape(shape)
+            beside = _few(levels.bits, _stored(blocks, beside))
+        head.append(_bytes(beside))
+    body = [_few(8 if x.dtype == np.int8 else 6, pack(x)) for x in factors]
+    if levels.factors is not None and levels.factors.bits == 8:
+        body = [_bytes(pack(x)) for x in factors]
+    body.append(_lines(blocks, _stored(blocks, pack(q))))
+    body = [part.reshape(panels, count, each, part.size // max(1, panels * count * each))
+            for part in body]  # fmt: skip
+    bytes_ = np.concatenate(body, 3).reshape(panels, count, each * sum(blocks.block) * (panels > 0))
+    return np.concatenate([*head, bytes_], 2).view(DTYPES[dtype].storage).reshape(shape)
+
+
+def _scale(blocks: Blocks, scales: np.ndarray, factors: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the scale of each block ``[K/size, N]``, float32."""
+    found = _wide(blocks, scales)
+    of = LEVELS[blocks.levels].factors
+    if of is None:
+        return found
+    with np.errstate(all="ignore"):
+        each = np.repeat(found, len(factors[0]) // len(found), 0)
+        return np.asarray(each * of.numbers(factors[0]), np.float32)
+
+
+def _wide(blocks: Blocks, scales: np.ndarray) -> np.ndarray:
+    """Return scales or offsets as float32."""
+    if blocks.scales != _EXPONENTS:
+        return cast(scales, "float32")
+    return np.where(
+        scales == 0, np.float32(2.0**-127), (scales.astype(np.uint32) << 23).view(np.float32)
+    )
+
+
+def _checked(blocks: Blocks, codes: np.ndarray) -> np.ndarray:
+    """Return factors as bytes.
+
+    Raises
+    ------
+    InputError
+        If there are others.
+    """
+    factors = LEVELS[blocks.levels].factors
+    assert factors is not None
+    _, _, low, high, *_ = factors
+    if codes.size and not (low <= codes.min() and codes.max() <= high):
+        raise InputError(
+            f"format {blocks.name}: expected factors in [{low}, {high}], "
+            f"got {codes.min()} to {codes.max()}"
+        )
+    return codes.astype(np.int8 if low < 0 else np.uint8)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
@@ -136,79 +324,147 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _stored(blocks: Blocks, levels: np.ndarray) -> np.ndarray:
-    """Return levels or zero points as bytes, which are stored with the zero point of their width.
+    """Return levels or zero points as bytes, without what lies above their bits.
 
     Raises
     ------
     InputError
-        If they need more bits.
+        If they need more bits, or are codes of no finite number.
     """
-    limit = 2 ** (blocks.bits - 1)
-    if levels.size and not (-limit <= levels.min() and levels.max() < limit):
+    bits, low, code, codes, *_ = LEVELS[blocks.levels]
+    high = low + 2**bits
+    if levels.size and not (low <= levels.min() and levels.max() < high):
         raise InputError(
-            f"format {blocks.name}: expected integers in [{-limit}, {limit}), "
+            f"format {blocks.name}: expected integers in [{low}, {high}), "
             f"got {levels.min()} to {levels.max()}"
         )
-    return (levels.astype(np.int16) + BITS[blocks.bits]).astype(np.uint8)
-
-
-#: The places of 16 zero points of 4 bits: those of even columns are in the first 4 bytes.
-_PLACES = np.array([column % 2 * 8 + column // 2 for column in range(PANEL)])
-
-
-def _pair(blocks: Blocks, zeros: np.ndarray) -> np.ndarray:
-    """Store 16 zero points of 4 bits as 8 bytes."""
-    if blocks.bits == 8:
-        return zeros
-    placed = np.empty_like(zeros)
-    placed[..., _PLACES] = zeros
-    pairs: np.ndarray = placed[..., ::2] | placed[..., 1::2] << 4
-    return pairs
-
-
-def _unpair(blocks: Blocks, stored: np.ndarray) -> np.ndarray:
-    """Undo :func:`_pair`."""
-    if blocks.bits == 8:
-        return stored
-    placed = np.stack([stored & 15, stored >> 4], -1).reshape(*stored.shape[:-1], PANEL)
-    return placed[..., _PLACES]
+    if code and levels.size and (levels.astype(np.uint8) & (2 ** (bits - 1) - 1)).max() >= codes:
+        raise InputError(f"format {blocks.name}: expected codes of finite numbers, got others")
+    return (levels.astype(np.int16) - (low if bits < 8 else 0)).astype(np.uint8)
 
 
 def _levels(blocks: Blocks, stored: np.ndarray) -> np.ndarray:
     """Undo :func:`_stored`: return float64."""
-    if blocks.bits == 8:
-        return stored.view(np.int8).astype(np.float64)
-    return stored.astype(np.float64) - BITS[blocks.bits]
+    levels = LEVELS[blocks.levels]
+    if levels.bits == 8:
+        return levels.numbers(stored if levels.code else stored.view(np.int8))
+    return levels.numbers(stored.astype(np.int16) + levels.low if levels.low else stored)
+
+
+def _lines(blocks: Blocks, stored: np.ndarray) -> np.ndarray:
+    """Store bytes ``[panels, K, 16]`` of levels in lines ``[panels, groups, bytes]``."""
+    levels = LEVELS[blocks.levels]
+    panels, k, _ = stored.shape
+    lines, place, rows = [], 0, 32 // min(levels.parts)
+    for bits in levels.parts:
+        part = stored >> place & (2**bits - 1) if bits < 8 else stored
+        place += bits
+        # [panels, groups, lines, j, i, columns] -> [panels, groups, lines, columns, i]
+        part = part.reshape(panels, k // rows, rows * bits // 32, 8 // bits, 4, PANEL)
+        places = (np.arange(8 // bits, dtype=np.uint8) * bits)[:, None, None]
+        whole = np.bitwise_or.reduce(part << places, 3).swapaxes(3, 4)
+        lines.append(whole.reshape(panels, k // rows, rows * PANEL * bits // 8))
+    return np.concatenate(lines, 2)
+
+
+def _unline(blocks: Blocks, lines: np.ndarray) -> np.ndarray:
+    """Undo :func:`_lines`, of bytes ``[..., bytes of some groups]``: return ``[..., K, 16]``."""
+    levels = LEVELS[blocks.levels]
+    rows = 32 // min(levels.parts)
+    size = rows * PANEL * levels.bits // 8
+    groups = lines.reshape(*lines.shape[:-1], lines.shape[-1] // size, size)
+    place, start, found = 0, 0, np.zeros((*groups.shape[:-1], rows, PANEL), np.uint8)
+    for bits in levels.parts:
+        count = rows * bits // 32
+        part = groups[..., start : start + count * _LINE]
+        part = part.reshape(*groups.shape[:-1], count, 1, PANEL, 4)
+        places = (np.arange(8 // bits, dtype=np.uint8) * bits)[:, None, None]
+        numbers = (part >> places & (2**bits - 1)).swapaxes(-1, -2)
+        found |= numbers.astype(np.uint8).reshape(found.shape) << place
+        place, start = place + bits, start + count * _LINE
+    return found.reshape(*lines.shape[:-1], groups.shape[-2] * rows, PANEL)
+
+
+#: The places of 16 numbers of 4 bits: those of even columns are in the first 4 bytes.
+_PLACES = np.array([column % 2 * 8 + column // 2 for column in range(PANEL)])
+
+
+def _few(bits: int, numbers: np.ndarray) -> np.ndarray:
+    """Store 16 numbers of some bits side by side: of 6 bits the lowest 4 and then the others."""
+    if bits == 8:
+        return numbers
+    if bits == 6:
+        return np.concatenate([_few(4, numbers & 15), _few(2, numbers >> 4)], -1)
+    if bits == 4:
+        placed = np.empty_like(numbers)
+        placed[..., _PLACES] = numbers
+        numbers = placed
+    split = numbers.reshape(*numbers.shape[:-1], PANEL * bits // 8, 8 // bits)
+    places = np.arange(8 // bits, dtype=np.uint8) * bits
+    return np.bitwise_or.reduce(split << places, -1)
+
+
+def _many(bits: int, stored: np.ndarray) -> np.ndarray:
+    """Undo :func:`_few`."""
+    if bits == 8:
+        return stored
+    if bits == 6:
+        return _many(4, stored[..., :8]) | _many(2, stored[..., 8:]) << 4
+    places = np.arange(8 // bits, dtype=np.uint8) * bits
+    numbers = (stored[..., None] >> places & (2**bits - 1)).reshape(*stored.shape[:-1], PANEL)
+    return np.asarray(numbers[..., _PLACES] if bits == 4 else numbers)
 
 
 def _decode(blocks: Blocks, stored: np.ndarray, dtype: str, shape: Shape) -> np.ndarray:
     """Compute the numbers as kernels do: the level times the scale plus the shift, rounded once."""
+    levels = LEVELS[blocks.levels]
     panels, count, _ = stored.shape
-    scales_end, shift_size, _ = blocks.parts
+    each = blocks.rows(shape[0]) // blocks.size
+    scales_size, shift_size = blocks.head
+    factors_size, _ = blocks.block
     bytes_ = _bytes(stored)
-    head = bytes_[..., :scales_end], bytes_[..., scales_end : scales_end + shift_size]
-    lines = bytes_[..., scales_end + shift_size :].reshape(
-        panels, count, blocks.size * blocks.bits // 32, PANEL, 4
-    )
-    if blocks.bits == 4:
-        lines = np.concatenate([lines & 15, lines >> 4], 4)
-    levels = _levels(blocks, np.asarray(lines.swapaxes(3, 4), order="C"))
-    levels = levels.reshape(panels, count, blocks.size, PANEL)
-    scales, *offsets = (
-        cast(np.asarray(part, order="C").view(DTYPES[blocks.scales].storage), "float32")
-        for part in (head if blocks.shift == "offsets" else head[:1])
-    )
-    shift = offsets[0] if offsets else np.zeros_like(scales)
+    body = bytes_[..., scales_size + shift_size :]
+    body = body.reshape(panels, count, each, sum(blocks.block))
+    numbers = _levels(blocks, _unline(blocks, body[..., factors_size:]))
+
+    def read(start: int, size: int) -> np.ndarray:
+        """Return scales or offsets, for each block: ``[panels, count, 1, 16]``."""
+        part = np.asarray(bytes_[..., start : start + size], order="C")
+        return _wide(blocks, part.view(DTYPES[blocks.word].storage))[:, :, None]
+
+    scales = read(0, scales_size)
+    offsets = read(scales_size, shift_size) if blocks.shift == "offsets" else None
+    if levels.factors is not None:
+        of = PANEL * levels.factors.bits // 8
+        codes = [
+            np.asarray(_many(levels.factors.bits, body[..., i : i + of]), order="C")
+            for i in range(0, factors_size, of)
+        ]
+        if levels.factors.low < 0:
+            codes = [x.view(np.int8) for x in codes]
+        scales = scales * levels.factors.numbers(codes[0])
+        offsets = None if offsets is None else offsets * levels.factors.numbers(codes[1])
+    shift = np.zeros_like(scales) if offsets is None else offsets
     with np.errstate(all="ignore"):
         if blocks.shift == "zeros":
-            zeros = _levels(blocks, np.asarray(_unpair(blocks, head[1]), order="C"))
-            shift = scales * -zeros.astype(np.float32)
-        numbers = levels * scales[:, :, None].astype(np.float64) + shift[:, :, None]
+            beside = bytes_[..., scales_size : scales_size + shift_size]
+            zeros = _levels(blocks, np.asarray(_many(levels.bits, beside), order="C"))
+            shift = scales * -zeros.astype(np.float32)[:, :, None]
+        numbers = numbers * scales[..., None, :].astype(np.float64) + shift[..., None, :]
     return unpack(numbers.astype(np.float32).reshape(panels, shape[0], PANEL), shape[1])
 
 
-def _make(bits: int, size: int, scales: str, shift: str) -> Format:
-    blocks = Blocks(bits, size, scales, shift)
+def _make(kind: int | str, size: int, scales: str, shift: str) -> Format:
+    blocks = Blocks(kind, size, scales, shift)
+    levels = LEVELS[kind]
+    factors = levels.factors
+    if (
+        size % levels.rows
+        or shift not in levels.shifts
+        or (scales == _EXPONENTS and shift != "symmetric")
+        or (factors is not None and (scales != factors.scales or factors.rows % size))
+    ):
+        raise OpError(f"expected a format {FAMILY.spelling}, got {blocks.name!r}")
     return Format(
         name=blocks.name,
         storage=partial(_storage, blocks),
@@ -222,9 +478,10 @@ def _make(bits: int, size: int, scales: str, shift: str) -> Format:
 FAMILY = Family(
     "blocks",
     _make,
-    (BITS, range(8, _MOST, 8), _SCALES, _SHIFTS),
-    f"blocks.BITS.SIZE.SCALES.SHIFT with BITS {' or '.join(map(str, BITS))}, SIZE a multiple of 8, "
-    f"SCALES one of {', '.join(_SCALES)}, and SHIFT one of {', '.join(_SHIFTS)}",
+    (LEVELS, range(8, _MOST, 8), _SCALES, _SHIFTS),
+    f"blocks.LEVELS.SIZE.SCALES.SHIFT with LEVELS one of {', '.join(map(str, LEVELS))}, SIZE a "
+    f"multiple of 8, of 16 for 2 and 6 bits and of 32 for 5 bits, SCALES one of "
+    f"{', '.join(_SCALES)}, and SHIFT one of {', '.join(_SHIFTS)}, as far as the levels have them",
     (
         "blocks.4.32.float16.symmetric",
         "blocks.4.64.float32.zeros",
@@ -232,5 +489,17 @@ FAMILY = Family(
         "blocks.8.64.float32.symmetric",
         "blocks.8.32.float16.zeros",
         "blocks.8.32.bfloat16.offsets",
+        "blocks.2.64.float16.symmetric",
+        "blocks.2.32.bfloat16.zeros",
+        "blocks.u4.32.float16.offsets",
+        "blocks.5.32.float16.symmetric",
+        "blocks.u5.64.float16.offsets",
+        "blocks.q4k.32.float16.offsets",
+        "blocks.q5k.32.float16.offsets",
+        "blocks.q6k.16.float16.symmetric",
+        "blocks.e2m1.32.e8m0.symmetric",
+        "blocks.nvfp4.16.float32.symmetric",
+        "blocks.e4m3.128.float32.symmetric",
+        "blocks.e5m2.32.bfloat16.symmetric",
     ),
 )

@@ -36,9 +36,9 @@ def _same(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 PACK = OpDef(
     name="PACK",
-    doc="The tensor, stored in a format. A format of quantized weights is given integers, scales "
-    "and perhaps zero points or offsets. Export folds it over constants.",
-    inputs=(1, 3),
+    doc="The tensor, stored in a format. A format of quantized weights is given levels, scales, "
+    "perhaps zero points or offsets, and factors of these. Export folds it over constants.",
+    inputs=(1, 5),
     infer=_infer_pack,
     evaluate=_pack,
     stores=True,

@@ -18,7 +18,7 @@ from taper_frontend.compiler.graph.constants import (
     steps,
 )
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.formats.blocks import BITS, LEAST_SCALE
+from taper_runtime.formats.blocks import LEAST_SCALE, LEVELS, floats
 from taper_runtime.ops.convert import FLOATS_16_BIT, cast
 from taper_runtime.ops.quant import block_shapes
 from taper_runtime.ops.rules import INTS
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_runtime.formats.blocks import Levels
     from taper_runtime.ops.opdef import Shape
 
-_MOST_PER_INTEGER = 32 // min(BITS)  # levels in an element of a packed tensor of integers
+#: Levels in an element of a packed tensor of integers.
+_MOST_PER_INTEGER = 32 // min(levels.bits for levels in LEVELS.values())
 
 #: Ops that only move elements, and so move integers and their scales alike.
 _MOVES = frozenset({"RESHAPE", "TRANSPOSE", "PERMUTE", "SLICE", "EXPAND", "COPY"})
@@ -47,6 +49,8 @@ class Quantized(NamedTuple):
         integers, the others are float32.
     rounded : str
         The 16-bit dtype to which the model rounds the numbers afterwards; empty if it does not.
+    table : Constant or None
+        A vector: q are positions in it, and its elements stand in place of q.
     """
 
     q: Constant
@@ -54,6 +58,7 @@ class Quantized(NamedTuple):
     zero: Constant | None = None
     offset: Constant | None = None
     rounded: str = ""
+    table: Constant | None = None
 
     @property
     def parameters(self) -> list[Constant]:
@@ -129,6 +134,10 @@ def _read(constant: Constant) -> Quantized | None:
         return _read_dequantize(constant)
     if constant.op in ("SUB", "ADD", "MUL"):
         return _read_arithmetic(constant)
+    if constant.op == "NEG":
+        return _read_negated(constant)
+    if constant.op == "INDEX_SELECT":
+        return _read_look_up(constant)
     if constant.op in _MOVES and len(constant.inputs) == 1:
         return _read_move(constant)
     return None
@@ -159,6 +168,24 @@ def _read_dequantize(constant: Derived) -> Quantized | None:
     )
 
 
+def _read_negated(constant: Derived) -> Quantized | None:
+    """Read ``-(q * scale)``."""
+    (source,) = constant.inputs
+    found = None if source is None else _read(source)
+    if found is None or found.scale is None or found.offset is not None or found.rounded:
+        return None
+    return found._replace(scale=_negated(found.scale))
+
+
+def _read_look_up(constant: Derived) -> Quantized | None:
+    """Read ``table[q]``."""
+    table, q = constant.inputs
+    if table is None or q is None or len(table.shape) != 1 or table.dtype != "float32":
+        return None
+    found = _read(q) if q.dtype in INTS else None
+    return None if found is None else found._replace(table=table)
+
+
 def _read_move(constant: Derived) -> Quantized | None:
     (source,) = constant.inputs
     found = None if source is None else _read(source)
@@ -171,7 +198,7 @@ def _read_move(constant: Derived) -> Quantized | None:
         return derived(constant.op, [_expanded(x, found.q.shape)], constant.attrs)
 
     q, scale, zero, offset = (moved(x) for x in found[:4])
-    return None if q is None else Quantized(q, scale, zero, offset, found.rounded)
+    return None if q is None else Quantized(q, scale, zero, offset, found.rounded, found.table)
 
 
 def _read_arithmetic(constant: Derived) -> Quantized | None:
@@ -204,7 +231,7 @@ def _read_arithmetic(constant: Derived) -> Quantized | None:
             return None
         return found._replace(offset=second if constant.op == "ADD" else _negated(second))
     zero = _integers(second)
-    if zero is None or found.zero is not None:
+    if zero is None or found.zero is not None or found.table is not None:
         return None
     return found._replace(zero=zero if constant.op == "SUB" else _negated(zero))
 
@@ -212,7 +239,7 @@ def _read_arithmetic(constant: Derived) -> Quantized | None:
 def _integers(constant: Constant) -> Constant | None:
     """Return float numbers as integers, if they are."""
     found = _read(constant)
-    if found is not None and not found.parameters:
+    if found is not None and not found.parameters and found.table is None:
         return _cast(found.q, "int32")
     value = constant.value()
     is_whole = np.isfinite(value).all() and (np.rint(value) == value).all()
@@ -272,26 +299,136 @@ def packed(found: Quantized, is_transposed: bool) -> Constant | None:
     shape = found.q.shape
     q, *parameters = (_in_columns(x, shape, is_transposed) for x in (found.q, *found.parameters))
     size = _block(parameters, q.shape[0])
-    if size % 8:
-        return None
-    every = {"axis": 0, "start": 0, "stop": q.shape[0], "step": size}
-    parameters = [derived("SLICE", [x], every) for x in parameters]
+    parameters = [_every(size, x) for x in parameters]
     scale, *shifts = parameters
     zero = shifts.pop(0) if found.zero is not None else None
-    narrow = _narrowest([scale, *shifts])
-    if narrow is None:
-        return None
-    for bits in sorted(BITS):
-        levels, zeros = _within(bits, q, zero, scale.shape)
-        if levels is None:
-            continue
-        if zeros is not None and shifts:
-            return None
-        beside = [zeros] if zeros is not None else [_cast(x, narrow) for x in shifts]
-        shift = "zeros" if zeros is not None else "offsets" if shifts else "symmetric"
-        name = f"blocks.{bits}.{size}.{narrow}.{shift}"
-        return derived("PACK", [levels, _cast(scale, narrow), *beside], {"format": name})
+    whole = _Columns(q, scale, zero, shifts, size, found.table)
+    split = _common(found, is_transposed, size)
+    # common scales take fewer bits
+    for kind, levels in sorted(LEVELS.items(), key=lambda x: (x[1].bits, x[1].factors is None)):
+        recipe = None
+        if levels.factors is None:
+            recipe = _pack(whole, kind, levels)
+        elif split is not None and zero is None:
+            recipe = _pack_factors(whole, split, kind, levels)
+        if recipe is not None:
+            return recipe
     return None
+
+
+class _Columns(NamedTuple):
+    """A matrix ``[K, N]`` with parameters for each block of ``size`` rows."""
+
+    q: Constant
+    scale: Constant
+    zero: Constant | None
+    offsets: list[Constant]
+    size: int
+    table: Constant | None
+
+
+def _pack(of: _Columns, kind: int | str, levels: Levels) -> Constant | None:
+    """Return the matrix in a format of such levels; None if they cannot hold it."""
+    if of.size % levels.rows or not _is_code(of.table, levels.code):
+        return None
+    if levels.shifts == ("offsets",) and not of.offsets:
+        return None
+    q, zeros = _within(levels, of.q, of.zero, of.scale.shape, bool(of.offsets))
+    shift = "zeros" if zeros is not None else "offsets" if of.offsets else "symmetric"
+    narrow = _narrowest([of.scale, *of.offsets])
+    if q is None or shift not in levels.shifts or narrow is None:
+        return None
+    if zeros is not None and of.offsets:
+        return None
+    exponents = _exponents(of.scale) if shift == "symmetric" else None
+    if exponents is not None:
+        name = f"blocks.{kind}.{of.size}.e8m0.symmetric"
+        return derived("PACK", [q, exponents], {"format": name})
+    beside = [zeros] if zeros is not None else [_cast(x, narrow) for x in of.offsets]
+    name = f"blocks.{kind}.{of.size}.{narrow}.{shift}"
+    return derived("PACK", [q, _cast(of.scale, narrow), *beside], {"format": name})
+
+
+def _common(found: Quantized, is_transposed: bool, size: int) -> list[_Columns] | None:
+    """Read a scale, and an offset if there is one, as factors of common ones."""
+    parts = []
+    for constant in (found.scale, found.offset):
+        inner = None if constant is None else _read(constant)
+        if constant is None:
+            continue
+        if inner is None or inner.scale is None or inner.zero or inner.offset or inner.rounded:
+            return None
+        shape = found.q.shape
+        q, scale = (_in_columns(_expanded(x, inner.q.shape), shape, is_transposed)
+                    for x in (inner.q, inner.scale))  # fmt: skip
+        rows = _block([scale], q.shape[0])
+        parts.append(_Columns(_every(size, q), scale, None, [], rows, inner.table))
+    return parts
+
+
+def _pack_factors(
+    of: _Columns, split: list[_Columns], kind: int | str, levels: Levels
+) -> Constant | None:
+    """Return the matrix in a format whose blocks have factors of common scales and offsets."""
+    factors = levels.factors
+    assert factors is not None
+    rows = factors.rows or of.q.shape[0]
+    if (
+        of.size % levels.rows
+        or rows % of.size
+        or of.q.shape[0] % rows
+        or len(split) != 1 + (factors.shift == "offsets")
+        or not _is_code(of.table, levels.code)
+    ):
+        return None
+    q, _ = _within(levels, of.q, None, of.scale.shape, bool(of.offsets))
+    scales = [_every(rows, x.scale) for x in split]
+    if q is None or _narrowest(scales) is None:
+        return None
+    for part, scale in zip(split, scales, strict=True):
+        codes, value = part.q.value(), scale.value()
+        if (
+            part.size % rows
+            or not _is_code(part.table, (4, 3) if factors.name == "e4m3" else ())
+            or not factors.low <= codes.min() <= codes.max() <= factors.high
+            or not np.array_equal(cast(cast(value, factors.scales), "float32"), value)
+        ):
+            return None
+    if np.abs(of.scale.value()[of.scale.value() != 0]).min(initial=1) < LEAST_SCALE:
+        return None
+    narrow = [_cast(x, factors.scales) for x in scales]
+    codes_of = [_cast(x.q, "int8" if factors.low < 0 else "uint8") for x in split]
+    name = f"blocks.{kind}.{of.size}.{factors.scales}.{factors.shift}"
+    return derived("PACK", [q, *narrow, *codes_of], {"format": name})
+
+
+def _every(size: int, constant: Constant) -> Constant:
+    """Return every row number ``size``."""
+    rows = {"axis": 0, "start": 0, "stop": constant.shape[0], "step": size}
+    return derived("SLICE", [constant], rows)
+
+
+def _is_code(table: Constant | None, code: tuple[int, ...]) -> bool:
+    """Return whether a table has the numbers of a float of such bits; no table, of integers."""
+    if table is None or not code:
+        return table is None and not code
+    numbers, value = floats(*code), table.value()
+    if value.shape != numbers.shape:
+        return False
+    finite = np.isfinite(value)
+    return np.array_equal(value[finite], numbers[finite])
+
+
+def _exponents(scale: Constant) -> Constant | None:
+    """Return scales that are powers of 2 by a table of all of them as their exponents."""
+    found = _read(scale)
+    if found is None or found.parameters or found.table is None:
+        return None
+    table = found.table.value()
+    if len(table) != 256:
+        return None
+    powers = np.ldexp(np.float32(1), np.arange(255) - 127)
+    return _cast(found.q, "uint8") if np.array_equal(table[:255], powers) else None
 
 
 def _in_columns(constant: Constant, shape: Shape, is_transposed: bool) -> Constant:
@@ -324,20 +461,22 @@ def _narrowest(constants: Sequence[Constant]) -> str | None:
 
 
 def _within(
-    bits: int, q: Constant, zero: Constant | None, shape: Shape
+    levels: Levels, q: Constant, zero: Constant | None, shape: Shape, is_shifted: bool
 ) -> tuple[Constant | None, Constant | None]:
-    """Return integers and zero points ``shape`` as signed integers of some bits.
+    """Return levels as they are stored, and zero points ``shape``.
 
-    Zero points that are all 0 are left out. There are no integers if they need more bits.
+    Zero points that are all 0 are left out. There are no levels if they need more bits, or if
+    offsets, which belong to the levels that the model has, would need others.
     """
-    limit = 2 ** (bits - 1)
+    if levels.code:
+        return (_cast(q, "uint8"), None) if zero is None else (None, None)
     whole, beside = q.value(), 0 if zero is None else zero.value()
     low = min(int(np.min(x, initial=0)) for x in (whole, beside))
     high = max(int(np.max(x, initial=0)) for x in (whole, beside))
-    if low >= -limit and high < limit:
+    if low >= levels.low and high < levels.low + 2**levels.bits:
         by = 0
-    elif low >= 0 and high < 2 * limit:
-        by = limit
+    elif low >= 0 and high < 2**levels.bits and not is_shifted:
+        by = -levels.low
     else:
         return None, None
     if np.all(beside == by):
