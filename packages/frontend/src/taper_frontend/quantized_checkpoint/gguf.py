@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.quantized_checkpoint.weight import E2M1, E8M0, Scale, Weight
+from taper_frontend.quantized_checkpoint.weight import E2M1, E8M0, QuantizedWeight, Scale
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 
@@ -45,18 +45,18 @@ class Type(NamedTuple):
     name: str
     size: int
     nbytes: int
-    read: Callable[[np.ndarray], Weight] | None = None
+    read: Callable[[np.ndarray], QuantizedWeight] | None = None
     dtype: str = ""
 
 
-class Tensor(NamedTuple):
+class GgufTensor(NamedTuple):
     """A tensor of a file: its type, its shape in the order of torch, and its bytes."""
 
     type: Type
     shape: tuple[int, ...]
     data: np.ndarray
 
-    def weight(self) -> Weight | np.ndarray:
+    def weight(self) -> QuantizedWeight | np.ndarray:
         """Return the tensor's blocks, or its numbers where it is plain."""
         if self.type.read is None:
             return self.data.view(self.type.dtype).reshape(self.shape)
@@ -65,7 +65,7 @@ class Tensor(NamedTuple):
         return _shaped(found, self.shape[:-1])
 
 
-def read_gguf(data: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_gguf(data: np.ndarray) -> tuple[dict[str, GgufTensor], dict[str, Any]]:
     """Read the tensors and the metadata of a file.
 
     Parameters
@@ -79,7 +79,7 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Any]]:
         Saying what is wrong: another type of file or version, a file cut short, a tensor of an
         unknown type or of a shape that has no whole blocks. It names the tensor.
     """
-    reader = _Reader(data)
+    reader = _GgufReader(data)
     if bytes(data[:4]) != _MAGIC:
         raise InputError(f"expected a GGUF file, got one that begins with {bytes(data[:4])!r}")
     reader.at = 4
@@ -100,7 +100,7 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise InputError(f"general.alignment: expected a power of 2, got {alignment!r}")
     start = -(-reader.at // alignment) * alignment
-    found: dict[str, Tensor] = {}
+    found: dict[str, GgufTensor] = {}
     for name, kind, shape, offset in described:
         if name in found:
             raise InputError(f"tensor {name!r}: expected it once, got it twice")
@@ -110,11 +110,11 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 f"tensor {name!r}: expected {kind.name}{list(shape)} up to byte {end}, got a file "
                 f"of {len(data)} bytes"
             )
-        found[name] = Tensor(kind, shape, data[start + offset : end])
+        found[name] = GgufTensor(kind, shape, data[start + offset : end])
     return found, metadata
 
 
-class _Reader:
+class _GgufReader:
     """The position in a file."""
 
     def __init__(self, data: np.ndarray) -> None:
@@ -186,7 +186,7 @@ class _Reader:
         return name, kind, shape, offset
 
 
-def _shaped(found: Weight, outer: tuple[int, ...]) -> Weight:
+def _shaped(found: QuantizedWeight, outer: tuple[int, ...]) -> QuantizedWeight:
     """Give the rows of a weight, and of what belongs to it, more dims."""
 
     def shaped(x: np.ndarray | None) -> np.ndarray | None:
@@ -228,29 +228,29 @@ def _fifth_bits(packed: np.ndarray) -> np.ndarray:
     return bits << 4
 
 
-def _read_q4_0(blocks: np.ndarray) -> Weight:
+def _read_q4_0(blocks: np.ndarray) -> QuantizedWeight:
     levels = _halves(blocks[..., 2:]).astype(np.int8) - np.int8(8)
-    return Weight(_flat(levels), Scale(_half(blocks, 0)))
+    return QuantizedWeight(_flat(levels), Scale(_half(blocks, 0)))
 
 
-def _read_q4_1(blocks: np.ndarray) -> Weight:
+def _read_q4_1(blocks: np.ndarray) -> QuantizedWeight:
     scale, offset = Scale(_half(blocks, 0)), Scale(_half(blocks, 2))
-    return Weight(_flat(_halves(blocks[..., 4:])), scale, offset=offset)
+    return QuantizedWeight(_flat(_halves(blocks[..., 4:])), scale, offset=offset)
 
 
-def _read_q5_0(blocks: np.ndarray) -> Weight:
+def _read_q5_0(blocks: np.ndarray) -> QuantizedWeight:
     levels = _halves(blocks[..., 6:]) | _fifth_bits(blocks[..., 2:6])
-    return Weight(_flat(levels.astype(np.int8) - np.int8(16)), Scale(_half(blocks, 0)))
+    return QuantizedWeight(_flat(levels.astype(np.int8) - np.int8(16)), Scale(_half(blocks, 0)))
 
 
-def _read_q5_1(blocks: np.ndarray) -> Weight:
+def _read_q5_1(blocks: np.ndarray) -> QuantizedWeight:
     levels = _halves(blocks[..., 8:]) | _fifth_bits(blocks[..., 4:8])
-    return Weight(_flat(levels), Scale(_half(blocks, 0)), offset=Scale(_half(blocks, 2)))
+    return QuantizedWeight(_flat(levels), Scale(_half(blocks, 0)), offset=Scale(_half(blocks, 2)))
 
 
-def _read_q8_0(blocks: np.ndarray) -> Weight:
+def _read_q8_0(blocks: np.ndarray) -> QuantizedWeight:
     levels = np.asarray(blocks[..., 2:], order="C").view(np.int8)
-    return Weight(_flat(levels), Scale(_half(blocks, 0)))
+    return QuantizedWeight(_flat(levels), Scale(_half(blocks, 0)))
 
 
 def _sixes(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -261,10 +261,10 @@ def _sixes(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _flat(scales), _flat(offsets)
 
 
-def _by_sixes(blocks: np.ndarray, levels: np.ndarray) -> Weight:
+def _by_sixes(blocks: np.ndarray, levels: np.ndarray) -> QuantizedWeight:
     scales, offsets = _sixes(blocks[..., 4:16])
     least = Scale(-_half(blocks, 2), offsets)
-    return Weight(_flat(levels), Scale(_half(blocks, 0), scales), offset=least)
+    return QuantizedWeight(_flat(levels), Scale(_half(blocks, 0), scales), offset=least)
 
 
 def _in_fours(packed: np.ndarray) -> np.ndarray:
@@ -272,28 +272,30 @@ def _in_fours(packed: np.ndarray) -> np.ndarray:
     return _halves(packed.reshape(*packed.shape[:-1], 4, 32)).reshape(*packed.shape[:-1], 8, 32)
 
 
-def _read_q4_k(blocks: np.ndarray) -> Weight:
+def _read_q4_k(blocks: np.ndarray) -> QuantizedWeight:
     return _by_sixes(blocks, _in_fours(blocks[..., 16:]))
 
 
-def _read_q5_k(blocks: np.ndarray) -> Weight:
+def _read_q5_k(blocks: np.ndarray) -> QuantizedWeight:
     places = np.arange(8, dtype=np.uint8)[:, None]
     high = (blocks[..., None, 16:48] >> places & 1) << 4
     return _by_sixes(blocks, _in_fours(blocks[..., 48:]) | high)
 
 
-def _read_q6_k(blocks: np.ndarray) -> Weight:
+def _read_q6_k(blocks: np.ndarray) -> QuantizedWeight:
     shape = blocks.shape[:-1]
     low = _halves(blocks[..., :128].reshape(*shape, 2, 64)).reshape(*shape, 2, 4, 32)
     places = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     high = blocks[..., 128:192].reshape(*shape, 2, 1, 32) >> places & 3
     levels = (low | high << 4).astype(np.int8) - np.int8(32)
     factors = np.asarray(blocks[..., 192:208], order="C").view(np.int8)
-    return Weight(_flat(levels), Scale(_half(blocks, 208), _flat(factors)))
+    return QuantizedWeight(_flat(levels), Scale(_half(blocks, 208), _flat(factors)))
 
 
-def _read_mxfp4(blocks: np.ndarray) -> Weight:
-    return Weight(_flat(_halves(blocks[..., 1:])), Scale(None, blocks[..., 0], E8M0), table=E2M1)
+def _read_mxfp4(blocks: np.ndarray) -> QuantizedWeight:
+    return QuantizedWeight(
+        _flat(_halves(blocks[..., 1:])), Scale(None, blocks[..., 0], E8M0), table=E2M1
+    )
 
 
 #: By their codes in a file.

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.quantized_checkpoint.weight import E2M1, E4M3, E5M2, E8M0, Scale, Weight
+from taper_frontend.quantized_checkpoint.weight import (
+    E2M1,
+    E4M3,
+    E5M2,
+    E8M0,
+    QuantizedWeight,
+    Scale,
+)
 from taper_runtime.base.dtypes import cast
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
@@ -28,7 +35,7 @@ _PACKED = ("int32", "uint32")
 _AWQ = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 
-class Parts:
+class StoredParts:
     """What a file has for a weight.
 
     Parameters
@@ -148,13 +155,13 @@ def _unpacked(packed: np.ndarray, bits: int, axis: int) -> np.ndarray:
 
 def _signed(levels: np.ndarray, bits: int) -> np.ndarray:
     """Return unsigned levels minus their middle, int8."""
-    return (levels.astype(np.int16) - 2 ** (bits - 1)).astype(np.int8)
+    return np.asarray(levels.astype(np.int16) - 2 ** (bits - 1), np.int8)
 
 
 # -- GPTQ, AWQ, AutoRound --------------------------------------------------------------------------
 
 
-def _read_columns(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_columns(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``qweight`` of GPTQ or AWQ: AutoRound stores either."""
     method = str(parts.config.get("quant_method", ""))
     packing = str(parts.config.get("packing_format", parts.config.get("checkpoint_format", "")))
@@ -180,7 +187,7 @@ _GPTQ_FORMATS = {
 }
 
 
-def _read_gptq(parts: Parts, shape: tuple[int, ...], packing: str) -> Weight:
+def _read_gptq(parts: StoredParts, shape: tuple[int, ...], packing: str) -> QuantizedWeight:
     """Read int32 ``qweight [K/n, N]``, ``qzeros [groups, N/n]``, scales and ``g_idx [K]``."""
     bits = parts.setting("bits", (2, 4, 8))
     if packing not in _GPTQ_FORMATS:
@@ -206,7 +213,7 @@ def _read_gptq(parts: Parts, shape: tuple[int, ...], packing: str) -> Weight:
     return _from_rows(levels, scales, zeros, group)
 
 
-def _group(parts: Parts, k: int, groups: int) -> np.ndarray | None:
+def _group(parts: StoredParts, k: int, groups: int) -> np.ndarray | None:
     """Return the groups of rows where they are not one behind the other."""
     if parts.has("g_idx"):
         index = parts.get("g_idx", ("int32", "int64"), 1)
@@ -220,9 +227,9 @@ def _group(parts: Parts, k: int, groups: int) -> np.ndarray | None:
 
 def _from_rows(
     levels: np.ndarray, scales: np.ndarray, zeros: np.ndarray, group: np.ndarray | None = None
-) -> Weight:
+) -> QuantizedWeight:
     """Return a weight of levels ``[K, N]``."""
-    return Weight(
+    return QuantizedWeight(
         np.asarray(levels.T, order="C"),
         Scale(np.asarray(scales.T, order="C")),
         np.asarray(zeros.T, np.uint8, order="C"),
@@ -230,7 +237,7 @@ def _from_rows(
     )
 
 
-def _read_awq(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_awq(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read int32 ``qweight [K, N/8]``, ``qzeros [groups, N/8]`` and scales ``[groups, N]``."""
     parts.setting("bits", (4,))
     if str(parts.config.get("version", "gemm")).lower() != "gemm":
@@ -254,7 +261,7 @@ def _read_awq(parts: Parts, shape: tuple[int, ...]) -> Weight:
 # -- compressed-tensors ----------------------------------------------------------------------------
 
 
-def _read_packed(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_packed(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``weight_packed``: integers in int32, or floats of 4 bits in bytes."""
     if parts.dtype("weight_packed") == "uint8":
         return _read_nvfp4(parts, shape, "weight_packed", "weight_global_scale", True)
@@ -277,20 +284,20 @@ def _read_packed(parts: Parts, shape: tuple[int, ...]) -> Weight:
         zeros = _signed(zeros, bits)
     group = None
     if parts.has("weight_g_idx"):
-        moved = Parts(parts.tensors, parts.name, parts.prefix + "weight_", parts.config)
+        moved = StoredParts(parts.tensors, parts.name, parts.prefix + "weight_", parts.config)
         group = _group(moved, k, scales.shape[1])
     elif len(scales) == n:
         parts.groups("weight_scale", k, scales.shape[1])
     if len(scales) != n:
         raise parts.wrong("weight_scale", f"scales of {n} rows")
     levels = _signed(levels[:, :k], bits)
-    return Weight(levels, Scale(scales), zeros, group=group)
+    return QuantizedWeight(levels, Scale(scales), zeros, group=group)
 
 
 _CODES = {"float8_e4m3fn": E4M3, "float8_e5m2": E5M2}
 
 
-def _read_scaled(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_scaled(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``weight`` of bytes with ``weight_scale``: int8, or floats of 8 bits."""
     if parts.has("weight_scale_2"):
         return _read_nvfp4(parts, shape, "weight", "weight_scale_2", False)
@@ -304,10 +311,14 @@ def _read_scaled(parts: Parts, shape: tuple[int, ...]) -> Weight:
             parts, "weight_zero_point", parts.get("weight_zero_point", ("int8",)), shape
         )
     scales = _spread(parts, "weight_scale", parts.scales("weight_scale"), shape)
-    return _checked_codes(parts, "weight", Weight(levels, Scale(scales), zeros, table=table))
+    return _checked_codes(
+        parts, "weight", QuantizedWeight(levels, Scale(scales), zeros, table=table)
+    )
 
 
-def _spread(parts: Parts, part: str, scales: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _spread(
+    parts: StoredParts, part: str, scales: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
     """Return scales of a tensor, of rows, or of blocks of rows and columns, for each row."""
     scales = scales.reshape(1, 1) if scales.size == 1 else scales
     scales = scales[:, None] if scales.ndim == 1 else scales
@@ -319,7 +330,7 @@ def _spread(parts: Parts, part: str, scales: np.ndarray, shape: tuple[int, ...])
     ]
 
 
-def _block(parts: Parts, part: str, scales: np.ndarray, axis: int, size: int) -> int:
+def _block(parts: StoredParts, part: str, scales: np.ndarray, axis: int, size: int) -> int:
     """Return the length of blocks along an axis; the last one may be shorter if the file says."""
     count = scales.shape[axis]
     known = parts.config.get("weight_block_size")
@@ -331,7 +342,9 @@ def _block(parts: Parts, part: str, scales: np.ndarray, axis: int, size: int) ->
     return parts.groups(part, size, count)
 
 
-def _by_blocks(parts: Parts, part: str, scales: np.ndarray, axis: int, size: int) -> np.ndarray:
+def _by_blocks(
+    parts: StoredParts, part: str, scales: np.ndarray, axis: int, size: int
+) -> np.ndarray:
     """Return scales whose blocks divide an axis."""
     length = _block(parts, part, scales, axis, size)
     if length * scales.shape[axis] == size:
@@ -340,7 +353,7 @@ def _by_blocks(parts: Parts, part: str, scales: np.ndarray, axis: int, size: int
     return np.repeat(scales, length // even, axis)[:, : size // even]
 
 
-def _checked_codes(parts: Parts, part: str, weight: Weight) -> Weight:
+def _checked_codes(parts: StoredParts, part: str, weight: QuantizedWeight) -> QuantizedWeight:
     if weight.table is not None and np.isnan(weight.table[weight.levels]).any():
         raise InputError(f"{parts.prefix}{part}: expected finite numbers, got NaN")
     return weight
@@ -349,7 +362,7 @@ def _checked_codes(parts: Parts, part: str, weight: Weight) -> Weight:
 # -- floats of 8 and 4 bits ------------------------------------------------------------------------
 
 
-def _read_blocks_of_8_bits(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_blocks_of_8_bits(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``weight`` of 8-bit floats with ``weight_scale_inv`` for blocks of rows and columns."""
     levels = parts.get("weight", tuple(_CODES))
     if levels.shape != shape:
@@ -363,10 +376,10 @@ def _read_blocks_of_8_bits(parts: Parts, shape: tuple[int, ...]) -> Weight:
         flat = scales.reshape(-1, *scales.shape[-2:])
         spread = [_spread(parts, "weight_scale_inv", each, shape[-2:]) for each in flat]
         scale = Scale(np.stack(spread).reshape(*shape[:-1], -1))
-    return _checked_codes(parts, "weight", Weight(levels, scale, table=table))
+    return _checked_codes(parts, "weight", QuantizedWeight(levels, scale, table=table))
 
 
-def _exponents(parts: Parts, part: str, codes: np.ndarray, shape: tuple[int, ...]) -> Scale:
+def _exponents(parts: StoredParts, part: str, codes: np.ndarray, shape: tuple[int, ...]) -> Scale:
     if codes.shape[:-1] != shape[:-1]:
         raise parts.wrong(part, f"scales of rows of {[*shape]}")
     parts.groups(part, shape[-1], codes.shape[-1])
@@ -375,8 +388,8 @@ def _exponents(parts: Parts, part: str, codes: np.ndarray, shape: tuple[int, ...
 
 
 def _read_nvfp4(
-    parts: Parts, shape: tuple[int, ...], part: str, common: str, divides: bool
-) -> Weight:
+    parts: StoredParts, shape: tuple[int, ...], part: str, common: str, divides: bool
+) -> QuantizedWeight:
     """Read two codes in a byte, the first in the low half, with scales of 8-bit floats.
 
     The scales are multiplied with one number, or divided by it.
@@ -398,12 +411,12 @@ def _read_nvfp4(
     factor = np.float32(1) / number if divides else number
     codes = np.where(codes == 128, 0, codes).astype(np.uint8)  # -0
     if divides and not np.array_equal(numbers / number, numbers * factor):
-        return Weight(levels, Scale(numbers / number), table=E2M1)
+        return QuantizedWeight(levels, Scale(numbers / number), table=E2M1)
     whole = np.full((*shape[:-1], 1), factor, np.float32)
-    return Weight(levels, Scale(whole, codes, E4M3), table=E2M1)
+    return QuantizedWeight(levels, Scale(whole, codes, E4M3), table=E2M1)
 
 
-def _read_mxfp4(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_mxfp4(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``_blocks [..., N, groups, 16]`` of codes and ``_scales [..., N, groups]`` of exponents.
 
     The parameters of gpt-oss are ``[experts, K, N]``: the weight is transposed.
@@ -416,13 +429,13 @@ def _read_mxfp4(parts: Parts, shape: tuple[int, ...]) -> Weight:
     if codes.shape != packed.shape[:-1]:
         raise parts.wrong("_scales", f"uint8{[*packed.shape[:-1]]}")
     levels = np.stack([packed & 15, packed >> 4], -1).reshape(rows)
-    return Weight(levels, _exponents(parts, "_scales", codes, rows), table=E2M1)
+    return QuantizedWeight(levels, _exponents(parts, "_scales", codes, rows), table=E2M1)
 
 
 # -- HQQ -------------------------------------------------------------------------------------------
 
 
-def _read_hqq(parts: Parts, shape: tuple[int, ...]) -> Weight:
+def _read_hqq(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``W_q``, whose bytes have rows of the first half in their high bits.
 
     The matrix that it has is ``[groups, group]``, in the order of the weight.
@@ -442,12 +455,12 @@ def _read_hqq(parts: Parts, shape: tuple[int, ...]) -> Weight:
         raise parts.wrong("W_q", f"groups of {n} x {k} weights and {scales.size} scales")
     if zeros.size != scales.size or not np.isfinite(cast(zeros, "float32")).all():
         raise parts.wrong("zero", f"{scales.size} finite zero points")
-    return Weight(
+    return QuantizedWeight(
         levels.reshape(shape), Scale(scales.reshape(n, -1)), cast(zeros.reshape(n, -1), "float32")
     )
 
 
-class Layout(NamedTuple):
+class WeightLayout(NamedTuple):
     """How weights are stored.
 
     Attributes
@@ -466,29 +479,31 @@ class Layout(NamedTuple):
 
     marks: tuple[str, ...]
     weight: str
-    read: Callable[[Parts, tuple[int, ...]], Weight]
+    read: Callable[[StoredParts, tuple[int, ...]], QuantizedWeight]
     is_transposed: bool = False
     takes_stacks: bool = False
 
 
 LAYOUTS = (
-    Layout(("qweight", "scales"), "weight", _read_columns),
-    Layout(("weight_packed", "weight_scale"), "weight", _read_packed),
-    Layout(("weight", "weight_scale"), "weight", _read_scaled),
-    Layout(("weight", "weight_scale_inv"), "weight", _read_blocks_of_8_bits, takes_stacks=True),
-    Layout(("_blocks", "_scales"), "", _read_mxfp4, is_transposed=True, takes_stacks=True),
-    Layout(("W_q", "scale"), "weight", _read_hqq),
+    WeightLayout(("qweight", "scales"), "weight", _read_columns),
+    WeightLayout(("weight_packed", "weight_scale"), "weight", _read_packed),
+    WeightLayout(("weight", "weight_scale"), "weight", _read_scaled),
+    WeightLayout(
+        ("weight", "weight_scale_inv"), "weight", _read_blocks_of_8_bits, takes_stacks=True
+    ),
+    WeightLayout(("_blocks", "_scales"), "", _read_mxfp4, is_transposed=True, takes_stacks=True),
+    WeightLayout(("W_q", "scale"), "weight", _read_hqq),
 )
 
 
 def find_layout(
     tensors: Mapping[str, StoredWeight], name: str, config: Mapping[str, Any]
-) -> tuple[Layout, Parts] | None:
+) -> tuple[WeightLayout, StoredParts] | None:
     """Return the layout and the parts of a weight; None if it is not stored quantized."""
     for layout in LAYOUTS:
         if not name.endswith(layout.weight):
             continue
         prefix = name[: len(name) - len(layout.weight)]
         if all(prefix + mark in tensors for mark in layout.marks):
-            return layout, Parts(tensors, name, prefix, config)
+            return layout, StoredParts(tensors, name, prefix, config)
     return None

@@ -13,9 +13,9 @@ from torch.nn.utils import parametrize
 
 from taper_frontend.checkpoint import Place, places_of, read_index
 from taper_frontend.errors import ExportError
-from taper_frontend.quantized_checkpoint.gguf import Tensor, read_gguf
+from taper_frontend.quantized_checkpoint.gguf import GgufTensor, read_gguf
 from taper_frontend.quantized_checkpoint.layouts import find_layout
-from taper_frontend.quantized_checkpoint.weight import Scale, Weight, combined
+from taper_frontend.quantized_checkpoint.weight import QuantizedWeight, Scale, combined
 from taper_runtime.base.dtypes import FILE_DTYPES
 from taper_runtime.base.errors import TaperError
 from taper_runtime.file.weights_file import StoredWeight, read_safetensors
@@ -74,8 +74,8 @@ def load_quantized(
         not there or has another shape, scales that are not finite and positive (a GGUF file may
         have any finite ones), zero points out of range, groups that do not divide a row.
     """
-    file = _File(os.fspath(path), config)
-    found: dict[int, torch.Tensor | Weight] = {}
+    file = _CheckpointFile(os.fspath(path), config)
+    found: dict[int, torch.Tensor | QuantizedWeight] = {}
     problems = list(file.problems)
     alike: dict[int, list[Place]] = {}
     for place in places_of(module):
@@ -114,8 +114,8 @@ def load_quantized(
         raise ExportError(
             "\n  ".join([f"checkpoint {file.path!r} does not fit the module:", *lines])
         )
-    for key, value in found.items():
-        _place(alike[key], value, key in transposed)
+    for key, weight in found.items():
+        _place(alike[key], weight, key in transposed)
     return module
 
 
@@ -129,7 +129,9 @@ def _type(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _place(places: Sequence[Place], value: torch.Tensor | Weight, is_transposed: bool) -> None:
+def _place(
+    places: Sequence[Place], value: torch.Tensor | QuantizedWeight, is_transposed: bool
+) -> None:
     """Put a value in all places of a tensor."""
     own = places[0].tensor
     if isinstance(value, torch.Tensor):
@@ -163,9 +165,14 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class Dequantize(nn.Module):
-    """Compute a weight from its levels ``[..., N, K]``, as :class:`.weight.Weight` says."""
+    """Compute a weight from its levels ``[..., N, K]``, as :class:`.QuantizedWeight` says."""
 
-    def __init__(self, weight: Weight, dtype: torch.dtype, is_transposed: bool) -> None:
+    zero: torch.Tensor | None
+    table: torch.Tensor | None
+    group: torch.Tensor | None
+    offset_common: torch.Tensor | None
+
+    def __init__(self, weight: QuantizedWeight, dtype: torch.dtype, is_transposed: bool) -> None:
         super().__init__()
         self.dtype = dtype
         self.is_transposed = is_transposed
@@ -202,8 +209,12 @@ class Dequantize(nn.Module):
         return x[..., None] if self.group is None else x.index_select(-1, self.group)
 
     def _numbers(self, name: str) -> torch.Tensor:
-        common, factors, table = (getattr(self, f"{name}_{part}") for part in Scale._fields)
+        parts: list[torch.Tensor | None] = [
+            getattr(self, f"{name}_{part}") for part in Scale._fields
+        ]
+        common, factors, table = parts
         if factors is None:
+            assert common is not None
             return common.float()
         factors = factors.float() if table is None else table[factors.long()]
         if common is None:
@@ -212,7 +223,7 @@ class Dequantize(nn.Module):
         return each.view(factors.shape)
 
 
-class _File:
+class _CheckpointFile:
     """The tensors of a checkpoint.
 
     Attributes
@@ -225,7 +236,7 @@ class _File:
         self.path = path
         self.problems: list[str] = []
         self.tensors: dict[str, StoredWeight] = {}
-        self.blocks: dict[str, Tensor] = {}
+        self.blocks: dict[str, GgufTensor] = {}
         self.config: dict[str, Any] = {} if config is None else dict(config)
         try:
             self._open(config is None)
@@ -272,7 +283,9 @@ class _File:
             return True
         return find_layout(self.tensors, names, self.config) is not None
 
-    def read(self, names: Names, shape: tuple[int, ...]) -> tuple[Weight | np.ndarray, bool]:
+    def read(
+        self, names: Names, shape: tuple[int, ...]
+    ) -> tuple[QuantizedWeight | np.ndarray, bool]:
         """Return a weight of this shape, and whether it is transposed.
 
         Raises
@@ -289,7 +302,7 @@ class _File:
                     f"{names}: expected {[*shape]}, got {tensor.type.name}{[*tensor.shape]}"
                 )
             weight = tensor.weight()
-            if isinstance(weight, Weight):
+            if isinstance(weight, QuantizedWeight):
                 _check_finite(names, weight)
             return weight, False
         found = find_layout(self.tensors, names, self.config)
@@ -307,7 +320,7 @@ class _File:
 
     def _read_all(
         self, names: Sequence[str] | Sequence[Sequence[str]], shape: tuple[int, ...]
-    ) -> Weight | np.ndarray:
+    ) -> QuantizedWeight | np.ndarray:
         """Return rows one behind the other, or a stack of these."""
         text = str(names[0])
         stacks = not isinstance(names[0], str)
@@ -316,16 +329,17 @@ class _File:
         part = shape[1:] if stacks else (shape[0] // len(names), *shape[1:])
         read = [self.read(name, part)[0] for name in names]
         join = np.stack if stacks else np.concatenate
-        if all(isinstance(each, np.ndarray) for each in read):
-            return join(read)
-        weights = [each for each in read if isinstance(each, Weight)]
+        plain = [each for each in read if isinstance(each, np.ndarray)]
+        if len(plain) == len(read):
+            return np.asarray(join(plain))
+        weights = [each for each in read if isinstance(each, QuantizedWeight)]
         whole = combined(weights, join) if len(weights) == len(read) else None
         if whole is None:
             raise ExportError(f"{text}: expected parts of one layout, got several")
         return whole
 
 
-def _check_finite(name: str, weight: Weight) -> None:
+def _check_finite(name: str, weight: QuantizedWeight) -> None:
     for scale in (weight.scale, weight.offset):
         if scale is not None and not np.isfinite(scale.numbers).all():
             raise ExportError(f"{name}: expected finite scales, got others")

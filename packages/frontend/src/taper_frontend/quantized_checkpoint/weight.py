@@ -54,7 +54,7 @@ class Scale(NamedTuple):
             return np.asarray(np.repeat(cast(self.common, "float32"), each, -1) * factors)
 
 
-class Weight(NamedTuple):
+class QuantizedWeight(NamedTuple):
     """A weight whose elements are ``(level - zero) * scale + offset`` in float32.
 
     Attributes
@@ -105,8 +105,8 @@ class Weight(NamedTuple):
 
 
 def combined(
-    weights: Sequence[Weight], combine: Callable[[Sequence[np.ndarray]], np.ndarray]
-) -> Weight | None:
+    weights: Sequence[QuantizedWeight], combine: Callable[[Sequence[np.ndarray]], np.ndarray]
+) -> QuantizedWeight | None:
     """Return weights as one, such as the experts of a layer; None if they are of several kinds.
 
     ``combine`` gets the weights' arrays of each kind.
@@ -125,7 +125,7 @@ def combined(
             of([x.common for x in present]), of([x.factors for x in present]), present[0].table
         )
 
-    def kind(weight: Weight) -> tuple[object, ...]:
+    def kind(weight: QuantizedWeight) -> tuple[object, ...]:
         parts = [weight.levels, weight.zero]
         tables = [weight.table]
         for x in (weight.scale, weight.offset):
@@ -141,7 +141,7 @@ def combined(
     levels, whole = of([x.levels for x in weights]), scale([x.scale for x in weights])
     assert levels is not None
     assert whole is not None
-    return Weight(
+    return QuantizedWeight(
         levels,
         whole,
         of([x.zero for x in weights]),

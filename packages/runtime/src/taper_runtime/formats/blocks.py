@@ -69,7 +69,7 @@ def floats(exponent: int, mantissa: int) -> np.ndarray:
         fraction * 2.0 ** (1 - bias),
         (1 + fraction) * 2.0 ** (exponents.astype(np.float64) - bias),
     )
-    numbers = np.where(codes >> (exponent + mantissa), -numbers, numbers).astype(np.float32)
+    numbers = np.asarray(np.where(codes >> (exponent + mantissa), -numbers, numbers), np.float32)
     numbers.flags.writeable = False
     return numbers
 
@@ -99,7 +99,7 @@ class Factors(NamedTuple):
 
     def numbers(self, codes: np.ndarray) -> np.ndarray:
         """Return factors as float32."""
-        return floats(4, 3)[codes] if self.name == "e4m3" else codes.astype(np.float32)
+        return np.asarray(floats(4, 3)[codes] if self.name == "e4m3" else codes, np.float32)
 
 
 class Levels(NamedTuple):
@@ -401,7 +401,7 @@ def _few(bits: int, numbers: np.ndarray) -> np.ndarray:
         numbers = placed
     split = numbers.reshape(*numbers.shape[:-1], PANEL * bits // 8, 8 // bits)
     places = np.arange(8 // bits, dtype=np.uint8) * bits
-    return np.bitwise_or.reduce(split << places, -1)
+    return np.asarray(np.bitwise_or.reduce(split << places, -1))
 
 
 def _many(bits: int, stored: np.ndarray) -> np.ndarray:
@@ -409,7 +409,7 @@ def _many(bits: int, stored: np.ndarray) -> np.ndarray:
     if bits == 8:
         return stored
     if bits == 6:
-        return _many(4, stored[..., :8]) | _many(2, stored[..., 8:]) << 4
+        return np.asarray(_many(4, stored[..., :8]) | _many(2, stored[..., 8:]) << 4)
     places = np.arange(8 // bits, dtype=np.uint8) * bits
     numbers = (stored[..., None] >> places & (2**bits - 1)).reshape(*stored.shape[:-1], PANEL)
     return np.asarray(numbers[..., _PLACES] if bits == 4 else numbers)

@@ -80,6 +80,6 @@ class Family(NamedTuple):
 
     name: str
     make: Callable[..., Format]
-    parameters: tuple[Container[int] | Container[str], ...]
+    parameters: tuple[Container[int] | Container[str] | Container[int | str], ...]
     spelling: str
     examples: tuple[str, ...]
