@@ -183,7 +183,7 @@ class _Level(NamedTuple):
 #: 45 GFLOP/s on the Zen 3. Products of int8 without an instruction for them take 1.25 and 1.8
 #: operations there in the time of one on float32. Nobody has timed NEON.
 _LEVELS = {
-    "avx2": _Level(8, 0.92, 1.25, 1 / 20),
+    "avx2": _Level(8, 0.92, 1.25, 1 / 14),
     "neon": _Level(4, 0.92, 595 / 174, 1 / 32),
     "baseline": _Level(4, 0.45, 1.8, 1 / 20),
 }
