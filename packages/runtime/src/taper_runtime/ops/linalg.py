@@ -116,7 +116,7 @@ def _solve(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _check_invertible(evaluate: Evaluate, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
-    """Raise InputError for a singular matrix, unless the op is not to check."""
+    """Raise InputError for a singular matrix, unless `check` is off."""
     evaluate(inputs, attrs)
 
 
