@@ -26,7 +26,7 @@ from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
 
 import taper_frontend
 import taper_runtime
-from taper_frontend import Quantization, quantize, quantize_plan
+from taper_frontend import QuantizationConfig, quantize, quantize_plan
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -67,12 +67,12 @@ def main() -> None:
     _row("float32", plain, example, want)
     for scheme in ("float16", "bfloat16", "int8", "int4", "int4.zeros", "int4.128"):
         _row(scheme, quantize_plan(plain, scheme, verify=False), example, want)
-    options = Quantization(max_error=0.08, choices=("int4.zeros", "int8", "float16"))
+    options = QuantizationConfig(max_error=0.08, choices=("int4.zeros", "int8", "float16"))
     _row("error of at most 0.08", quantize_plan(plain, options, verify=False), example, want)
     for name, config in (
         ("int8_dynamic", "int8_dynamic"),
         ("int8_static", "int8_static"),
-        ("int8_static, mse", Quantization(activations="static", observer="mse")),
+        ("int8_static, mse", QuantizationConfig(activations="static", observer="mse")),
         ("int4, corrected", "int4"),
         ("int4.zeros, corrected", "int4.zeros"),
     ):

@@ -11,7 +11,7 @@ from torch import nn
 
 import taper_frontend
 import taper_runtime
-from taper_frontend import ExportError, Quantization, quantize
+from taper_frontend import ExportError, QuantizationConfig, quantize
 from taper_frontend.quantizing.observers import Observer
 
 
@@ -59,10 +59,15 @@ def apart(a, b):
 CASES = [
     ("text", "int8_dynamic", 0.02, {"MATMUL": 3}),
     ("text", "int8_static", 0.05, {"MATMUL": 3}),
-    ("text", Quantization(activations="static", observer="percentile"), 0.05, {"MATMUL": 3}),
+    ("text", QuantizationConfig(activations="static", observer="percentile"), 0.05, {"MATMUL": 3}),
     ("image", "int8_dynamic", 0.02, {"MATMUL": 1}),
     ("image", "int8_static", 0.02, {"CONV": 3, "MATMUL": 1}),
-    ("image", Quantization(activations="static", observer="mse"), 0.02, {"CONV": 3, "MATMUL": 1}),
+    (
+        "image",
+        QuantizationConfig(activations="static", observer="mse"),
+        0.02,
+        {"CONV": 3, "MATMUL": 1},
+    ),
     ("text", "int4.zeros", 0.3, {}),
     ("text", "float16", 1e-3, {}),
     ("image", "bfloat16", 1e-2, {}),
@@ -127,7 +132,7 @@ def test_a_correction_with_data_loses_less():
         want = module(x)
         for scheme in ("int4", "int4.64.zeros"):
             plain, corrected = (
-                apart(quantize(module, Quantization(scheme, correction=on), seen)(x), want)
+                apart(quantize(module, QuantizationConfig(scheme, correction=on), seen)(x), want)
                 for on in (False, True)
             )
             assert corrected < 0.8 * plain
@@ -143,7 +148,7 @@ def test_the_module_is_not_changed():
 
 def test_layers_are_left_out_by_name():
     module, batches = made("image")
-    config = Quantization(activations="static", layers={"first.weight": "float32"})
+    config = QuantizationConfig(activations="static", layers={"first.weight": "float32"})
     small = quantize(module, config, batches)
     assert type(small.first) is nn.Conv2d
     assert type(small.wide) is not nn.Conv2d
@@ -167,7 +172,7 @@ def test_bad_calibration_is_refused_by_layer():
         quantize(module, "int8_static", [])
     with pytest.raises(ExportError, match="got none at layer 'other'"):
         quantize(module, "int8_static", [x])
-    for config in ("int8_static", Quantization("int4.8")):
+    for config in ("int8_static", QuantizationConfig("int4.8")):
         with pytest.raises(ExportError, match="expected finite numbers at layer 'used'"):
             quantize(module, config, [x, nan])
 
@@ -182,7 +187,7 @@ def test_what_cannot_be_quantized_is_refused_by_layer():
             quantize(odd, "int4", data)
     with pytest.raises(ExportError, match="linear layers or convolutions to quantize, got none"):
         quantize(nn.Sequential(nn.ReLU()), "int8")
-    config = Quantization(activations="dynamic", layers={"0.*": "int4"})
+    config = QuantizationConfig(activations="dynamic", layers={"0.*": "int4"})
     with pytest.raises(ExportError, match="expected 'int8' beside quantized activations"):
         quantize(nn.Sequential(nn.Linear(32, 4)), config)
 

@@ -12,7 +12,7 @@ from torch import nn
 import taper_frontend
 import taper_runtime
 from models import seeded
-from taper_frontend import ExportError, Quantization, quantize_plan, sensitivity
+from taper_frontend import ExportError, QuantizationConfig, quantize_plan, sensitivity
 from taper_frontend.compiler.quantization.rounding import round_matrix
 from taper_frontend.compiler.quantization.schemes import parse_scheme
 
@@ -124,7 +124,7 @@ def test_a_plan_gets_smaller_and_stays_near(model, scheme, plans, tmp_path):
 @pytest.mark.parametrize("name", ["int8", "int4", "float16"])
 def test_results_are_those_of_the_rounded_weights(name, plans):
     plan, module, x, _ = plans["image"]
-    small = quantize_plan(plan, Quantization(name, layers={"up.*": "float32"}))
+    small = quantize_plan(plan, QuantizationConfig(name, layers={"up.*": "float32"}))
     twin = copy.deepcopy(module)
     for layer in (twin.first, twin.wide, twin.each, twin.out):
         scheme = parse_scheme("int8" if name == "int4" and layer is not twin.out else name)
@@ -164,7 +164,7 @@ def test_an_export_quantizes(packing, plans):
 
 def test_layers_have_their_own_schemes(plans):
     plan, _, _, _ = plans["text"]
-    options = Quantization("int4", layers={"table.*": "float32", "layer.linear1*": "int8.32"})
+    options = QuantizationConfig("int4", layers={"table.*": "float32", "layer.linear1*": "int8.32"})
     schemes = {name: each["scheme"] for name, each in layers(quantize_plan(plan, options)).items()}
     assert schemes.pop("layer.linear1.weight") == "int8.32"
     (table,) = [name for name in schemes if "table.weight" in name]
@@ -179,19 +179,19 @@ def test_a_budget_of_bytes_is_kept_and_used(plans):
         for scheme in ("int4", "int8")
     ]
     budget = sum(sizes) // 2
-    found = layers(quantize_plan(plan, Quantization(max_bytes=budget)))
+    found = layers(quantize_plan(plan, QuantizationConfig(max_bytes=budget)))
     used = sum(each["after"] for each in found.values())
     assert sizes[0] < used <= budget
     assert len({each["scheme"] for each in found.values()}) > 1
     with pytest.raises(ExportError, match="max_bytes: expected at least"):
-        quantize_plan(plan, Quantization(max_bytes=100))
+        quantize_plan(plan, QuantizationConfig(max_bytes=100))
 
 
 def test_a_budget_of_error_is_kept(plans):
     plan, _, _, _ = plans["text"]
     errors = [each["error"] for each in layers(quantize_plan(plan, "int4")).values()]
     limit = sorted(errors)[len(errors) // 2]
-    found = layers(quantize_plan(plan, Quantization(max_error=limit))).values()
+    found = layers(quantize_plan(plan, QuantizationConfig(max_error=limit))).values()
     assert all(each["error"] <= limit for each in found)
     assert {"int4", "int8"} <= {each["scheme"] for each in found}
 
@@ -202,7 +202,7 @@ def test_sensitivity_ranks_the_weights(plans):
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert set(found) == {f"{name}.weight" for name in ("first", "wide", "each", "up", "out")}
     name = next(iter(found))
-    (got,) = run(quantize_plan(plan, Quantization("float32", layers={name: "int8"})), x)
+    (got,) = run(quantize_plan(plan, QuantizationConfig("float32", layers={name: "int8"})), x)
     assert found[name] == pytest.approx(np.linalg.norm(got - want) / np.linalg.norm(want), rel=1e-2)
 
 
@@ -240,7 +240,7 @@ def test_what_has_no_fixed_weights_is_refused(plans):
     with pytest.raises(ExportError, match=r"quantize the module with taper_frontend\.quantize"):
         quantize_plan(plans["image"][0], "int8_dynamic")
     with pytest.raises(ExportError, match=r"matches none of first\.weight"):
-        quantize_plan(plans["image"][0], Quantization(layers={"frist.*": "int4"}))
+        quantize_plan(plans["image"][0], QuantizationConfig(layers={"frist.*": "int4"}))
 
 
 def test_quantized_weights_stay_as_they_are(plans):

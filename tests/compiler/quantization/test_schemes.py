@@ -3,7 +3,7 @@
 import pytest
 
 from taper_frontend.compiler.quantization.schemes import (
-    Quantization,
+    QuantizationConfig,
     Scheme,
     parse_scheme,
     read_quantization,
@@ -60,7 +60,7 @@ def test_bytes_are_those_of_the_bits(bits, group, zeros):
 )
 def test_mistakes_are_named(given, message):
     with pytest.raises(ExportError, match=message):
-        read_quantization(Quantization(**given))
+        read_quantization(QuantizationConfig(**given))
 
 
 def test_what_is_no_option_is_refused():
@@ -69,7 +69,7 @@ def test_what_is_no_option_is_refused():
 
 
 def test_the_first_pattern_counts_and_the_widest_of_merged_parameters():
-    options = Quantization("int4", layers={"a.*": "int8", "*.weight": "float32"})
+    options = QuantizationConfig("int4", layers={"a.*": "int8", "*.weight": "float32"})
     assert options.named(["a.weight"]).name == "int8"
     assert options.named(["b.weight"]).name == "float32"
     assert options.named(["b.bias"]) is None

@@ -21,7 +21,7 @@ from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesEr
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.planning import join_plans
-    from taper_frontend.compiler.quantization.schemes import Quantization
+    from taper_frontend.compiler.quantization.schemes import QuantizationConfig
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
     from taper_frontend.quantized_checkpoint.load import load_quantized
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ExportError",
     "ExportWarning",
-    "Quantization",
+    "QuantizationConfig",
     "UnsupportedNodesError",
     "VerificationError",
     "explain",
@@ -49,7 +49,7 @@ __all__ = [
 #: Names whose modules are imported when they are used, with their modules: most import torch.
 _LATER = {
     "join_plans": "taper_frontend.compiler.planning",
-    "Quantization": "taper_frontend.compiler.quantization.schemes",
+    "QuantizationConfig": "taper_frontend.compiler.quantization.schemes",
     "quantize": "taper_frontend.quantizing.module",
     "quantize_plan": "taper_frontend.quantized_plan",
     "sensitivity": "taper_frontend.quantized_plan",

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.partition import Subgraphs
     from taper_frontend.compiler.pipeline import Pass
-    from taper_frontend.compiler.quantization.schemes import Quantization
+    from taper_frontend.compiler.quantization.schemes import QuantizationConfig
     from taper_frontend.export_progress import ExportProgress
     from taper_runtime.plan.plan import Plan
 
@@ -69,7 +69,7 @@ def export(
     weights: str = "fixed",
     packing: str = "stored",
     model: str | None = None,
-    quantize: Quantization | str | None = None,
+    quantize: QuantizationConfig | str | None = None,
     strict: bool = False,
 ) -> Plan:
     """Export a model to a plan.
@@ -119,7 +119,7 @@ def export(
         Then the plan has the plain weights and recipes alone: a smaller file, which opens more
         slowly, and whose packed weights are memory of each process; see
         ``docs/design/weights.md``. Runs give the same bits. Quantized weights stay as they are.
-    quantize : Quantization or str, optional
+    quantize : QuantizationConfig or str, optional
         Store float weights in fewer bits: ``"int8"``, ``"int4"``, ``"float16"`` or another scheme
         (:func:`.parse_scheme`), or options. The float plan is compared with the module first, and
         the quantized one with numpy on the same integers; ``metadata["quantized"]`` tells of each

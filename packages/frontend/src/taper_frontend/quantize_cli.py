@@ -69,10 +69,10 @@ def _fraction(text: str) -> float:
 
 def _quantize(args: argparse.Namespace) -> Result:
     """Quantize a plan with the options of the command line, and save it."""
-    from taper_frontend.compiler.quantization.schemes import Quantization
+    from taper_frontend.compiler.quantization.schemes import QuantizationConfig
     from taper_frontend.quantized_plan import quantize_plan
 
-    options = Quantization(
+    options = QuantizationConfig(
         weights=args.scheme,
         layers=dict(map(_pair, args.layer)),
         search=not args.no_search,

@@ -11,7 +11,7 @@ from taper_frontend.compiler.from_plan import plan_again, to_named_graph
 from taper_frontend.compiler.quantization.choose import quantize_weights
 from taper_frontend.compiler.quantization.schemes import (
     FLOAT32,
-    Quantization,
+    QuantizationConfig,
     read_quantization,
 )
 from taper_frontend.errors import ExportError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def quantize_plan(
     plan: Plan,
-    options: Quantization | str = "int8",
+    options: QuantizationConfig | str = "int8",
     *,
     packing: str | None = None,
     verify: bool = True,
@@ -41,7 +41,7 @@ def quantize_plan(
         A plan of one entry with float weights, for example of :func:`taper_runtime.load`. It should
         have plain weights (``packing="at_open"``): a weight that it has only as Winograd's tiles
         stays as it is.
-    options : Quantization or str
+    options : QuantizationConfig or str
         What to quantize, or the name of a scheme, such as ``"int8"``, ``"int4.64.zeros"`` or
         ``"float16"``.
     packing : str, optional
@@ -96,7 +96,7 @@ def sensitivity(plan: Plan, scheme: str = "int4") -> dict[str, float]:
     -------
     dict of str to float
         For each weight the largest relative error of an output, for the plan's samples. The names
-        are patterns for ``Quantization.layers``, unless they join several by `` + ``.
+        are patterns for ``QuantizationConfig.layers``, unless they join several by `` + ``.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def sensitivity(plan: Plan, scheme: str = "int4") -> dict[str, float]:
         if layer["reason"]:
             continue
         layers = {escape(name): scheme for name in layer["name"].split(" + ")}
-        options = Quantization(weights=FLOAT32, layers=layers)
+        options = QuantizationConfig(weights=FLOAT32, layers=layers)
         one = with_distance(quantize_plan(plan, options, verify=False), wanted)
         apart = one.metadata["quantized"]["distance"].values()
         found[layer["name"]] = max(each["relative_error"] for each in apart)

@@ -15,7 +15,7 @@ from taper_frontend.compiler.quantization.rounding import Rounded, round_matrix,
 from taper_frontend.compiler.quantization.schemes import (
     FLOAT32,
     HALVES,
-    Quantization,
+    QuantizationConfig,
     parse_scheme,
     read_quantization,
 )
@@ -85,7 +85,7 @@ class _Layer:
 
 def quantize(
     module: nn.Module,
-    config: Quantization | str = "int8",
+    config: QuantizationConfig | str = "int8",
     calibration: Calibration | None = None,
 ) -> nn.Module:
     """Quantize the linear layers and convolutions of a module.
@@ -94,7 +94,7 @@ def quantize(
     ----------
     module : torch.nn.Module
         In eval mode; it is not changed.
-    config : Quantization or str
+    config : QuantizationConfig or str
         What to quantize, or a name: ``"int8_dynamic"`` and ``"int8_static"`` multiply bytes,
         ``"int4"`` and other schemes (:func:`.parse_scheme`) quantize weights alone.
     calibration : iterable, optional
@@ -139,7 +139,7 @@ def quantize(
     return module
 
 
-def _layers(module: nn.Module, options: Quantization) -> list[_Layer]:
+def _layers(module: nn.Module, options: QuantizationConfig) -> list[_Layer]:
     """Return the layers to quantize, each once, with their schemes."""
     found: dict[int, _Layer] = {}
     for path, parent in module.named_modules(remove_duplicate=False):
@@ -178,12 +178,12 @@ def _is_conv1d_of_transformers(module: nn.Module) -> bool:
     return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
 
 
-def _needs_squares(layer: _Layer, options: Quantization) -> bool:
+def _needs_squares(layer: _Layer, options: QuantizationConfig) -> bool:
     return options.correction and layer.is_linear and layer.scheme.bits < 8
 
 
 def _calibrate(
-    module: nn.Module, layers: list[_Layer], options: Quantization, batches: list[Any]
+    module: nn.Module, layers: list[_Layer], options: QuantizationConfig, batches: list[Any]
 ) -> None:
     """Run the batches, and remember of each layer's input what its scheme needs."""
     if not batches:
@@ -256,7 +256,7 @@ def _run(module: nn.Module, batches: list[Any]) -> None:
                 module(batch)
 
 
-def _quantized(layer: _Layer, options: Quantization) -> nn.Module:
+def _quantized(layer: _Layer, options: QuantizationConfig) -> nn.Module:
     """Return the module that takes a layer's place."""
     scheme, name = layer.scheme, f"{layer.name}.weight"
     if scheme.dtype in HALVES:

@@ -74,7 +74,7 @@ def unpacked(module: nn.Module) -> nn.Module:
     return module
 
 
-class _Product(nn.Module):
+class _UnpackedProduct(nn.Module):
     """A product by a held weight, with quantization before or after it."""
 
     def __init__(
@@ -128,7 +128,7 @@ def _held(layer: Any, name: str) -> nn.Module:
 def _dynamic_linear(layer: Any, name: str) -> nn.Module:
     held = _held(layer, name)
     is_half = isinstance(held, HalfWeight)
-    return _Product(
+    return _UnpackedProduct(
         held,
         layer.bias(),
         functional.linear,
@@ -142,7 +142,7 @@ def _after(layer: Any) -> TensorQuantizer:
 
 
 def _static_linear(layer: Any, name: str) -> nn.Module:
-    return _Product(
+    return _UnpackedProduct(
         _held(layer, name),
         layer.bias(),
         functional.linear,
@@ -160,7 +160,7 @@ def _static_convolution(layer: Any, name: str) -> nn.Module:
     def convolve(x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
         return function(x, weight, bias, *steps)
 
-    return _Product(
+    return _UnpackedProduct(
         _held(layer, name),
         layer.bias(),
         convolve,

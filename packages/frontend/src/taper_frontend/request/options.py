@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from taper_frontend.compiler.pipeline import Pass
-    from taper_frontend.compiler.quantization.schemes import Quantization
+    from taper_frontend.compiler.quantization.schemes import QuantizationConfig
 
 #: The values of ``weights``.
 WEIGHTS = ("fixed", "replaceable")
@@ -55,7 +55,7 @@ class Options(NamedTuple):
     weights: str = "fixed"
     packing: str = "stored"
     model: str | None = None
-    quantize: Quantization | str | None = None
+    quantize: QuantizationConfig | str | None = None
     strict: bool = False
 
     def check(self) -> None:

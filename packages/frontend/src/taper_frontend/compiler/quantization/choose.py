@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.quantization.schemes import Quantization, Scheme
-    from taper_frontend.compiler.quantization.weights import Layer, Weight
+    from taper_frontend.compiler.quantization.schemes import QuantizationConfig, Scheme
+    from taper_frontend.compiler.quantization.weights import FloatWeight, Layer
 
 
 def quantize_weights(
-    graph: Graph, names: Mapping[Constant, tuple[str, ...]], options: Quantization
+    graph: Graph, names: Mapping[Constant, tuple[str, ...]], options: QuantizationConfig
 ) -> list[Layer]:
     """Store the float weights of a graph in fewer bits.
 
@@ -30,7 +30,7 @@ def quantize_weights(
         Changed in place.
     names : mapping of Constant to tuple of str
         The names of the parameters that constants are made of.
-    options : Quantization
+    options : QuantizationConfig
 
     Returns
     -------
@@ -60,7 +60,7 @@ def quantize_weights(
     return [*layers, *left]
 
 
-def _choose(weights: Sequence[Weight], options: Quantization) -> list[Scheme]:
+def _choose(weights: Sequence[FloatWeight], options: QuantizationConfig) -> list[Scheme]:
     """Return the scheme of each weight."""
     named = [options.named(weight.names) for weight in weights]
     if options.max_bytes is None and options.max_error is None:
@@ -86,7 +86,7 @@ class _Offer(NamedTuple):
     lost: float
 
 
-def _offers(weight: Weight, options: Quantization) -> list[_Offer]:
+def _offers(weight: FloatWeight, options: QuantizationConfig) -> list[_Offer]:
     """Return the schemes that a weight can have, narrowest first; a wider one has less error."""
     schemes = {weight.served(parse_scheme(text)) for text in options.choices}
     rows = weight.shape[0]
@@ -105,7 +105,7 @@ def _offers(weight: Weight, options: Quantization) -> list[_Offer]:
     return kept
 
 
-def _offer(weight: Weight, scheme: Scheme, options: Quantization) -> _Offer:
+def _offer(weight: FloatWeight, scheme: Scheme, options: QuantizationConfig) -> _Offer:
     scheme = weight.served(scheme)
     nbytes = scheme.bytes(*weight.shape)
     if scheme.dtype != "int":

@@ -145,7 +145,7 @@ def _unknown(text: object) -> ExportError:
     )
 
 
-class Quantization(NamedTuple):
+class QuantizationConfig(NamedTuple):
     """What to quantize, and how.
 
     Attributes
@@ -250,12 +250,12 @@ class Quantization(NamedTuple):
 
 #: Names of common options, for ``quantize=`` and the command line.
 PRESETS = {
-    "int8_dynamic": Quantization(activations="dynamic"),
-    "int8_static": Quantization(activations="static"),
+    "int8_dynamic": QuantizationConfig(activations="dynamic"),
+    "int8_static": QuantizationConfig(activations="static"),
 }
 
 
-def read_quantization(given: object) -> Quantization:
+def read_quantization(given: object) -> QuantizationConfig:
     """Return options from what a user passes: options, or a preset's or a scheme's name.
 
     Raises
@@ -264,10 +264,10 @@ def read_quantization(given: object) -> Quantization:
         If it is none of these, or an option is invalid.
     """
     if isinstance(given, str):
-        given = PRESETS.get(given) or Quantization(weights=given)
-    if not isinstance(given, Quantization):
+        given = PRESETS.get(given) or QuantizationConfig(weights=given)
+    if not isinstance(given, QuantizationConfig):
         raise ExportError(
-            "quantize: expected the name of a scheme or a taper_frontend.Quantization, "
+            "quantize: expected the name of a scheme or a taper_frontend.QuantizationConfig, "
             f"got {given!r}"
         )
     given.check()

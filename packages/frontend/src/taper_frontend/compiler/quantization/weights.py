@@ -78,7 +78,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Weight:
+class FloatWeight:
     """A float weight, and the nodes that read it.
 
     Attributes
@@ -140,7 +140,7 @@ def _as_matrix(shape: Shape) -> tuple[int, int]:
 
 def find_weights(
     graph: Graph, names: Mapping[Constant, tuple[str, ...]]
-) -> tuple[list[Weight], list[Layer]]:
+) -> tuple[list[FloatWeight], list[Layer]]:
     """Return the float weights of a graph and of the blocks in it.
 
     Parameters
@@ -154,7 +154,7 @@ def find_weights(
     tuple of two lists
         The weights, and a record for each that cannot be quantized, with the reason.
     """
-    found: dict[Constant, Weight] = {}
+    found: dict[Constant, FloatWeight] = {}
     left: dict[Constant, Layer] = {}
     _find(graph, names, found, left)
     weights = []
@@ -169,7 +169,7 @@ def find_weights(
     return weights, list(left.values())
 
 
-def _refusal(weight: Weight) -> str:
+def _refusal(weight: FloatWeight) -> str:
     """Return why a weight cannot be quantized; empty if it can."""
     ways = {
         bool(node.attrs.get("transpose_b")) for _, node in weight.readers if node.op == "MATMUL"
@@ -191,7 +191,7 @@ def _refusal(weight: Weight) -> str:
 def _find(
     graph: Graph,
     names: Mapping[Constant, tuple[str, ...]],
-    found: dict[Constant, Weight],
+    found: dict[Constant, FloatWeight],
     left: dict[Constant, Layer],
 ) -> None:
     for node in graph.order():
@@ -216,7 +216,7 @@ def _find(
             )
             continue
         if constant not in found:
-            found[constant] = Weight(called, plain, node.op, plain.nbytes)
+            found[constant] = FloatWeight(called, plain, node.op, plain.nbytes)
         weight = found[constant]
         weight.is_table |= node.op == "EMBEDDING"
         if node.op == "MATMUL":
@@ -238,7 +238,7 @@ def _plain(constant: Constant) -> Constant | None:
 
 
 def quantize_weight(
-    weight: Weight, scheme: Scheme, *, search: bool = True, rounded: Rounded | None = None
+    weight: FloatWeight, scheme: Scheme, *, search: bool = True, rounded: Rounded | None = None
 ) -> Layer:
     """Store a weight as a scheme says, in all nodes that read it.
 
@@ -254,9 +254,9 @@ def quantize_weight(
 
     Parameters
     ----------
-    weight : Weight
+    weight : FloatWeight
     scheme : Scheme
-        One that :meth:`Weight.served` returns.
+        One that :meth:`FloatWeight.served` returns.
     search : bool
         See :func:`.round_matrix`.
     rounded : Rounded, optional
@@ -297,13 +297,13 @@ def quantize_weight(
     return _layer(weight, scheme, after, rounded.error, "float32, decoded when a session opens")
 
 
-def _layer(weight: Weight, scheme: Scheme, after: int, error: float, how: str) -> Layer:
+def _layer(weight: FloatWeight, scheme: Scheme, after: int, error: float, how: str) -> Layer:
     return Layer(
         weight.name, weight.op, weight.shape, scheme.name, weight.nbytes, after, error, how
     )
 
 
-def _leaves(weight: Weight, scheme: Scheme, rounded: Rounded) -> list[Constant]:
+def _leaves(weight: FloatWeight, scheme: Scheme, rounded: Rounded) -> list[Constant]:
     """Return levels, scales and zero points as constants."""
     dtypes = ("int8", scheme.scales, "int8")
     parts = zip(("levels", "scales", "zeros"), dtypes, rounded[:3], strict=True)
@@ -319,7 +319,7 @@ def _leaf(name: str, array: np.ndarray, dtype: str) -> Constant:
     return Parameter(TensorType(dtype, array.shape), (name,), lambda: array, "constant")
 
 
-def _halve(weight: Weight, scheme: Scheme) -> Layer:
+def _halve(weight: FloatWeight, scheme: Scheme) -> Layer:
     """Store a weight as 16-bit floats, which saturate."""
     numbers = cast(weight.plain.value(), "float32")
     array = rounded_to(numbers, scheme.dtype)
@@ -349,7 +349,7 @@ def _packed_as(graph: Graph, node: Node, constant: Constant) -> Constant:
     return derived("PACK", [constant], {"format": format})
 
 
-def _decode_at_open(weight: Weight, whole: Constant) -> None:
+def _decode_at_open(weight: FloatWeight, whole: Constant) -> None:
     for graph, node in weight.readers:
         _read(graph, node, weight.name, _packed_as(graph, node, whole))
 
