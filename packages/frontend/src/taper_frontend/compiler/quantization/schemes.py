@@ -36,7 +36,7 @@ OBSERVERS = ("minmax", "percentile", "mse")
 
 
 class Scheme(NamedTuple):
-    """How a weight is stored.
+    """Way to store a weight.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ def _unknown(text: object) -> ExportError:
 
 
 class QuantizationConfig(NamedTuple):
-    """What to quantize, and how.
+    """Choice of what to quantize, and how.
 
     Attributes
     ----------

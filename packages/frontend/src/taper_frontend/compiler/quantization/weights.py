@@ -44,7 +44,7 @@ _BY_CHANNEL = parse_scheme("int8")
 
 
 class Layer(NamedTuple):
-    """What became of a weight.
+    """Record of what became of a weight.
 
     Attributes
     ----------
@@ -194,6 +194,7 @@ def _find(
     found: dict[Constant, FloatWeight],
     left: dict[Constant, Layer],
 ) -> None:
+    """Add the weights of a graph, and of the blocks in it, to those that are known."""
     for node in graph.order():
         for block in node.blocks:
             _find(block, names, found, left)
