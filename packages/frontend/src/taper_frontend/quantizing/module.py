@@ -57,7 +57,7 @@ class _Layer:
     @property
     def weight(self) -> torch.Tensor:
         """Return the weight with the outputs first."""
-        weight: torch.Tensor = self.module.weight.detach()
+        weight = self.module.get_parameter("weight").detach()
         return weight.T if self.is_transposed else weight
 
     @property

@@ -50,23 +50,24 @@ def _found(plan: Plan) -> Iterator[QuantizedNode]:
         definition = REGISTRY[node.op]
         for place in definition.weights if "code" in definition.attrs else ():
             weight = node.inputs[place]
-            how = _arithmetic(plan, node, weight) if weight in plan.tensors else None
-            if how is not None:
+            how = _arithmetic(plan, node, weight)
+            if weight is not None and how is not None:
                 stored, arithmetic = how
                 names = parameter_names(plan.recipes.get(weight, ()))
-                called = " + ".join(names) or str(weight)
+                called = " + ".join(names) or weight
                 yield QuantizedNode(node.output, node.op, called, stored, arithmetic)
 
 
 def _arithmetic(plan: Plan, node: PlanNode, weight: str | None) -> tuple[str, str] | None:
     """Return how a weight is stored and used; None if it is of floats."""
-    if weight is None or plan.tensors[weight].role != "constant":
+    if weight is None or weight not in plan.tensors or plan.tensors[weight].role != "constant":
         return None
     spec = plan.tensors[weight]
     accumulate = node.attrs.get("accumulate")
     if accumulate:
-        dtypes = plan.tensors[str(node.inputs[0])].dtype, spec.dtype
-        return spec.dtype, f"{' x '.join(dtypes)}, sums in {accumulate}"
+        activations = plan.tensors.get(str(node.inputs[0]))  # None within control flow
+        dtype = "bytes" if activations is None else activations.dtype
+        return spec.dtype, f"{dtype} x {spec.dtype}, sums in {accumulate}"
     if spec.format.startswith("blocks."):
         return spec.format, WIDENED
     if spec.dtype in NARROW:

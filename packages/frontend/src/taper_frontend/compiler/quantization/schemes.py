@@ -75,12 +75,13 @@ class Scheme(NamedTuple):
     @property
     def least(self) -> int:
         """Return the least integer: symmetric integers of 8 bits have no -128."""
-        return -(2 ** (self.bits - 1)) + (self.bits == 8 and not self.zeros)
+        least = -(1 << (self.bits - 1))
+        return least + 1 if self.bits == 8 and not self.zeros else least
 
     @property
     def most(self) -> int:
         """Return the largest integer."""
-        return 2 ** (self.bits - 1) - 1
+        return (1 << (self.bits - 1)) - 1
 
     def bytes(self, rows: int, columns: int) -> float:
         """Return how many bytes a matrix takes."""

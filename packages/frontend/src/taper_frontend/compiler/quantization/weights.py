@@ -397,8 +397,8 @@ def _look_up(graph: Graph, node: Node, name: str, levels: Constant, scales: Cons
     attrs: dict[str, Any] = {k: v for k, v in node.attrs.items() if k not in _EPILOGUE}
     inputs = [node.inputs[0], _added(graph, name, table)]
     product = graph.add_node(node.op, inputs, attrs, source=node.source)
-    factors = _added(graph, f"{name}.factors", reshaped(scales, (levels.shape[1],)))
-    steps = [graph.add_node("MUL", [product, factors], source=node.source)]
+    column = _added(graph, f"{name}.factors", reshaped(scales, (levels.shape[1],)))
+    steps = [graph.add_node("MUL", [product, column], source=node.source)]
     if node.attrs.get("code"):
         code = {k: v for k, v in node.attrs.items() if k in _EPILOGUE}
         steps.append(graph.add_node("MAP", [steps[0], *node.inputs[2:]], code, source=node.source))
