@@ -14,8 +14,8 @@ from torch.nn.utils import parametrize
 from taper_frontend.checkpoint import Place, places_of, read_index
 from taper_frontend.errors import ExportError
 from taper_frontend.quantized_checkpoint.gguf import GgufTensor, read_gguf
-from taper_frontend.quantized_checkpoint.weight_layouts import find_layout
 from taper_frontend.quantized_checkpoint.weight import QuantizedWeight, Scale, combined
+from taper_frontend.quantized_checkpoint.weight_layouts import find_layout
 from taper_runtime.base.dtypes import FILE_DTYPES
 from taper_runtime.base.errors import TaperError
 from taper_runtime.file.weights_file import StoredWeight, read_safetensors
