@@ -13,6 +13,8 @@ from torch import nn
 
 from quantized_checkpoints import BLOCKS, LAYOUTS, K, N, gguf_file, gguf_weight
 from taper_frontend import ExportError, load_quantized
+from taper_frontend.quantized_checkpoint.gguf import read_gguf
+from taper_runtime.base.errors import InputError
 
 
 class Model(nn.Module):
@@ -240,3 +242,27 @@ def test_scales_of_gguf_are_finite(tmp_path):
     path.write_bytes(gguf_file({"w": (code, (N, K), b"\xff\x7f" + packed[2:])}))
     with pytest.raises(ExportError, match=re.escape("w: expected finite scales")):
         load_quantized(Model((N, K)), path, names={"layer.weight": "w"})
+
+
+def test_changed_files_of_gguf_are_read_or_refused():
+    """Any bytes are refused with a message, or give numbers of the shapes that they say."""
+    rng, messages = np.random.default_rng(10), []
+    tensors = {kind: gguf_weight(rng, kind) for kind in BLOCKS}
+    whole = gguf_file({kind: (code, (N, K), packed) for kind, (code, packed, _) in tensors.items()})
+    for _ in range(2000):
+        data = np.frombuffer(whole, np.uint8).copy()
+        places = rng.integers(0, 600, rng.integers(1, 4))  # the header
+        data[places] = rng.choice([0, 1, 2, 8, 12, 127, 128, 255], len(places))
+        if rng.random() < 0.2:
+            data = data[: rng.integers(0, len(data))]
+        try:
+            found, _ = read_gguf(data)
+        except InputError as error:
+            messages.append(str(error))
+            continue
+        for tensor in list(found.values())[:2]:
+            weight = tensor.weight()
+            numbers = weight if isinstance(weight, np.ndarray) else weight.decode()
+            assert numbers.shape == tensor.shape
+    assert 200 < len(messages) < 1900
+    assert max(map(len, messages)) < 600

@@ -103,11 +103,11 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, GgufTensor], dict[str, Any]]:
     found: dict[str, GgufTensor] = {}
     for name, kind, shape, offset in described:
         if name in found:
-            raise InputError(f"tensor {name!r}: expected it once, got it twice")
+            raise InputError(f"tensor {name[:60]!r}: expected it once, got it twice")
         end = start + offset + math.prod(shape) // kind.size * kind.nbytes
         if end > len(data):
             raise InputError(
-                f"tensor {name!r}: expected {kind.name}{list(shape)} up to byte {end}, got a file "
+                f"tensor {name[:60]!r}: expected {kind.name}{list(shape)} up to byte {end}, got a file "
                 f"of {len(data)} bytes"
             )
         found[name] = GgufTensor(kind, shape, data[start + offset : end])
@@ -151,36 +151,42 @@ class _GgufReader:
         if kind == _STRING:
             return self._text(key)
         if kind != _ARRAY or depth > 1:
-            raise InputError(f"metadata {key!r}: expected a value of a known type, got type {kind}")
+            raise InputError(
+                f"metadata {key[:60]!r}: expected a value of a known type, got type {kind}"
+            )
         of, count = self.numbers("IQ")
         if of in _VALUES:
             size = struct.calcsize(f"<{_VALUES[of]}")
-            text = self.take(size * count, f"metadata {key!r}")
+            text = self.take(size * count, f"metadata {key[:60]!r}")
             return np.frombuffer(text, np.dtype(f"<{_VALUES[of]}"))
         if count > (len(self.data) - self.at) // 8:  # each has its length
-            raise InputError(f"metadata {key!r}: expected {count} values, got a file cut short")
+            raise InputError(
+                f"metadata {key[:60]!r}: expected {count} values, got a file cut short"
+            )
         return [self.value(of, key, depth + 1) for _ in range(count)]
 
     def _text(self, key: str) -> str:
         """Return a string of a vocabulary, which may have parts of characters."""
         (length,) = self.numbers("Q")
-        return self.take(length, f"metadata {key!r}").decode(errors="surrogateescape")
+        return self.take(length, f"metadata {key[:60]!r}").decode(errors="surrogateescape")
 
     def tensor(self) -> tuple[str, Type, tuple[int, ...], int]:
         """Return the name, type, shape and offset of a tensor."""
         name = self.string("a name of a tensor")
         (rank,) = self.numbers("I")
         if not 1 <= rank <= _MOST_DIMS:
-            raise InputError(f"tensor {name!r}: expected 1 to {_MOST_DIMS} dimensions, got {rank}")
+            raise InputError(
+                f"tensor {name[:60]!r}: expected 1 to {_MOST_DIMS} dimensions, got {rank}"
+            )
         shape = self.numbers("Q" * rank)[::-1]
         code, offset = self.numbers("IQ")
         kind = TYPES.get(code)
         if kind is None:
             known = ", ".join(each.name for each in TYPES.values())
-            raise InputError(f"tensor {name!r}: expected one of {known}; got type {code}")
+            raise InputError(f"tensor {name[:60]!r}: expected one of {known}; got type {code}")
         if shape[-1] % kind.size:
             raise InputError(
-                f"tensor {name!r}: expected rows of whole blocks of {kind.size} elements for "
+                f"tensor {name[:60]!r}: expected rows of whole blocks of {kind.size} elements for "
                 f"{kind.name}, got {list(shape)}"
             )
         return name, kind, shape, offset
