@@ -107,8 +107,8 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, GgufTensor], dict[str, Any]]:
         end = start + offset + math.prod(shape) // kind.size * kind.nbytes
         if end > len(data):
             raise InputError(
-                f"tensor {name[:60]!r}: expected {kind.name}{list(shape)} up to byte {end}, got a file "
-                f"of {len(data)} bytes"
+                f"tensor {name[:60]!r}: expected {kind.name}{list(shape)} up to byte {end}, "
+                f"got a file of {len(data)} bytes"
             )
         found[name] = GgufTensor(kind, shape, data[start + offset : end])
     return found, metadata
