@@ -232,7 +232,7 @@ def export(
             plan = _export_module(read, args, kwargs, options, step)
         else:
             plan = _export_program(read, options, step)
-        if read is not before and options.verify:
+        if read is not before and isinstance(before, torch.nn.Module) and options.verify:
             plan = _with_distance(plan, before, args, kwargs)
         check_axes(options.dynamic_axes or {}, plan)
         if options.quantize is not None and not options.quantizes_activations:

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 from taper_frontend.errors import ExportError
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.formats.blocks import BITS
+from taper_runtime.formats.blocks import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+#: Bits of the integers that formats keep with and without zero points.
+_BITS = [
+    bits for bits, levels in LEVELS.items() if isinstance(bits, int) and "zeros" in levels.shifts
+]
 
 #: The scheme of a weight that stays as it is.
 FLOAT32 = "float32"
@@ -118,7 +123,7 @@ def parse_scheme(text: str) -> Scheme:
     if first in (FLOAT32, *HALVES) and not parts:
         return Scheme(first, 8 * DTYPES[first].size)
     digits = first.removeprefix("int")
-    if first == digits or digits not in {str(bits) for bits in BITS}:
+    if first == digits or digits not in set(map(str, _BITS)):
         raise _unknown(text)
     scheme = _default(int(digits))
     if parts and (parts[0] == "channel" or parts[0] in map(str, _GROUPS)):
@@ -138,7 +143,7 @@ def parse_scheme(text: str) -> Scheme:
 
 
 def _unknown(text: object) -> ExportError:
-    ints = ", ".join(f"int{bits}" for bits in sorted(BITS, reverse=True))
+    ints = ", ".join(f"int{bits}" for bits in sorted(_BITS, reverse=True))
     return ExportError(
         f"scheme: expected {FLOAT32}, {', '.join(HALVES)}, or one of {ints} with optional parts "
         f".GROUP (channel, {', '.join(map(str, _GROUPS))}), .zeros and .{', .'.join(_SCALES)}; "
