@@ -24,7 +24,7 @@ _OPS = torch.ops.quantized_decomposed
 _LOW, _HIGH = -128, 127
 
 
-class QuantizedWeight(nn.Module):
+class IntegerWeight(nn.Module):
     """The weight of a layer as integers, or as 16-bit floats.
 
     Parameters

@@ -23,8 +23,8 @@ from taper_frontend.errors import ExportError
 from taper_frontend.quantizing.correction import round_corrected
 from taper_frontend.quantizing.layers import (
     HalfWeight,
+    IntegerWeight,
     QuantizedLayer,
-    QuantizedWeight,
     RowQuantizer,
     TensorQuantizer,
 )
@@ -275,7 +275,7 @@ def _quantized(layer: _Layer, options: QuantizationConfig) -> nn.Module:
     rounded = layer.rounded
     if rounded is None:
         rounded = round_matrix(layer.matrix(), scheme, search=options.search, name=name)
-    held = QuantizedWeight(rounded, scheme, layer.weight.shape)
+    held = IntegerWeight(rounded, scheme, layer.weight.shape)
     return QuantizedLayer(layer.module, held, layer.function(), quantizer)
 
 

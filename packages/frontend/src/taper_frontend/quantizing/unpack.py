@@ -24,7 +24,7 @@ from taper_frontend.errors import ExportError
 from taper_frontend.quantizing.layers import (
     DynamicQuantizer,
     HalfWeight,
-    QuantizedWeight,
+    IntegerWeight,
     TensorQuantizer,
 )
 
@@ -122,7 +122,7 @@ def _held(layer: Any, name: str) -> nn.Module:
         )
     matrix = levels.reshape(len(levels), -1).numpy().T
     rounded = Rounded(matrix, scales.float()[None].numpy(), None, 0.0)
-    return QuantizedWeight(rounded, _SCHEME, levels.shape)
+    return IntegerWeight(rounded, _SCHEME, levels.shape)
 
 
 def _dynamic_linear(layer: Any, name: str) -> nn.Module:
