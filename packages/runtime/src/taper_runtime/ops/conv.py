@@ -172,6 +172,7 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
 def _epilogue(
     inputs: Sequence[TensorType], output: TensorType, attrs: Attrs, size: int
 ) -> tuple[tuple[str, str, int], ...]:
+    """Return ``Cost.functions`` of the epilogue of ``size`` elements."""
     product = TensorType(attrs["accumulate"] or inputs[0].dtype, output.shape)
     return epilogue_functions(product, inputs[2:], attrs, size)
 

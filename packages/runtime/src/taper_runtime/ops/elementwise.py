@@ -348,6 +348,7 @@ def _check_divisor(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
 
 
 def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of the micro-op on each element; of panels, also that of each row."""
     dtype = operand_dtype(_operands(op, [t.dtype for t in inputs], attrs))
     elements, rows = output.size, 0
     if inputs[0].format != PLAIN:

@@ -135,6 +135,7 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of the product of whole panels of columns, and of the epilogue."""
     product = product_type(inputs, attrs)
     k = inputs[0].shape[-1]
     columns = product.shape[-1] if len(inputs[1].shape) > 1 and product.shape else 1
