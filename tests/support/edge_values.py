@@ -50,7 +50,8 @@ KERNELS_DIFFER = {
     ),
     "ATTENTION": (("nan", "infinity", "largest"), _EMPTY),
     **dict.fromkeys(("FFT", "RFFT", "IRFFT"), (("nan", "infinity", "largest"), _ORDER)),
-    **dict.fromkeys(("INVERSE", "SOLVE"), (("infinity", "largest"), _ORDER)),
+    "INVERSE": (("infinity", "largest"), _ORDER),
+    "SOLVE": (("infinity", "denormal", "largest"), _ORDER),
 }
 
 #: What evaluators compute otherwise than torch: op -> kinds, why.

@@ -61,6 +61,7 @@ def parse_expression(text: str) -> sympy.Expr:
 
 
 def _read(node: ast.expr) -> Any:
+    """Return the value of a name or a call; raises ValueError for anything else."""
     if isinstance(node, ast.Name) and node.id in _NAMES:
         return _NAMES[node.id]
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):

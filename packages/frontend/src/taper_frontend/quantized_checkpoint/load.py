@@ -244,6 +244,7 @@ class _CheckpointFile:
             self.problems.append(str(error))
 
     def _open(self, reads_config: bool) -> None:
+        """Read the file, all files of an index, or the first of a folder that has weights."""
         path = self.path
         if os.path.isdir(path):
             if reads_config:

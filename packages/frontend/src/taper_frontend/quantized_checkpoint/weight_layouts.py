@@ -36,7 +36,7 @@ _AWQ = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 
 class StoredParts:
-    """What a file has for a weight.
+    """Parts that a file has for a weight.
 
     Parameters
     ----------
@@ -461,7 +461,7 @@ def _read_hqq(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
 
 
 class WeightLayout(NamedTuple):
-    """How weights are stored.
+    """A way in which files store weights.
 
     Attributes
     ----------

@@ -75,7 +75,7 @@ def floats(exponent: int, mantissa: int) -> np.ndarray:
 
 
 class Factors(NamedTuple):
-    """What blocks with common scales have for each column.
+    """Factors of common scales, one for each column of a block.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Factors(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """What a level is.
+    """A kind of level.
 
     Attributes
     ----------
@@ -455,6 +455,7 @@ def _decode(blocks: Blocks, stored: np.ndarray, dtype: str, shape: Shape) -> np.
 
 
 def _make(kind: int | str, size: int, scales: str, shift: str) -> Format:
+    """Return a format of the family; raises OpError where the parts do not go together."""
     blocks = Blocks(kind, size, scales, shift)
     levels = LEVELS[kind]
     factors = levels.factors

@@ -159,7 +159,7 @@ TYPICAL = MachineLimits(
 
 
 class _Level(NamedTuple):
-    """How an ISA level differs from AVX-512, whose vectors have 16 floats.
+    """Differences of an ISA level from AVX-512, whose vectors have 16 floats.
 
     Attributes
     ----------
