@@ -48,8 +48,8 @@ def quantized_nodes(plan: Plan) -> list[QuantizedNode]:
 def _found(plan: Plan) -> Iterator[QuantizedNode]:
     for node in with_inner(plan.nodes):
         definition = REGISTRY[node.op]
-        for place in definition.weights if "code" in definition.attrs else ():
-            weight = node.inputs[place]
+        places = definition.weights if "code" in definition.attrs else ()
+        for weight in (node.inputs[place] for place in places if place < len(node.inputs)):
             how = _arithmetic(plan, node, weight)
             if weight is not None and how is not None:
                 stored, arithmetic = how

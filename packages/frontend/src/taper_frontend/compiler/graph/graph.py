@@ -262,6 +262,7 @@ class Graph(Builder):
         node.name_outputs(list(kept))
         self._insert(node)
 
+    @changes
     def _set_definition(
         self,
         node: Node,
