@@ -280,15 +280,17 @@ def without_packed(plan: Plan) -> Plan:
 
 
 def without_decoded(plan: Plan) -> Plan:
-    """Return the plan without what recipes compute of constants alone, which nobody replaces."""
-    return _without(
-        plan,
-        {
-            name
-            for name, recipe in plan.derived.items()
-            if direct_weight(recipe) is None
-            and all(plan.weights[n].kind == "constant" for n in weights_needed({name: recipe}))
-        },
+    """Return the plan without constants that recipes decode from fewer bits of constants alone."""
+    return _without(plan, {name for name in plan.derived if _is_decoded(plan, name)})
+
+
+def _is_decoded(plan: Plan, name: str) -> bool:
+    recipe = plan.derived[name]
+    leaves = [plan.weights[each] for each in weights_needed({name: recipe})]
+    return (
+        direct_weight(recipe) is None
+        and all(leaf.kind == "constant" for leaf in leaves)
+        and any(leaf.dtype != "float32" for leaf in leaves)
     )
 
 

@@ -475,12 +475,14 @@ def _within(
     high = max(int(np.max(x, initial=0)) for x in (whole, beside))
     if low >= levels.low and high < levels.low + 2**levels.bits:
         by = 0
-    elif low >= 0 and high < 2**levels.bits and not is_shifted:
+    elif low >= 0 and high < 2**levels.bits:
         by = -levels.low
     else:
         return None, None
     if np.all(beside == by):
         return _lowered(q, by), None
+    if by and is_shifted:
+        return None, None
     if zero is None:
         zero = _expanded(literal(np.zeros((), np.int32)), shape)
     return _lowered(q, by), _lowered(zero, by)

@@ -8,6 +8,7 @@ from taper_frontend.compiler.analysis.quantized import is_quantized
 from taper_frontend.compiler.graph.constants import Constant, Derived, Parameter, steps
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats import PLAIN
+from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.plan.recipes import LITERAL, PARAMETER, WEIGHT, RecipeStep
 from taper_runtime.plan.replaceable import WeightSpec, direct_weight, is_packed, weights_needed
 
@@ -120,7 +121,7 @@ def _is_decoded(constant: Constant) -> bool:
     leaves = [leaf for leaf in steps(plain) if not isinstance(leaf, Derived)]
     return is_quantized(plain) or (
         plain.dtype == "float32"
-        and any(isinstance(x, Parameter) and x.kind == "constant" for x in leaves)
+        and any(isinstance(x, Parameter) and x.dtype in FLOATS_16_BIT for x in leaves)
         and 2 * sum(leaf.nbytes for leaf in leaves) <= plain.nbytes
     )
 
