@@ -12,11 +12,15 @@ from pathlib import Path
 
 import torch
 import torch.ao.quantization.fx._decomposed  # registers its ops
+import transformers.integrations.moe  # registers its op
 
 import taper_frontend.pt2
 from taper_frontend.capture.read_exported import schema
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.pt2.schemas import TABLE
+
+#: Where ops with handlers come from.
+_NAMESPACES = ("aten", "quantized", "quantized_decomposed", "transformers")
 
 PATH = Path(taper_frontend.pt2.__file__).with_name(TABLE)
 
@@ -39,7 +43,7 @@ def text() -> str:
 
 def _op(name: str) -> torch._ops.OpOverload | None:
     namespace, *parts = name.split(".")
-    if len(parts) != 2 or namespace not in ("aten", "quantized", "quantized_decomposed"):
+    if len(parts) != 2 or namespace not in _NAMESPACES:
         return None
     packet = getattr(getattr(torch.ops, namespace), parts[0], None)
     return getattr(packet, parts[1], None)
