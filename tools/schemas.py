@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.ao.quantization.fx._decomposed  # registers its ops
-import transformers.integrations.moe  # registers its op
+from transformers.integrations import moe  # noqa: F401  (registers its op)
 
 import taper_frontend.pt2
 from taper_frontend.capture.read_exported import schema
