@@ -55,6 +55,7 @@ def test_bytes_are_those_of_the_bits(bits, group, zeros):
         ({"max_error": float("nan")}, "max_error: expected a positive number"),
         ({"max_bytes": 0}, "max_bytes: expected at least 1"),
         ({"layers": {"a": "int9"}}, "scheme: expected"),
+        ({"weights": "int2.8"}, "of int2 from 16 on"),
         ({"weights": "int4", "activations": "dynamic"}, "weights: expected 'int8' beside"),
     ],
 )

@@ -137,7 +137,7 @@ def parse_scheme(text: str) -> Scheme:
         parts.pop(0)
     if parts and parts[0] in _SCALES:
         scheme = scheme._replace(scales=parts.pop(0))
-    if parts:
+    if parts or scheme.group % LEVELS[scheme.bits].rows:
         raise _unknown(text)
     return scheme
 
@@ -146,7 +146,7 @@ def _unknown(text: object) -> ExportError:
     ints = ", ".join(f"int{bits}" for bits in sorted(_BITS, reverse=True))
     return ExportError(
         f"scheme: expected {FLOAT32}, {', '.join(HALVES)}, or one of {ints} with optional parts "
-        f".GROUP (channel, {', '.join(map(str, _GROUPS))}), .zeros and .{', .'.join(_SCALES)}; "
+        f".GROUP (channel, {', '.join(map(str, _GROUPS))}; of int2 from 16 on), .zeros and .{', .'.join(_SCALES)}; "
         f"got {text!r}"
     )
 
