@@ -11,9 +11,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import taper_frontend
 from quantized_checkpoints import BLOCKS, LAYOUTS, K, N, gguf_file, gguf_weight
 from taper_frontend import ExportError, load_quantized
 from taper_frontend.quantized_checkpoint.gguf import read_gguf
+from taper_runtime import InferenceSession
 from taper_runtime.base.errors import InputError
 
 
@@ -26,6 +28,9 @@ class Model(nn.Module):
         self.layer.weight = nn.Parameter(torch.empty(shape))
         self.to("meta", dtype)
 
+    def forward(self, x):
+        return self.layer(x)
+
 
 BIAS = torch.arange(N).float()
 
@@ -37,6 +42,42 @@ def write(folder, parts, config):
     save_file({**tensors, "layer.bias": BIAS}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
     return folder
+
+
+#: The format of a plan's weight and its bits a weight, by the layout of the checkpoint.
+FORMATS = {
+    "GPTQ": ("blocks.4.32.float16.zeros", 4.625),
+    "GPTQ of 2 bits": ("blocks.2.32.float16.zeros", 2.5625),
+    "GPTQ of 8 bits": ("blocks.8.32.float16.zeros", 8.75),
+    "AWQ": ("blocks.4.32.float16.zeros", 4.625),
+    "AutoRound as GPTQ": ("blocks.4.32.float16.zeros", 4.625),
+    "pack-quantized": ("blocks.4.32.bfloat16.symmetric", 4.5),
+    "int-quantized": ("blocks.8.256.bfloat16.symmetric", 8 + 16 / K),
+    "int-quantized, asymmetric": ("blocks.8.256.bfloat16.zeros", 8 + 24 / K),
+    "float-quantized": ("blocks.e4m3.256.float32.symmetric", 8 + 32 / K),
+    "float-quantized, e5m2": ("blocks.e5m2.256.float32.symmetric", 8 + 32 / K),
+    "blocks of fp8": ("blocks.e4m3.128.float32.symmetric", 8.25),
+    "NVFP4 of ModelOpt": ("blocks.nvfp4.16.float32.symmetric", 4.5 + 32 / K),
+    "Q4_0": ("blocks.4.32.float16.symmetric", 4.5),
+    "Q4_1": ("blocks.u4.32.float16.offsets", 5.0),
+    "Q5_0": ("blocks.5.32.float16.symmetric", 5.5),
+    "Q8_0": ("blocks.8.32.float16.symmetric", 8.5),
+    "Q4_K": ("blocks.q4k.32.float16.offsets", 4.5),
+    "Q5_K": ("blocks.q5k.32.float16.offsets", 5.5),
+    "Q6_K": ("blocks.q6k.16.float16.symmetric", 6.5625),
+    "MXFP4": ("blocks.e2m1.32.e8m0.symmetric", 4.25),
+}
+
+
+def check_plan(name, model, weight):
+    """Compare the plan's format, bytes and results with what the checkpoint has."""
+    x = torch.randn(3, K, generator=torch.Generator().manual_seed(0))
+    plan = taper_frontend.export(model, (x,))
+    (packed,) = (t for t in plan.tensors.values() if t.format != "plain")
+    assert (packed.format, plan.constants[packed.name].nbytes * 8 / weight.size) == FORMATS[name]
+    (got,) = InferenceSession(plan).run(None, {"x": x.numpy()})
+    want = x.double().numpy() @ weight.astype(np.float64).T + BIAS.numpy()
+    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
 def same(got, want):
@@ -55,6 +96,8 @@ def test_layouts_are_decoded_as_their_publishers_do(layout, tmp_path):
         assert model.layer.weight.dtype == dtype
         assert not any(tensor.is_meta for tensor in model.state_dict().values())
         assert model.layer.parametrizations.weight.original.dtype in (torch.int8, torch.uint8)
+    if layout in FORMATS and weight.ndim == 2:
+        check_plan(layout, load_quantized(Model(weight.shape), folder), weight)
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
@@ -68,6 +111,7 @@ def test_blocks_of_gguf_are_decoded(kind, tmp_path):
         model = load_quantized(Model((N, K), dtype), path, names=names)
         same(model.layer.weight, weight)
         same(model.layer.bias, BIAS)
+    check_plan(kind, load_quantized(Model((N, K)), path, names=names), weight)
 
 
 def test_experts_are_joined(tmp_path):
