@@ -146,8 +146,8 @@ def _unknown(text: object) -> ExportError:
     ints = ", ".join(f"int{bits}" for bits in sorted(_BITS, reverse=True))
     return ExportError(
         f"scheme: expected {FLOAT32}, {', '.join(HALVES)}, or one of {ints} with optional parts "
-        f".GROUP (channel, {', '.join(map(str, _GROUPS))}; of int2 from 16 on), .zeros and .{', .'.join(_SCALES)}; "
-        f"got {text!r}"
+        f".GROUP (channel, {', '.join(map(str, _GROUPS))}; of int2 from 16 on), "
+        f".zeros and .{', .'.join(_SCALES)}; got {text!r}"
     )
 
 
