@@ -161,11 +161,11 @@ V_INLINE vi vi_look_up(const int8_t *table, vi x) {
 
 V_INLINE vi vi_load_words(const void *p) { return vi_load((const int32_t *)p); }
 
-#define V_EACH_SHIFT(X)                                                                            \
-    X(1)                                                                                           \
-    X(2)                                                                                           \
-    X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) \
-        X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31)
+/* clang-format off */
+#define V_EACH_SHIFT(X) \
+    X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
+    X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31)
+/* clang-format on */
 #define V_SHIFT_BY(n)                                                                              \
     case n:                                                                                        \
         return vi_shr(w, n);
