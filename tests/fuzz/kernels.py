@@ -77,6 +77,12 @@ _RECURRENT = {"LSTM", "GRU", "RNN"}
 #: overflow on the way.
 _PRODUCTS = {"PROD", "CUMPROD"}
 
+#: Ops that solve equations: their first input is a batch of matrices.
+_EQUATIONS = {"INVERSE", "SOLVE"}
+
+#: Errors of equations, relative to the result, from which results are not compared.
+_TOO_CLOSE = 2.0**-7
+
 #: By how much a result may differ: relative to itself, and to the largest.
 _TOLERANCE = {np.dtype(np.float32): (1e-5, 4e-6), np.dtype(np.float64): (1e-11, 1e-12)}
 
@@ -416,6 +422,9 @@ def check(row: Row, drawn: Draw, rng: np.random.Generator) -> str:
             a is not None and a.tobytes() != b.tobytes() for a, b in zip(kept, inputs, strict=True)
         ):
             raise Mismatch("it writes to an input")
+    more = _rounding(op, drawn, kept)
+    if not more <= _TOO_CLOSE:  # whether a pivot is 0 is the algorithm's choice
+        return "ran"
     wanted = _evaluate(op, drawn, kept)
     if isinstance(wanted, InputError) or isinstance(outcomes[0], InputError):
         if not all(isinstance(each, InputError) for each in (*outcomes, wanted)):
@@ -426,9 +435,8 @@ def check(row: Row, drawn: Draw, rng: np.random.Generator) -> str:
     finite = all(math.isfinite(v) for v in drawn.attrs.values() if type(v) is float)
     if values == LARGEST or (op.name in FINITE_ONLY and (values == SPECIAL or not finite)):
         return "ran"
-    relative = _rounding(op, drawn, kept)
     for array, want, type_ in zip(outputs, wanted, drawn.outputs, strict=True):
-        _compare(decode(array, type_), want, relative)
+        _compare(decode(array, type_), want, more)
     return "compared" if any(output.size for output in outputs) else "ran"
 
 
@@ -542,8 +550,14 @@ def _rounding(op: OpDef, drawn: Draw, inputs: Sequence[np.ndarray | None]) -> fl
     """Return how much more than its own rounding a result may differ, relative to its largest.
 
     ATTENTION takes the exponential of scores: what rounds a score by its own size, times the unit
-    of rounding, changes its weight by so much.
+    of rounding, changes its weight by so much. Equations amplify errors by the condition of their
+    matrix: infinity where it is singular, or an input is not finite.
     """
+    if op.name in _EQUATIONS:
+        matrices = np.asarray(inputs[0])
+        if not all(np.isfinite(each).all() for each in inputs if each is not None):
+            return math.inf
+        return 4 * float(np.finfo(matrices.dtype).eps) * _condition(matrices)
     if op.name != "ATTENTION":
         return 0.0
     q, k = (np.abs(np.asarray(each, np.float64)) for each in inputs[:2])
@@ -552,6 +566,17 @@ def _rounding(op: OpDef, drawn: Draw, inputs: Sequence[np.ndarray | None]) -> fl
     scores = largest * abs(drawn.attrs["scale"])
     unit = float(np.finfo(np.asarray(inputs[0]).dtype).eps)
     return unit * scores if math.isfinite(scores) else 0.0
+
+
+def _condition(matrices: np.ndarray) -> float:
+    """Return the largest condition of a batch; 1 of none."""
+    if not matrices.size:
+        return 1.0
+    with np.errstate(all="ignore"):
+        values = np.linalg.svd(matrices.astype(np.float64), compute_uv=False)
+        if values.min() < 16 * float(np.finfo(matrices.dtype).tiny):  # its reciprocal overflows
+            return math.inf
+        return float((values[..., 0] / values[..., -1]).max())
 
 
 def _compare(got: np.ndarray, want: np.ndarray, more: float = 0.0) -> None:

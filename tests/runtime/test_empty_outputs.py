@@ -142,6 +142,25 @@ def test_an_empty_result_of_vast_dims_costs_nothing(name, inputs, attrs):
     kernel(name, inputs, attrs, output)
 
 
+@pytest.mark.parametrize("compute", [kernel, evaluator])
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("INVERSE", [floats(HUGE, 2, 0, 0)]),
+        ("SOLVE", [floats(0, 0), floats(0, HUGE)]),
+        ("SOLVE", [floats(HUGE, 0, 0), floats(HUGE, 0, 0)]),
+    ],
+)
+def test_matrices_of_no_rows_are_not_walked(name, inputs, compute):
+    compute(name, inputs, {"check": True}, output_of(name, inputs, {"check": True}))
+
+
+def test_singular_matrices_are_found_beside_no_right_sides():
+    inputs = [np.zeros((1, 3, 3), np.float32), floats(HUGE, 3, 0)]
+    with pytest.raises(InputError, match="invertible"):
+        evaluator("SOLVE", inputs, {"check": True}, output_of("SOLVE", inputs, {"check": True}))
+
+
 @pytest.mark.parametrize("index", [(0, 0), (HUGE, 0), (0, HUGE)])
 def test_a_scatter_of_no_index_into_an_empty_result_has_no_tasks(index):
     op = REGISTRY["SCATTER"]

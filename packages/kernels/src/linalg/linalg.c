@@ -50,6 +50,10 @@ static taper_status prepare(const taper_call *call, taper_work *work, int32_t n_
     if (s->n > LINALG_MOST || !is_batch(&call->inputs[0], y, s->n, s->n) ||
         (n_inputs == 2 && !is_batch(&call->inputs[1], y, s->n, s->m)))
         return TAPER_UNSUPPORTED;
+    if (tensor_numel(y) == 0) { /* LAPACK finds matrices that are singular nevertheless */
+        work->tasks = 0;
+        return tensor_numel(&call->inputs[0]) ? TAPER_UNSUPPORTED : TAPER_OK;
+    }
     s->per_task = rows_per_task(s->n * s->n * (s->n + s->m) / 4);
     work->tasks = i64_ceil_div(s->count, s->per_task);
     work->scratch_bytes = (size_t)(s->n * s->n) * taper_dtype_size(y->dtype);

@@ -53,8 +53,11 @@ def guarded(
 ) -> np.ndarray:
     """Compute a batch; for a matrix that LAPACK refuses, raise InputError or return NaN.
 
-    ``arrays`` have the same batch dims. A result of NaN has the shape of the last array.
+    ``arrays`` have the same batch dims. The result has the shape of the last array. LAPACK would
+    walk through all matrices of a batch, even of matrices of no rows.
     """
+    if not arrays[0].size:
+        return np.zeros(arrays[-1].shape, arrays[-1].dtype)
     (result,) = guarded_all(op, expected, check, lambda *parts: (compute(*parts),), *arrays)
     return result
 
@@ -112,6 +115,9 @@ def _broadcast_batches(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _solve(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     a, b = _broadcast_batches(*inputs)
+    if not b.size:
+        guarded("SOLVE", "an invertible matrix", attrs["check"], np.linalg.inv, inputs[0])
+        return np.zeros(b.shape, b.dtype)
     return guarded("SOLVE", "an invertible matrix", attrs["check"], np.linalg.solve, a, b)
 
 
