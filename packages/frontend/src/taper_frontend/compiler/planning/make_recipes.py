@@ -119,9 +119,10 @@ def _is_decoded(constant: Constant) -> bool:
     if plain is None or not (plain is not constant or constant.type.format == PLAIN):
         return False
     leaves = [leaf for leaf in steps(plain) if not isinstance(leaf, Derived)]
+    halves = [x for x in leaves if isinstance(x, Parameter) and x.dtype in FLOATS_16_BIT]
     return is_quantized(plain) or (
         plain.dtype == "float32"
-        and any(isinstance(x, Parameter) and x.dtype in FLOATS_16_BIT for x in leaves)
+        and any(x.kind == "constant" for x in halves)
         and 2 * sum(leaf.nbytes for leaf in leaves) <= plain.nbytes
     )
 
