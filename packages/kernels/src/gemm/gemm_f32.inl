@@ -87,7 +87,13 @@ V_INLINE void gemm_read_head(gemm_scales *to, const gemm_head *head, const float
                              const float *inner, int64_t panel_stride, const int panels,
                              const gemm_element of) {
     if (head->inner != GEMM_INNER_NONE || head->scales == TAPER_UINT8) {
-        gemm_read_factors(to, head, b, inner, panel_stride, panels, gemm_unit(of));
+        gemm_scales read; /* nothing has the address of `to`, so that it stays in registers */
+        gemm_read_factors(&read, head, b, inner, panel_stride, panels, gemm_unit(of));
+#pragma GCC unroll 16
+        for (int v = 0; v < panels * GEMM_NV; v++) {
+            to->scale[v] = read.scale[v];
+            to->shift[v] = read.shift[v];
+        }
         return;
     }
     const int64_t size = head->scales == TAPER_FLOAT32 ? sizeof(float) : sizeof(uint16_t);
