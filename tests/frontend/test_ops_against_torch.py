@@ -13,7 +13,7 @@ from op_samples import name_of, samples_of
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.elementwise import MICROOPS
-from taper_runtime.ops.rules import COMPUTED
+from taper_runtime.ops.type_rules import COMPUTED
 
 torch.set_num_threads(1)
 

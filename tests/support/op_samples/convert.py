@@ -10,7 +10,7 @@ import numpy as np
 from op_samples.sample import Sample
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops.convert import FLOATS_16_BIT
-from taper_runtime.ops.rules import COMPUTED, FLOATS
+from taper_runtime.ops.type_rules import COMPUTED, FLOATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import numpy as np
 
 from op_samples.sample import Sample
 from taper_runtime.ops.elementwise import DIVISIONS, MICROOPS
-from taper_runtime.ops.rules import FLOATS, INTS
+from taper_runtime.ops.type_rules import FLOATS, INTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import numpy as np
 
 from op_samples.sample import Sample
 from taper_runtime.ops.gather import _MODES
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     replace,
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 from op_samples.sample import Sample
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.quant import SCALES
-from taper_runtime.ops.rules import FLOATS, INTS
+from taper_runtime.ops.type_rules import FLOATS, INTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

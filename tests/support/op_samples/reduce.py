@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from op_samples.sample import Sample
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     COMPUTED,
     FLOATS,
     REALS,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from op_samples.sample import Sample
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.scatter import _COMBINE
+from taper_runtime.ops.type_rules import (
     COMPUTED,
     replace,
 )
-from taper_runtime.ops.scatter import _COMBINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from op_samples.sample import Sample
-from taper_runtime.ops.rules import REALS
+from taper_runtime.ops.type_rules import REALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

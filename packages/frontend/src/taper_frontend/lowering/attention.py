@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.random import dropped
-from taper_runtime.ops.rules import broadcast
+from taper_runtime.ops.type_rules import broadcast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

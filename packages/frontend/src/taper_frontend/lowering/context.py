@@ -38,7 +38,7 @@ from taper_runtime.base.sizes import (
 from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.elementwise import DIVISIONS
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.ops.rules import INTS
+from taper_runtime.ops.type_rules import INTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

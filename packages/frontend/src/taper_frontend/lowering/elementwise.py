@@ -8,7 +8,7 @@ from taper_frontend.lowering.complex_parts import real
 from taper_frontend.lowering.handlers import HANDLERS, lowers
 from taper_frontend.lowering.representation import is_complex
 from taper_runtime.ops.elementwise import MICROOPS
-from taper_runtime.ops.rules import COMPUTED
+from taper_runtime.ops.type_rules import COMPUTED
 
 if TYPE_CHECKING:
     from taper_frontend.lowering.context import Lowering, Operand

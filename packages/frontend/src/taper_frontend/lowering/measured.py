@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.sizes import Size, bounds, linear
-from taper_runtime.ops.rules import broadcast
+from taper_runtime.ops.type_rules import broadcast
 from taper_runtime.plan.trees import NUMBERS
 
 if TYPE_CHECKING:

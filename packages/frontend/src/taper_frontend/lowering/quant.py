@@ -20,7 +20,7 @@ from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.ops.quant import block_shapes
-from taper_runtime.ops.rules import INTS
+from taper_runtime.ops.type_rules import INTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

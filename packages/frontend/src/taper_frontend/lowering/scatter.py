@@ -16,7 +16,7 @@ from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.indexing import as_index, locate
 from taper_frontend.lowering.shape import diagonal_places
 from taper_runtime.base.sizes import bounds
-from taper_runtime.ops.rules import broadcast, replace
+from taper_runtime.ops.type_rules import broadcast, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -37,7 +37,7 @@ from taper_runtime.base.sizes import (
     variables,
 )
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.ops.rules import broadcast
+from taper_runtime.ops.type_rules import broadcast
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

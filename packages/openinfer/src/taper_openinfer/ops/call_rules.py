@@ -20,7 +20,7 @@ from taper_openinfer.ops.table import (
 )
 from taper_runtime.base.errors import OpError
 from taper_runtime.base.text import counted, nearest
-from taper_runtime.ops import REGISTRY, rules
+from taper_runtime.ops import REGISTRY, type_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -305,7 +305,7 @@ def _shape(op: str, spec: OpSpec, shapes: list[Shape], settings: Mapping[str, An
     """Return the shape of the result, or raise OpError if the inputs' shapes do not fit."""
     first = shapes[0]
     if spec.shape == "broadcast":
-        return rules.broadcast(op, shapes)
+        return type_rules.broadcast(op, shapes)
     if spec.shape == "matmul":
         return _product_shape(op, *shapes)
     if any(shape != first for shape in shapes):
@@ -349,10 +349,10 @@ def _product_shape(op: str, a: Shape, b: Shape) -> Shape:
         fail(op, "a and b of rank 1 or more", [list(a), list(b)])
     if a[-1] != b[-2:][0]:  # of rank 1, b has only rows
         fail(op, "as many columns of a as rows of b", [list(a), list(b)])
-    batch = rules.broadcast(op, [a[:-2], b[:-2]])
+    batch = type_rules.broadcast(op, [a[:-2], b[:-2]])
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
 def fail(op: str, expected: str, got: object) -> NoReturn:
     """Raise :class:`OpError`; a long ``got`` is shortened."""
-    rules.fail(op, expected, got)
+    type_rules.fail(op, expected, got)

@@ -24,7 +24,7 @@ from taper_runtime.base.text import nearest
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
-from taper_runtime.ops.rules import fail
+from taper_runtime.ops.type_rules import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

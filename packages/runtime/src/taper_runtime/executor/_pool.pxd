@@ -1,11 +1,11 @@
-"""Slots for runs; see _pool.pyx."""
+"""Frames for runs; see _pool.pyx."""
 from libc.stdint cimport int64_t
 
 from taper_runtime.executor._stop cimport Stop
 from taper_runtime.native._kernels cimport Buffer
 
 
-cdef class Slot:
+cdef class PooledFrame:
     cdef void *owner     # its last owner: only compared, so it may no longer exist
     cdef Buffer arena
     cdef size_t need     # bytes of the arena that the last run needed
@@ -19,7 +19,7 @@ cdef class Slot:
 cdef class Waiter:
     cdef object lock    # released when the run's turn has come
     cdef object owner
-    cdef Slot slot      # None before
+    cdef PooledFrame frame      # None before
     cdef int64_t since  # by now()
 
     cdef int go(self) except -1
@@ -42,7 +42,7 @@ cdef class FramePool:
     cdef readonly int min_frames
     cdef readonly int at_once   # most jobs that run at the same time
     cdef readonly double cleanup_interval_s  # 0: no cleanup
-    cdef list idle          # Slot; the last one is the one used last
+    cdef list idle          # PooledFrame; the last one is the one used last
     cdef list waiting       # Waiter; the first one has waited the longest
     cdef readonly int in_use
     cdef readonly int peak
@@ -53,20 +53,20 @@ cdef class FramePool:
     cdef bint sweeping      # whether a thread sweeps
     cdef readonly bint closed
 
-    cdef Slot take(self, object owner, Stop stop)
-    cdef Slot _first(self, object owner)
-    cdef Slot _wait(self, object owner, Stop stop)
-    cdef int give_back(self, Slot slot) except -1
-    cdef Waiter _pass_on(self, Slot slot)
+    cdef PooledFrame take(self, object owner, Stop stop)
+    cdef PooledFrame _first(self, object owner)
+    cdef PooledFrame _wait(self, object owner, Stop stop)
+    cdef int give_back(self, PooledFrame frame) except -1
+    cdef Waiter _pass_on(self, PooledFrame frame)
     cdef bint _drop(self, Waiter waiter)
     cdef bint is_busy(self) noexcept
     cdef int do(self, Job job) except -1
-    cdef void count(self, Slot slot) noexcept
-    cdef void _forget(self, Slot slot) noexcept
-    cdef bint _is_litter(self) noexcept
+    cdef void count(self, PooledFrame frame) noexcept
+    cdef void _forget(self, PooledFrame frame) noexcept
+    cdef bint _can_free(self) noexcept
 
 
 cdef class Turn:
     cdef object __weakref__
     cdef object lock
-    cdef bint torn
+    cdef bint incomplete

@@ -1,9 +1,9 @@
 # cython: language_level=3, auto_pickle=False
-"""Let a limited number of runs begin, first come first served, and lend each a slot.
+"""Let a limited number of runs begin, first come first served, and lend each a frame.
 
-- :class:`FramePool`: a limited number of slots; further runs wait for their turn.
+- :class:`FramePool`: a limited number of frames; further runs wait for their turn.
 - ``Job``: a run that another thread computes where there are more callers than CPUs.
-- :class:`Lease`: a slot for the length of a ``with`` statement.
+- :class:`Lease`: a frame for the length of a ``with`` statement.
 - :class:`Turn`: a lock for things that one run at a time may use.
 """
 cimport cython
@@ -22,20 +22,20 @@ from taper_runtime.native._kernels import cpu_count
 cdef size_t SMALL_BYTES = 1 << 20
 
 
-cdef class Slot:
-    """Slot that a pool lends to a run: permission to run, and memory for it."""
+cdef class PooledFrame:
+    """What a pool lends to a run: permission to run, and memory for it."""
 
 
 cdef class Waiter:
-    """A run that waits for a slot."""
+    """A run that waits for a frame."""
 
     cdef int go(self) except -1:
-        """Let the run go on, because it has a slot."""
+        """Let the run go on, because it has a frame."""
         self.lock.release()
 
 
 cdef class Job(Waiter):
-    """A run that waits for a slot and for a thread that computes it.
+    """A run that waits for a frame and for a thread that computes it.
 
     Where there are more callers than CPUs, one thread per CPU computes runs one after the other
     while the callers sleep. A CPU then goes from run to run without a change of threads, with the
@@ -45,7 +45,7 @@ cdef class Job(Waiter):
     """
 
     cdef int compute(self) except -1:
-        """Run the job with its slot."""
+        """Run the job with its frame."""
         raise NotImplementedError
 
     cdef int go(self) except -1:
@@ -56,29 +56,29 @@ cdef class Job(Waiter):
         return 0
 
     def serve(self):
-        """Run this job, and then the next jobs with the same slot."""
+        """Run this job, and then the next jobs with the same frame."""
         cdef Waiter following = self
-        if self.slot is None:
-            raise TypeError("expected a job with a slot of a pool, got one without")
+        if self.frame is None:
+            raise TypeError("expected a job with a frame of a pool, got one without")
         while isinstance(following, Job):
             following = (<Job>following).finish()
         if following is not None:
             following.go()
 
     cdef Waiter finish(self):
-        """Run the job, and let its caller go on; return the next owner of the slot, or None."""
+        """Run the job, and let its caller go on; return the next owner of the frame, or None."""
         try:
             self.compute()
         except BaseException as error:
             self.error = error
         try:
-            return self.pool._pass_on(self.slot)
+            return self.pool._pass_on(self.frame)
         finally:
             self.done = True
             self.lock.release()
 
     cdef int wait(self) except -1:
-        """Wait until the job is done, or has a slot and only this thread to run on.
+        """Wait until the job is done, or has a frame and only this thread to run on.
 
         An interrupted wait first ends the run, because the run uses arrays of the caller.
         """
@@ -89,7 +89,7 @@ cdef class Job(Waiter):
                 self.stop.end()
                 _acquire_in_any_case(self.lock)
                 if not self.done:
-                    self.pool.give_back(self.slot)
+                    self.pool.give_back(self.frame)
             raise
         return 0
 
@@ -105,12 +105,12 @@ cdef int _acquire_in_any_case(lock) except -1:
 
 
 cdef class FramePool:
-    """Slots for at most ``max_frames`` runs at once; further runs wait, first come first served.
+    """Frames for at most ``max_frames`` runs at once; further runs wait, first come first served.
 
     Jobs are runs that any thread may compute, because nothing in them waits or calls Python. At
     most one job per CPU runs at a time.
 
-    After a burst a thread sweeps: at the end of each interval it frees the slots that no run has
+    After a burst a thread sweeps: at the end of each interval it frees the frames that no run has
     used during the interval, except ``min_frames`` of them. It ends when nothing is left to
     sweep.
 
@@ -123,13 +123,13 @@ cdef class FramePool:
     Attributes
     ----------
     in_use, peak : int
-        Slots that runs use now, and the most that were in use at once.
+        Frames that runs use now, and the most that were in use at once.
     created : int
-        Slots made so far.
+        Frames made so far.
     waits : int
         Runs that had to wait.
     arena_bytes : int
-        Bytes of all slots' arenas.
+        Bytes of all frames' arenas.
     """
 
     def __cinit__(self, max_frames=8, min_frames=1, cleanup_interval_s=0.0):
@@ -146,53 +146,53 @@ cdef class FramePool:
 
     @property
     def n_idle(self):
-        """Return how many slots no run uses."""
+        """Return how many frames no run uses."""
         return len(self.idle)
 
-    cdef Slot take(self, object owner, Stop stop):
-        """Return a slot for one run, preferably one that ``owner`` has used.
+    cdef PooledFrame take(self, object owner, Stop stop):
+        """Return a frame for one run, preferably one that ``owner`` has used.
 
-        A new slot has no owner: it is a Slot, which the owner may replace by its own subclass.
+        A new frame has no owner: its owner may replace it by a subclass of PooledFrame.
         """
-        cdef Slot slot
+        cdef PooledFrame frame
         if stop is not None:
             stop.check()
         with cython.critical_section(self):
-            slot = self._first(owner)
-        if slot is None:
-            slot = self._wait(owner, stop)
-        slot.owner = <void *>owner
-        return slot
+            frame = self._first(owner)
+        if frame is None:
+            frame = self._wait(owner, stop)
+        frame.owner = <void *>owner
+        return frame
 
-    cdef Slot _first(self, object owner):
-        """Mark an idle slot, or a new one, as used and return it; None if all are in use."""
-        cdef Slot slot = None
+    cdef PooledFrame _first(self, object owner):
+        """Mark an idle frame, or a new one, as used and return it; None if all are in use."""
+        cdef PooledFrame frame = None
         cdef Py_ssize_t i
         for i in range(len(self.idle) - 1, -1, -1):
-            if (<Slot>self.idle[i]).owner == <void *>owner:
-                slot = self.idle.pop(i)
+            if (<PooledFrame>self.idle[i]).owner == <void *>owner:
+                frame = self.idle.pop(i)
                 break
-        if slot is None:
+        if frame is None:
             if len(self.idle) + self.in_use < self.max_frames:
                 self.created += 1
-                slot = Slot.__new__(Slot)
+                frame = PooledFrame.__new__(PooledFrame)
             elif self.idle:
-                slot = self.idle.pop(0)
+                frame = self.idle.pop(0)
             else:
                 return None
         self.in_use += 1
         self.peak = max(self.peak, self.in_use)
-        return slot
+        return frame
 
-    cdef Slot _wait(self, object owner, Stop stop):
-        """Wait for a slot, after the runs that already wait."""
+    cdef PooledFrame _wait(self, object owner, Stop stop):
+        """Wait for a frame, after the runs that already wait."""
         cdef Waiter waiter = Waiter.__new__(Waiter)
         waiter.owner, waiter.lock, waiter.since = owner, allocate_lock(), now()
         waiter.lock.acquire()
-        with cython.critical_section(self):  # a slot may have become idle in the meantime
-            waiter.slot = self._first(owner)
-            if waiter.slot is not None:
-                return waiter.slot
+        with cython.critical_section(self):  # a frame may have become idle in the meantime
+            waiter.frame = self._first(owner)
+            if waiter.frame is not None:
+                return waiter.frame
             self.waiting.append(waiter)
             self.waits += 1
         try:
@@ -200,10 +200,10 @@ cdef class FramePool:
                 waiter.lock.acquire()
             else:
                 stop.acquire(waiter.lock)
-            return waiter.slot
+            return waiter.frame
         except BaseException:
-            if not self._drop(waiter):  # the run has just got a slot
-                self.give_back(waiter.slot)
+            if not self._drop(waiter):  # the run has just got a frame
+                self.give_back(waiter.frame)
             raise
 
     cdef bint _drop(self, Waiter waiter):
@@ -217,32 +217,32 @@ cdef class FramePool:
                     return True
         return False
 
-    cdef int give_back(self, Slot slot) except -1:
-        """Take a slot back, and give it to the run that has waited the longest."""
-        cdef Waiter waiter = self._pass_on(slot)
+    cdef int give_back(self, PooledFrame frame) except -1:
+        """Take a frame back, and give it to the run that has waited the longest."""
+        cdef Waiter waiter = self._pass_on(frame)
         if waiter is not None:
             waiter.go()
         return 0
 
-    cdef Waiter _pass_on(self, Slot slot):
-        """Take a slot back; return the waiter that gets it and is to go on, or None."""
+    cdef Waiter _pass_on(self, PooledFrame frame):
+        """Take a frame back; return the waiter that gets it and is to go on, or None."""
         cdef Waiter waiter = None
         cdef bint sweep = False
-        slot.rested = False
+        frame.rested = False
         with cython.critical_section(self):
             if self.waiting:
                 waiter = self.waiting.pop(0)
-                waiter.slot = slot
-                slot.owner = <void *>waiter.owner
+                waiter.frame = frame
+                frame.owner = <void *>waiter.owner
                 self.waited_ns += now() - waiter.since
             else:
                 self.in_use = max(0, self.in_use - 1)  # a fork during the run has set it to 0
                 if self.closed:
-                    self._forget(slot)
+                    self._forget(frame)
                 else:
-                    self.idle.append(slot)
+                    self.idle.append(frame)
                     if self.cleanup_interval_s and not self.sweeping:
-                        sweep = self.sweeping = self._is_litter()
+                        sweep = self.sweeping = self._can_free()
         if sweep:
             from taper_runtime.executor.interval import start  # which few sessions need
 
@@ -270,78 +270,78 @@ cdef class FramePool:
                 self.waiting.append(job)
                 self.waits += 1
             else:
-                job.slot = self._first(job.owner)
-                job.slot.owner = <void *>job.owner
+                job.frame = self._first(job.owner)
+                job.frame.owner = <void *>job.owner
         if queued:
             job.wait()
         if not job.done:
             try:
                 return job.compute()
             finally:
-                self.give_back(job.slot)
+                self.give_back(job.frame)
         if job.error is not None:
             error, job.error = job.error, None
             raise error
         return 0
 
-    cdef void count(self, Slot slot) noexcept:
-        """Record the present size of a slot's arena."""
-        cdef size_t size = 0 if slot.arena is None else slot.arena.size
+    cdef void count(self, PooledFrame frame) noexcept:
+        """Record the present size of a frame's arena."""
+        cdef size_t size = 0 if frame.arena is None else frame.arena.size
         with cython.critical_section(self):
-            self.arena_bytes += <int64_t>size - <int64_t>slot.counted
-            slot.counted = size
+            self.arena_bytes += <int64_t>size - <int64_t>frame.counted
+            frame.counted = size
 
-    cdef void _forget(self, Slot slot) noexcept:
-        """Record that a slot's arena is freed."""
-        self.arena_bytes -= slot.counted
-        slot.counted = 0
+    cdef void _forget(self, PooledFrame frame) noexcept:
+        """Record that a frame's arena is freed."""
+        self.arena_bytes -= frame.counted
+        frame.counted = 0
 
-    cdef bint _is_litter(self) noexcept:
+    cdef bint _can_free(self) noexcept:
         """Return whether sweeps could ever free anything."""
-        cdef Slot slot
+        cdef PooledFrame frame
         if self.idle and len(self.idle) + self.in_use > self.min_frames:
             return True
-        for slot in self.idle:
-            if _is_wasteful(slot, slot.need) or slot.result_bytes >= SMALL_BYTES:
+        for frame in self.idle:
+            if _is_oversized(frame, frame.need) or frame.result_bytes >= SMALL_BYTES:
                 return True
         return False
 
     def sweep(self):
         """Free what no run has used since the last sweep; return whether more may follow.
 
-        Freed are slots above ``min_frames``, arenas more than twice as large as runs needed, and
+        Freed are frames above ``min_frames``, arenas more than twice as large as runs needed, and
         the memory of results.
         """
-        cdef Slot slot
+        cdef PooledFrame frame
         cdef list kept = []
         cdef list freed = []  # freed after the critical section
         with cython.critical_section(self):
             count = len(self.idle) + self.in_use
-            for slot in self.idle:
-                if slot.rested and count > self.min_frames:
+            for frame in self.idle:
+                if frame.rested and count > self.min_frames:
                     count -= 1
-                    freed.append(slot)
-                    self._forget(slot)
+                    freed.append(frame)
+                    self._forget(frame)
                     continue
-                if slot.rested:
-                    freed.append(slot.results)
-                    slot.results, slot.result_bytes = None, 0
-                if _is_wasteful(slot, slot.most):
-                    freed.append(slot.arena)
-                    self._forget(slot)
-                    slot.arena = None
-                slot.rested, slot.most = True, 0
-                kept.append(slot)
+                if frame.rested:
+                    freed.append(frame.results)
+                    frame.results, frame.result_bytes = None, 0
+                if _is_oversized(frame, frame.most):
+                    freed.append(frame.arena)
+                    self._forget(frame)
+                    frame.arena = None
+                frame.rested, frame.most = True, 0
+                kept.append(frame)
             self.idle = kept
-            self.sweeping = self._is_litter()
+            self.sweeping = self._can_free()
             return self.sweeping
 
     def close(self):
-        """Keep no slots from now on: those of present and waiting runs are freed at their end."""
+        """Keep no frames from now on: those of present and waiting runs are freed at their end."""
         with cython.critical_section(self):
             self.closed = True
-            for slot in self.idle:
-                self._forget(slot)
+            for frame in self.idle:
+                self._forget(frame)
             self.idle = []
 
     def after_fork(self):
@@ -350,13 +350,13 @@ cdef class FramePool:
         self.waiting = []
 
 
-cdef bint _is_wasteful(Slot slot, size_t need) noexcept:
-    """Return whether a slot's arena is much larger than this many bytes."""
-    return slot.arena is not None and slot.arena.size > max(SMALL_BYTES, 2 * need)
+cdef bint _is_oversized(PooledFrame frame, size_t need) noexcept:
+    """Return whether a frame's arena is much larger than this many bytes."""
+    return frame.arena is not None and frame.arena.size > max(SMALL_BYTES, 2 * need)
 
 
 class Lease:
-    """A slot of a pool for the length of a ``with`` statement."""
+    """A frame of a pool for the length of a ``with`` statement."""
 
     def __init__(self, FramePool pool not None, owner, Stop stop):
         self._pool, self._owner, self._stop = pool, owner, stop
@@ -384,14 +384,14 @@ cdef class Turn:
         """Return a context manager that holds the turn for a ``with`` statement."""
         return Taken((self,), stop)
 
-    def mend(self):
+    def mark_complete(self):
         """Record that the guarded thing is about to be written anew."""
-        self.torn = False
+        self.incomplete = False
 
     def after_fork(self):
         """Reset the lock in the child of a fork, which has no other thread to end its turn."""
         if self.lock.locked():
-            self.lock, self.torn = allocate_lock(), True
+            self.lock, self.incomplete = allocate_lock(), True
 
 
 cdef class Taken:
@@ -411,7 +411,7 @@ cdef class Taken:
         cdef Py_ssize_t taken = 0
         try:
             for turn in self.turns:
-                if turn.torn:
+                if turn.incomplete:
                     raise TaperError(
                         "this process was forked while a run of its parent changed the state, so "
                         "the state is incomplete: reset_state() gives it its first value"

@@ -1,7 +1,7 @@
 """Runs of programs; see _run.pyx."""
 from libc.stdint cimport int64_t
 
-from taper_runtime.executor._pool cimport FramePool, Slot
+from taper_runtime.executor._pool cimport FramePool, PooledFrame
 from taper_runtime.executor._program cimport External, Instance, Program, Raised, Weights
 from taper_runtime.executor._stop cimport Stop
 from taper_runtime.native._kernels cimport Buffer
@@ -17,7 +17,7 @@ cdef class RunLog:
     cdef int _note(self, int64_t ns) except -1
 
 
-cdef class Frame(Slot):
+cdef class Frame(PooledFrame):
     cdef Instance instance  # the instance whose image it has
     cdef int64_t generation  # generation of the weights that the image points to; -1: none
     cdef Buffer image

@@ -16,7 +16,7 @@ from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
-from taper_runtime.executor._pool cimport FramePool, Job, Slot
+from taper_runtime.executor._pool cimport FramePool, Job, PooledFrame
 from taper_runtime.executor._program cimport (
     Body, External, Instance, Patch, Program, Raised, ServerCall, Step, Weights
 )
@@ -124,7 +124,7 @@ def in_order(names, feed):
     return arrays
 
 
-cdef class Frame(Slot):
+cdef class Frame(PooledFrame):
     """Memory for one run at a time: an arena, and an instance's image with its own pointers.
 
     It serves any instance of any program, but costs least for the one it served last.
@@ -354,9 +354,9 @@ cdef class RunJob(Job):
         self.stop = Stop(None) if stop is None else stop  # for an interrupt of the caller
 
     cdef int compute(self) except -1:
-        """Run the job with its slot, which then is a frame."""
-        cdef Frame frame = _as_frame(self.slot)
-        self.slot = frame
+        """Run the job with its frame."""
+        cdef Frame frame = _as_frame(self.frame)
+        self.frame = frame
         self.runner._make_ready(frame, self.instance)
         return self.runner._compute(
             frame, self.arrays, self.out, self.stop, self.spans, self.outputs
@@ -604,10 +604,10 @@ cdef class Runner:
         return 0
 
 
-cdef Frame _as_frame(Slot slot):
-    """Return a slot as a frame; a new slot is replaced by one."""
-    if type(slot) is Frame:
-        return <Frame>slot
+cdef Frame _as_frame(PooledFrame pooled):
+    """Return a pooled frame as a Frame; a new one of the pool is replaced by one."""
+    if type(pooled) is Frame:
+        return <Frame>pooled
     cdef Frame frame = Frame.__new__(Frame)
-    frame.owner = slot.owner
+    frame.owner = pooled.owner
     return frame

@@ -46,7 +46,7 @@ def runs_blocks(plan: Plan, node: PlanNode, dispatch: Dispatch) -> bool:
     return node.op in CONTROL
 
 
-def find_servers(
+def find_implementations(
     plan: Plan,
     node: PlanNode,
     dispatch: Dispatch,

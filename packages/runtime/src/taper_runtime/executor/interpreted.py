@@ -13,7 +13,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor._pool import FramePool, Lease
-from taper_runtime.executor.dispatching import find_servers, kernel_attrs
+from taper_runtime.executor.dispatching import find_implementations, kernel_attrs, runs_blocks
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     PlanExecutor,
@@ -103,12 +103,12 @@ class _Step(NamedTuple):
 def _servers(
     plan: Plan, node: PlanNode, settings: Settings, kept: Kept
 ) -> tuple[Sequence[_kernels.Kernel | str | None], Server | None]:
-    """Return what may compute a node; see :func:`find_servers`."""
+    """Return what may compute a node; see :func:`find_implementations`."""
 
     def block(index: int) -> BlockFunction:
         return block_function(plan, node.blocks[index], settings, kept.inside(node, index))
 
-    return find_servers(plan, node, settings.dispatch, block, kept.make)
+    return find_implementations(plan, node, settings.dispatch, block, kept.make)
 
 
 def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _Step | None:
@@ -196,7 +196,11 @@ class InterpretedExecutor(PlanExecutor):
         """See :attr:`PlanExecutor.steps`; nodes of blocks are left out."""
         last = self._last()
         plan, steps = last._plan, last._steps
-        return [(Site(plan, s.node, i, 0, 0, 1), s.kernel) for i, s in enumerate(steps)]
+        dispatch = last._settings.dispatch
+        return [
+            (Site(plan, s.node, i, 0, 0, 1, runs_blocks(plan, s.node, dispatch)), s.kernel)
+            for i, s in enumerate(steps)
+        ]
 
     def _last(self) -> InterpretedExecutor:
         """Return the executor for the last run's sizes."""

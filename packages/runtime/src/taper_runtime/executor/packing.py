@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from taper_runtime.base.errors import InputError, OpError, UnsupportedOpError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.executor.dispatching import find_servers
+from taper_runtime.executor.dispatching import find_implementations
 from taper_runtime.executor.executor import definition, input_types, operand, output_types
 from taper_runtime.executor.program import example_sizes
 from taper_runtime.executor.sites import Site, sites
@@ -262,7 +262,7 @@ def _offer(
 ) -> Offer | None:
     """Return our library's kernel that serves a node with inputs stored so; None if none does."""
     op, attrs = definition(node)
-    kernels, _ = find_servers(plan, node, dispatch, _no_block, _no_server)
+    kernels, _ = find_implementations(plan, node, dispatch, _no_block, _no_server)
     inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]
     told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs)
     outputs = [operand(plan, name) for name in node.outputs]

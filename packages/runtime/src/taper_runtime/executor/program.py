@@ -9,7 +9,7 @@ from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor import _program
 from taper_runtime.executor._run import Runner
-from taper_runtime.executor.dispatching import find_servers, kernel_attrs, runs_blocks
+from taper_runtime.executor.dispatching import find_implementations, kernel_attrs, runs_blocks
 from taper_runtime.executor.executor import (
     DEFAULT_SETTINGS,
     Settings,
@@ -255,7 +255,7 @@ class _StepBuilder:
             control = makers.get(node.op, self._call)(scope, node, index)
             return _program.Step(op, attrs, inputs, outputs, label=label, control=control)
         block = partial(_block_function, scope.plan, node, self._settings.dispatch)
-        kernels, server = find_servers(scope.plan, node, self._settings.dispatch, block)
+        kernels, server = find_implementations(scope.plan, node, self._settings.dispatch, block)
         return _program.Step(
             op,
             kernel_attrs(node, attrs, kernels),

@@ -33,6 +33,8 @@ class Site(NamedTuple):
     trips : int
         How often it runs, as far as the sizes tell: a loop counts as one iteration, a branch as
         taken.
+    runs_blocks : bool
+        Whether it is run by running the nodes in its blocks.
     """
 
     plan: Plan
@@ -41,15 +43,7 @@ class Site(NamedTuple):
     depth: int
     inside: int
     trips: int
-
-    @property
-    def runs_blocks(self) -> bool:
-        """Return whether the node is run by running the nodes in its blocks."""
-        if not self.node.blocks:
-            return False
-        from taper_runtime.ops.control import CONTROL  # which most plans do not need
-
-        return self.inside > 0 or self.node.op in CONTROL
+    runs_blocks: bool
 
 
 def executed_nodes(plan: Plan) -> list[PlanNode]:
@@ -72,16 +66,17 @@ def sites(
     """
     nodes = executed_nodes(plan)
     found: list[Site] = []
-    behind = first + len(nodes)
+    next_step = first + len(nodes)
     for index, node in enumerate(nodes, first):
         inside: list[Site] = []
-        for block in node.blocks if runs_blocks(plan, node, dispatch) else ():
+        in_blocks = runs_blocks(plan, node, dispatch)
+        for block in node.blocks if in_blocks else ():
             times = trips * _iterations(plan, node)
             body = plan.body(block)
-            within = sites(body, dispatch, first=behind, depth=depth + 1, trips=times)
-            behind += len(within)
+            within = sites(body, dispatch, first=next_step, depth=depth + 1, trips=times)
+            next_step += len(within)
             inside += within
-        found += [Site(plan, node, index, depth, len(inside), trips), *inside]
+        found += [Site(plan, node, index, depth, len(inside), trips, in_blocks), *inside]
     return found
 
 

@@ -10,7 +10,7 @@ from taper_runtime.base.sizes import largest, smallest
 from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     FLOATS,
     check_broadcasts_to,
     check_dtype,

@@ -13,7 +13,7 @@ import numpy as np
 from taper_runtime.ops import cumulative, decompositions, linalg, reduce
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, whole
-from taper_runtime.ops.rules import FLOATS, check_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, check_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, broadcast_region
-from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from taper_runtime.ops.opdef import (
     Signature,
     TensorType,
 )
-from taper_runtime.ops.rules import MANY, fail
+from taper_runtime.ops.type_rules import MANY, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

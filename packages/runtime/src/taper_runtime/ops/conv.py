@@ -20,7 +20,7 @@ from taper_runtime.ops.map import (
 )
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, all_of
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     REALS,
     check_accumulator,
     check_dtype,

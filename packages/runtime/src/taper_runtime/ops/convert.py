@@ -10,7 +10,7 @@ from taper_runtime.base.dtypes import from_bfloat16 as from_bfloat16
 from taper_runtime.base.dtypes import to_bfloat16 as to_bfloat16
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
-from taper_runtime.ops.rules import FLOATS, check_dtype
+from taper_runtime.ops.type_rules import FLOATS, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import along
-from taper_runtime.ops.rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
+from taper_runtime.ops.type_rules import COMPUTED, FLOATS, REALS, check_axis, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from taper_runtime.ops.linalg import (
 )
 from taper_runtime.ops.opdef import Attr, Attrs, TensorType
 from taper_runtime.ops.region import whole
-from taper_runtime.ops.rules import fail
+from taper_runtime.ops.type_rules import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,7 +22,7 @@ from taper_runtime.ops import functions
 from taper_runtime.ops.convert import cast
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     COMPUTED,
     FLOATS,
     INTS,

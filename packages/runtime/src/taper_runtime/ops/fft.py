@@ -22,7 +22,7 @@ from taper_runtime.base.errors import OpError
 from taper_runtime.ops.complex_mul import check_pairs
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same
-from taper_runtime.ops.rules import FLOATS, check_axis, check_dtype, fail, replace
+from taper_runtime.ops.type_rules import FLOATS, check_axis, check_dtype, fail, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

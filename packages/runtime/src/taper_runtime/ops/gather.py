@@ -10,7 +10,7 @@ import numpy as np
 from taper_runtime.base.errors import InputError
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, Window
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     FLOATS,
     INDICES,
     check_axis,

@@ -11,7 +11,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.sizes import largest, smallest
 from taper_runtime.ops.opdef import Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, Window
-from taper_runtime.ops.rules import FLOATS, INDICES, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, INDICES, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,7 +25,7 @@ from taper_runtime.ops.opdef import (
     TensorType,
 )
 from taper_runtime.ops.region import matrices, whole
-from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, broadcast, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

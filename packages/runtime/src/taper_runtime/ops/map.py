@@ -23,7 +23,7 @@ from taper_runtime.ops.region import (
     elementwise,
     output_axes,
 )
-from taper_runtime.ops.rules import broadcast, fail
+from taper_runtime.ops.type_rules import broadcast, fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,7 +21,7 @@ from taper_runtime.ops.map import (
 )
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of, broadcast_region
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     FLOATS,
     REALS,
     broadcast,

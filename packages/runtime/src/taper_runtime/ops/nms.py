@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
-from taper_runtime.ops.rules import FLOATS, check_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, check_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.ops.opdef import Attrs, OpDef, TensorType
-from taper_runtime.ops.rules import COMPUTED, check_dtype
+from taper_runtime.ops.type_rules import COMPUTED, check_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import trailing
-from taper_runtime.ops.rules import FLOATS, check_dtype, fail, row_cost
+from taper_runtime.ops.type_rules import FLOATS, check_dtype, fail, row_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same
-from taper_runtime.ops.rules import FLOATS, REALS, check_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, REALS, check_dtype, fail
 from taper_runtime.ops.window import (
     LIMIT,
     MAX_SPATIAL,

@@ -17,7 +17,7 @@ from taper_runtime.base.sizes import is_static
 from taper_runtime.ops.convert import FLOATS_16_BIT, cast
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, broadcast_region
-from taper_runtime.ops.rules import FLOATS, INTS, check_dtype, check_scalar, fail
+from taper_runtime.ops.type_rules import FLOATS, INTS, check_dtype, check_scalar, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.random_state import STATE_SIZE, Generator, check_state
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
-from taper_runtime.ops.rules import FLOATS, check_dtype, check_shape, fail
+from taper_runtime.ops.type_rules import FLOATS, check_dtype, check_shape, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

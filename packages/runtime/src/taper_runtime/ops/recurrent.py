@@ -17,7 +17,7 @@ from taper_runtime.formats.panels import PANEL
 from taper_runtime.ops import functions
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same, all_of
-from taper_runtime.ops.rules import FLOATS, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.type_rules import FLOATS, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

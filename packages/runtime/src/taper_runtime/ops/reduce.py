@@ -10,7 +10,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import reducing
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     COMPUTED,
     FLOATS,
     REALS,

@@ -13,7 +13,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import largest
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Range, Region, Relation, Same, Window
-from taper_runtime.ops.rules import COMPUTED, FLOATS, check_axes, check_dtype, fail, replace
+from taper_runtime.ops.type_rules import COMPUTED, FLOATS, check_axes, check_dtype, fail, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from taper_runtime.ops.opdef import (
     TensorType,
 )
 from taper_runtime.ops.region import WHOLE, Region, Same, Window
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     COMPUTED,
     INDICES,
     check_axis,

@@ -8,7 +8,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Same
-from taper_runtime.ops.rules import COMPUTED, check_dtype, check_same_dtype, fail
+from taper_runtime.ops.type_rules import COMPUTED, check_dtype, check_same_dtype, fail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

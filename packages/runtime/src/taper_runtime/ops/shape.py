@@ -30,7 +30,7 @@ from taper_runtime.ops.region import (
     elementwise,
     reshape_region,
 )
-from taper_runtime.ops.rules import (
+from taper_runtime.ops.type_rules import (
     MANY,
     broadcast,
     check_axes,

@@ -8,7 +8,7 @@ import numpy as np
 
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import along
-from taper_runtime.ops.rules import COMPUTED, check_axis, check_dtype, fail, replace
+from taper_runtime.ops.type_rules import COMPUTED, check_axis, check_dtype, fail, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.functions import erfc
 from taper_runtime.ops.opdef import ALL_INPUTS, Attrs, OpDef, TensorType
 from taper_runtime.ops.region import elementwise
-from taper_runtime.ops.rules import FLOATS, broadcast, check_dtype, check_same_dtype
+from taper_runtime.ops.type_rules import FLOATS, broadcast, check_dtype, check_same_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -126,7 +126,7 @@ class State:
         if arrays.keys() != self._arrays.keys():
             raise InputError(f"states: expected {[*self._arrays]}, got {[*arrays]}")
         checked = {name: self._fitting(name, array) for name, array in arrays.items()}
-        self._turn.mend()
+        self._turn.mark_complete()
         with self._turn.take():
             for name, array in checked.items():
                 self._arrays[name][...] = array
@@ -140,7 +140,7 @@ class State:
             If there is none of this name.
         """
         if name is None:
-            self._turn.mend()
+            self._turn.mark_complete()
         for each in self.names if name is None else (name,):
             self._check(each)
             self.set(each, self._plan.first_value(each))

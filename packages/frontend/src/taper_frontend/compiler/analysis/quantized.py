@@ -21,7 +21,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.blocks import LEAST_SCALE, LEVELS, floats
 from taper_runtime.ops.convert import FLOATS_16_BIT, cast
 from taper_runtime.ops.quant import block_shapes
-from taper_runtime.ops.rules import INTS
+from taper_runtime.ops.type_rules import INTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

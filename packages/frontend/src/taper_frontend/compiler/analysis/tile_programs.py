@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.ops.convert import is_native_cast
 from taper_runtime.ops.elementwise import MICROOPS, arity, refuses, refusing
-from taper_runtime.ops.rules import COMPUTED, INTS
+from taper_runtime.ops.type_rules import COMPUTED, INTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

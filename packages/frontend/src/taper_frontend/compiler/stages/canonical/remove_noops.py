@@ -21,7 +21,7 @@ from taper_frontend.compiler.rules.pattern import (
 from taper_runtime.base.sizes import is_static
 from taper_runtime.ops.convert import is_native_cast
 from taper_runtime.ops.elementwise import MICROOPS
-from taper_runtime.ops.rules import broadcast
+from taper_runtime.ops.type_rules import broadcast
 
 _X = tensor()
 _AXIS = attr()

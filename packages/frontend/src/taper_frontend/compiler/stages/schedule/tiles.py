@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.analysis.regions import part_of
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.base.errors import InternalError
-from taper_runtime.ops.rules import replace
+from taper_runtime.ops.type_rules import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from taper_frontend.compiler.graph.constants import (
 )
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.ops.rules import replace
+from taper_runtime.ops.type_rules import replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection
