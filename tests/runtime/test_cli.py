@@ -390,7 +390,7 @@ def test_a_reader_that_goes_away_is_no_error(arguments, code, model):
 
 
 def test_interruption_is_no_traceback(taper, monkeypatch, model):
-    def interrupt(path, model):
+    def interrupt(path, model, *, check_fingerprint):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("taper_runtime.file.reader.load", interrupt)

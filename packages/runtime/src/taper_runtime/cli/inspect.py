@@ -27,6 +27,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="show where each tensor lies in the arena, and which share memory; with --kernels "
         "also the scratch of each node",
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare the plan's fingerprint with the one in the file; an error if they differ",
+    )
     parser.set_defaults(command=_inspect)
 
 
@@ -38,11 +43,13 @@ def _inspect(args: argparse.Namespace) -> Result:
     from taper_runtime.plan.rows import batch_data, describe_batch
     from taper_runtime.reports.report import describe_plan, plan_data
 
-    plan, models = load_plan(args), list_models(args.plan)
+    plan = load_plan(args, check_fingerprint=args.check)
+    models = list_models(args.plan)
     model = args.model or (models[0] if len(models) == 1 else DEFAULT_MODEL)
     lines = [f"model   {model}, of {', '.join(models)}"] if len(models) > 1 else []
     fingerprint = plan.fingerprint()
-    lines += [f"fingerprint {fingerprint}", *map(printable, describe_batch(plan)), ""]
+    same = ", as the file says" if args.check else ""
+    lines += [f"fingerprint {fingerprint}{same}", *map(printable, describe_batch(plan)), ""]
     layout = memory_layout(plan, kernels=args.kernels) if args.layout else None
     data = {
         "fingerprint": fingerprint,

@@ -53,11 +53,11 @@ def add_entry(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def load_plan(args: argparse.Namespace) -> Plan:
-    """Load the plan that the options of :func:`add_plan` name."""
+def load_plan(args: argparse.Namespace, *, check_fingerprint: bool = False) -> Plan:
+    """Load the plan that the options of :func:`add_plan` name; see :func:`taper_runtime.load`."""
     from taper_runtime.file.reader import load
 
-    plan = load(args.plan, args.model)
+    plan = load(args.plan, args.model, check_fingerprint=check_fingerprint)
     return plan if args.entry is None else plan.entry(args.entry)
 
 

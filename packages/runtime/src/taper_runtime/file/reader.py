@@ -97,6 +97,7 @@ def load(
     *,
     load_mode: str = "map",
     limits: Limits = _DEFAULT,
+    check_fingerprint: bool = False,
 ) -> Plan:
     """Open the plan file at ``path``.
 
@@ -114,6 +115,9 @@ def load(
         ``"copy"``: the file is read into memory first; what becomes of it later has no effect.
     limits : Limits
         Limits on the contents; larger files are refused before they cost memory or time.
+    check_fingerprint : bool
+        Read all weights, and compare the plan's fingerprint with the one that the file's writer
+        computed: a file in which a byte has changed that changes results is refused.
 
     Raises
     ------
@@ -121,7 +125,8 @@ def load(
         If the file has no plan of this name (the message lists those that exist), the mode is
         unknown, or a limit is not a number.
     PlanFormatError
-        If the file is not a valid plan file of this version, or exceeds the limits.
+        If the file is not a valid plan file of this version, or exceeds the limits, or its plan has
+        another fingerprint than the file says.
     OSError
         If it cannot be opened, or is no regular file: a folder, a device, a named pipe.
     MemoryError
@@ -132,7 +137,7 @@ def load(
         raise InputError(f"load_mode: expected {modes}, got {load_mode!r}")
     check_limits(limits)
     with mapped(path, limits.copied_bytes if load_mode == "copy" else None) as buffer:
-        return loads(buffer, model, limits=limits)
+        return loads(buffer, model, limits=limits, check_fingerprint=check_fingerprint)
 
 
 def load_all(path: FilePath) -> dict[str, Plan]:
@@ -159,7 +164,13 @@ def list_models(path: FilePath) -> list[str]:
         return model_names(document)
 
 
-def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _DEFAULT) -> Plan:
+def loads(
+    buffer: bytes | mmap,
+    model: str | None = None,
+    *,
+    limits: Limits = _DEFAULT,
+    check_fingerprint: bool = False,
+) -> Plan:
     """Return the plan in ``buffer``, a whole file; its constants are views of ``buffer``.
 
     Raises
@@ -167,7 +178,26 @@ def loads(buffer: bytes | mmap, model: str | None = None, *, limits: Limits = _D
     InputError, PlanFormatError
         As :func:`load`.
     """
-    return _read(buffer, *_parse(buffer, check_limits(limits)), model, limits)
+    header, document = _parse(buffer, check_limits(limits))
+    plan = _read(buffer, header, document, model, limits)
+    if check_fingerprint:
+        name = choose_model(document, header.entries, model)[0]
+        key = member("fingerprint", name, document)
+        _check_fingerprint(plan, f"header.{METADATA_NAME}.{key}", header.metadata.get(key))
+    return plan
+
+
+def _check_fingerprint(plan: Plan, field: str, stored: str | None) -> None:
+    """Raise a PlanFormatError unless the plan has the fingerprint that its file has in a field."""
+    if stored is None:
+        raise PlanFormatError(field, "fingerprint_unavailable: the file has none to compare with")
+    computed = plan.fingerprint()
+    if computed != stored:
+        raise PlanFormatError(
+            field,
+            f"fingerprint_mismatch: expected {computed}, which nodes and weights have, got "
+            f"{describe(stored)}: the file was changed after it was written",
+        )
 
 
 def _parse(buffer: bytes | mmap, limits: Limits) -> tuple[Container, Any]:

@@ -85,10 +85,19 @@ def read_plan(
 
 
 def _read(source: object, model: str | None, options: SessionOptions) -> Plan:
+    """Return the plan of a file, of a file's bytes, or of a Plan, which is checked."""
     if isinstance(source, bytes):
-        return loads(source, model, limits=options.limits)
+        return loads(
+            source, model, limits=options.limits, check_fingerprint=options.check_fingerprint
+        )
     if isinstance(source, (str, os.PathLike)):
-        return load(source, model, load_mode=options.load_mode, limits=options.limits)
+        return load(
+            source,
+            model,
+            load_mode=options.load_mode,
+            limits=options.limits,
+            check_fingerprint=options.check_fingerprint,
+        )
     if not isinstance(source, Plan):
         got = type(source).__name__
         raise InputError(f"path_or_bytes: expected a path, bytes or a Plan, got {got}")

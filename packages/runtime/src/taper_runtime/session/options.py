@@ -233,6 +233,10 @@ class SessionOptions(_Options):
     load_mode : str
         ``"map"``, or ``"copy"`` for files that another process may change or truncate while they
         are in use: see :func:`taper_runtime.load`.
+    check_fingerprint : bool
+        When a file is opened, compare the fingerprint of its nodes and weights with the one that
+        stands in it, and refuse the file if they differ. All weights are then read at open. A
+        :class:`Plan` was read before, and is not checked.
     limits : Limits
         Limits on files; a file that exceeds them is refused before it costs memory or time.
     memory_planning : SessionOptions.MemoryPlanning
@@ -305,6 +309,7 @@ class SessionOptions(_Options):
     kernel_choice: str | Choice
     bfloat16: str
     load_mode: str
+    check_fingerprint: bool
     limits: Limits
     memory_planning: values.MemoryPlanning
     load_timeout_s: float | None
@@ -344,6 +349,7 @@ class SessionOptions(_Options):
         "kernel_choice": ("first", _kernel_choice),
         "bfloat16": (BFLOAT16[0], values.one_of(BFLOAT16)),
         "load_mode": (LOAD_MODES[0], values.one_of(LOAD_MODES)),
+        "check_fingerprint": (False, values.flag),
         "limits": (Limits(), values.limits),
         "memory_planning": (MemoryPlanning(), values.planning),
         "load_timeout_s": (None, values.timeout),
