@@ -14,7 +14,8 @@ X = np.zeros((2, 4), np.float32)
 
 def test_a_new_session_has_done_nothing():
     stats = InferenceSession(small_plan()).stats()
-    assert (stats.runs, stats.errors, stats.times) == (0, 0, RunTimes(0, 0.0, 0.0, 0.0))
+    assert (stats.runs, stats.errors, stats.times) == (0, 0, RunTimes(0, 0.0, 0.0, 0.0, 0.0))
+    assert (stats.window, stats.baseline) == (stats.times, None)
     assert stats.frames == FrameStats(0, 0, 0, 0, 0, 0.0, 0)
     assert stats.packed_bytes == 0
     assert stats.memory_planning is None
@@ -47,27 +48,58 @@ def test_arena_bytes_are_those_of_all_frames():
 
 
 def test_percentiles_are_nearest_ranks():
-    times = _times([i / 100 for i in range(100, 0, -1)])
-    assert times == RunTimes(100, 0.5, 0.95, 0.99)
-    assert _times([3.0]) == RunTimes(1, 3.0, 3.0, 3.0)
+    times = _times([(i / 100, i / 50) for i in range(100, 0, -1)])
+    assert times == RunTimes(100, 0.5, 0.95, 0.99, 100 / 1.99)
+    assert _times([(2.0, 5.0)]) == RunTimes(1, 3.0, 3.0, 3.0, 1 / 3)
+
+
+def test_the_rate_counts_runs_that_overlap():
+    assert _times([(0.0, 2.0), (0.5, 1.0), (1.0, 4.0)]).runs_per_s == 0.75
 
 
 def test_the_window_holds_the_latest_runs():
     log = RunLog()
     for _ in range(1030):
         log.run(dict)
-    assert (log.timed, len(log.latest())) == (1030, 1024)
+    runs = log.latest()
+    assert (log.timed, len(runs)) == (1030, 1024)
+    assert runs == sorted(runs)
+    assert log.latest(20) == runs[-20:]
+
+
+def test_the_baseline_stays_that_of_runs_11_to_30():
+    log = RunLog()
+    for _ in range(29):
+        log.run(dict)
+    assert log.baseline() is None
+    log.run(dict)
+    expected = log.latest()[10:30]
+    for _ in range(2000):
+        log.run(dict)
+    assert log.baseline() == expected
+
+
+def test_stats_tell_the_window_beside_the_baseline():
+    session = InferenceSession(small_plan())
+    for _ in range(31):
+        session.run(None, {"x": X})
+    stats = session.stats()
+    assert (stats.times.runs, stats.window.runs, stats.baseline.runs) == (31, 20, 20)
+    assert stats.window.runs_per_s > 0
 
 
 def test_prometheus_text():
-    times = RunTimes(2, 0.5, 0.75, 1.0)
-    stats = Stats(7, 1, times, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, 512, None, None)
+    times = RunTimes(2, 0.5, 0.75, 1.0, 4.0)
+    stats = Stats(
+        7, 1, times, times, None, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, 512, None, None
+    )
     lines = stats.prometheus(model='a "b"\\').splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     label = 'model="a \\"b\\"\\\\"'
     assert samples[f"taper_runs_total{{{label}}}"] == "7"
     assert samples[f'taper_run_seconds{{{label},quantile="0.95"}}'] == "0.75"
     assert samples[f"taper_frame_wait_seconds_total{{{label}}}"] == "0.25"
+    assert samples[f"taper_runs_per_second{{{label}}}"] == "4.0"
     assert samples[f"taper_weights_version{{{label}}}"] == "2"
     assert samples[f"taper_packed_bytes{{{label}}}"] == "512"
     helps = [line.split()[2] for line in lines if line.startswith("# HELP")]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from taper_runtime.session.modelmeta import ModelMeta
     from taper_runtime.session.nodearg import NodeArg
     from taper_runtime.session.ortvalue import OrtValue
+    from taper_runtime.session.rails import RuntimeController, RuntimeRails
     from taper_runtime.session.state import State
 
 __version__ = "0.1.0"
@@ -69,6 +70,8 @@ __all__ = [
     "Plan",
     "PlanFormatError",
     "RunOptions",
+    "RuntimeController",
+    "RuntimeRails",
     "ServedNode",
     "Server",
     "SessionOptions",
@@ -106,6 +109,8 @@ _LATER = {
     "ModelMeta": "session.modelmeta",
     "NodeArg": "session.nodearg",
     "OrtValue": "session.ortvalue",
+    "RuntimeController": "session.rails",
+    "RuntimeRails": "session.rails",
     "State": "session.state",
     "round_to_bfloat16": "session.ends",
     "set_default_logger_severity": "session.logs",

@@ -12,9 +12,10 @@ cdef class RunLog:
     cdef readonly int64_t timed
     cdef readonly int64_t errors
     cdef public bint closed  # no run begins
-    cdef Buffer window      # int64: nanoseconds that the latest runs took
+    cdef Buffer window      # int64 [1024][2]: begin and end of the latest runs, by now()
+    cdef Buffer first       # int64 [20][2]: the same of the baseline's runs
 
-    cdef int _note(self, int64_t ns) except -1
+    cdef int _note(self, int64_t begin, int64_t end) except -1
 
 
 cdef class Frame(PooledFrame):

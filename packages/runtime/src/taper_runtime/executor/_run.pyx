@@ -35,6 +35,10 @@ from taper_runtime.formats import decode
 # How many runs' times are kept.
 cdef int WINDOW = 1024
 
+# Runs before the baseline, which are slower, since they load weights; and runs of the baseline.
+cdef int WARMUP_RUNS = 10
+cdef int BASELINE_RUNS = 20
+
 # Results of at least this many bytes are in memory that a frame keeps.
 cdef Py_ssize_t LARGE_RESULT_BYTES = 1 << 16
 
@@ -60,7 +64,8 @@ cdef class RunLog:
     """
 
     def __cinit__(self):
-        self.window = Buffer(WINDOW * sizeof(int64_t))
+        self.window = Buffer(2 * WINDOW * sizeof(int64_t))
+        self.first = Buffer(2 * BASELINE_RUNS * sizeof(int64_t))
 
     def run(self, function, *args):
         """Call a function that makes one run, record the time it took, and return its result.
@@ -77,11 +82,16 @@ cdef class RunLog:
         try:
             return function(*args)
         finally:
-            self._note(now() - begin)
+            self._note(begin, now())
 
-    cdef int _note(self, int64_t ns) except -1:
+    cdef int _note(self, int64_t begin, int64_t end) except -1:
+        cdef int64_t *place
         with cython.critical_section(self):
-            (<int64_t *>self.window.data)[self.timed % WINDOW] = ns
+            place = <int64_t *>self.window.data + 2 * (self.timed % WINDOW)
+            place[0], place[1] = begin, end
+            if WARMUP_RUNS <= self.timed < WARMUP_RUNS + BASELINE_RUNS:
+                place = <int64_t *>self.first.data + 2 * (self.timed - WARMUP_RUNS)
+                place[0], place[1] = begin, end
             self.timed += 1
 
     def count_error(self):
@@ -89,10 +99,22 @@ cdef class RunLog:
         with cython.critical_section(self):
             self.errors += 1
 
-    def latest(self):
-        """Return what the latest runs took, in seconds, in no order; at most 1024."""
+    def latest(self, int count=WINDOW):
+        """Return the begin and the end of the latest runs, in seconds, in order; at most 1024."""
         cdef int64_t *window = <int64_t *>self.window.data
-        return [1e-9 * window[i] for i in range(min(self.timed, WINDOW))]
+        cdef int64_t timed = self.timed
+        return [
+            (1e-9 * window[2 * (i % WINDOW)], 1e-9 * window[2 * (i % WINDOW) + 1])
+            for i in range(max(0, timed - min(count, WINDOW)), timed)
+        ]
+
+    def baseline(self):
+        """Return the same of the first runs after some that warm up; None before they have ended.
+        """
+        cdef int64_t *first = <int64_t *>self.first.data
+        if self.timed < WARMUP_RUNS + BASELINE_RUNS:
+            return None
+        return [(1e-9 * first[2 * i], 1e-9 * first[2 * i + 1]) for i in range(BASELINE_RUNS)]
 
 
 def in_order(names, feed):

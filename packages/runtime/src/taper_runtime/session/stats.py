@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor._run import RunLog
@@ -18,21 +18,27 @@ if TYPE_CHECKING:
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 
+#: How many of the latest runs tell whether a session is slower than at first.
+WINDOW_RUNS = 20
+
+
 class RunTimes(NamedTuple):
-    """Times of the latest runs, including waiting and failed runs.
+    """Times of some runs, including waiting and failed runs.
 
     Attributes
     ----------
     runs : int
-        Number of runs: at most 1024.
     p50_s, p95_s, p99_s : float
         Seconds that half of them, 95% and 99% took at most; 0 if there was no run.
+    runs_per_s : float
+        How many of them ended per second, from the first one's begin to the last one's end.
     """
 
     runs: int
     p50_s: float
     p95_s: float
     p99_s: float
+    runs_per_s: float
 
 
 class FrameStats(NamedTuple):
@@ -72,6 +78,11 @@ class Stats(NamedTuple):
     runs, errors : int
         Runs that have ended, and runs that raised, including those refused before they began.
     times : RunTimes
+        Of the latest 1024 runs.
+    window : RunTimes
+        Of the latest 20 runs.
+    baseline : RunTimes or None
+        Of runs 11 to 30, when files are loaded and caches are warm; None before they have ended.
     frames : FrameStats
     fallback_nodes : int
         Nodes of the default entry without a kernel, which numpy computes, for the last run's sizes.
@@ -92,6 +103,8 @@ class Stats(NamedTuple):
     runs: int
     errors: int
     times: RunTimes
+    window: RunTimes
+    baseline: RunTimes | None
     frames: FrameStats
     fallback_nodes: int
     weights_version: int
@@ -116,6 +129,8 @@ def read_stats(log: RunLog, pool: FramePool, executor: PlanExecutor, packed_byte
         log.timed,
         log.errors,
         _times(log.latest()),
+        _times(log.latest(WINDOW_RUNS)),
+        None if (first := log.baseline()) is None else _times(first),
         FrameStats(
             pool.created,
             pool.in_use,
@@ -133,11 +148,13 @@ def read_stats(log: RunLog, pool: FramePool, executor: PlanExecutor, packed_byte
     )
 
 
-def _times(seconds: list[float]) -> RunTimes:
-    """Return percentiles of the times, by nearest rank."""
-    ordered = sorted(seconds) or [0.0]
+def _times(runs: Sequence[tuple[float, float]]) -> RunTimes:
+    """Return percentiles, by nearest rank, and the rate of runs with these begins and ends."""
+    ordered = sorted(end - begin for begin, end in runs) or [0.0]
+    span = max(end for _, end in runs) - min(begin for begin, _ in runs) if runs else 0.0
     ranks = (-int(-share * len(ordered) // 1) for share in _QUANTILES.values())
-    return RunTimes(len(seconds), *(ordered[max(rank, 1) - 1] for rank in ranks))
+    p50, p95, p99 = (ordered[max(rank, 1) - 1] for rank in ranks)
+    return RunTimes(len(runs), p50, p95, p99, len(runs) / span if span else 0.0)
 
 
 #: Name, type and meaning of each metric.
@@ -145,6 +162,7 @@ _METRICS = {
     "runs_total": ("counter", "Runs that have ended."),
     "run_errors_total": ("counter", "Runs that raised, or were refused."),
     "run_seconds": ("gauge", "Seconds that the latest runs took, by quantile."),
+    "runs_per_second": ("gauge", "Runs that ended per second, of the latest 20."),
     "frames_created_total": ("counter", "Frames made."),
     "frames_in_use": ("gauge", "Frames with a run."),
     "frames_idle": ("gauge", "Frames without a run."),
@@ -165,6 +183,7 @@ def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
         stats.runs,
         stats.errors,
         None,
+        stats.window.runs_per_s,
         frames.created,
         frames.in_use,
         frames.idle,
