@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.trace import trace_path
@@ -12,6 +13,7 @@ from taper_frontend.lowered_to_plan import LoweredProgram, compile_lowered, fini
 from taper_frontend.lowering import HANDLERS, lower
 from taper_frontend.lowering.aten_program import BodyGraph, SymbolicNumber, TensorValue
 from taper_frontend.lowering.keep import Keep
+from taper_frontend.plan_cache import cached_file
 from taper_frontend.pt2.choose_model import chosen_model, open_archive
 from taper_frontend.pt2.read_program import read_program
 from taper_frontend.request.names import check_names, input_names
@@ -85,6 +87,13 @@ def export_archive(
             raise ExportError(f"{name}={options[name]!r} needs torch; {INSTALL}")
     asked = Options(**{**options, "verify": False, "trace": trace_path(options.get("trace"))})
     asked.check()
+    plan = cached_file(module, asked, partial(_export, module))
+    warn([Note(**note) for note in plan.metadata["warnings"]])
+    return plan
+
+
+def _export(module: str | os.PathLike[str], asked: Options) -> Plan:
+    """Export a program with options that were checked."""
     with show_progress(asked.progress) as step:
         step("capture")
         archive = open_archive(module)
@@ -99,9 +108,7 @@ def export_archive(
                 f"{type(error).__name__}: {error}",
             ) from error
         plan = compile_lowered(lowered, asked, title=asked.model or "model", step=step).plan
-        plan = finish_plan(plan, asked)
-    warn([Note(**note) for note in plan.metadata["warnings"]])
-    return plan
+        return finish_plan(plan, asked)
 
 
 def _lower(read: ReadProgram, options: Options) -> LoweredProgram:

@@ -89,6 +89,12 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...",
     )
     parser.add_argument(
+        "--cache",
+        metavar="FOLDER",
+        help="take the plan of an equal export from this folder, or store it there (default: "
+        "TAPER_CACHE_DIR, if it is set)",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE.html | FILE.json",
@@ -126,7 +132,7 @@ def _export(args: argparse.Namespace) -> Result:
         if args.trace:
             raise ExportError("--trace: expected an export, and --explain writes nothing")
         return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
-    names = ("input_names", "output_names", "trace", "weights", "packing", "quantize")
+    names = ("input_names", "output_names", "trace", "weights", "packing", "quantize", "cache")
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():

@@ -8,6 +8,7 @@ steps are repeated.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +22,10 @@ from taper_frontend.compiler.quantization.schemes import read_quantization
 from taper_frontend.compiler.trace import trace_path
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import show_progress
-from taper_frontend.lowered_to_plan import finish_plan
+from taper_frontend.lowered_to_plan import compile_lowered, finish_plan
 from taper_frontend.lowering.keep import Keep
-from taper_frontend.program_to_plan import compile_program
+from taper_frontend.plan_cache import cached_file, cached_graph
+from taper_frontend.program_to_plan import lower_program
 from taper_frontend.quantized_plan import with_distance
 from taper_frontend.request.dims import check_axes
 from taper_frontend.request.notes import Note, warn
@@ -71,6 +73,7 @@ def export(
     model: str | None = None,
     quantize: QuantizationConfig | str | None = None,
     strict: bool = False,
+    cache: str | os.PathLike[str] | bool | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -127,6 +130,12 @@ def export(
     strict : bool
         Refuse a model whose quantized weights no kernel reads as integers, or whose decoded weights
         the plan does not round as the model does, instead of warning of it.
+    cache : str, os.PathLike, bool or None
+        A folder with plans of earlier exports. If it has one of the same lowered graph, weights,
+        example, options and version, or of the same ``.pt2`` file, the plan is not made again; its
+        results are compared with the module's as ``verify`` says, but not the values inside. None
+        takes the folder in ``TAPER_CACHE_DIR``, if that is set; False uses none.
+        ``metadata["cache"]`` tells what was found; see ``docs/how-to/cache.md``.
     metadata : mapping of str to str, optional
         Further texts to store in the plan: labels, an alphabet, a version. A session returns them
         in ``get_modelmeta().custom_metadata_map``.
@@ -215,9 +224,19 @@ def export(
         model=model,
         quantize=quantize,
         strict=strict,
+        cache=cache,
     )
     options.check()
-    with show_progress(progress) as step:
+    plan = cached_file(module, options, partial(_export, module, args, kwargs))
+    warn([Note(**note) for note in plan.metadata["warnings"]])
+    return plan
+
+
+def _export(
+    module: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, options: Options
+) -> Plan:
+    """Export a model with options that were checked."""
+    with show_progress(options.progress) as step:
         step("capture")
         read = read_model(module, options.model)
         before = read
@@ -237,9 +256,7 @@ def export(
         check_axes(options.dynamic_axes or {}, plan)
         if options.quantize is not None and not options.quantizes_activations:
             step("quantize")
-        plan = finish_plan(plan, options)
-    warn([Note(**note) for note in plan.metadata["warnings"]])
-    return plan
+        return finish_plan(plan, options)
 
 
 def _may_be_packed(module: torch.nn.Module) -> bool:
@@ -324,16 +341,25 @@ def _make_plan(
     trusting: bool = False,
 ) -> Plan:
     """Make a plan of what has been captured of a model, and verify it."""
-    title = type(model).__name__
-    compiled = compile_program(captured, options, trusting=trusting, title=title, step=step)
-    if isinstance(model, torch.nn.Module):
-        _check_example(compiled.plan)
+    lowered = lower_program(captured, options, trusting=trusting, step=step)
     depth = options.depth or ("outputs" if captured.doubled else "")
-    if not depth:
-        return compiled.plan
-    step("verify")
     reference = Reference(model, captured.program, captured.inputs.places)
-    return verify_plan(compiled.plan, reference, compiled.views, depth)
+
+    def make() -> Plan:
+        compiled = compile_lowered(lowered, options, title=type(model).__name__, step=step)
+        if isinstance(model, torch.nn.Module):
+            _check_example(compiled.plan)
+        if not depth:
+            return compiled.plan
+        step("verify")
+        return verify_plan(compiled.plan, reference, compiled.views, depth)
+
+    def check(plan: Plan) -> None:
+        if depth:
+            step("verify")
+            verify_plan(plan, reference, list, "outputs")
+
+    return cached_graph(lowered, options, make, check)
 
 
 def _check_example(plan: Plan) -> None:

@@ -29,8 +29,8 @@ WEIGHTS = ("fixed", "replaceable")
 DEPTHS = {True: "example", "outputs": "outputs", "deep": "deep", False: ""}
 
 #: Options that do not change the plan of a graph: progress, the place of the weights that the graph
-#: names, and the name of the program that it was read from.
-_ASIDE = frozenset({"progress", "checkpoint", "model"})
+#: names, the name of the program that it was read from, and the cache.
+_ASIDE = frozenset({"progress", "checkpoint", "model", "cache"})
 
 
 class Options(NamedTuple):
@@ -57,6 +57,7 @@ class Options(NamedTuple):
     model: str | None = None
     quantize: QuantizationConfig | str | None = None
     strict: bool = False
+    cache: str | os.PathLike[str] | bool | None = None
 
     def check(self) -> None:
         """Check everything that can be checked without a module.

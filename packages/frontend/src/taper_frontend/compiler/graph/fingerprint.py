@@ -1,4 +1,4 @@
-"""Compute a fingerprint of a graph, which is the same for equal graphs in every process."""
+"""Compute fingerprints of graphs, which are the same for equal graphs in every process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taper_frontend.compiler.graph.constants import Derived, Parameter, steps
 from taper_runtime.ops import REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
@@ -31,18 +31,37 @@ def fingerprint(graph: Graph) -> str:
     ExportError
         If a parameter cannot be read.
     """
+    return _digest(_graph_lines(graph, {}))
+
+
+def structure_digest(graph: Graph) -> str:
+    """Return the part of a fingerprint that is not about constants' values; no weight is read."""
+    return _digest(_graph_lines(graph, None))
+
+
+def constants_digest(graph: Graph) -> str:
+    """Return the part of a fingerprint that is about constants: recipes and values.
+
+    Raises
+    ------
+    ExportError
+        If a parameter cannot be read.
+    """
+    return _digest(line for line in _graph_lines(graph, {}) if line[0] == "constant")
+
+
+def _digest(lines: Iterable[tuple[object, ...]]) -> str:
     digest = sha256()
-    values: dict[int, str] = {}
-    for line in _graph_lines(graph, values):
+    for line in lines:
         digest.update(f"{line!r}\n".encode())
     return digest.hexdigest()
 
 
-def _graph_lines(graph: Graph, values: dict[int, str]) -> Iterator[tuple[object, ...]]:
+def _graph_lines(graph: Graph, values: dict[int, str] | None) -> Iterator[tuple[object, ...]]:
     """Yield plain data that describe a graph completely, and those of the graphs in its nodes.
 
     Texts and size expressions are distinguished, and so are numbers of different types. ``values``
-    are the digests of known constants, by the objects' ids.
+    are the digests of known constants, by the objects' ids; None: leave out what constants hold.
     """
     for name, limits in graph.sizes.items():
         yield "size", name, limits, graph.examples[name], graph.origins.get(name)
@@ -52,7 +71,8 @@ def _graph_lines(graph: Graph, values: dict[int, str]) -> Iterator[tuple[object,
         first = sha256(state.first.tobytes()).hexdigest()
         yield "state", *_type(graph.tensors[state.name]), first, state.next
     for name, constant in graph.constants.items():
-        yield "constant", *_type(graph.tensors[name]), _value(constant, values)
+        kind = _type(graph.tensors[name])
+        yield "constant", *kind, "" if values is None else _value(constant, values)
     for node in graph.order():
         yield "node", *_node(graph, node)
         for block in node.blocks:
