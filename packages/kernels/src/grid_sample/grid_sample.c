@@ -19,7 +19,7 @@ enum {
     GRID_TAPS = 4,   /* most taps along an axis: cubic */
     GRID_MOST = 16,  /* most taps per point: 4 * 4, or 2 * 2 * 2 */
     GRID_BLOCK = 64, /* points per block; a multiple of V_LEN */
-    GRID_FEW = 4,    /* with so few channels, the lanes of vectors are points */
+    GRID_FLAT = 4,   /* most taps per point of an image in nearest or linear mode */
     GRID_COST = 8,   /* finding a point's taps costs as much as reading this many vectors */
 };
 
@@ -32,7 +32,9 @@ struct grid_sample_state {
     int64_t taps;            /* taps along each axis: 1, 2 or 4 */
     grid_padding padding;
     bool align_corners;
-    int64_t blocks; /* blocks of points per image */
+    bool is_flat;       /* an image in nearest or linear mode, whose elements int32 counts */
+    int32_t last_whole; /* the last element from which a whole vector is inside of the image */
+    int64_t blocks;     /* blocks of points per image */
     int64_t blocks_per_task;
 };
 
@@ -41,6 +43,19 @@ typedef struct grid_axis {
     int32_t place[GRID_TAPS][GRID_BLOCK];
     float weight[GRID_TAPS][GRID_BLOCK];
 } grid_axis;
+
+/* The taps of a block's points in an image in nearest or linear mode. */
+typedef struct grid_pixels {
+    int32_t at[GRID_FLAT][GRID_BLOCK]; /* the pixel's first element; -1 outside of x */
+    int32_t edge[GRID_BLOCK];          /* 0 unless a tap has not a whole vector in x */
+    float weight[GRID_FLAT][GRID_BLOCK];
+} grid_pixels;
+
+typedef struct grid_work {
+    float points[GRID_DIMS][GRID_BLOCK];
+    grid_axis axes[GRID_DIMS];
+    grid_pixels pixels;
+} grid_work;
 
 /* ---- prepare ---- */
 
@@ -89,12 +104,14 @@ static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *
     int64_t taps = 1;
     for (int32_t d = 0; d < dims; d++)
         taps *= s->taps;
+    s->is_flat = dims == 2 && s->taps < GRID_TAPS && s->channels <= INT32_MAX / s->pixels;
+    s->last_whole = (int32_t)(s->is_flat ? s->pixels * s->channels - V_LEN : 0);
     s->blocks = i64_ceil_div(s->points, GRID_BLOCK);
     s->blocks_per_task =
         rows_per_task(GRID_BLOCK * (taps * i64_ceil_div(s->channels, V_LEN) + GRID_COST));
     work->tasks =
         tensor_numel(y) == 0 ? 0 : i64_ceil_div(s->images * s->blocks, s->blocks_per_task);
-    work->scratch_bytes = GRID_DIMS * sizeof(grid_axis);
+    work->scratch_bytes = sizeof(grid_work);
     return TAPER_OK;
 }
 
@@ -186,7 +203,7 @@ V_INLINE void grid_find(const struct grid_sample_state *s, grid_axis *axis, int6
 
 /* ---- sums ---- */
 
-/* Computes y[c] = first + the sum over k < n of weight[k] * x[at[k]][c], for all channels. It may
+/* Computes y[c] = first + the sum over k < n of weight[k] * x[at[k] + c], for all channels. It may
  * write up to `room` floats from y on, where the next points follow: their values are computed
  * later, and whole stores are faster than masked ones. */
 V_INLINE void grid_sum(float *y, const float *x, const int64_t *at, const float *weight, int64_t n,
@@ -195,7 +212,7 @@ V_INLINE void grid_sum(float *y, const float *x, const int64_t *at, const float 
         const int64_t lanes = channels - c;
         vf sum = v_set1(first);
         for (int64_t k = 0; k < n; k++) {
-            const float *from = x + at[k] * channels + c;
+            const float *from = x + at[k] + c;
             const vf pixel = lanes < V_LEN ? v_load_n(from, lanes) : v_load(from);
             sum = v_fma(v_set1(weight[k]), pixel, sum);
         }
@@ -229,90 +246,166 @@ V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axe
             outside += dims == 2 ? weight[k] * 0 : 0;
             continue;
         }
-        at[inside] = at[k];
+        at[inside] = at[k] * s->channels;
         weight[inside++] = weight[k];
     }
     grid_sum(y, x, at, weight, inside, outside, s->channels, room);
 }
 
-/* Computes point i of an image in linear mode; returns false, and computes nothing, unless all four
- * taps are inside. */
-V_INLINE bool grid_point_inside(const struct grid_sample_state *s, const grid_axis *axes, int64_t i,
-                                float *y, const float *x, int64_t room) {
-    const int32_t top = axes[0].place[0][i], bottom = axes[0].place[1][i];
-    const int32_t left = axes[1].place[0][i], right = axes[1].place[1][i];
-    if ((top | bottom | left | right) < 0)
-        return false;
-    const float *up = axes[0].weight[0] + i, *down = axes[0].weight[1] + i;
-    const float *back = axes[1].weight[0] + i, *on = axes[1].weight[1] + i;
-    const int64_t at[] = {top * s->size[1] + left, top * s->size[1] + right,
-                          bottom * s->size[1] + left, bottom * s->size[1] + right};
-    const float weight[] = {*up * *back, *up * *on, *down * *back, *down * *on};
-    grid_sum(y, x, at, weight, 4, 0, s->channels, room);
-    return true;
+/* Combines the taps of an image's axes: nearest or linear, for the first n points of a block. taps
+ * is constant where this is inlined. */
+V_INLINE void grid_combine(const struct grid_sample_state *s, const grid_axis *restrict axes,
+                           grid_pixels *restrict pixels, int64_t n, const int64_t taps) {
+    const int32_t width = (int32_t)s->size[1], channels = (int32_t)s->channels;
+    const int32_t last = s->last_whole;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t edge = 0;
+#pragma GCC unroll 4
+        for (int64_t k = 0; k < taps * taps; k++) {
+            const int32_t row = axes[0].place[k / taps][i], column = axes[1].place[k % taps][i];
+            const int32_t outside = (row | column) >> 31; /* all bits, or none */
+            const int32_t at = ((row * width + column) * channels) | outside;
+            pixels->at[k][i] = at;
+            pixels->weight[k][i] = axes[0].weight[k / taps][i] * axes[1].weight[k % taps][i];
+            edge |= outside | (last - at) >> 31;
+        }
+        pixels->edge[i] = edge;
+    }
 }
 
-/* Does the same for points i to i + V_LEN - 1 of few channels, lane by lane. Returns false, and
- * computes nothing, unless all taps of all these points are inside. */
-V_INLINE bool grid_points_inside(const struct grid_sample_state *s, const grid_axis *axes,
-                                 int64_t i, float *y, const float *x) {
-    const int32_t *top = axes[0].place[0] + i, *bottom = axes[0].place[1] + i;
-    const int32_t *left = axes[1].place[0] + i, *right = axes[1].place[1] + i;
-    const float *up = axes[0].weight[0] + i, *down = axes[0].weight[1] + i;
-    const float *back = axes[1].weight[0] + i, *on = axes[1].weight[1] + i;
-    const int32_t width = (int32_t)s->size[1], channels = (int32_t)s->channels;
-    int32_t at[4][V_LEN], any = 0;
-    float weight[4][V_LEN], values[GRID_FEW][V_LEN];
-    for (int j = 0; j < V_LEN; j++)
-        any |= top[j] | bottom[j] | left[j] | right[j];
-    if (any < 0)
-        return false;
-    for (int j = 0; j < V_LEN; j++) {
-        at[0][j] = (top[j] * width + left[j]) * channels;
-        at[1][j] = (top[j] * width + right[j]) * channels;
-        at[2][j] = (bottom[j] * width + left[j]) * channels;
-        at[3][j] = (bottom[j] * width + right[j]) * channels;
-        weight[0][j] = up[j] * back[j];
-        weight[1][j] = up[j] * on[j];
-        weight[2][j] = down[j] * back[j];
-        weight[3][j] = down[j] * on[j];
+/* Lists the first and the second elements of `count` pairs. */
+V_INLINE void grid_split(float *restrict first, float *restrict second, const float *restrict pairs,
+                         int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        first[i] = pairs[2 * i];
+        second[i] = pairs[2 * i + 1];
     }
-    for (int32_t c = 0; c < channels; c++) {
+}
+
+/* Computes the points of a block in an image of one channel: the lanes of a vector are points. Two
+ * taps of a row are loaded at once, if both are inside. */
+V_INLINE void grid_lanes(const grid_pixels *pixels, float *y, const float *x, int64_t count,
+                         const int64_t taps) {
+    const int64_t whole = i64_ceil_div(count, V_LEN) * V_LEN;
+    float pixel[GRID_FLAT][GRID_BLOCK], pairs[2 * GRID_BLOCK];
+    for (int64_t k = 0; k < taps * taps; k += taps) {
+        const int32_t *const at = pixels->at[k], *const after = pixels->at[k + taps - 1];
+        float *const row = taps == 2 ? pairs : pixel[k];
+        for (int64_t i = 0; i < whole; i += V_LEN) {
+            const bool inside = !vm_any(v_lt(v_from_int(vi_load(pixels->edge + i)), v_zero()));
+            if (inside) {
+#pragma GCC unroll 16
+                for (int64_t j = i; j < i + V_LEN; j++)
+                    memcpy(row + taps * j, x + at[j], (size_t)taps * sizeof *row);
+                continue;
+            }
+            for (int64_t j = i; j < i + V_LEN; j++) {
+                row[taps * j] = at[j] < 0 ? 0 : x[at[j]];
+                row[taps * j + taps - 1] = after[j] < 0 ? 0 : x[after[j]];
+            }
+        }
+        if (taps == 2)
+            grid_split(pixel[k], pixel[k + 1], pairs, whole);
+    }
+    for (int64_t i = 0; i < count; i += V_LEN) {
         vf sum = v_zero();
-        for (int k = 0; k < 4; k++)
-            sum = v_fma(v_load(weight[k]), v_gather(x + c, vi_load(at[k])), sum);
-        v_store(channels == 1 ? y : values[c], sum);
+#pragma GCC unroll 4
+        for (int64_t k = 0; k < taps * taps; k++)
+            sum = v_fma(v_load(pixels->weight[k] + i), v_load(pixel[k] + i), sum);
+        if (count - i < V_LEN)
+            v_store_n(y + i, sum, count - i);
+        else
+            v_store(y + i, sum);
     }
-    if (channels > 1)
-        for (int j = 0; j < V_LEN; j++)
-            for (int32_t c = 0; c < channels; c++)
-                y[j * channels + c] = values[c][j];
-    return true;
+}
+
+/* Computes point i of a block in an image whose pixels fit a vector. A load may read what follows a
+ * pixel, but nothing after the image. */
+V_INLINE void grid_small_pixel(const struct grid_sample_state *s, const grid_pixels *pixels,
+                               int64_t i, float *y, const float *x, int64_t room, const int64_t n) {
+    const bool whole = !pixels->edge[i];
+    vf sum = v_zero();
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t at = pixels->at[k][i];
+        const vf pixel = whole ? v_load(x + at) : at < 0 ? v_zero() : v_load_n(x + at, s->channels);
+        sum = v_fma(v_set1(pixels->weight[k][i]), pixel, sum);
+    }
+    if (room < V_LEN)
+        v_store_n(y, sum, s->channels);
+    else
+        v_store(y, sum);
+}
+
+/* Computes point i of a block in any other image. */
+V_INLINE void grid_large_pixel(const struct grid_sample_state *s, const grid_pixels *pixels,
+                               int64_t i, float *y, const float *x, int64_t room, const int64_t n) {
+    int64_t at[GRID_FLAT], inside = 0;
+    float weight[GRID_FLAT], outside = 0;
+    for (int64_t k = 0; k < n; k++) {
+        at[inside] = pixels->at[k][i];
+        weight[inside] = pixels->weight[k][i];
+        if (at[inside] < 0)
+            outside += weight[inside] * 0;
+        else
+            inside++;
+    }
+    if (inside == n)
+        grid_sum(y, x, at, weight, n, 0, s->channels, room);
+    else
+        grid_sum(y, x, at, weight, inside, outside, s->channels, room);
+}
+
+/* Computes `count` points of an image in nearest or linear mode. taps is constant where this is
+ * inlined. */
+V_INLINE void grid_flat(const struct grid_sample_state *s, const grid_axis *axes,
+                        grid_pixels *pixels, float *y, const float *x, int64_t count,
+                        const int64_t taps) {
+    const int64_t n = taps * taps;
+    grid_combine(s, axes, pixels, i64_ceil_div(count, V_LEN) * V_LEN, taps);
+    if (s->channels == 1) {
+        grid_lanes(pixels, y, x, count, taps);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++, y += s->channels) {
+        const int64_t room = (count - i) * s->channels;
+        if (s->channels <= V_LEN)
+            grid_small_pixel(s, pixels, i, y, x, room, n);
+        else
+            grid_large_pixel(s, pixels, i, y, x, room, n);
+    }
+}
+
+/* Lists the coordinates of `count` points by axis; the grid lists the last axis first. They are 0
+ * for the rest of a vector. */
+V_INLINE void grid_spread(float points[GRID_DIMS][GRID_BLOCK], const float *grid, int64_t count,
+                          int64_t dims) {
+    if (dims == 2)
+        grid_split(points[1], points[0], grid, count);
+    else
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t d = 0; d < GRID_DIMS; d++)
+                points[GRID_DIMS - 1 - d][i] = grid[i * GRID_DIMS + d];
+    for (int64_t i = count; i % V_LEN != 0; i++)
+        for (int64_t d = 0; d < dims; d++)
+            points[d][i] = 0;
 }
 
 /* Computes `count` points of one image. grid is [count][dims], y is [count][channels]. */
-static void grid_block(const struct grid_sample_state *s, grid_axis *axes, float *y, const float *x,
-                       const float *grid, int64_t count) {
-    for (int64_t i = 0; i < count; i += V_LEN) {
-        float points[GRID_DIMS][V_LEN] = {{0}};
-        for (int64_t j = 0; j < i64_min(V_LEN, count - i); j++)
-            for (int64_t d = 0; d < s->dims; d++) /* the grid lists the last axis first */
-                points[s->dims - 1 - d][j] = grid[(i + j) * s->dims + d];
-        for (int64_t d = 0; d < s->dims; d++)
-            grid_find(s, &axes[d], d, i, v_load(points[d]));
-    }
-    const bool flat = s->dims == 2 && s->taps == 2;
-    const bool few = flat && s->channels <= GRID_FEW && s->pixels * s->channels <= INT32_MAX;
-    for (int64_t i = 0; i < count; i++, y += s->channels) {
-        if (few && i % V_LEN == 0 && i + V_LEN <= count && grid_points_inside(s, axes, i, y, x)) {
-            i += V_LEN - 1;
-            y += (V_LEN - 1) * s->channels;
-            continue;
-        }
-        const int64_t room = (count - i) * s->channels;
-        if (flat && grid_point_inside(s, axes, i, y, x, room))
-            continue;
-        grid_point(s, axes, i, y, x, room, s->taps, s->dims);
+static void grid_block(const struct grid_sample_state *state, grid_work *w, float *y,
+                       const float *x, const float *grid, int64_t count) {
+    const struct grid_sample_state s = *state; /* a copy, which no store can overwrite */
+    grid_spread(w->points, grid, count, s.dims);
+    for (int64_t d = 0; d < s.dims; d++)
+        for (int64_t i = 0; i < count; i += V_LEN)
+            grid_find(&s, &w->axes[d], d, i, v_load(w->points[d] + i));
+    if (s.is_flat && s.taps == 1) {
+        grid_flat(&s, w->axes, &w->pixels, y, x, count, 1);
+    } else if (s.is_flat) {
+        grid_flat(&s, w->axes, &w->pixels, y, x, count, 2);
+    } else {
+        for (int64_t i = 0; i < count; i++, y += s.channels)
+            grid_point(&s, w->axes, i, y, x, (count - i) * s.channels, s.taps, s.dims);
     }
 }
 
