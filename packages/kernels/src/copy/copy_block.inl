@@ -9,6 +9,9 @@ struct copy_steps {
 typedef void copy_block(uint8_t *dst, const uint8_t *src, const struct copy_steps *steps,
                         int64_t rows, int64_t cols);
 
+/* At most so many rows are interleaved or separated in one loop. */
+enum { COPY_FEW = 4 };
+
 /* Rows contiguous on both sides. */
 static void block_rows(uint8_t *dst, const uint8_t *src, const struct copy_steps *steps,
                        int64_t rows, int64_t cols) {

@@ -105,6 +105,9 @@ static void part_plan(struct copy_part *p, struct copy_view *v) {
         p->block = transpose_blocks[kind];
         row = unit;
         longest_cols /= COPY_ROWS / v->size;
+    } else if (v->dst[col] == v->size && unit >= 0 && v->sizes[unit] <= COPY_FEW) {
+        row = unit;
+        longest_cols /= v->sizes[unit]; /* of all rows, which are neighbours in the source */
     } else if (row >= 0 && v->sizes[col] < tile && v->sizes[row] > v->sizes[col]) {
         row = last; /* the longer inner loop */
         col = last - 1;

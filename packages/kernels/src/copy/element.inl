@@ -15,24 +15,61 @@ V_INLINE void SIZED(strided_row)(uint8_t *restrict dst, int64_t dst_col,
         memcpy(dst + c * dst_col, src + c * src_col, BITS / 8);
 }
 
-/* Copies a few rows whose elements become adjacent, such as the pixels of several planes. */
+/* Copies 2, 3 or 4 rows whose elements become adjacent, such as the pixels of several planes. rows
+ * is constant where this is inlined. */
 V_INLINE void SIZED(interleave)(uint8_t *restrict dst, const uint8_t *restrict src, int64_t src_row,
                                 int64_t cols, const int rows) {
     enum { SIZE = BITS / 8 };
-    for (int64_t c = 0; c < cols; c++)
-        for (int r = 0; r < rows; r++)
-            memcpy(dst + (c * rows + r) * SIZE, src + r * src_row + c * SIZE, SIZE);
+    const uint8_t *const a = src, *const b = a + src_row;
+    const uint8_t *const c = a + (rows > 2 ? 2 * src_row : 0);
+    const uint8_t *const d = a + (rows > 3 ? 3 * src_row : 0);
+    for (int64_t i = 0; i < cols; i++) {
+        memcpy(dst + i * rows * SIZE, a + i * SIZE, SIZE);
+        memcpy(dst + (i * rows + 1) * SIZE, b + i * SIZE, SIZE);
+        if (rows > 2)
+            memcpy(dst + (i * rows + 2) * SIZE, c + i * SIZE, SIZE);
+        if (rows > 3)
+            memcpy(dst + (i * rows + 3) * SIZE, d + i * SIZE, SIZE);
+    }
+}
+
+/* The reverse: elements that are adjacent become 2, 3 or 4 rows. */
+V_INLINE void SIZED(separate)(uint8_t *dst, int64_t dst_row, const uint8_t *restrict src,
+                              int64_t cols, const int rows) {
+    enum { SIZE = BITS / 8 };
+    uint8_t *restrict const a = dst, *restrict const b = dst + dst_row;
+    uint8_t *restrict const c = dst + (rows > 2 ? 2 * dst_row : 0);
+    uint8_t *restrict const d = dst + (rows > 3 ? 3 * dst_row : 0);
+    for (int64_t i = 0; i < cols; i++) {
+        memcpy(a + i * SIZE, src + i * rows * SIZE, SIZE);
+        memcpy(b + i * SIZE, src + (i * rows + 1) * SIZE, SIZE);
+        if (rows > 2)
+            memcpy(c + i * SIZE, src + (i * rows + 2) * SIZE, SIZE);
+        if (rows > 3)
+            memcpy(d + i * SIZE, src + (i * rows + 3) * SIZE, SIZE);
+    }
 }
 
 static void SIZED(block_strided)(uint8_t *dst, const uint8_t *src, const struct copy_steps *steps,
                                  int64_t rows, int64_t cols) {
     enum { SIZE = BITS / 8 };
-    if (steps->dst_row == SIZE && steps->src_col == SIZE && steps->dst_col == rows * SIZE &&
-        (rows == 2 || rows == 3)) {
+    const bool few = rows >= 2 && rows <= COPY_FEW;
+    if (few && steps->dst_row == SIZE && steps->src_col == SIZE && steps->dst_col == rows * SIZE) {
         if (rows == 2)
             SIZED(interleave)(dst, src, steps->src_row, cols, 2);
-        else
+        else if (rows == 3)
             SIZED(interleave)(dst, src, steps->src_row, cols, 3);
+        else
+            SIZED(interleave)(dst, src, steps->src_row, cols, 4);
+        return;
+    }
+    if (few && steps->src_row == SIZE && steps->dst_col == SIZE && steps->src_col == rows * SIZE) {
+        if (rows == 2)
+            SIZED(separate)(dst, steps->dst_row, src, cols, 2);
+        else if (rows == 3)
+            SIZED(separate)(dst, steps->dst_row, src, cols, 3);
+        else
+            SIZED(separate)(dst, steps->dst_row, src, cols, 4);
         return;
     }
     for (int64_t r = 0; r < rows; r++, dst += steps->dst_row, src += steps->src_row) {
