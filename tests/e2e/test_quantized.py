@@ -227,16 +227,36 @@ def test_what_no_kernel_reads_is_named_and_stays_small(dtype):
 
 
 @pytest.mark.parametrize("zeros", [None, torch.int8])
-def test_rows_of_a_quantized_table_are_decoded_when_they_are_looked_up(zeros):
-    model = Weight(affine, bits=4, group=32, zeros=zeros)
+@pytest.mark.parametrize("bits_of", [4, 8])
+def test_rows_of_a_quantized_table_are_decoded_when_they_are_looked_up(bits_of, zeros):
+    model = Weight(affine, bits=bits_of, group=32, zeros=zeros)
     model.forward = lambda i: torch.nn.functional.embedding(i, affine(model))
     i = torch.tensor([[3, 0, 95], [7, 7, 1]])
     plan, notes = noted(model, i)
     assert notes == []
-    tables = [plan.tensors[node.inputs[0]] for node in plan.nodes if node.op == "EMBEDDING"]
-    assert {table.dtype for table in tables} == {"int8", "float32"}
-    assert tables[1].shape == (COLUMNS, K // 32)
-    torch.testing.assert_close(outputs(plan, i)[0], model(i), rtol=0, atol=0)
+    tables = [plan.tensors[name] for name in plan.constants]
+    if bits_of == 8:  # bytes lie in rows, beside a scale and perhaps a zero point for each
+        assert {table.dtype for table in tables} == {"int8", "float32"}
+        assert tables[1].shape == (COLUMNS, K // 32)
+    else:
+        shift, beside = ("symmetric", 32) if zeros is None else ("zeros", 36)
+        assert [table.format for table in tables] == [f"blocks.4.32.float32.{shift}"]
+        assert plan.constants[tables[0].name].nbytes * 8 == (4 + beside / 32) * COLUMNS * K
+    atol = 2e-8 if tables[0].format.endswith("float32.zeros") else 0  # a zero point times a scale
+    torch.testing.assert_close(outputs(plan, i)[0], model(i), rtol=0, atol=atol)
+
+
+def test_a_table_that_is_the_head_too_is_stored_once():
+    model = Weight(affine, bits=8, group=32)
+    table = torch.nn.functional.embedding
+    model.forward = lambda i: table(i, affine(model)) @ affine(model).T
+    i = torch.tensor([[3, 0, 95], [7, 7, 1]])
+    plan, notes = noted(model, i)
+    assert notes == []
+    assert [len(plan.constants), *(node.op for node in plan.nodes)] == [
+        *(1, "INDEX_SELECT", "PERMUTE", "MATMUL")
+    ]
+    torch.testing.assert_close(outputs(plan, i)[0], model(i), rtol=1e-5, atol=1e-4)
 
 
 def test_what_the_model_rounds_is_named():

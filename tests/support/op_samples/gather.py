@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from op_samples.sample import Sample
+from taper_runtime.formats import family
 from taper_runtime.ops.gather import _MODES
 from taper_runtime.ops.type_rules import (
     replace,
@@ -69,6 +70,14 @@ def _samples_index_select() -> Iterator[Sample]:
                     inside = np.asarray(index % size)
                     yield Sample([x, inside], {"axis": axis, "wrap": False})
     yield Sample([np.ones((2, 0), np.float32), np.ones((0,), np.int64)], {"axis": 1})
+    columns = np.array([[69, -70], [15, 16]])
+    for format in family("blocks").examples:
+        levels = np.asarray(rng.integers(-2, 2, (512, 70)) / 8, np.float32)
+        yield Sample([levels, columns], {"axis": 1}, formats={0: format})
+        inside = np.asarray(columns % 70, np.int32)
+        yield Sample([levels, inside], {"axis": 1, "wrap": False}, formats={0: format})
+    rows = {"formats": {0: format}, "native": False}
+    yield Sample([levels, np.array([3])], {"axis": 0}, **rows)
 
 
 def _samples_gather() -> Iterator[Sample]:

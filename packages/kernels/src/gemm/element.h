@@ -169,5 +169,6 @@ static bool gemm_find_head(gemm_head *head, const taper_tensor *b, gemm_element 
 #define GEMM_B                                                                                     \
     STORED(D_F32 GEMM_NARROW(GEMM_DTYPE) | GEMM_SCALES,                                            \
            S_PLAIN | S_PANELS_0 | S_PANELS_1 GEMM_BLOCKS(GEMM_FORMAT))
+#define GEMM_BLOCKS_B STORED(GEMM_SCALES, 0 GEMM_BLOCKS(GEMM_FORMAT))
 
 #endif /* TAPER_GEMM_ELEMENT_H */

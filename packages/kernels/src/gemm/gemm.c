@@ -1,14 +1,15 @@
 /*
- * MATMUL in float32, in bytes and in integers, and GROUPED_MATMUL in float32. matmul_shape.inl
- * reduces every case of ranks, strides and batches to a batch of plain products C = A * B;
- * matmul.inl chooses how B is read, splits the work and applies the epilogue to each block of C
- * while it is in cache; element.h says what B may hold; gemm_f32.inl, gemm_narrow.inl and
- * dot_f32.inl compute blocks; matmul_int.inl computes products of integers; matmul_i8.inl those of
- * bytes with sums in int32, by the blocks of gemm_i8.inl.
+ * MATMUL in float32, in bytes and in integers, GROUPED_MATMUL in float32, and INDEX_SELECT of
+ * columns of blocks. matmul_shape.inl reduces every case of ranks, strides and batches to a batch
+ * of plain products C = A * B; matmul.inl chooses how B is read, splits the work and applies the
+ * epilogue to each block of C while it is in cache; element.h says what B may hold; gemm_f32.inl,
+ * gemm_narrow.inl and dot_f32.inl compute blocks; matmul_int.inl computes products of integers;
+ * matmul_i8.inl those of bytes with sums in int32, by the blocks of gemm_i8.inl.
  */
 #include <assert.h>
 
 #include "common/overflow.h"
+#include "common/position.h"
 #include "common/tensor.h"
 #include "gemm/kernels.inc"
 #include "isa/isa.h"
@@ -28,6 +29,9 @@ TAPER_DEFINE_ATTRS(matmul)
 #include "gemm/matmul.inl"
 
 #include "gemm/grouped.inl"
+
+TAPER_DEFINE_ATTRS(lookup)
+#include "gemm/lookup.inl"
 
 #define I8_NAME(name) i8_widened_##name
 #define I8_TARGET

@@ -234,6 +234,7 @@ OPS = (
         evaluate=_index_select,
         check=partial(check_places, "INDEX_SELECT"),
         attrs=PLACES,
+        formatted=(0,),
         region=_region_index_select,
         cost=_cost,
     ),

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: Levels in an element of a packed tensor of integers.
 _MOST_PER_INTEGER = 32 // min(levels.bits for levels in LEVELS.values())
 
+#: Formats have blocks of a multiple of so many rows.
+_LEAST_BLOCK = min(levels.rows for levels in LEVELS.values())
+
 #: Ops that only move elements, and so move integers and their scales alike.
 _MOVES = frozenset({"RESHAPE", "TRANSPOSE", "PERMUTE", "SLICE", "EXPAND", "COPY"})
 
@@ -46,7 +49,7 @@ class Quantized(NamedTuple):
         Integers, of the tensor's shape.
     scale, zero, offset : Constant or None
         Of shapes that broadcast to that of q; None where the model has none. Zero points are
-        integers, the others are float32.
+        integers, or float32 as the others.
     rounded : str
         The 16-bit dtype to which the model rounds the numbers afterwards; empty if it does not.
     table : Constant or None
@@ -230,9 +233,9 @@ def _read_arithmetic(constant: Derived) -> Quantized | None:
         if found.offset is not None:
             return None
         return found._replace(offset=second if constant.op == "ADD" else _negated(second))
-    zero = _integers(second)
-    if zero is None or found.zero is not None or found.table is not None:
+    if found.zero is not None or found.table is not None:
         return None
+    zero = _integers(second) or _cast(second, "float32")
     return found._replace(zero=zero if constant.op == "SUB" else _negated(zero))
 
 
@@ -271,9 +274,11 @@ def rows_of_table(found: Quantized) -> list[Constant] | None:
     Returns
     -------
     list of Constant or None
-        None if it is no such table, or has offsets.
+        None if it is no such table, or has offsets or zero points that are no integers.
     """
     if found.scale is None or found.offset is not None or len(found.q.shape) != 2:
+        return None
+    if found.zero is not None and found.zero.dtype not in INTS:
         return None
     whole = [_expanded(x, found.q.shape) for x in found.parameters]
     width = found.q.shape[1]
@@ -284,8 +289,26 @@ def rows_of_table(found: Quantized) -> list[Constant] | None:
     return [found.q, scale if narrow is None else _cast(scale, narrow), *zero]
 
 
-def packed(found: Quantized, is_transposed: bool) -> Constant | None:
+class Packed(NamedTuple):
+    """A matrix ``[K, N]`` in a format of blocks.
+
+    Attributes
+    ----------
+    recipe : Constant
+    order : numpy.ndarray or None
+        int64 ``[K]``: row i of the matrix in blocks is row ``order[i]`` of the model's. None where
+        they have the same order.
+    """
+
+    recipe: Constant
+    order: np.ndarray | None = None
+
+
+def packed(found: Quantized, is_transposed: bool) -> Packed | None:
     """Return a quantized matrix in the smallest format of blocks; None if none can hold it.
+
+    Rows with equal parameters that do not lie side by side, as a quantizer chose them that begins
+    with the largest activations, are brought together.
 
     Parameters
     ----------
@@ -298,12 +321,16 @@ def packed(found: Quantized, is_transposed: bool) -> Constant | None:
         return None
     shape = found.q.shape
     q, *parameters = (_in_columns(x, shape, is_transposed) for x in (found.q, *found.parameters))
-    size = _block(parameters, q.shape[0])
+    size, order = _block(parameters, q.shape[0]), None
+    if size % _LEAST_BLOCK:
+        order = _together(parameters)
+        q, *parameters = (_in_order(x, order) for x in (q, *parameters))
+        size = _block(parameters, q.shape[0])
     parameters = [_every(size, x) for x in parameters]
     scale, *shifts = parameters
     zero = shifts.pop(0) if found.zero is not None else None
     whole = _Columns(q, scale, zero, shifts, size, found.table)
-    split = _common(found, is_transposed, size)
+    split = None if order is not None else _common(found, is_transposed, size)
     # common scales take fewer bits
     for kind, levels in sorted(LEVELS.items(), key=lambda x: (x[1].bits, x[1].factors is None)):
         recipe = None
@@ -312,8 +339,21 @@ def packed(found: Quantized, is_transposed: bool) -> Constant | None:
         elif split is not None and zero is None:
             recipe = _pack_factors(whole, split, kind, levels)
         if recipe is not None:
-            return recipe
+            return Packed(recipe, order)
     return None
+
+
+def _together(parameters: Sequence[Constant]) -> np.ndarray:
+    """Return an order of rows in which those with equal parameters lie side by side."""
+    places: dict[bytes, int] = {}
+    values = [x.value() for x in parameters]
+    rows = range(len(values[0]))
+    groups = [places.setdefault(b"".join(x[i].tobytes() for x in values), i) for i in rows]
+    return np.argsort(groups, kind="stable")
+
+
+def _in_order(constant: Constant, order: np.ndarray) -> Constant:
+    return derived("INDEX_SELECT", [constant, literal(order)], {"axis": 0})
 
 
 class _Columns(NamedTuple):
@@ -331,6 +371,11 @@ def _pack(of: _Columns, kind: int | str, levels: Levels) -> Constant | None:
     """Return the matrix in a format of such levels; None if they cannot hold it."""
     if of.size % levels.rows or not _is_code(of.table, levels.code):
         return None
+    if of.zero is not None and of.zero.dtype not in INTS:
+        shifted = _with_offsets(of, levels)
+        if shifted is None:
+            return None
+        of = shifted
     if levels.shifts == ("offsets",) and not of.offsets:
         return None
     q, zeros = _within(levels, of.q, of.zero, of.scale.shape, bool(of.offsets))
@@ -347,6 +392,41 @@ def _pack(of: _Columns, kind: int | str, levels: Levels) -> Constant | None:
     beside = [zeros] if zeros is not None else [_cast(x, narrow) for x in of.offsets]
     name = f"blocks.{kind}.{of.size}.{narrow}.{shift}"
     return derived("PACK", [q, _cast(of.scale, narrow), *beside], {"format": name})
+
+
+def _with_offsets(of: _Columns, levels: Levels) -> _Columns | None:
+    """Return a matrix with offsets in place of zero points that are no integers.
+
+    None unless ``q * scale + offset``, rounded once, is the rounded product of ``q - zero`` and the
+    scale: that difference and the offset must need no more bits than float32 has.
+    """
+    assert of.zero is not None
+    by = None if of.offsets or levels.code else _lowering(levels, of.q.value())
+    if by is None:
+        return None
+    q, zero = _lowered(of.q, by), of.zero
+    if by:
+        zero = derived("SUB", [zero], {"scalar": by, "scalar_index": 1})
+    exact = of.zero.value().astype(np.float64) - by
+    offsets = exact * of.scale.value()
+    if not np.isfinite(offsets).all() or not np.array_equal(offsets.astype(np.float32), offsets):
+        return None
+    high = levels.low + 2**levels.bits
+    most = max(high - exact.min(initial=0), exact.max(initial=0) - levels.low, 1)
+    fraction = np.ldexp(exact, np.finfo(np.float32).nmant + 1 - math.ceil(math.log2(most)))
+    if not np.array_equal(np.rint(fraction), fraction):
+        return None
+    offset = _negated(derived("MUL", [zero, of.scale]))
+    return of._replace(q=q, zero=None, offsets=[offset])
+
+
+def _lowering(levels: Levels, *values: np.ndarray) -> int | None:
+    """Return what to subtract from integers so that the levels hold them; None if nothing does."""
+    low = min(int(np.min(x, initial=0)) for x in values)
+    high = max(int(np.max(x, initial=0)) for x in values)
+    if low >= levels.low and high < levels.low + 2**levels.bits:
+        return 0
+    return -levels.low if low >= 0 and high < 2**levels.bits else None
 
 
 def _common(found: Quantized, is_transposed: bool, size: int) -> list[_Columns] | None:
@@ -470,14 +550,9 @@ def _within(
     """
     if levels.code:
         return (_cast(q, "uint8"), None) if zero is None else (None, None)
-    whole, beside = q.value(), 0 if zero is None else zero.value()
-    low = min(int(np.min(x, initial=0)) for x in (whole, beside))
-    high = max(int(np.max(x, initial=0)) for x in (whole, beside))
-    if low >= levels.low and high < levels.low + 2**levels.bits:
-        by = 0
-    elif low >= 0 and high < 2**levels.bits:
-        by = -levels.low
-    else:
+    beside = np.array(0) if zero is None else zero.value()
+    by = _lowering(levels, q.value(), beside)
+    if by is None:
         return None, None
     if np.all(beside == by):
         return _lowered(q, by), None

@@ -10,6 +10,7 @@ from taper_frontend.compiler.analysis.affine import Affine, affine, truth
 from taper_frontend.compiler.rules.engine import Replacement, Rule, RuleSet
 from taper_frontend.compiler.rules.pattern import Match, Pattern, op, tensor
 from taper_runtime.base.sizes import UndecidedError
+from taper_runtime.formats import PLAIN
 from taper_runtime.ops.opdef import contiguous_strides
 
 _AND = ("LOGICAL_AND", "BITWISE_AND")
@@ -51,7 +52,7 @@ def _look_up(match: Match) -> Replacement:
     axis = node.attrs.get("axis", 0)
     places, size = affine(graph, index), graph.tensors[x].shape[axis]
     shape, output = graph.tensors[index].shape, match.output.shape
-    if places is None:
+    if places is None or graph.tensors[x].format != PLAIN:
         return None
     if places == _in_order(shape) and math.prod(shape) == size:
         return op("RESHAPE", x, shape=output)

@@ -12,11 +12,14 @@ from taper_frontend.compiler.analysis.quantized import (
     rows_of_table,
 )
 from taper_frontend.compiler.analysis.static import static_constants
+from taper_frontend.compiler.graph.constants import literal
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops.convert import FLOATS_16_BIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Container, Mapping
+
+    import numpy as np
 
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
@@ -33,11 +36,16 @@ def keep_quantized(graph: Graph) -> bool:
 
         MATMUL(x, PACK(q, scales, zeros))
 
+        q -> MUL(., scales) -> INDEX_SELECT(., order) -> MATMUL(x, .)
+        MATMUL(INDEX_SELECT(x, places), PACK(q, scales))
+
         EMBEDDING(DEQUANTIZE(q, scales), i)
         DEQUANTIZE(EMBEDDING(q, i), EMBEDDING(scales, i))
+        PERMUTE(INDEX_SELECT(PACK(q, scales), i))
 
-    The weight of another product becomes a constant, which a file has as its integers and a session
-    decodes when it is opened (:mod:`taper_frontend.compiler.planning.make_recipes`).
+    The second form of a lookup is for tables that products read, too, and for levels of fewer than
+    8 bits. The weight of another product becomes a constant, which a file has as its integers and a
+    session decodes when it is opened (:mod:`taper_frontend.compiler.planning.make_recipes`).
 
     The steps of the constant say what the integers and the scales are; no number is searched for.
     Weights that a session may replace are not known, and stay as they are computed. So do those
@@ -50,27 +58,73 @@ def keep_quantized(graph: Graph) -> bool:
         for name in node.outputs
         if name not in constants
     )
-    stored: dict[tuple[str, bool], str | None] = {}
-    changed = False
-    for node in graph.order():
-        weight = _weight(graph, node)
-        if weight not in constants:
-            changed |= _look_up(graph, node, constants) or _decode_at_open(graph, node, constants)
-            continue
-        is_transposed = bool(node.attrs.get("transpose_b"))
+    stored: dict[tuple[str, bool], tuple[str, np.ndarray | None] | None] = {}
+
+    def store(weight: str, is_transposed: bool) -> tuple[str, np.ndarray | None] | None:
         key = weight, is_transposed
         if key not in stored:
             stored[key] = _store(graph, weight, constants[weight], is_transposed, rounds)
-        if (name := stored[key]) is None:
+        return stored[key]
+
+    order = graph.order()
+    heads = {_weight(graph, node) for node in order if node.attrs.get("transpose_b")}
+    changed = False
+    for node in order:
+        weight = _weight(graph, node)
+        if weight not in constants:
+            changed |= (
+                _look_up_blocks(graph, node, constants, heads, store)
+                or _look_up(graph, node, constants)
+                or _decode_at_open(graph, node, constants)
+            )
+            continue
+        found = store(weight, bool(node.attrs.get("transpose_b")))
+        if found is None:
             changed |= _decode_at_open(graph, node, constants)
             continue
+        name, places = found
         inputs = list(node.inputs)
         inputs[node.definition.weights[0]] = name
+        if places is not None:
+            inputs[0] = _in_order(graph, inputs[0], places, node)
         attrs = {key: value for key, value in node.attrs.items() if key != "transpose_b"}
         graph.replace_node(node, node.op, inputs, attrs)
         graph.listener.fired("keep_quantized", node.output)
         changed = True
     return changed
+
+
+def _look_up_blocks(
+    graph: Graph,
+    node: Node,
+    constants: Mapping[str, Constant],
+    heads: Container[str | None],
+    store: Callable[[str, bool], tuple[str, np.ndarray | None] | None],
+) -> bool:
+    """Look up columns of blocks, where a product reads them, too, or they take fewer bytes."""
+    table = node.inputs[0] if node.op == "EMBEDDING" else ""
+    constant = constants.get(table)
+    if constant is None or len(constant.shape) != 2 or constant.dtype != "float32":
+        return False
+    name, places = store(table, True) or ("", None)
+    if not name or places is not None:
+        return False
+    if table not in heads and graph.constants[name].type.storage.nbytes >= constant.type.size:
+        return False  # bytes whose rows lie one behind the other are read faster
+    attrs = {"axis": 1, "wrap": False}
+    columns = graph.add_node("INDEX_SELECT", [name, node.inputs[1]], attrs, source=node.source)
+    rank = len(graph.tensors[columns].shape)
+    axes = {"axes": (*range(1, rank), 0)}
+    graph.bypass(node, graph.add_node("PERMUTE", [columns], axes, source=node.source))
+    graph.listener.fired("keep_quantized", node.output)
+    return True
+
+
+def _in_order(graph: Graph, x: str, places: np.ndarray, node: Node) -> str:
+    """Bring the last axis of a product's activations into the order of the weight's rows."""
+    index = graph.add_constant(f"{x}.places", literal(places))
+    axis = {"axis": len(graph.tensors[x].shape) - 1, "wrap": False}
+    return graph.add_node("INDEX_SELECT", [x, index], axis, source=node.source)
 
 
 def _look_up(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> bool:
@@ -125,10 +179,12 @@ def _weight(graph: Graph, node: Node) -> str | None:
 
 def _store(
     graph: Graph, weight: str, constant: Constant, is_transposed: bool, rounds: bool
-) -> str | None:
-    """Add the weight as a constant of integers; None if it is no such."""
+) -> tuple[str, np.ndarray | None] | None:
+    """Add the weight as a constant of integers; return its name and the order of its rows."""
     found = None if constant.is_open else read_quantized(constant)
     if found is None or (found.rounded and not rounds):
         return None
-    recipe = packed(found, is_transposed)
-    return None if recipe is None else graph.add_constant(f"{weight}.blocks", recipe)
+    blocks = packed(found, is_transposed)
+    if blocks is None:
+        return None
+    return graph.add_constant(f"{weight}.blocks", blocks.recipe), blocks.order

@@ -1,0 +1,1 @@
+"""Measure what quantization does to the results of models with trained weights."""
