@@ -25,7 +25,7 @@ enum {
     RESAMPLE_RING = 1 << 15,   /* elements that the ring holds at about most: half of L2 */
     RESAMPLE_LANES = 8,        /* one unit of a task's cost is one tap of this many elements */
     RESAMPLE_ROW_COST = 4,     /* units that each output row costs besides its taps */
-    RESAMPLE_SPREAD = 64,      /* vectors sum a column of bytes whose taps span at most this */
+    RESAMPLE_QUADS = 16,       /* vectors sum a column of bytes whose taps span at most this */
     RESAMPLE_BYTES = 32,       /* one inner loop sums this many elements of rows of bytes */
 };
 
@@ -50,7 +50,7 @@ struct resample_state {
     int64_t pixel;                   /* elements per column */
     int64_t together;                /* columns per pixel, if small pixels are split; else 1 */
     int64_t outer, mid;              /* planes are [outer][mid]: dims before and between the axes */
-    int64_t spread;                  /* bytes that a column's vectors read; 0: sum tap by tap */
+    int64_t quads;                   /* 4 bytes each that a column's taps span; 0: tap by tap */
     int64_t x_row, y_row;            /* elements from a row to the next */
     int64_t x_plane, y_plane;        /* elements from a plane to the next of mid */
     int64_t block_rows, block;       /* rows and columns of a task's part of the output */
@@ -64,7 +64,6 @@ typedef struct resample_work {
     const uint8_t **taken; /* [taps]: the rows or pixels that the next sum reads */
     int32_t *weights;      /* [taps]: their weights, whole or the bits of float32 */
     int32_t *low, *from;   /* resample_begin_block fills them for a block of columns */
-    float *line;           /* [columns.old + spread]: a row of bytes as floats, then zeros */
     bool is_near;          /* one vector of x holds all taps of V_LEN columns */
     uint8_t *rows;         /* the ring, or the one row of sums if rows go first */
 } resample_work;
@@ -108,21 +107,21 @@ static bool resample_is_rows_first(const struct resample_state *s) {
            rows->new * columns->old * rows->taps + rows->new * columns->new * across;
 }
 
-/* Returns the most elements that the taps of any column span, rounded up to whole vectors; 0 if
- * that is more than RESAMPLE_SPREAD. */
-static int64_t resample_spread(const resample_axis *columns, const int32_t *index) {
+/* Returns how often 4 elements of a row hold the taps of any column; 0 if that is more than
+ * RESAMPLE_QUADS, or more than the row has. */
+static int64_t resample_quads(const resample_axis *columns, const int32_t *index) {
     int64_t most = 0;
     for (int64_t c = 0; c < columns->new && columns->taps; c++)
         most = i64_max(most, index[(columns->taps - 1) * columns->entries + c] - index[c] + 1);
-    most = i64_ceil_div(most, V_LEN) * V_LEN;
-    return most > RESAMPLE_SPREAD ? 0 : most;
+    const int64_t quads = i64_ceil_div(most, 4);
+    return quads > RESAMPLE_QUADS || 4 * quads > columns->old ? 0 : quads;
 }
 
-/* Returns the number of 4-byte values in low, from and line. */
+/* Returns the number of 4-byte values in low and from. */
 static size_t resample_places(const struct resample_state *s) {
     if (s->columns.taps && s->pixel == 1 && s->size == sizeof(float))
         return (size_t)((s->columns.taps + 1) * s->block);
-    return s->spread ? (size_t)((s->spread + 1) * s->block + s->columns.old + s->spread) : 0;
+    return s->quads ? (size_t)((2 * s->quads + 1) * s->block) : 0;
 }
 
 /* Splits the output into tasks: each computes a block of rows and columns in a group of planes. */
@@ -212,7 +211,7 @@ static taper_status resample_prepare(const taper_call *call, taper_work *work, r
         (s->columns.taps > 0) != (count == 2 || small))
         return TAPER_UNSUPPORTED;
     if (kind == RESAMPLE_WHOLE && s->pixel == 1)
-        s->spread = resample_spread(&s->columns, (const int32_t *)table->data + s->columns.at);
+        s->quads = resample_quads(&s->columns, (const int32_t *)table->data + s->columns.at);
     s->rows_first = kind == RESAMPLE_FLOATS && count == 2 && resample_is_rows_first(s);
     resample_split(s, work);
     return TAPER_OK;
@@ -327,20 +326,24 @@ V_INLINE vf resample_take(const resample_line *line, vi at) {
                     v_permute(v_load(x + V_LEN), lane));
 }
 
-/* Prepares columns of bytes: column c reads `spread` elements of a row, from low[c] on. from[c]
- * holds their weights as floats; elements that are no taps have weight 0. */
+/* Prepares columns of bytes: column c reads `quads` times 4 bytes of a row, from low[c] on. from is
+ * [V_LEN columns][quads][2][V_LEN]: the weights of bytes 0 and 2, then of 1 and 3, as 16 bits each.
+ * Elements that are no taps have weight 0. */
 static void resample_begin_bytes(const resample_work *w, int64_t begin, int64_t end) {
     const struct resample_state *s = w->s;
     const resample_axis *axis = &s->columns;
-    float *weights = (float *)(void *)w->from;
-    memset(w->line + axis->old, 0, (size_t)s->spread * sizeof *w->line);
-    memset(weights, 0, (size_t)(s->spread * s->block) * sizeof *weights);
-    for (int64_t c = 0; c < end - begin; c++, weights += s->spread) {
+    for (int64_t c = 0; c < i64_ceil_div(end - begin, V_LEN) * V_LEN; c++) {
         const int32_t *index = w->table + axis->at + begin + c;
         const int32_t *weight = index + axis->taps * axis->entries;
-        w->low[c] = *index;
+        int32_t *to = w->from + c / V_LEN * V_LEN * 2 * s->quads + c % V_LEN;
+        uint32_t each[4 * RESAMPLE_QUADS] = {0};
+        w->low[c] = (int32_t)i64_min(*index, axis->old - 4 * s->quads);
         for (int64_t k = 0; k < axis->taps; k++)
-            weights[index[k * axis->entries] - *index] += (float)weight[k * axis->entries];
+            each[index[k * axis->entries] - w->low[c]] += (uint32_t)weight[k * axis->entries];
+        for (int64_t q = 0; q < 4 * s->quads; q += 4, to += 2 * V_LEN) {
+            to[0] = (int32_t)((each[q] & 0xffff) | each[q + 2] << 16);
+            to[V_LEN] = (int32_t)((each[q + 1] & 0xffff) | each[q + 3] << 16);
+        }
     }
 }
 
@@ -348,7 +351,7 @@ static void resample_begin_bytes(const resample_work *w, int64_t begin, int64_t 
  * vector of x holds all taps of each V_LEN columns, low[vector] is that vector's first element and
  * from[tap][block] are lanes of it; is_near says whether this holds. */
 static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
-    if (w->s->spread) {
+    if (w->s->quads) {
         resample_begin_bytes(w, begin, end);
         return;
     }
@@ -393,35 +396,44 @@ V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, 
     }
 }
 
-/* Computes columns of one byte each by vectors. The products are float32, which hold a weight times
- * a byte exactly; the sums are int32, which add the products exactly. */
-static void resample_byte_vectors(const resample_work *w, uint8_t *restrict y,
-                                  const uint8_t *restrict x, int64_t n) {
-    const struct resample_state *s = w->s;
-    const int32_t half = 1 << s->columns.shift >> 1;
-    float *restrict line = w->line;
-    for (int64_t i = 0; i < s->columns.old; i++)
-        line[i] = x[i];
+/* Returns a vector whose lane i has the 4 bytes from p + index[i] on. */
+V_INLINE vi resample_bytes_at(const uint8_t *p, vi index) {
+#if V_LEN == 8 && !defined(TAPER_EMULATED)
+    return _mm256_i32gather_epi32((const int *)(const void *)p, index, 1);
+#elif V_LEN == 16 && !defined(TAPER_EMULATED)
+    return _mm512_i32gather_epi32(index, p, 1);
+#else
+    int32_t at[V_LEN], lanes[V_LEN];
+    vi_store(at, index);
+    for (int i = 0; i < V_LEN; i++)
+        memcpy(&lanes[i], p + at[i], sizeof lanes[i]);
+    return vi_load(lanes);
+#endif
+}
+
+/* Computes columns of one byte each by vectors, whose lanes are columns. */
+static void resample_byte_vectors(const resample_work *w, uint8_t *restrict y, const uint8_t *x,
+                                  int64_t n) {
+    const int64_t quads = w->s->quads, shift = w->s->columns.shift;
+    const vi low_bytes = vi_set1(0xff00ff), half = vi_set1(1 << shift >> 1);
+    const int32_t *weight = w->from;
     for (int64_t c = 0; c < n; c += V_LEN) {
-        const int64_t lanes = i64_min(V_LEN, n - c);
-        vf sums[V_LEN];
-        for (int64_t j = 0; j < V_LEN; j++) {
-            const int64_t column = c + i64_min(j, lanes - 1);
-            const float *from = line + w->low[column];
-            const float *weight = (const float *)(const void *)w->from + column * s->spread;
-            vi sum = vi_set1(0);
-            for (int64_t k = 0; k < s->spread; k += V_LEN)
-                sum = vi_add(sum, v_to_int(v_mul(v_load(from + k), v_load(weight + k))));
-            sums[j] = v_as_float(sum);
+        const vi at = vi_load(w->low + c);
+        vi total = half;
+        for (int64_t q = 0; q < quads; q++, weight += 2 * V_LEN) {
+            const vi bytes = resample_bytes_at(x + 4 * q, at);
+            const vi even = vi_and(bytes, low_bytes), odd = vi_and(vi_shr(bytes, 8), low_bytes);
+            total = vi_add(total, vi_madd_16(even, vi_load(weight)));
+            total = vi_add(total, vi_madd_16(odd, vi_load(weight + V_LEN)));
         }
-        v_transpose(sums);
-        vi total = vi_set1(half);
-        for (int j = 0; j < V_LEN; j++)
-            total = vi_add(total, v_as_int(sums[j]));
         int32_t each[V_LEN];
         vi_store(each, total);
-        for (int64_t j = 0; j < lanes; j++)
-            y[c + j] = resample_byte(each[j], s->columns.shift);
+        if (n - c >= V_LEN)
+            for (int64_t j = 0; j < V_LEN; j++)
+                y[c + j] = resample_byte(each[j], shift);
+        else
+            for (int64_t j = 0; j < n - c; j++)
+                y[c + j] = resample_byte(each[j], shift);
     }
 }
 
@@ -493,7 +505,7 @@ static void resample_columns(const resample_work *w, uint8_t *y, const uint8_t *
         resample_pixels(w, y, x, begin, end);
     else if (s->kind == RESAMPLE_COPIES)
         resample_copy_elements(w, y, x, begin, end);
-    else if (s->spread)
+    else if (s->quads)
         resample_byte_vectors(w, y, x, end - begin);
     else if (s->kind == RESAMPLE_WHOLE)
         resample_bytes(w, y, x, begin, end);
@@ -613,7 +625,6 @@ static taper_status resample_run(const taper_call *call, int64_t begin, int64_t 
     w.weights = (int32_t *)(w.taken + most);
     w.low = w.weights + most;
     w.from = w.low + s->block;
-    w.line = (float *)(void *)(w.from + s->spread * s->block);
     w.rows = (uint8_t *)(w.low + resample_places(s));
     int64_t found = -1;
     const int64_t blocks = i64_ceil_div(s->columns.new, s->block);
