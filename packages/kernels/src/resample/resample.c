@@ -254,8 +254,9 @@ V_INLINE void resample_sum_floats(float *y, const uint8_t *const *taken, const i
 }
 
 V_INLINE uint8_t resample_byte(int32_t sum, int64_t shift) {
-    sum >>= shift;
-    return (uint8_t)(sum < 0 ? 0 : sum > UINT8_MAX ? UINT8_MAX : sum);
+    sum >>= shift; /* then in two steps, which compilers make vector instructions of */
+    sum = sum < 0 ? 0 : sum;
+    return (uint8_t)(sum > UINT8_MAX ? UINT8_MAX : sum);
 }
 
 V_INLINE void resample_sum_some(uint8_t *restrict y, const uint8_t *const *taken,
