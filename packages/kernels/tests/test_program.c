@@ -41,6 +41,9 @@ typedef union element {
     X("FLOOR", FLOAT32, f32, 1, floorf(F(0)), FLOAT32)                                             \
     X("SQUARE", FLOAT32, f32, 1, F(0) * F(0), FLOAT32)                                             \
     X("WHERE", FLOAT32, f32, 3, B(0) ? F(1) : F(2), BOOL, FLOAT32, FLOAT32)                        \
+    X("RELU", FLOAT32, f32, 1, F(0) < 0 ? 0 : F(0), FLOAT32)                                       \
+    X("ROUND", FLOAT32, f32, 1, nearbyintf(F(0)), FLOAT32)                                         \
+    X("CAST:float32", FLOAT32, f32, 1, (float)J(0), INT32)                                         \
     X("CAST:float32", FLOAT32, f32, 1, (float)I(0), INT64)                                         \
     X("CAST:float32", FLOAT32, f32, 1, (float)B(0), BOOL)                                          \
     X("LT", BOOL, boolean, 2, F(0) < F(1), FLOAT32, FLOAT32)                                       \
@@ -53,6 +56,8 @@ typedef union element {
     X("WHERE", INT64, i64, 3, B(0) ? I(1) : I(2), BOOL, INT64, INT64)                              \
     X("CAST:int64", INT64, i64, 1, B(0), BOOL)                                                     \
     X("CAST:int64", INT64, i64, 1, J(0), INT32)                                                    \
+    X("ADD", INT32, i32, 2, J(0) + J(1), INT32, INT32)                                             \
+    X("SUB", INT32, i32, 2, J(0) - J(1), INT32, INT32)                                             \
     X("BITWISE_XOR", INT32, i32, 2, J(0) ^ J(1), INT32, INT32)                                     \
     X("CAST:int32", INT32, i32, 1, (int32_t)I(0), INT64)                                           \
     X("CAST:int32", INT32, i32, 1, B(0), BOOL)
@@ -437,8 +442,11 @@ static void check_random_head(void) {
                                                tensors + 1, 2, &want, TAPER_FLOAT32, &fused);
     if (fused.then && taken < n_code && !again)
         taken++;
-    CHECK(status == TAPER_OK && p.count == n_code - taken, "%d of %lld instructions left, not %lld",
-          p.count, (long long)n_code, (long long)(n_code - taken));
+    int left = 0;
+    for (int j = 0; j < p.count; j++) /* a chain also has a step that loads and one that stores */
+        left += p.code[j].steps ? p.code[j].steps - 2 : 1;
+    CHECK(status == TAPER_OK && left == n_code - taken, "%d of %lld micro-ops left, not %lld", left,
+          (long long)n_code, (long long)(n_code - taken));
     void *scratch = check_alloc(p.scratch_bytes, 0);
     const tile_fused tile = program_fused_at(&fused, tensors + 1, dims[1], 0, 0);
     float *sums = check_alloc((size_t)n * sizeof(float), 0);
@@ -457,6 +465,70 @@ static void check_random_head(void) {
 static void heads_and_rests(void) {
     for (int i = 0; i < 600; i++)
         check_random_head();
+}
+
+/* What requantizes sums: one chain, for any length, and for NaN. */
+static void check_requantized(taper_dtype dtype, taper_dtype from, int64_t n) {
+    static const char *const code[] = {"SUB", "CAST:float32", "MUL",     "ADD",     "RELU",
+                                       "MUL", "ROUND",        "MAXIMUM", "MINIMUM", ""};
+    const char *all[COUNT(code)];
+    memcpy(all, code, sizeof code);
+    all[COUNT(code) - 1] = dtype == TAPER_INT8 ? "CAST:int8" : "CAST:uint8";
+    const double low = dtype == TAPER_INT8 ? -128 : 0, high = dtype == TAPER_INT8 ? 127 : 255;
+    const taper_scalar scalars[] = {{0.37, 0}, {low, 0}, {high, 0}};
+    /* Values: 0 sums, 1 what they are less, 2 factors, 3 biases, 4.. results. */
+    const int64_t args[] = {0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, 10, -2, 11, -3, 12};
+    const bool widens = from != TAPER_INT32; /* the first two are one cast then */
+    const int64_t fewer[] = {0, 4, 2, 5, 3, 6, 7, -1, 8, 9, -2, 10, -3, 11};
+    const struct map_attrs attrs = {{all + widens, COUNT(code) - widens},
+                                    {widens ? fewer : args, widens ? COUNT(fewer) : COUNT(args)},
+                                    {scalars, 3}};
+    int32_t *sums = check_alloc((size_t)n * sizeof(int32_t), 0);
+    int32_t *less = check_alloc((size_t)n * sizeof(int32_t), 0);
+    float *factors = check_alloc((size_t)n * sizeof(float), 0);
+    float *bias = check_alloc((size_t)n * sizeof(float), 0);
+    uint8_t *y = check_alloc((size_t)n, 0);
+    check_fill_bytes(sums, n * 4);
+    for (int64_t i = 0; i < n; i++) {
+        if (!widens)
+            sums[i] = (int32_t)check_int(-1000, 1000);
+        less[i] = (int32_t)check_int(-100, 100);
+        factors[i] = check_int(0, 9) ? (float)check_int(1, 99) / 64 : NAN;
+        bias[i] = (float)check_int(-200, 200);
+    }
+    const taper_tensor x[] = {
+        check_tensor(sums, from, 1, &n), check_tensor(less, TAPER_INT32, 1, &n),
+        check_tensor(factors, TAPER_FLOAT32, 1, &n), check_tensor(bias, TAPER_FLOAT32, 1, &n)};
+    const taper_tensor out = check_tensor(y, dtype, 1, &n);
+    CHECK(check_run("MAP", NULL, x, 4, &out, &attrs, 1) == TAPER_OK, "MAP");
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t first = from == TAPER_INT8    ? ((const int8_t *)sums)[i]
+                              : from == TAPER_UINT8 ? ((const uint8_t *)sums)[i]
+                                                    : sums[i] - less[i];
+        float v = (float)first * factors[i] + bias[i];
+        v = nearbyintf((v < 0 ? 0 : v) * 0.37f);
+        v = v > (float)high ? (float)high : v;
+        const int want = isnan(v) ? 0 : (int)v;
+        const int got = dtype == TAPER_INT8 ? ((const int8_t *)y)[i] : y[i];
+        CHECK(got == want, "element %lld of %lld: %d, not %d", (long long)i, (long long)n, got,
+              want);
+    }
+    check_free(sums);
+    check_free(less);
+    check_free(factors);
+    check_free(bias);
+    check_free(y);
+}
+
+static void requantized(void) {
+    static const int64_t lengths[] = {1, 3, 4, 7, 8, 16, 31, 33, 64, 100, 129, 700};
+    for (size_t i = 0; i < COUNT(lengths); i++)
+        for (int kind = 0; kind < 6; kind++)
+            check_requantized(kind % 2 ? TAPER_INT8 : TAPER_UINT8,
+                              kind / 2 == 0   ? TAPER_INT32
+                              : kind / 2 == 1 ? TAPER_INT8
+                                              : TAPER_UINT8,
+                              lengths[i]);
 }
 
 static void empty_epilogue(void) {
@@ -593,6 +665,7 @@ const check_case level_cases[] = {
     {"long_programs", long_programs},
     {"epilogues_equal_maps", epilogues_equal_maps},
     {"heads_and_rests", heads_and_rests},
+    {"requantized", requantized},
     {"empty_epilogue", empty_epilogue},
     {"malformed_programs", malformed_programs},
     {"refused_values", refused_values},

@@ -25,11 +25,13 @@ static bool run_tile(const taper_program *p, const program_frame *frame, int64_t
     const uint64_t uniform = p->uniform[flat];
     for (int32_t j = 0; j <= last; j++) {
         const program_instruction *instruction = &p->code[j];
-        program_operand in[PROGRAM_MAX_ARITY];
+        program_operand in[PROGRAM_MAX_OPERANDS];
         for (int k = 0; k < instruction->arity; k++)
             in[k] = frame->slot[instruction->operand[k]];
         void *out = j < last ? (void *)(uintptr_t)frame->slot[RESULT_SLOT + j].data : frame->out;
-        if (!instruction->run(out, in, uniform >> j & 1 ? 1 : n))
+        if (instruction->steps)
+            run_chain(instruction, in, out, n);
+        else if (!instruction->run(out, in, uniform >> j & 1 ? 1 : n))
             return false;
     }
     if (uniform >> last & 1)

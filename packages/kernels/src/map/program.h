@@ -42,6 +42,8 @@ enum {
     PROGRAM_MAX_INSTRUCTIONS = 64,
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,
+    PROGRAM_MAX_STEPS = 16, /* micro-ops of a chain */
+    PROGRAM_MAX_OPERANDS = 8,
     PROGRAM_TILE_BYTES = 2048, /* of a tile register of elements of 1, 2 and 4 bytes */
     PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
 };
@@ -49,10 +51,12 @@ enum {
 /* Values live in slots: inputs, then results, then scalars, each kind at a fixed base. */
 typedef struct program_instruction {
     program_microop run;
-    int16_t operand[PROGRAM_MAX_ARITY]; /* slots */
+    int16_t operand[PROGRAM_MAX_OPERANDS]; /* slots */
     int8_t arity;
     int8_t reg;   /* tile register of the result; the last instruction has none */
     int16_t cost; /* the time of an element in the unit of microops.inc */
+    int8_t steps; /* of a chain, which is computed in registers (map/chain.inl); 0: it is none */
+    int8_t step[PROGRAM_MAX_STEPS]; /* chain_kind */
 } program_instruction;
 
 typedef union program_scalar {

@@ -224,6 +224,7 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
                 return false;
         }
         dtypes[RESULT_SLOT + j] = op->result;
+        instruction->steps = 0;
         instruction->cost = op->time[V_LEN > 4];
     }
     return next == args->count;
@@ -338,6 +339,8 @@ static void take_fused(taper_program *p, int *dtypes, program_fused *fused) {
                 (program_input){.size = sizeof(float), .every_row = true};
 }
 
+#include "map/chain.inl"
+
 /* ---- registers ---- */
 
 static size_t result_bytes(const int *dtypes, int32_t j) {
@@ -438,6 +441,7 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
         return TAPER_UNSUPPORTED;
     if (fused)
         take_fused(p, dtypes, fused);
+    make_chains(p, dtypes);
     for (int32_t j = 0; j < p->count; j++)
         p->cost += p->code[j].cost;
     p->uniform[0] = uniform_results(p, false);

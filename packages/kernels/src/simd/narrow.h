@@ -1,10 +1,11 @@
 /*
  * Loads that widen V_LEN narrow numbers: v_load_f16, v_load_bf16 and v_load_i8 to floats, which is
- * exact, and vi_load_u16 and vi_load_i8 to integers. v_store_f16 and v_store_bf16 round to them,
- * the first where the level has an instruction for it. v_load_u4 takes vector v of the 16 numbers
- * of 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2. v_load_u2 takes vector v of
- * the 16 numbers of 2 bits in a word. v_load_e4m3 and v_load_e8m0 widen floats of 8 bits: a sign, 4
- * bits of exponent and 3 of mantissa, which is not NaN; and 8 bits of exponent, which are not 0.
+ * exact, and vi_load_u16, vi_load_i8 and vi_load_u8 to integers. v_store_f16 and v_store_bf16 round
+ * to them, the first where the level has an instruction for it. v_load_u4 takes vector v of the 16
+ * numbers of 4 bits in two words: number i is at bit i / 2 * 4 of word i % 2. v_load_u2 takes
+ * vector v of the 16 numbers of 2 bits in a word. v_load_e4m3 and v_load_e8m0 widen floats of 8
+ * bits: a sign, 4 bits of exponent and 3 of mantissa, which is not NaN; and 8 bits of exponent,
+ * which are not 0.
  *
  * v_pick_* take one number of each word of V_LEN words: byte k, or what is at bits B * (k / 4) of
  * byte k % 4, for numbers of B bits. k is a constant wherever they are inlined. v_pick_i8 gives
@@ -257,6 +258,10 @@ V_INLINE vf v_load_u2(const void *p, const int v) {
     return v_from_int(vi_and(vi_load_u2(p, v), vi_set1(3)));
 }
 
+V_INLINE vi vi_load_u8(const uint8_t *p) {
+    return vi_and(vi_load_i8((const int8_t *)p), vi_set1(255));
+}
+
 V_INLINE vf v_load_i8(const int8_t *p) { return v_from_int(vi_load_i8(p)); }
 
 V_INLINE vf v_load_bf16(const uint16_t *p) { return v_as_float(vi_shl(vi_load_u16(p), 16)); }
@@ -288,6 +293,29 @@ V_INLINE void vi_store_u16(uint16_t *p, vi x) {
     vi_store(lanes, x);
     for (int i = 0; i < V_LEN; i++)
         p[i] = (uint16_t)lanes[i];
+#endif
+}
+
+/* Stores the lowest 8 bits of each lane. */
+V_INLINE void vi_store_bytes(uint8_t *p, vi x) {
+#if V_LEN == 16 && !defined(TAPER_EMULATED)
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(x));
+#elif V_LEN == 8
+    const __m256i first =
+        _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12,
+                         -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i parts = _mm256_shuffle_epi8(x, first);
+    const __m128i low = _mm256_castsi256_si128(parts), high = _mm256_extracti128_si256(parts, 1);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_unpacklo_epi32(low, high));
+#elif defined(__SSE4_1__) && V_LEN == 4 && !defined(TAPER_SCALAR)
+    const int32_t four = _mm_cvtsi128_si32(_mm_shuffle_epi8(
+        x, _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1)));
+    memcpy(p, &four, sizeof four);
+#else
+    int32_t lanes[V_LEN];
+    vi_store(lanes, x);
+    for (int i = 0; i < V_LEN; i++)
+        p[i] = (uint8_t)lanes[i];
 #endif
 }
 

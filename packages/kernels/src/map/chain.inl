@@ -1,0 +1,258 @@
+/*
+ * Chains: micro-ops that follow each other and read the result of the one before. They become one
+ * instruction, which computes some vectors at a time in registers, with the bits of the micro-ops
+ * one by one. Included by map.c.
+ *
+ * What quantizes and what follows integer sums are such chains: many micro-ops that each take a
+ * fraction of the time that their results would take to be stored and loaded again.
+ */
+
+enum { CHAIN_VECTORS = V_REGISTERS == 32 ? 8 : 4 }; /* computed at a time */
+
+typedef enum chain_kind {
+    CHAIN_LOAD, /* the first step, of a float32 or int32 */
+    CHAIN_LOAD_I8,
+    CHAIN_LOAD_U8,
+    CHAIN_I32_ADD, /* from here on: of the value so far and the next operand */
+    CHAIN_I32_SUB,
+    CHAIN_ADD,
+    CHAIN_SUB,
+    CHAIN_MUL,
+    CHAIN_MAX, /* with a number, not NaN */
+    CHAIN_MIN,
+    CHAIN_FLOAT, /* from here on: of the value so far alone */
+    CHAIN_RELU,
+    CHAIN_ROUND,
+    CHAIN_STORE, /* the last step, of a float32 or int32 */
+    CHAIN_STORE_BYTE,
+} chain_kind;
+
+/* ---- finding them ---- */
+
+static const struct {
+    program_microop run;
+    chain_kind kind;
+} chain_steps[] = {{i32_add, CHAIN_I32_ADD},   {i32_sub, CHAIN_I32_SUB}, {f32_add, CHAIN_ADD},
+                   {f32_sub, CHAIN_SUB},       {f32_mul, CHAIN_MUL},     {f32_maximum, CHAIN_MAX},
+                   {f32_minimum, CHAIN_MIN},   {f32_relu, CHAIN_RELU},   {f32_round, CHAIN_ROUND},
+                   {f32_from_i32, CHAIN_FLOAT}};
+
+/* Returns the kind of an instruction's step where value `so_far` is the chain's, or -1. *other: the
+ * other operand's slot, or -1. */
+static int chain_step(const taper_program *p, const program_instruction *instruction,
+                      int16_t so_far, int *other) {
+    *other = -1;
+    for (size_t i = 0; i < sizeof chain_steps / sizeof *chain_steps; i++) {
+        const chain_kind kind = chain_steps[i].kind;
+        if (chain_steps[i].run != instruction->run)
+            continue;
+        if (kind >= CHAIN_FLOAT)
+            return instruction->operand[0] == so_far ? (int)kind : -1;
+        const bool second = instruction->operand[0] != so_far;
+        if (instruction->operand[second] != so_far)
+            return -1;
+        *other = instruction->operand[!second];
+        const bool commutes = kind == CHAIN_I32_ADD || kind == CHAIN_ADD || kind == CHAIN_MUL;
+        if (*other == so_far || (second && !commutes))
+            return -1;
+        const bool bounds = kind == CHAIN_MAX || kind == CHAIN_MIN;
+        if (bounds && (*other < SCALAR_SLOT || isnan(p->scalars[*other - SCALAR_SLOT].f32)))
+            return -1;
+        return (int)kind;
+    }
+    return -1;
+}
+
+/* Returns whether the chain's last steps keep its value from `low` to `high`, unless it is NaN. */
+static bool chain_is_bounded(const taper_program *p, const program_instruction *chain, float low,
+                             float high) {
+    bool is_low = false, is_high = false;
+    int operand = chain->arity;
+    for (int s = chain->steps - 1; s > 0; s--) {
+        const int kind = chain->step[s];
+        if (kind != CHAIN_MAX && kind != CHAIN_MIN)
+            break;
+        const float bound = p->scalars[chain->operand[--operand] - SCALAR_SLOT].f32;
+        if (!(bound >= low && bound <= high))
+            return false;
+        is_low |= kind == CHAIN_MAX;
+        is_high |= kind == CHAIN_MIN;
+    }
+    return is_low && is_high;
+}
+
+/* Returns how many instructions from `from` on are one chain, which it makes; 0 if none is. reads:
+ * how often each value is read. */
+static int32_t chain_from(const taper_program *p, int32_t from, const int *reads,
+                          program_instruction *chain) {
+    int32_t j = from;
+    int16_t so_far = -1;
+    *chain = (program_instruction){.arity = 1, .steps = 1};
+    const program_instruction *first = &p->code[from];
+    for (int k = 0; k < first->arity && so_far < 0; k++) {
+        int other;
+        if (first->operand[k] < SCALAR_SLOT && chain_step(p, first, first->operand[k], &other) >= 0)
+            so_far = first->operand[k];
+    }
+    if (so_far < 0 && (first->run == f32_from_i8 || first->run == f32_from_u8)) {
+        chain->step[0] = first->run == f32_from_i8 ? CHAIN_LOAD_I8 : CHAIN_LOAD_U8;
+        chain->operand[0] = first->operand[0];
+        chain->cost = first->cost;
+        so_far = (int16_t)(RESULT_SLOT + j++);
+    } else {
+        chain->step[0] = CHAIN_LOAD;
+        chain->operand[0] = so_far;
+    }
+    for (; so_far >= 0 && j < p->count; j++) {
+        const program_instruction *instruction = &p->code[j];
+        int other;
+        if (j > from && reads[so_far] != 1)
+            break;
+        const bool to_i8 = instruction->run == i8_from_f32;
+        if ((to_i8 || instruction->run == u8_from_f32) && instruction->operand[0] == so_far) {
+            if (!chain_is_bounded(p, chain, to_i8 ? -128 : 0, to_i8 ? 127 : 255))
+                break;
+            chain->step[chain->steps++] = CHAIN_STORE_BYTE;
+            chain->cost = (int16_t)(chain->cost + instruction->cost);
+            return ++j - from;
+        }
+        const int kind = chain_step(p, instruction, so_far, &other);
+        if (kind < 0 || chain->steps > PROGRAM_MAX_STEPS - 2 ||
+            (other >= 0 && chain->arity == PROGRAM_MAX_OPERANDS))
+            break;
+        chain->step[chain->steps++] = (int8_t)kind;
+        if (other >= 0)
+            chain->operand[chain->arity++] = (int16_t)other;
+        chain->cost = (int16_t)(chain->cost + instruction->cost);
+        so_far = (int16_t)(RESULT_SLOT + j);
+    }
+    chain->step[chain->steps++] = CHAIN_STORE;
+    return j - from;
+}
+
+/* Replaces chains of instructions by one each. */
+static void make_chains(taper_program *p, int *dtypes) {
+    int reads[PROGRAM_SLOTS] = {0};
+    int16_t slot[PROGRAM_SLOTS];
+    for (int s = 0; s < PROGRAM_SLOTS; s++)
+        slot[s] = (int16_t)s;
+    for (int32_t j = 0; j < p->count; j++)
+        for (int k = 0; k < p->code[j].arity; k++)
+            reads[p->code[j].operand[k]]++;
+    const uint64_t uniform = uniform_results(p, false) | uniform_results(p, true);
+    int32_t count = 0;
+    for (int32_t j = 0, taken; j < p->count; j += taken, count++) {
+        program_instruction chain;
+        taken = uniform >> j & 1 ? 0 : chain_from(p, j, reads, &chain);
+        if (taken < 2) {
+            taken = 1;
+            chain = p->code[j];
+        }
+        for (int k = 0; k < chain.arity; k++)
+            chain.operand[k] = slot[chain.operand[k]];
+        p->code[count] = chain;
+        slot[RESULT_SLOT + j + taken - 1] = (int16_t)(RESULT_SLOT + count);
+        dtypes[RESULT_SLOT + count] = dtypes[RESULT_SLOT + j + taken - 1];
+    }
+    p->count = count;
+}
+
+/* ---- computing them ---- */
+
+/* Returns an operand of one element, a float32 or int32, in all lanes. */
+V_INLINE vf chain_set1(const void *p) {
+    float bits;
+    memcpy(&bits, p, sizeof bits);
+    return v_set1(bits);
+}
+
+/* Computes the elements of some vectors, or the first n of one. */
+V_INLINE void chain_vectors(const program_instruction *chain, const program_operand *in, char *out,
+                            int64_t i, const int vectors, const bool whole, int64_t n) {
+    vf x[CHAIN_VECTORS];
+#define CHAIN_EACH(expr)                                                                           \
+    _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) { expr; }
+#define CHAIN_LOAD_AT(p) (whole ? v_load((p) + i + v * V_LEN) : v_load_n((p) + i, n))
+#define CHAIN_OTHER(expr)                                                                          \
+    {                                                                                              \
+        const float *p = (++in)->data;                                                             \
+        if (in->step) {                                                                            \
+            CHAIN_EACH(const vf b = CHAIN_LOAD_AT(p); x[v] = expr)                                 \
+        } else {                                                                                   \
+            const vf b = chain_set1(p);                                                            \
+            CHAIN_EACH(x[v] = expr)                                                                \
+        }                                                                                          \
+        break;                                                                                     \
+    }
+    uint8_t last[V_LEN] = {0}; /* bytes of a part of a vector */
+    if (chain->step[0] == CHAIN_LOAD) {
+        const float *p = in->data;
+        CHAIN_EACH(x[v] = in->step ? CHAIN_LOAD_AT(p) : chain_set1(p))
+    } else {
+        const uint8_t *p = in->data;
+        if (in->step == 0) {
+            memset(last, *p, sizeof last);
+        } else if (!whole) {
+            memcpy(last, p + i, (size_t)n);
+        }
+        CHAIN_EACH(const uint8_t *at = in->step && whole ? p + i + v * V_LEN : last;
+                   x[v] =
+                       v_from_int(chain->step[0] == CHAIN_LOAD_I8 ? vi_load_i8((const int8_t *)at)
+                                                                  : vi_load_u8(at)))
+    }
+    for (int s = 1;; s++)
+        switch (chain->step[s]) {
+        case CHAIN_I32_ADD:
+            CHAIN_OTHER(v_as_float(vi_add(v_as_int(x[v]), v_as_int(b))))
+        case CHAIN_I32_SUB:
+            CHAIN_OTHER(v_as_float(vi_sub(v_as_int(x[v]), v_as_int(b))))
+        case CHAIN_ADD:
+            CHAIN_OTHER(v_add(x[v], b))
+        case CHAIN_SUB:
+            CHAIN_OTHER(v_sub(x[v], b))
+        case CHAIN_MUL:
+            CHAIN_OTHER(v_mul(x[v], b))
+        case CHAIN_MAX:
+            CHAIN_OTHER(v_max(b, x[v]))
+        case CHAIN_MIN:
+            CHAIN_OTHER(v_min(b, x[v]))
+        case CHAIN_FLOAT:
+            CHAIN_EACH(x[v] = v_from_int(v_as_int(x[v])))
+            break;
+        case CHAIN_RELU:
+            CHAIN_EACH(x[v] = v_max(v_zero(), x[v]))
+            break;
+        case CHAIN_ROUND:
+            CHAIN_EACH(x[v] = v_round(x[v]))
+            break;
+        case CHAIN_STORE:
+            if (whole) {
+                CHAIN_EACH(v_store((float *)(void *)out + i + v * V_LEN, x[v]))
+            } else {
+                v_store_n((float *)(void *)out + i, x[0], n);
+            }
+            return;
+        default:
+            if (whole) {
+                CHAIN_EACH(vi_store_bytes((uint8_t *)out + i + v * V_LEN, v_to_int(v_trunc(x[v]))))
+            } else {
+                vi_store_bytes(last, v_to_int(v_trunc(x[0])));
+                memcpy(out + i, last, (size_t)n);
+            }
+            return;
+        }
+#undef CHAIN_EACH
+#undef CHAIN_LOAD_AT
+#undef CHAIN_OTHER
+}
+
+static void run_chain(const program_instruction *chain, const program_operand *in, char *out,
+                      int64_t n) {
+    int64_t i = 0;
+    for (; i + CHAIN_VECTORS * V_LEN <= n; i += CHAIN_VECTORS * V_LEN)
+        chain_vectors(chain, in, out, i, CHAIN_VECTORS, true, 0);
+    for (; i + V_LEN <= n; i += V_LEN)
+        chain_vectors(chain, in, out, i, 1, true, 0);
+    if (i < n)
+        chain_vectors(chain, in, out, i, 1, false, n - i);
+}
