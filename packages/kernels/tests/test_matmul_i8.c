@@ -15,7 +15,8 @@ CHECK_ATTRS(matmul)
 static const char *const kernels[] = {"i8_matmul_vnni", "i8_matmul"};
 enum { KERNELS = sizeof kernels / sizeof *kernels, MAX_EXTRAS = 3 };
 
-typedef enum values { RANDOM, LOWEST, HIGHEST } values;
+/* SEVEN_BITS: from 0 to 127, which some engines multiply in another way; LAST: but for the last. */
+typedef enum values { RANDOM, SEVEN_BITS, LAST, LOWEST, HIGHEST, HIGHEST_OF_SEVEN } values;
 
 typedef struct product {
     int64_t batch, m, n, k;
@@ -36,8 +37,10 @@ static taper_tensor bytes(taper_dtype dtype, int rank, const int64_t *dims, valu
     taper_tensor t = check_tensor(NULL, dtype, rank, dims);
     const int64_t n = check_numel(&t);
     t.data = check_alloc((size_t)n, 0);
-    if (values == RANDOM)
+    if (values <= LAST)
         check_fill_bytes(t.data, n);
+    else if (values == HIGHEST_OF_SEVEN)
+        memset(t.data, 127, (size_t)n);
     else
         memset(t.data, dtype == TAPER_INT8 ? (values == LOWEST ? 128 : 127) : 255, (size_t)n);
     return t;
@@ -49,7 +52,13 @@ static tensors make(const product *p, const int64_t *logical) {
     const int64_t a[] = {p->batch, p->m, p->k}, out[] = {p->batch, p->m, p->n};
     const int64_t b[] = {p->transposed ? p->n : p->k, p->transposed ? p->k : p->n};
     t.inputs[0] = bytes(p->a_signed ? TAPER_INT8 : TAPER_UINT8, 3, a, p->values);
-    t.inputs[1] = bytes(TAPER_INT8, 2, b, p->values == HIGHEST ? LOWEST : p->values);
+    uint8_t *const activations = t.inputs[0].data;
+    const int64_t count = check_numel(&t.inputs[0]);
+    for (int64_t i = 0; i < count && (p->values == SEVEN_BITS || p->values == LAST); i++)
+        activations[i] = (uint8_t)(activations[i] & 127);
+    if (p->values == LAST && count > 0)
+        activations[count - 1] = 200;
+    t.inputs[1] = bytes(TAPER_INT8, 2, b, p->values >= HIGHEST ? LOWEST : p->values);
     t.b = t.inputs[1].data;
     if (p->packed)
         t.inputs[1] = pack_dots(t.b, p->k, 1, p->n), t.inputs[1].logical = logical;
@@ -107,10 +116,11 @@ static void expect(const product *p) {
 }
 
 static void each_kind(int64_t m, int64_t n, int64_t k) {
-    for (int kind = 0; kind < 6; kind++) {
-        const product p = {1, m, n, k, kind % 2, kind / 2 == 0, kind / 2 == 2, RANDOM};
-        expect(&p);
-    }
+    for (int kind = 0; kind < 6; kind++)
+        for (values v = RANDOM; v <= LAST; v++) {
+            const product p = {1, m, n, k, kind % 2, kind / 2 == 0, kind / 2 == 2, v};
+            expect(&p);
+        }
 }
 
 static void rows(void) {
@@ -142,7 +152,7 @@ static void large(void) {
 
 /* What saturates, where an instruction adds pairs in 16 bits. */
 static void extremes(void) {
-    for (values v = LOWEST; v <= HIGHEST; v++)
+    for (values v = LOWEST; v <= HIGHEST_OF_SEVEN; v++)
         for (int kind = 0; kind < 4; kind++) {
             const product p = {1, 7, 33, 50, kind % 2, kind / 2, false, v};
             expect(&p);
@@ -316,8 +326,9 @@ static void stream_run(void *arg) {
     }
 }
 
-/* Two of one dtype: int8 or float32. */
-static void bench_stream(const char *name, int64_t m, int64_t n, int64_t k, bool is_float) {
+/* Two of one dtype: int8, perhaps with activations from 0 to 127, or float32. */
+static void bench_stream(const char *name, int64_t m, int64_t n, int64_t k, bool is_float,
+                         bool seven_bits) {
     enum { MEMORY = 512 << 20 };
     const int64_t logical[] = {k, n}, a_dims[] = {m, k}, c_dims[] = {m, n};
     const int64_t panels = (n + 15) / 16;
@@ -350,6 +361,8 @@ static void bench_stream(const char *name, int64_t m, int64_t n, int64_t k, bool
     s.scratch = check_alloc(s.work.scratch_bytes, 0);
     if (served && s.weights) {
         check_fill_bytes(s.inputs[0].data, m * k);
+        for (int64_t i = 0; i < m * k && seven_bits; i++)
+            ((uint8_t *)s.inputs[0].data)[i] &= 127;
         if (is_float) {
             check_fill_uniform(s.inputs[0].data, m * k, -1, 1);
             for (int64_t i = 0; i < s.count; i++)
@@ -360,7 +373,7 @@ static void bench_stream(const char *name, int64_t m, int64_t n, int64_t k, bool
         for (size_t at = 0; is_float && at < (size_t)s.count * s.bytes; at += 64)
             memcpy(s.weights + at, &(float){0.5f}, sizeof(float));
         char full[96];
-        snprintf(full, sizeof full, "%s_%s", s.kernel.name, name);
+        snprintf(full, sizeof full, "%s%s_%s", s.kernel.name, seven_bits ? "_u7" : "", name);
         check_bench(full, 2.0 * (double)(s.count * m) * (double)n * (double)k,
                     (double)s.bytes * (double)s.count, stream_run, &s);
     }
@@ -398,11 +411,11 @@ static void bench_products(void) {
                                        {128, 3072, 768},  {3136, 64, 64},   {3136, 64, 576},
                                        {784, 128, 1152},  {196, 256, 2304}, {49, 512, 4608}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int is_float = 0; is_float < 2; is_float++) {
+        for (int kind = 0; kind < 3; kind++) {
             char name[64];
             snprintf(name, sizeof name, "%lldx%lldx%lld", (long long)sizes[i][0],
                      (long long)sizes[i][1], (long long)sizes[i][2]);
-            bench_stream(name, sizes[i][0], sizes[i][1], sizes[i][2], is_float);
+            bench_stream(name, sizes[i][0], sizes[i][1], sizes[i][2], kind == 2, kind == 1);
         }
 }
 

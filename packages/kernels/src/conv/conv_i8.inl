@@ -82,8 +82,9 @@ static int64_t i8_conv_pixel(const conv_shape *s, int64_t row, int64_t at[WINDOW
     return row;
 }
 
-/* Puts the window of one pixel, [taps][channels of a group] and zeros up to a whole line. */
-static void i8_conv_put(const i8_engine *engine, const conv_shape *s, char *to, const char *x,
+/* Puts the window of one pixel, [taps][channels of a group] and zeros up to a whole line; false if
+ * the engine takes no such activations. */
+static bool i8_conv_put(const i8_engine *engine, const conv_shape *s, char *to, const char *x,
                         int64_t row, int64_t lines, bool is_signed) {
     static const char zero[1];
     int64_t at[WINDOW_DIMS], first[WINDOW_DIMS], last[WINDOW_DIMS];
@@ -92,6 +93,7 @@ static void i8_conv_put(const i8_engine *engine, const conv_shape *s, char *to, 
         last[d] = window_taps(&s->dims[d], at[d], &first[d]);
     const window_dim *slice = &s->dims[0], *line = &s->dims[1], *w = &s->dims[2];
     const int64_t step = engine->a_bytes, taps = w->kernel;
+    bool takes = true;
     /* Taps side by side are one run. */
     const bool run = w->dilation == 1 && s->groups == 1;
     for (int64_t i = 0; i < slice->kernel; i++)
@@ -104,16 +106,32 @@ static void i8_conv_put(const i8_engine *engine, const conv_shape *s, char *to, 
                 const char *from =
                     x + (((image * slice->in + z) * line->in + y) * w->in + at[2]) * s->channels;
                 if (run)
-                    engine->put(to + begin * s->in * step, from + begin * s->in, 1,
-                                (end - begin) * s->in, is_signed);
+                    takes &= engine->put(to + begin * s->in * step, from + begin * s->in, 1,
+                                         (end - begin) * s->in, is_signed);
                 else
                     for (int64_t tap = begin; tap < end; tap++)
-                        engine->put(to + tap * s->in * step, from + tap * w->dilation * s->channels,
-                                    1, s->in, is_signed);
+                        takes &= engine->put(to + tap * s->in * step,
+                                             from + tap * w->dilation * s->channels, 1, s->in,
+                                             is_signed);
                 engine->put(to + end * s->in * step, zero, 0, (taps - end) * s->in, is_signed);
             }
         }
     engine->put(to, zero, 0, lines * I8_GROUP - conv_rows(s), is_signed);
+    return takes;
+}
+
+/* Puts the windows of m pixels. Returns the engine that takes them. */
+static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i8_conv_state *state,
+                                         char *to, const char *x, int64_t row, int64_t m,
+                                         bool is_signed) {
+    const i8_engine *first = i8_first_engine(engine);
+    for (int64_t r = 0; r < m; r++)
+        if (!i8_conv_put(first, &state->shape, to + r * state->a_row_bytes, x, row + r,
+                         state->lines, is_signed)) {
+            first = engine;
+            r = -1;
+        }
+    return first;
 }
 
 static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
@@ -134,9 +152,8 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         const int64_t m = i64_min(state->row_chunk, state->rows - row);
         const int64_t n = i64_min(state->col_chunk, s->out - col);
         const char *x = (const char *)call->inputs[0].data + group * s->in;
-        for (int64_t r = 0; r < m && put != now; r++)
-            i8_conv_put(engine, s, memory + r * state->a_row_bytes, x, row + r, state->lines,
-                        g.is_signed);
+        if (put != now)
+            engine = i8_conv_put_rows(call->kernel->data, state, memory, x, row, m, g.is_signed);
         put = now;
         g.b = call->inputs[1].data;
         if (s->packed) {

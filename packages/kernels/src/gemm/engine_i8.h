@@ -10,7 +10,10 @@
  * A is put into scratch first, in rows of groups as the dot instruction of the engine wants them:
  * this costs a byte's copy for n products.
  *
- * There is one engine for each kind of dot instruction of a level; gemm_i8.inl has the tiles.
+ * There is one engine for each kind of dot instruction of a level; gemm_i8.inl has the tiles. An
+ * engine may have a faster one for activations from 0 to 127, whose products with int8 can be
+ * added in pairs in 16 bits. Which one computes some rows depends on these rows' activations alone,
+ * and no bit depends on it.
  */
 #ifndef TAPER_ENGINE_I8_H
 #define TAPER_ENGINE_I8_H
@@ -36,10 +39,11 @@ typedef struct i8_block {
 
 typedef struct i8_engine {
     int64_t a_bytes; /* of an activation in A */
-    /* Writes n activations of A, from from[i * stride]. */
-    void (*put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed);
+    /* Writes n activations of A, from from[i * stride]; false if the engine takes no such ones. */
+    bool (*put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed);
     /* Computes m rows and whole panels; m, panels >= 0. */
     void (*block)(const i8_block *block, int64_t m, int64_t panels);
+    const struct i8_engine *u7; /* for activations from 0 to 127, of at most a_bytes; or NULL */
 } i8_engine;
 
 /* Returns the bytes of a panel. */

@@ -42,8 +42,26 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_SPREAD vi_spread_64
 #define I8_DOT(sums, a, b) vi_add(sums, vi_madd_16(a, b))
 #define I8_SHIFTED 0
+#define I8_BYTES 0
 #include "gemm/gemm_i8.inl"
-const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block};
+
+#ifdef VI_DOT_U7
+#define I8_NAME(name) i8_u7_##name
+#define I8_TARGET
+#define I8_PARTS (16 / V_LEN)
+#define I8_PAIRS 0
+#define I8_A int32_t
+#define I8_LOAD(line, part) vi_load((const int32_t *)(const void *)((line) + (part) * 4 * V_LEN))
+#define I8_SPREAD vi_set1
+#define I8_DOT(sums, a, b) VI_DOT_U7(sums, a, b)
+#define I8_SHIFTED 0
+#define I8_BYTES 1
+#include "gemm/gemm_i8.inl"
+static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put, i8_u7_block, NULL};
+const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block, &i8_u7};
+#else
+const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block, NULL};
+#endif
 
 #ifdef HAS_I8_VNNI
 #define I8_NAME(name) i8_vnni_##name
@@ -59,8 +77,9 @@ const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block}
 #define I8_SPREAD vi_set1
 #define I8_DOT(sums, a, b) _mm512_dpbusd_epi32(sums, a, b)
 #define I8_SHIFTED 1
+#define I8_BYTES 0
 #include "gemm/gemm_i8.inl"
-const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_block};
+const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_block, NULL};
 #endif
 
 #include "gemm/product_i8.inl"

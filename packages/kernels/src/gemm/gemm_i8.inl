@@ -10,6 +10,7 @@
  *     I8_SPREAD    4 activations -> the vector with them for each column
  *     I8_DOT       (sums, activations, weights) -> sums
  *     I8_SHIFTED   whether int8 activations are stored as uint8, 128 larger
+ *     I8_BYTES     whether activations are stored as they are, which must be 0 to 127
  */
 
 #ifndef I8_SIZES
@@ -172,10 +173,25 @@ static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
     }
 }
 
-static void I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed) {
+static bool I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed) {
     const int8_t *s = from;
     const uint8_t *u = from;
-#if I8_SHIFTED
+#if I8_BYTES
+    uint8_t *t = to, seen = 0;
+    (void)s;
+    (void)is_signed;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) {
+            t[i] = u[i];
+            seen |= u[i];
+        }
+    else
+        for (int64_t i = 0; i < n; i++) {
+            t[i] = u[i * stride];
+            seen |= u[i * stride];
+        }
+    return seen < 128;
+#elif I8_SHIFTED
     uint8_t *t = to;
     const uint8_t shift = is_signed ? 128 : 0;
     (void)s;
@@ -185,6 +201,7 @@ static void I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, 
     else
         for (int64_t i = 0; i < n; i++)
             t[i] = u[i * stride] ^ shift;
+    return true;
 #else
     int16_t *t = to;
     if (stride == 1 && is_signed)
@@ -196,6 +213,7 @@ static void I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, 
     else
         for (int64_t i = 0; i < n; i++)
             t[i] = is_signed ? (int16_t)s[i * stride] : (int16_t)u[i * stride];
+    return true;
 #endif
 }
 
@@ -208,5 +226,6 @@ static void I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, 
 #undef I8_SPREAD
 #undef I8_DOT
 #undef I8_SHIFTED
+#undef I8_BYTES
 #undef I8_DEFINE
 #undef I8_PLACE

@@ -71,23 +71,25 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
     return TAPER_OK;
 }
 
-/* Writes rows of A, each with zeros up to a whole group. */
-static void i8_put_rows(const i8_engine *engine, char *to, int64_t to_row, const char *a,
+/* Writes rows of A, each with zeros up to a whole group; false if the engine takes no such ones. */
+static bool i8_put_rows(const i8_engine *engine, char *to, int64_t to_row, const char *a,
                         int64_t row_stride, int64_t k_stride, int64_t k, int64_t rows,
                         bool is_signed) {
     static const char zeros[I8_GROUP];
     const int64_t past = i64_ceil_div(k, I8_GROUP) * I8_GROUP - k;
     for (int64_t r = 0; r < rows; r++, to += to_row, a += row_stride) {
-        engine->put(to, a, k_stride, k, is_signed);
+        if (!engine->put(to, a, k_stride, k, is_signed))
+            return false;
         engine->put(to + k * engine->a_bytes, zeros, 1, past, is_signed);
     }
+    return true;
 }
 
 static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t end,
                                   void *scratch) {
     const struct i8_matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
-    const i8_engine *engine = call->kernel->data;
+    const i8_engine *const widest = call->kernel->data, *engine = widest;
     char *const memory = scratch;
     const int64_t last = i64_min(end * state->units_per_task, state->units);
     i8_block g = {.a = memory,
@@ -105,11 +107,13 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
         const int64_t n = i64_min(state->col_chunk, s->n - col);
         int64_t a_begin, b_begin;
         matmul_batch_begin(s, batch, &a_begin, &b_begin);
-        if (put != rows_of)
-            i8_put_rows(engine, memory, state->a_row_bytes,
-                        (const char *)call->inputs[0].data + a_begin + row * s->a_row_stride,
-                        s->a_row_stride, s->a_k_stride, s->k, m, g.is_signed);
-        put = rows_of;
+        const char *const a = (const char *)call->inputs[0].data + a_begin + row * s->a_row_stride;
+        for (engine = put == rows_of ? engine : i8_first_engine(widest); put != rows_of;)
+            if (i8_put_rows(engine, memory, state->a_row_bytes, a, s->a_row_stride, s->a_k_stride,
+                            s->k, m, g.is_signed))
+                put = rows_of;
+            else
+                engine = widest;
         g.b = call->inputs[1].data;
         if (s->packed) {
             g.b += col / GEMM_NR * i8_panel_bytes(g.groups);

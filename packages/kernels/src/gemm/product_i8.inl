@@ -24,6 +24,11 @@ static bool i8_accumulates(const char *accumulate) {
     return accumulate && strcmp(accumulate, "int32") == 0;
 }
 
+/* Returns the engine to try first. */
+static const i8_engine *i8_first_engine(const i8_engine *engine) {
+    return engine->u7 ? engine->u7 : engine;
+}
+
 /* Packs columns of B[k][n], as engine_i8.h says. */
 static void i8_pack_b(int8_t *to, const int8_t *b, int64_t k_stride, int64_t col_stride, int64_t k,
                       int64_t n) {

@@ -17,7 +17,9 @@
  *
  * Elements of 16 bits: vi_widen_i8 loads 2 * V_LEN int8 as int16; vi_spread_64 repeats 8 bytes in
  * all of the vector; lane i of vi_madd_16 is the sum of the products of elements 2i and 2i + 1 of a
- * and b, which is exact unless all four are -2^15.
+ * and b, which is exact unless all four are -2^15. VI_DOT_U7, where a level has it, adds to each
+ * lane of the sums the 4 products of bytes of that lane: unsigned ones of a, up to 127, and int8 of
+ * b.
  */
 #ifndef TAPER_SIMD_H
 #define TAPER_SIMD_H

@@ -96,6 +96,8 @@ V_INLINE vi vi_widen_i8(const int8_t *p) {
 }
 V_INLINE vi vi_spread_64(int64_t x) { return _mm512_set1_epi64(x); }
 V_INLINE vi vi_madd_16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+#define VI_DOT_U7(sums, a, b)                                                                      \
+    vi_add(sums, vi_madd_16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)))
 
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     const __m128i *a = p, *b = (const void *)((const char *)p + step);
