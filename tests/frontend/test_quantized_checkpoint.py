@@ -72,13 +72,13 @@ FORMATS = {
 }
 
 
-def check_plan(name, model, weight):
+def check_plan(kind, model, weight, name="x"):
     """Compare the plan's format, bytes and results with what the checkpoint has."""
     x = torch.randn(3, K, generator=torch.Generator().manual_seed(0))
     plan = taper_frontend.export(model, (x,))
     (packed,) = (t for t in plan.tensors.values() if t.format != "plain")
-    assert (packed.format, plan.constants[packed.name].nbytes * 8 / weight.size) == FORMATS[name]
-    (got,) = InferenceSession(plan).run(None, {"x": x.numpy()})
+    assert (packed.format, plan.constants[packed.name].nbytes * 8 / weight.size) == FORMATS[kind]
+    (got,) = InferenceSession(plan).run(None, {name: x.numpy()})
     want = x.double().numpy() @ weight.astype(np.float64).T + BIAS.numpy()
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
@@ -272,6 +272,7 @@ def gguf(change=lambda data: data, **how):
         (gguf(alignment=48), "general.alignment: expected a power of 2, got 48"),
         (gguf_file({"w": (99, (N, K), b"")}), "tensor 'w': expected one of F32.* got type 99"),
         (gguf_file({"w": (8, (N, 40), b"")}), "whole blocks of 32 elements for Q8_0, got .*40"),
+        (gguf_file({"w": (0, (2**62, 0), b"")}), r"tensor 'w': expected elements, got \[46.*, 0\]"),
         (gguf_file({"w": (0, (0,) * 5, b"")}), "tensor 'w': expected 1 to 4 dimensions, got 5"),
         (gguf_file({"w": (0, (2, 3), bytes(24))}), r"w: expected \[32, 256\], got F32\[2, 3\]"),
     ],
@@ -313,3 +314,62 @@ def test_changed_files_of_gguf_are_read_or_refused():
             assert numbers.shape == tensor.shape
     assert 200 < len(messages) < 1900
     assert max(map(len, messages)) < 600
+
+
+def gguf_layer(kind, number=2, embeds=False):
+    """A layer of transformers' with blocks, and its weight."""
+    from transformers.integrations.gguf import utils
+
+    code, packed, weight = gguf_weight(np.random.default_rng(number), kind)
+    layer = utils.GgufEmbedding(N, K, code) if embeds else utils.GgufLinear(K, N, code, bias=True)
+    blocks = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    layer.weight = nn.Parameter(blocks.view(N, -1), requires_grad=False)
+    return layer, torch.from_numpy(np.asarray(weight, np.float32))
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q8_0"])
+def test_linear_layers_of_transformers_keep_their_blocks(kind):
+    layer, weight = gguf_layer(kind)
+    layer.bias = nn.Parameter(BIAS, requires_grad=False)
+    check_plan(kind, nn.Sequential(layer), weight.numpy(), name="input")
+    order = torch.randperm(K, generator=torch.Generator().manual_seed(0))
+    layer.input_permutation = order
+    x = torch.randn(2, 5, K)
+    plan = taper_frontend.export(layer, (x,))
+    (got,) = InferenceSession(plan).run(None, {"x": x.numpy()})
+    want = x[..., order] @ weight.T + BIAS
+    torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-5, atol=1e-4)
+
+
+def test_a_table_of_transformers_shares_blocks_with_the_head():
+    class Language(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.numbers = gguf_layer("Q8_0", embeds=True)
+            self.head, _ = gguf_layer("Q8_0")
+            self.head.weight, self.head.bias = self.table.weight, None
+
+        def forward(self, i):
+            return self.head(self.table(i))
+
+    model, i = Language(), torch.tensor([[3, 0, 31]])
+    plan = taper_frontend.export(model, (i,))
+    assert [plan.tensors[name].format for name in plan.constants] == [
+        "blocks.8.32.float16.symmetric"
+    ]
+    (got,) = InferenceSession(plan).run(None, {"i": i.numpy()})
+    want = model.numbers[i] @ model.numbers.T
+    torch.testing.assert_close(torch.from_numpy(got), want, rtol=1e-5, atol=1e-4)
+    assert type(model.head).__name__ == "GgufLinear"
+
+
+def test_other_layers_of_transformers_with_blocks_are_refused():
+    from transformers.integrations.gguf import utils
+
+    experts = nn.Sequential(utils.GgufExperts(2, K, K, 8, 8, nn.SiLU()))
+    with pytest.raises(ExportError, match=r"layer '0': expected GgufLinear .* got GgufExperts"):
+        taper_frontend.export(experts, (torch.randn(1, K),))
+    layer, _ = gguf_layer("Q8_0")
+    layer.ggml_type = 10
+    with pytest.raises(ExportError, match=r"layer '0': expected blocks of Q4_0, .* got type 10"):
+        taper_frontend.export(nn.Sequential(layer), (torch.randn(1, K),))

@@ -18,7 +18,7 @@ os.environ.pop("LD_PRELOAD", None)  # what this process starts has no use for th
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "support"), str(Path(__file__).parents[2])]
 
-with atheris.instrument_imports(include=["taper_runtime"]):
+with atheris.instrument_imports(include=["taper_runtime", "taper_frontend.quantized_checkpoint"]):
     from tests.fuzz.targets import find
 
     _target = find(sys.argv.pop(1))

@@ -38,6 +38,7 @@ _MODULES = {
     "loader": ("seeds", "mutation", "loader"),
     "oinf": ("oinf",) * 3,
     "programs": ("programs",) * 3,
+    "checkpoints": ("checkpoints",) * 3,
 }
 
 

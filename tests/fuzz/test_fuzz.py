@@ -12,7 +12,7 @@ from tests.fuzz.targets import find
 
 #: How often a seed is changed here: plans take longer, and there are more of them. Checking these
 #: loads them, as the target "loader" does.
-TIMES = {"plans": 1, "oinf": 40, "programs": 100}
+TIMES = {"plans": 1, "oinf": 40, "programs": 100, "checkpoints": 40}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),

@@ -96,7 +96,7 @@ def _matched(places: list[Place], path: str) -> dict[int, torch.Tensor]:
         known = [place.name for place in alike if place.persistent and place.name in stored]
         if not known:
             if own.is_meta:
-                problems.append(_lacking(alike))
+                problems.append(lacking(alike))
             continue
         found = stored[known[0]]
         if (found.dtype, found.shape) != (own.dtype, own.shape):
@@ -112,7 +112,8 @@ def _matched(places: list[Place], path: str) -> dict[int, torch.Tensor]:
     return tensors
 
 
-def _lacking(alike: list[Place]) -> str:
+def lacking(alike: list[Place]) -> str:
+    """Say that a checkpoint has nothing for the places of a tensor on ``meta``."""
     name, tensor = " = ".join(place.name for place in alike), alike[0].tensor
     if not any(place.persistent for place in alike):
         return (

@@ -239,8 +239,12 @@ def _export(
     with show_progress(options.progress) as step:
         step("capture")
         read = read_model(module, options.model)
+        if isinstance(read, torch.nn.Module) and _is_from(read, "transformers.integrations.gguf"):
+            from taper_frontend.quantized_checkpoint.gguf_modules import with_decoded_blocks
+
+            read = with_decoded_blocks(read)
         before = read
-        if isinstance(read, torch.nn.Module) and _may_be_packed(read):
+        if isinstance(read, torch.nn.Module) and _is_from(read, "torch.ao.nn"):
             from taper_frontend.quantizing.unpack import unpacked
 
             read = unpacked(read)
@@ -259,9 +263,9 @@ def _export(
         return finish_plan(plan, options)
 
 
-def _may_be_packed(module: torch.nn.Module) -> bool:
-    """Return whether a module has layers of torch's eager quantization."""
-    return any(type(each).__module__.startswith("torch.ao.nn") for each in module.modules())
+def _is_from(module: torch.nn.Module, package: str) -> bool:
+    """Return whether a module has layers that a package defines."""
+    return any(type(each).__module__.startswith(package) for each in module.modules())
 
 
 def _quantized(model: Any, options: Options) -> torch.nn.Module:

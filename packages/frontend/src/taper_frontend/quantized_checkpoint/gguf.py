@@ -179,6 +179,8 @@ class _GgufReader:
                 f"tensor {name[:60]!r}: expected 1 to {_MOST_DIMS} dimensions, got {rank}"
             )
         shape = self.numbers("Q" * rank)[::-1]
+        if 0 in shape:
+            raise InputError(f"tensor {name[:60]!r}: expected elements, got {list(shape)}")
         code, offset = self.numbers("IQ")
         kind = TYPES.get(code)
         if kind is None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from taper_frontend.checkpoint import Place, places_of, read_index
+from taper_frontend.checkpoint import Place, lacking, places_of, read_index
 from taper_frontend.errors import ExportError
 from taper_frontend.quantized_checkpoint.gguf import GgufTensor, read_gguf
 from taper_frontend.quantized_checkpoint.weight import QuantizedWeight, Scale, combined
@@ -90,8 +90,7 @@ def load_quantized(
         ]
         if not stored:
             if own.is_meta:
-                wanted = " = ".join(place.name for place in group)
-                problems.append(f"{wanted}: expected {_type(own)}, got nothing")
+                problems.append(lacking(group))
             continue
         try:
             value, is_transposed = file.read(stored[0], tuple(own.shape))
@@ -115,7 +114,7 @@ def load_quantized(
             "\n  ".join([f"checkpoint {file.path!r} does not fit the module:", *lines])
         )
     for key, weight in found.items():
-        _place(alike[key], weight, key in transposed)
+        place_weight(alike[key], weight, key in transposed)
     return module
 
 
@@ -129,10 +128,10 @@ def _type(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _place(
+def place_weight(
     places: Sequence[Place], value: torch.Tensor | QuantizedWeight, is_transposed: bool
 ) -> None:
-    """Put a value in all places of a tensor."""
+    """Put a value in all places of a tensor; one that is quantized is decoded in each call."""
     own = places[0].tensor
     if isinstance(value, torch.Tensor):
         if isinstance(own, nn.Parameter):
