@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.errors import ExportError
 from taper_runtime.base.text import counted, printable_lines
 from taper_runtime.cli.command_line import Result
+from taper_runtime.cli.profile import add_profiling, profile_all
 from taper_runtime.cli.shared_options import add_plan, load_plan, positive
 from taper_runtime.plan.spelling import size_text
 
@@ -57,6 +58,14 @@ def add_quantize(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the scales that the largest magnitudes need, without a search",
     )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE.html",
+        help="write a page about the plan: the error of each weight, sizes and times, before and "
+        "after; the options that follow are for its times",
+    )
+    add_profiling(parser)
     parser.set_defaults(command=_quantize)
 
 
@@ -81,8 +90,15 @@ def _quantize(args: argparse.Namespace) -> Result:
     )
     if args.choices is not None:
         options = options._replace(choices=args.choices)
-    plan = quantize_plan(load_plan(args), options)
+    before = load_plan(args)
+    plan = quantize_plan(before, options)
     plan.save(args.output)
+    if args.report is not None:
+        from taper_runtime.reports.pages.report_page import report_page
+
+        (was, now), limits = profile_all(args, [before, plan])
+        page = report_page(args.output.name, now, limits, was)
+        args.report.write_text(page, encoding="utf-8")
     report = plan.metadata["quantized"]
     size = args.output.stat().st_size
     data = {"output": str(args.output), "bytes": size, "quantized": report}
