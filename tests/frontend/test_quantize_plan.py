@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 
 import numpy as np
 import pytest
@@ -248,3 +250,31 @@ def test_quantized_weights_stay_as_they_are(plans):
     plan, _, x, _ = plans["text"]
     once = quantize_plan(plan, "int4")
     np.testing.assert_array_equal(run(quantize_plan(once, "int8"), x)[0], run(once, x)[0])
+
+
+def test_the_report_has_the_error_of_each_weight(tmp_path):
+    """On the graph, and beside bytes and values before and after."""
+    from taper_runtime.cli import main
+
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+    plain, small, page = tmp_path / "plain.taper", tmp_path / "small.taper", tmp_path / "r.html"
+    taper_frontend.export(model, (torch.randn(2, 32),), packing="at_open").save(plain)
+    arguments = ["--scheme", "int4", "--layer", "2.*=int8", "--report", str(page)]
+    measured = ["--runs", "2", "--threads", "1"]
+    assert main(["quantize", str(plain), "-o", str(small), *arguments, *measured]) == 0
+    (text,) = re.findall(r'id="data">(.*?)</script>', page.read_text())
+    sections = {section["title"]: section for section in json.loads(text)["sections"]}
+    rows = {row[0]: row for row in sections["Quantized weights"]["rows"]}
+    layers = taper_runtime.load(small).metadata["quantized"]["layers"]
+    for layer in layers:
+        row = rows[layer["name"]]
+        assert row[2:5] == [layer["scheme"], layer["before"], layer["after"]]
+        assert row[6] == [layer["error"]]
+        assert sum(row[7]) == sum(row[8]) == layer["before"] // 4
+    errors = [f"{layer['scheme']}, error {layer['error']:.1%}" for layer in layers]
+    graph = [node["subtitle"] for node in sections["Graph"]["nodes"] if node["title"] == "MATMUL"]
+    assert graph == errors
+    summary = dict(sections["Summary"]["rows"])
+    assert "before quantization" in summary["time"]
+    assert "before quantization" in summary["weights"]
+    assert "cosine" in summary["distance of output"]

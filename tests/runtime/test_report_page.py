@@ -245,3 +245,20 @@ def test_weights_have_histograms():
         assert largest == pytest.approx(array.max(), rel=1e-2)
         expected, _ = np.histogram(array, 32, (array.min(), array.max()))
         assert counts == expected.tolist()
+
+
+def test_what_metadata_say_of_quantization_is_not_trusted():
+    layer = {"name": HOSTILE, "op": "MATMUL", "scheme": "int8", "arithmetic": "float32"}
+    layer |= {"before": 8, "after": 2, "error": 0.25}
+    for report in (7, {"layers": 7}, {"layers": [7, {"name": "w"}, {**layer, "error": "much"}]},
+                   {"distance": 7}, {"distance": {"y": 7, "z": {"cosine": "good"}}}):  # fmt: skip
+        plan = small_plan()._replace(metadata={"quantized": report})
+        sections = sections_of(page_of(plan, small_feed(plan)))
+        assert "Quantized weights" not in sections
+        assert not any(name.startswith("distance") for name, _ in sections["Summary"]["rows"])
+    plan = small_plan()._replace(metadata={"quantized": {"layers": [layer]}})
+    profile = profile_plan(plan, small_feed(plan), runs=2, threads=1)
+    page = report_page("p", profile, LIMITS, profile)
+    assert "<img" not in page
+    (row,) = sections_of(page)["Quantized weights"]["rows"]
+    assert row == [HOSTILE, "MATMUL", "int8", 8, 2, 25.0, [0.25], [], []]

@@ -20,8 +20,10 @@ from taper_runtime.session.opening import thread_count
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from taper_runtime.machine.limits import MachineLimits
+    from taper_runtime.plan.plan import Plan
     from taper_runtime.reports.profile import Profile
 
 
@@ -38,6 +40,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add the options that :func:`measure` reads."""
     add_plan(parser)
+    add_profiling(parser)
+
+
+def add_profiling(parser: argparse.ArgumentParser) -> None:
+    """Add the options that :func:`profile_all` reads."""
     add_runs(parser, 20)
     add_sizes(parser)
     add_threads(parser)
@@ -52,29 +59,40 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> tuple[Profile, MachineLimits]:
     """Profile a plan; return the profile, and the limits of this machine."""
+    (profile,), limits = profile_all(args, [load_plan(args)])
+    return profile, limits
+
+
+def profile_all(
+    args: argparse.Namespace, plans: Sequence[Plan]
+) -> tuple[list[Profile], MachineLimits]:
+    """Profile plans, one after the other; return the profiles, and the limits of this machine."""
     from taper_runtime.machine.measure import load_limits, measure_limits
     from taper_runtime.native import _kernels
     from taper_runtime.plan.replaceable import completed
     from taper_runtime.reports.profile import profile_plan
 
-    plan = completed(load_plan(args))
     isa, threads = _kernels.active_isa(), thread_count(args.threads)
-    feed = make_feed(plan, args.size)
     if args.machine:
         limits = load_limits(args.machine, isa, threads)
     else:
         with progress("machine", 1) as advance:
             limits = measure_limits([isa], [threads], advance)[0]
-    with progress("profile", args.runs) as advance:
-        profile = profile_plan(
-            plan,
-            feed,
-            runs=args.runs,
-            threads=threads,
-            executor=args.executor,
-            advance=advance,
-        )
-    return profile, limits
+    profiles = []
+    for plan in map(completed, plans):
+        feed = make_feed(plan, args.size)
+        with progress("profile", args.runs) as advance:
+            profiles.append(
+                profile_plan(
+                    plan,
+                    feed,
+                    runs=args.runs,
+                    threads=threads,
+                    executor=args.executor,
+                    advance=advance,
+                )
+            )
+    return profiles, limits
 
 
 def _profile(args: argparse.Namespace) -> Result:

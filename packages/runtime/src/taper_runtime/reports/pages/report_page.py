@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
 from taper_runtime.executor.memory_use import MemoryUse, memory_use
 from taper_runtime.executor.sites import executed_nodes
-from taper_runtime.formats import PLAIN, decode
-from taper_runtime.ops.convert import from_bfloat16
 from taper_runtime.plan.spelling import type_text
+from taper_runtime.reports.pages.histogram import histogram
+from taper_runtime.reports.pages.quantized_weights import (
+    QuantizedLayer,
+    distances,
+    layer_of,
+    quantized_layers,
+    quantized_table,
+)
 from taper_runtime.reports.pages.viewer import make_page
 from taper_runtime.reports.profile import (
     busy_words,
@@ -36,7 +40,9 @@ if TYPE_CHECKING:
 _BLOCKS = {"IF": ("then", "else"), "WHILE": ("condition", "body"), "SCAN": ("body",)}
 
 
-def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
+def report_page(
+    title: str, profile: Profile, limits: MachineLimits, before: Profile | None = None
+) -> str:
     """Return a self-contained HTML page about a plan.
 
     Parameters
@@ -47,6 +53,8 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
         The profile of the plan, for the sizes that the page shows.
     limits : MachineLimits
         The limits of this machine, for the number of threads of the profile.
+    before : Profile, optional
+        The profile of the plan before its weights were quantized.
     """
     plan = profile.plan
     total = profile.total
@@ -69,10 +77,12 @@ def report_page(title: str, profile: Profile, limits: MachineLimits) -> str:
     }
     least = sum(time.least for time in times.values() if not time.site.depth)
     memory = memory_use(plan)
+    layers = quantized_layers(plan)
     sections = [
-        _summary(profile, total, least, memory),
+        _summary(profile, total, least, memory, before),
         *_warnings(plan, busy_words(profile, floors)),
-        {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times)},
+        {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times, layers)},
+        *quantized_table(plan, layers, None if before is None else before.plan),
         _time_table(times),
         *_totals(times, total),
         _trace(profile),
@@ -94,7 +104,9 @@ class _Time(NamedTuple):
     work: tuple[int, int]
 
 
-def _summary(profile: Profile, total: float, least: float, memory: MemoryUse) -> dict[str, Any]:
+def _summary(
+    profile: Profile, total: float, least: float, memory: MemoryUse, before: Profile | None
+) -> dict[str, Any]:
     """Return what the plan is, the sizes of the run, its time, and what was verified."""
     plan, sizes = profile.plan, profile.sizes
     rows = [
@@ -108,6 +120,11 @@ def _summary(profile: Profile, total: float, least: float, memory: MemoryUse) ->
         ["time", f"{total / 1e6:.3f} ms, the sum of each node's least; {_limit(least, total)}"],
         ["weights", f"{memory.weights:,} bytes"],
     ]
+    if before is not None:
+        was = memory_use(before.plan).weights
+        rows[1][1] += f"; before quantization {before.total / 1e6:.3f} ms"
+        rows[2][1] += f"; before quantization {was:,} bytes"
+    rows += [[f"distance of {name}", text] for name, text in distances(plan)]
     if sizes:
         shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
         rows.insert(1, ["sizes", f"{shown}; all shapes and times on this page are for these"])
@@ -134,17 +151,23 @@ def _warnings(plan: Plan, busy: list[str]) -> list[dict[str, Any]]:
     return [{"kind": "warnings", "title": "Warnings", "items": items}] if items else []
 
 
-def _graph(plan: Plan, times: Mapping[str, _Time]) -> list[dict[str, Any]]:
+def _graph(
+    plan: Plan, times: Mapping[str, _Time], layers: Mapping[str, QuantizedLayer]
+) -> list[dict[str, Any]]:
     """Return the nodes of the drawing: inputs and states, the plan's nodes, outputs."""
     nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
     makers: dict[str, str] = {}
-    nodes += _nodes(plan, times, makers, [])
+    nodes += _nodes(plan, times, layers, makers, [])
     nodes += [_end(plan.tensors[n], f"{n} (output)", [makers.get(n, n)]) for n in plan.outputs]
     return nodes
 
 
 def _nodes(
-    plan: Plan, times: Mapping[str, _Time], makers: dict[str, str], around: Sequence[str]
+    plan: Plan,
+    times: Mapping[str, _Time],
+    layers: Mapping[str, QuantizedLayer],
+    makers: dict[str, str],
+    around: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return the nodes of a plan, or of a block in it; nodes in blocks come before their node.
 
@@ -163,10 +186,15 @@ def _nodes(
             given = node.reads[1:] if node.op == "IF" else node.reads
             makers.update((n, makers.get(m, m)) for n, m in zip(block.inputs, given, strict=True))
             inner = [*group, f"{node.output} {name}"]
-            nodes += _nodes(plan.body(block), times, makers, inner)
+            nodes += _nodes(plan.body(block), times, layers, makers, inner)
             inputs += [makers[result] for result in block.outputs if result in makers]
         makers.update((output, node.output) for output in node.outputs)
-        nodes.append(_node(plan, node, list(dict.fromkeys(inputs)), group, times.get(node.output)))
+        drawn = _node(plan, node, list(dict.fromkeys(inputs)), group, times.get(node.output))
+        layer = layer_of(plan, node, layers)
+        if layer is not None:
+            drawn["subtitle"] = f"{layer.scheme}, error {layer.error:.1%}"
+            drawn["facts"].append(["weight", layer.text])
+        nodes.append(drawn)
     return nodes
 
 
@@ -345,33 +373,5 @@ def _weights(plan: Plan) -> dict[str, Any]:
         {"name": "values", "kind": "histogram"},
     ]
     for name, row in zip(names, section["rows"], strict=True):
-        row += _histogram(plan, name)
+        row += histogram(plan, name)
     return section
-
-
-#: The bins of a histogram, and the most values that are counted for one.
-_BINS, _COUNTED = 32, 1 << 16
-
-#: The largest packed constant that is decoded for its histogram.
-_MOST_DECODED = 1 << 26
-
-
-def _histogram(plan: Plan, name: str) -> list[Any]:
-    """Return the least and the largest value of a constant, and how many values each bin has.
-
-    Large constants are represented by values at equal distances. NaN and infinities are left out.
-    """
-    spec, stored = plan.tensors[name], plan.constants[name]
-    if spec.format != PLAIN and stored.nbytes > _MOST_DECODED:
-        return [None, None, []]
-    values = decode(stored, spec.type).reshape(-1)
-    values = values[:: max(len(values) // _COUNTED, 1)]
-    if spec.dtype == "bfloat16":
-        values = from_bfloat16(values)
-    values = values.astype(np.float64)
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return [None, None, []]
-    least, largest = float(values.min()), float(values.max())
-    counts, _ = np.histogram(values, _BINS, (least, largest) if least < largest else None)
-    return [float(f"{least:.3g}"), float(f"{largest:.3g}"), counts.tolist()]

@@ -1,0 +1,147 @@
+"""Show what quantization did to the weights of a plan, on the page of ``taper report``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.plan.recipes import parameter_names
+from taper_runtime.reports.pages.histogram import histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from taper_runtime.plan.plan import Plan, PlanNode
+
+
+class QuantizedLayer(NamedTuple):
+    """Record of a weight, as the plan's metadata have it.
+
+    Attributes
+    ----------
+    name, op, scheme, arithmetic : str
+    before, after : int
+        Bytes.
+    error : float
+        The relative error of its numbers.
+    """
+
+    name: str
+    op: str
+    scheme: str
+    arithmetic: str
+    before: int
+    after: int
+    error: float
+
+    @property
+    def text(self) -> str:
+        """Return a line about it."""
+        return (
+            f"{self.name}: {self.scheme}, relative error {self.error:.3g}, {self.before:,} bytes "
+            f"before, {self.after:,} after; {self.arithmetic}"
+        )
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("name", "op", "scheme", "arithmetic"), str),
+    **dict.fromkeys(("before", "after"), int),
+    "error": (int, float),
+}
+
+
+def _report(plan: Plan) -> Mapping[str, Any]:
+    """Return what an export wrote of quantization; metadata are not trusted."""
+    found = plan.metadata.get("quantized")
+    return found if isinstance(found, dict) else {}
+
+
+def quantized_layers(plan: Plan) -> dict[str, QuantizedLayer]:
+    """Return the weights that were quantized, by their names."""
+    rows = _report(plan).get("layers")
+    valid = [
+        QuantizedLayer(**{key: row[key] for key in _TYPES})
+        for row in (rows if isinstance(rows, list | tuple) else ())
+        if isinstance(row, dict) and all(isinstance(row.get(k), t) for k, t in _TYPES.items())
+    ]
+    return {layer.name: layer for layer in valid}
+
+
+def distances(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield how far each output is from that of the float model."""
+    apart = _report(plan).get("distance")
+    for name, row in apart.items() if isinstance(apart, dict) else ():
+        values = (
+            [row.get(key) for key in ("relative_error", "cosine")] if isinstance(row, dict) else []
+        )
+        if values and all(isinstance(value, float) for value in values):
+            yield name, f"relative error {values[0]:.3g}, cosine {values[1]:.6f}"
+
+
+def layer_of(
+    plan: Plan, node: PlanNode, layers: Mapping[str, QuantizedLayer]
+) -> QuantizedLayer | None:
+    """Return the quantized weight that a node reads."""
+    for name in node.reads:
+        for parameter in parameter_names(plan.recipes.get(name, ())):
+            layer = layers.get(parameter.rpartition(".")[0])
+            if layer is not None:
+                return layer
+    return None
+
+
+def quantized_table(
+    plan: Plan, layers: Mapping[str, QuantizedLayer], before: Plan | None
+) -> list[dict[str, Any]]:
+    """Return the section with a row for each quantized weight; none without any.
+
+    Parameters
+    ----------
+    plan : Plan
+    layers : mapping of str to QuantizedLayer
+    before : Plan, optional
+        The plan with float weights, for their histograms.
+    """
+    if not layers:
+        return []
+    kinds = {"name": "text", "op": "text", "scheme": "text", "bytes before": "bytes"}
+    kinds |= {"bytes after": "bytes", "error, %": "number", "error": "bar"}
+    if before is not None:
+        kinds["values before"] = "histogram"
+    kinds["values after"] = "histogram"
+    was = {} if before is None else _by_parameters(before)
+    now: dict[str, str] = {}
+    for parameters, constant in _by_parameters(plan).items():
+        now.setdefault(min(parameters).rpartition(".")[0], constant)
+    rows = []
+    for layer in layers.values():
+        row: list[Any] = [layer.name, layer.op, layer.scheme, layer.before, layer.after]
+        row += [round(100 * layer.error, 3), [layer.error]]
+        if before is not None:
+            row.append(_values(before, was.get(frozenset(layer.name.split(" + ")))))
+        rows.append([*row, _values(plan, now.get(layer.name))])
+    return [
+        {
+            "kind": "table",
+            "title": "Quantized weights",
+            "note": "The error is that of a weight's numbers, |w - decoded| / |w|.",
+            "columns": [{"name": name, "kind": kind} for name, kind in kinds.items()],
+            "rows": rows,
+        }
+    ]
+
+
+def _by_parameters(plan: Plan) -> dict[frozenset[str], str]:
+    """Return the largest constant that is made of the same parameters."""
+    found: dict[frozenset[str], str] = {}
+    for name in sorted(plan.constants, key=lambda name: -plan.constants[name].nbytes):
+        parameters = frozenset(parameter_names(plan.recipes.get(name, ())))
+        if parameters:
+            found.setdefault(parameters, name)
+    return found
+
+
+def _values(plan: Plan, constant: str | None) -> list[int]:
+    """Return the counts of a histogram; none of a constant that the plan has not."""
+    counts: list[int] = [] if constant is None else histogram(plan, constant)[2]
+    return counts
