@@ -289,7 +289,7 @@ def rows_of_table(found: Quantized) -> list[Constant] | None:
     return [found.q, scale if narrow is None else _cast(scale, narrow), *zero]
 
 
-class Packed(NamedTuple):
+class PackedBlocks(NamedTuple):
     """A matrix ``[K, N]`` in a format of blocks.
 
     Attributes
@@ -304,7 +304,7 @@ class Packed(NamedTuple):
     order: np.ndarray | None = None
 
 
-def packed(found: Quantized, is_transposed: bool) -> Packed | None:
+def packed(found: Quantized, is_transposed: bool) -> PackedBlocks | None:
     """Return a quantized matrix in the smallest format of blocks; None if none can hold it.
 
     Rows with equal parameters that do not lie side by side, as a quantizer chose them that begins
@@ -339,7 +339,7 @@ def packed(found: Quantized, is_transposed: bool) -> Packed | None:
         elif split is not None and zero is None:
             recipe = _pack_factors(whole, split, kind, levels)
         if recipe is not None:
-            return Packed(recipe, order)
+            return PackedBlocks(recipe, order)
     return None
 
 
