@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -48,11 +49,13 @@ def with_decoded_blocks(module: nn.Module) -> nn.Module:
             module = made
         else:
             setattr(parent, key, made)
-    for key, alike in places.items():
-        layer = blocks[key]
+    for weight, alike in places.items():
+        layer = blocks[weight]
         data = layer.weight.detach().cpu().numpy().reshape(-1)
         tensor = GgufTensor(TYPES[layer.ggml_type], tuple(alike[0].tensor.shape), data)
-        place_weight(alike, tensor.weight(), False)
+        value = tensor.weight()
+        found = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        place_weight(alike, found, False)
     return module
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan, PlanNode
 
 
-class QuantizedWeight(NamedTuple):
+class WeightRecord(NamedTuple):
     """Record of a weight, as the plan's metadata have it.
 
     Attributes
@@ -56,11 +56,11 @@ def _report(plan: Plan) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def quantized_layers(plan: Plan) -> dict[str, QuantizedWeight]:
+def quantized_layers(plan: Plan) -> dict[str, WeightRecord]:
     """Return the weights that were quantized, by their names."""
     rows = _report(plan).get("layers")
     valid = [
-        QuantizedWeight(**{key: row[key] for key in _TYPES})
+        WeightRecord(**{key: row[key] for key in _TYPES})
         for row in (rows if isinstance(rows, list | tuple) else ())
         if isinstance(row, dict) and all(isinstance(row.get(k), t) for k, t in _TYPES.items())
     ]
@@ -78,9 +78,7 @@ def distances(plan: Plan) -> Iterator[tuple[str, str]]:
             yield name, f"relative error {values[0]:.3g}, cosine {values[1]:.6f}"
 
 
-def layer_of(
-    plan: Plan, node: PlanNode, layers: Mapping[str, QuantizedWeight]
-) -> QuantizedWeight | None:
+def layer_of(plan: Plan, node: PlanNode, layers: Mapping[str, WeightRecord]) -> WeightRecord | None:
     """Return the quantized weight that a node reads."""
     for name in node.reads:
         for parameter in parameter_names(plan.recipes.get(name, ())):
@@ -91,14 +89,14 @@ def layer_of(
 
 
 def quantized_table(
-    plan: Plan, layers: Mapping[str, QuantizedWeight], before: Plan | None
+    plan: Plan, layers: Mapping[str, WeightRecord], before: Plan | None
 ) -> list[dict[str, Any]]:
     """Return the section with a row for each quantized weight; none without any.
 
     Parameters
     ----------
     plan : Plan
-    layers : mapping of str to QuantizedWeight
+    layers : mapping of str to WeightRecord
     before : Plan, optional
         The plan with float weights, for their histograms.
     """

@@ -11,7 +11,7 @@ from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.plan.spelling import type_text
 from taper_runtime.reports.pages.histogram import histogram
 from taper_runtime.reports.pages.quantized_weights import (
-    QuantizedWeight,
+    WeightRecord,
     distances,
     layer_of,
     quantized_layers,
@@ -152,7 +152,7 @@ def _warnings(plan: Plan, busy: list[str]) -> list[dict[str, Any]]:
 
 
 def _graph(
-    plan: Plan, times: Mapping[str, _Time], layers: Mapping[str, QuantizedWeight]
+    plan: Plan, times: Mapping[str, _Time], layers: Mapping[str, WeightRecord]
 ) -> list[dict[str, Any]]:
     """Return the nodes of the drawing: inputs and states, the plan's nodes, outputs."""
     nodes = [_end(plan.tensors[name], name, []) for name in plan.reads]
@@ -165,7 +165,7 @@ def _graph(
 def _nodes(
     plan: Plan,
     times: Mapping[str, _Time],
-    layers: Mapping[str, QuantizedWeight],
+    layers: Mapping[str, WeightRecord],
     makers: dict[str, str],
     around: Sequence[str],
 ) -> list[dict[str, Any]]:
