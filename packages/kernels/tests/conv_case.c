@@ -147,13 +147,17 @@ static void scatter(const tensors *t, int64_t image, const int64_t *from, double
         const int64_t pixel = meets ? pixel_of(&t->output, image, to) : -1;
         if (pixel < 0)
             continue;
-        for (int64_t o = 0; o < l->outputs; o++)
-            for (int64_t c = 0; c < in; c++) {
-                const double product = (double)x[o / out * in + c] *
-                                       (double)t->weight[(tap * in + c) * l->outputs + o];
-                sum[pixel * l->outputs + o] += product;
-                size[pixel * l->outputs + o] += fabs(product);
+        for (int64_t o = 0; o < l->outputs; o++) {
+            const float *values = x + o / out * in, *w = t->weight + tap * in * l->outputs + o;
+            double products = 0, sizes = 0; /* local: sanitizers and emulators are slow at memory */
+            for (int64_t c = 0; c < in; c++, w += l->outputs) {
+                const double product = (double)values[c] * (double)*w;
+                products += product;
+                sizes += fabs(product);
             }
+            sum[pixel * l->outputs + o] += products;
+            size[pixel * l->outputs + o] += sizes;
+        }
     }
 }
 
