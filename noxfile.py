@@ -178,12 +178,24 @@ def emulated(session: nox.Session) -> None:
 
 
 @nox.session
+def scalar(session: nox.Session) -> None:
+    """Run the C tests of the level without vectors, which is the baseline of other CPUs."""
+    session.install("meson", "ninja")
+    setup = ("-Dkernels:emulate=scalar", "-Dkernels:werror=true")
+    compile_kernels(session, "build/scalar", *setup)
+    c_tests(session, "build/scalar")
+
+
+@nox.session
 def aarch64(session: nox.Session) -> None:
-    """Run the C tests for NEON under qemu-user; see packages/kernels/cross for the compiler."""
+    """Run the C tests for NEON under qemu-user; see packages/kernels/cross for the compiler.
+
+    The session `scalar` tests the sources of the other level.
+    """
     session.install("meson", "ninja")
     cross_file = "packages/kernels/cross/aarch64-qemu.ini"
     compile_kernels(session, "build/aarch64", "--cross-file", cross_file)
-    c_tests(session, "build/aarch64")
+    c_tests(session, "build/aarch64", "--no-suite", "baseline", "-t", "10")
 
 
 @nox.session

@@ -54,15 +54,16 @@ static taper_tensor transform(const tensors *t) {
     const int64_t n = l->tile + 2, c = l->channels, o = l->outputs, panels = (o + 15) / PANEL;
     const int64_t dims[] = {n * n, panels, c, PANEL};
     const taper_tensor to = make_tensor(l, 4, dims);
+    double rows[MAX_N][3];
+    for (int64_t i = 0; i < n; i++)
+        weight_row(n, i, rows[i]);
     for (int64_t e = 0; e < check_numel(&to); e++) {
         const int64_t point = e / (panels * c * PANEL), channel = e / PANEL % c;
         const int64_t output = e / (c * PANEL) % panels * PANEL + e % PANEL;
-        double rows[2][3], sum = 0;
-        weight_row(n, point / n, rows[0]);
-        weight_row(n, point % n, rows[1]);
+        double sum = 0;
         for (int64_t k = 0; k < 9 && output < o; k++)
-            sum +=
-                rows[0][k / 3] * rows[1][k % 3] * (double)t->weight[(k * c + channel) * o + output];
+            sum += rows[point / n][k / 3] * rows[point % n][k % 3] *
+                   (double)t->weight[(k * c + channel) * o + output];
         ((float *)to.data)[e] = (float)sum;
     }
     return to;
