@@ -106,6 +106,9 @@ class QuantizedLayer(nn.Module):
         self.bias: Any = layer.bias
         self.quantize = quantize
         self._function = function
+        for name, value in vars(layer).items():  # models read the stride, for example
+            if not name.startswith("_") and name not in vars(self):
+                setattr(self, name, value)
 
     @property
     def weight(self) -> torch.Tensor:
@@ -158,10 +161,17 @@ class TensorQuantizer(nn.Module):
         self._parameters_of = scale, zero, low, high, dtype
 
     @classmethod
-    def of_range(cls, low: float, high: float) -> TensorQuantizer:
-        """Return what quantizes a range around 0."""
-        scale = max((high - low) / (_HIGH - _LOW), float(torch.finfo(torch.float32).eps))
-        return cls(scale, min(_HIGH, max(_LOW, round(_LOW - low / scale))))
+    def of_range(cls, low: float, high: float, *, reduce_range: bool = False) -> TensorQuantizer:
+        """Return what quantizes a range around 0.
+
+        The zero point of a range from 0 on is 0, and so takes no time.
+        """
+        least, most, dtype = _LOW, _HIGH, torch.int8
+        if reduce_range or low >= 0:
+            least, most, dtype = 0, 127 if reduce_range else 255, torch.uint8
+        scale = max((high - low) / (most - least), float(torch.finfo(torch.float32).eps))
+        zero = min(most, max(least, round(least - low / scale)))
+        return cls(scale, zero, least, most, dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Quantize and decode."""

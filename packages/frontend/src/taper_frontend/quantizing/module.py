@@ -48,7 +48,7 @@ class _Layer:
     def __init__(self, name: str, module: nn.Module, parent: nn.Module, key: str) -> None:
         self.name, self.module, self.parent, self.key = name, module, parent, key
         self.is_transposed = _is_conv1d_of_transformers(module)
-        self.is_linear = self.is_transposed or type(module) is nn.Linear
+        self.is_linear = self.is_transposed or isinstance(module, nn.Linear)
         self.scheme = _BY_CHANNEL
         self.observer = Observer(name)
         self.squares: torch.Tensor | None = None
@@ -144,7 +144,7 @@ def _layers(module: nn.Module, options: QuantizationConfig) -> list[_Layer]:
     found: dict[int, _Layer] = {}
     for path, parent in module.named_modules(remove_duplicate=False):
         for key, child in parent.named_children():
-            if type(child) not in _TYPES and not _is_conv1d_of_transformers(child):
+            if not _is_layer(child):
                 continue
             name = f"{path}.{key}" if path else key
             if id(child) in found:
@@ -170,6 +170,17 @@ def _layers(module: nn.Module, options: QuantizationConfig) -> list[_Layer]:
 
 
 _TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Return whether a module computes one of torch's layers, perhaps as a class of its own."""
+    kind = type(module)
+    return _is_conv1d_of_transformers(module) or any(
+        isinstance(module, layer)
+        and kind.forward is layer.forward
+        and getattr(kind, "_conv_forward", None) is getattr(layer, "_conv_forward", None)
+        for layer in _TYPES
+    )
 
 
 def _is_conv1d_of_transformers(module: nn.Module) -> bool:
@@ -269,7 +280,9 @@ def _quantized(layer: _Layer, options: QuantizationConfig) -> nn.Module:
                 f"int32 holds, got {layer.rows}; leave it out with layers={{{name!r}: 'float32'}}"
             )
         if options.activations == "static":
-            quantizer = TensorQuantizer.of_range(*layer.observer.range(options.observer))
+            quantizer = TensorQuantizer.of_range(
+                *layer.observer.range(options.observer), reduce_range=options.reduce_range
+            )
         else:
             quantizer = RowQuantizer()
     rounded = layer.rounded
