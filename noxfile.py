@@ -138,6 +138,17 @@ def aoti(session: nox.Session) -> None:
 
 
 @nox.session
+def torchao(session: nox.Session) -> None:
+    """Test what torchao's own quantizers make of small models: `quantize_` and PT2E for x86."""
+    session.install(*TORCH, *TEST_TOOLS)
+    session.install("--no-deps", "-c", "constraints.txt", "torchao")
+    install_packages(session)
+    # torchao's modules warn when they are imported.
+    quiet = ("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning")
+    pytest(session, "tests/torchao", *quiet, **ONE_THREAD)
+
+
+@nox.session
 def kernels(session: nox.Session) -> None:
     """Run the C tests on every ISA level of this CPU; needs no numpy, Cython or torch."""
     session.install("meson", "ninja")
