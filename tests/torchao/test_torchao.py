@@ -5,7 +5,6 @@ Run by `nox -s torchao`, which installs the version of torchao that goes with to
 
 from __future__ import annotations
 
-
 import pytest
 import torch
 from torch import nn

@@ -220,8 +220,7 @@ class QuantizationConfig(NamedTuple):
             raise ExportError(f"max_bytes: expected at least 1, got {self.max_bytes}")
         if self.reduce_range and self.activations != "static":
             raise ExportError(
-                "reduce_range: expected activations='static' beside it, got "
-                f"{self.activations!r}"
+                f"reduce_range: expected activations='static' beside it, got {self.activations!r}"
             )
         if self.activations and parse_scheme(self.weights) != _default(8):
             raise ExportError(
