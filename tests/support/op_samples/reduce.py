@@ -42,7 +42,7 @@ _SPECIAL = [[1, np.nan, 3], [-np.inf, np.inf, 0], [-0.0, 0, -0.0], [np.inf, 1, 2
 def _values(rng: np.random.Generator, shape: Shape, dtype: str) -> np.ndarray:
     scale = 100 if dtype == "int64" else 3
     values = np.asarray(rng.standard_normal(shape) * scale)
-    return (abs(values) if dtype == "uint8" else values).astype(dtype)
+    return np.asarray(abs(values) if dtype == "uint8" else values).astype(dtype)
 
 
 def _reduction_samples(
@@ -93,7 +93,7 @@ def _samples_arg() -> Iterator[Sample]:
 
 #: The dtypes that kernels add, and those that they compare.
 _SUMMED = (*FLOATS, "int64")
-_COMPARED = (*FLOATS, "int64", "int32", "bool")
+_COMPARED = (*FLOATS, "int64", "int32", "uint8", "int8", "bool")
 
 SAMPLES = {
     "SUM": partial(_reduction_samples, REALS, _SUMMED, of_nothing=True),

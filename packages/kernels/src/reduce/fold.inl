@@ -27,8 +27,9 @@ enum {
     PART = AXIS_MAX_TILE,
     PART_LENGTH = PART + V_LEN,
     PART_BYTES = PART_LENGTH * (int)sizeof(float),
-    PART_ROWS = 64, /* the most terms of a float sum; such sums are added up in double */
-    NARROW = 64,    /* with fewer columns, four cache lines, several rows are folded as one */
+    PART_ROWS = 64,  /* the most terms of a float sum; such sums are added up in double */
+    BYTE_LANES = 64, /* bytes that it does */
+    NARROW = 64,     /* with fewer columns, four cache lines, several rows are folded as one */
     NARROW_PART = PART /
         4, /* columns of those rows together: a quarter of the limit, so that parts stay in L1 */
 };
@@ -226,7 +227,7 @@ static void f64_finish(const struct reduce_state *s, const span *a, void *out) {
         ((double *)out)[j] = a->f64[j] / s->divisor;
 }
 
-/* ---- integers: int64, int32 and bool as int64 ---- */
+/* ---- integers, as int64 ---- */
 
 V_INLINE int64_t int_load(const taper_dtype dtype, const void *x, int64_t i) {
     switch (dtype) {
@@ -234,10 +235,15 @@ V_INLINE int64_t int_load(const taper_dtype dtype, const void *x, int64_t i) {
         return ((const int64_t *)x)[i];
     case TAPER_INT32:
         return ((const int32_t *)x)[i];
+    case TAPER_INT8:
+        return ((const int8_t *)x)[i];
     default:
         return ((const uint8_t *)x)[i];
     }
 }
+
+#define INT_IDENTITY(op)                                                                           \
+    ((op) == ROW_MAX ? INT64_MIN : (op) == ROW_MIN ? INT64_MAX : (op) == ROW_PROD)
 
 /* Sums and products wrap around. */
 V_INLINE int64_t int_step(const row_op op, int64_t a, int64_t b) {
@@ -253,27 +259,98 @@ V_INLINE int64_t int_step(const row_op op, int64_t a, int64_t b) {
     }
 }
 
-V_INLINE void int_rows(const row_op op, const taper_dtype dtype, int64_t *restrict acc,
-                       const void *restrict x, int64_t n, int64_t width) {
-    for (int64_t j = 0; j < width; j++) {
-        if (dtype == TAPER_BOOL) { /* a byte each, 0 or 1: in vectors of bytes */
-            const uint8_t *bytes = (const uint8_t *)x + j * n;
-            uint8_t all = op == ROW_MIN;
-            for (int64_t i = 0; i < n; i++)
-                all = op == ROW_MIN ? all & bytes[i] : all | bytes[i];
-            acc[j] = int_step(op, acc[j], all);
-        } else {
-            for (int64_t i = 0; i < n; i++)
-                acc[j] = int_step(op, acc[j], int_load(dtype, x, j * n + i));
-        }
+/* Folds n elements, each quarter by itself, so that no vector waits for the one before. */
+V_INLINE int64_t int_fold(const row_op op, const taper_dtype dtype, const void *x, int64_t at,
+                          int64_t n) {
+    const int64_t quarter = n / 4;
+    int64_t a = INT_IDENTITY(op), b = a, c = a, d = a;
+    for (int64_t i = at; i < at + quarter; i++) {
+        a = int_step(op, a, int_load(dtype, x, i));
+        b = int_step(op, b, int_load(dtype, x, i + quarter));
+        c = int_step(op, c, int_load(dtype, x, i + 2 * quarter));
+        d = int_step(op, d, int_load(dtype, x, i + 3 * quarter));
+    }
+    for (int64_t i = at + 4 * quarter; i < at + n; i++)
+        a = int_step(op, a, int_load(dtype, x, i));
+    return int_step(op, int_step(op, a, b), int_step(op, c, d));
+}
+
+/* Extremes of bytes, in vectors of bytes: of n in a row, and of `width` columns of n rows. */
+#define BYTE_FOLD(T)                                                                               \
+    V_INLINE int64_t T##_row(const row_op op, const T *x, int64_t n) {                             \
+        T lanes[BYTE_LANES], best = *x;                                                            \
+        int64_t i = 0;                                                                             \
+        if (n >= BYTE_LANES) {                                                                     \
+            memcpy(lanes, x, sizeof lanes);                                                        \
+            for (i = BYTE_LANES; i + BYTE_LANES <= n; i += BYTE_LANES)                             \
+                for (int64_t k = 0; k < BYTE_LANES; k++)                                           \
+                    lanes[k] = (T)BYTE_STEP(op, lanes[k], x[i + k]);                               \
+            for (int64_t k = 0; k < BYTE_LANES; k++)                                               \
+                best = (T)BYTE_STEP(op, best, lanes[k]);                                           \
+        }                                                                                          \
+        for (; i < n; i++)                                                                         \
+            best = (T)BYTE_STEP(op, best, x[i]);                                                   \
+        return best;                                                                               \
+    }                                                                                              \
+    V_INLINE void T##_columns(const row_op op, T *restrict best, const T *restrict x, int64_t n,   \
+                              int64_t stride, int64_t width) {                                     \
+        int64_t r = 1;                                                                             \
+        memcpy(best, x, (size_t)width);                                                            \
+        for (; r + 4 <= n; r += 4)                                                                 \
+            for (int64_t j = 0; j < width; j++) {                                                  \
+                const T *p = x + r * stride + j;                                                   \
+                const T low = (T)BYTE_STEP(op, p[0], p[stride]);                                   \
+                const T high = (T)BYTE_STEP(op, p[2 * stride], p[3 * stride]);                     \
+                const T both = (T)BYTE_STEP(op, low, high);                                        \
+                best[j] = (T)BYTE_STEP(op, best[j], both);                                         \
+            }                                                                                      \
+        for (; r < n; r++)                                                                         \
+            for (int64_t j = 0; j < width; j++)                                                    \
+                best[j] = (T)BYTE_STEP(op, best[j], x[r * stride + j]);                            \
+    }
+#define BYTE_STEP(op, a, b) ((op) == ROW_MAX ? ((a) > (b) ? (a) : (b)) : ((a) < (b) ? (a) : (b)))
+BYTE_FOLD(uint8_t)
+BYTE_FOLD(int8_t)
+
+V_INLINE void int_rows(const row_op op, const taper_dtype dtype, const span *a, const void *x,
+                       int64_t n) {
+    for (int64_t j = 0; j < a->width && n > 0; j++) {
+        const bool is_bytes = dtype == TAPER_BOOL || dtype == TAPER_UINT8;
+        const int64_t row = is_bytes              ? uint8_t_row(op, (const uint8_t *)x + j * n, n)
+                            : dtype == TAPER_INT8 ? int8_t_row(op, (const int8_t *)x + j * n, n)
+                                                  : int_fold(op, dtype, x, j * n, n);
+        a->i64[j] = int_step(op, a->i64[j], row);
     }
 }
 
+/* Four rows at a time: one load and store of acc for four loads of x. */
 V_INLINE void int_columns(const row_op op, const taper_dtype dtype, int64_t *restrict acc,
                           const void *restrict x, int64_t n, int64_t stride, int64_t width) {
-    for (int64_t r = 0; r < n; r++)
+    int64_t r = 0;
+    for (; r + 4 <= n; r += 4)
+        for (int64_t j = 0; j < width; j++) {
+            const int64_t at = r * stride + j;
+            const int64_t low =
+                int_step(op, int_load(dtype, x, at), int_load(dtype, x, at + stride));
+            const int64_t high = int_step(op, int_load(dtype, x, at + 2 * stride),
+                                          int_load(dtype, x, at + 3 * stride));
+            acc[j] = int_step(op, acc[j], int_step(op, low, high));
+        }
+    for (; r < n; r++)
         for (int64_t j = 0; j < width; j++)
             acc[j] = int_step(op, acc[j], int_load(dtype, x, r * stride + j));
+}
+
+/* The same of bytes, through a row of bytes. */
+V_INLINE void byte_columns(const row_op op, const taper_dtype dtype, const span *a, const void *x,
+                           int64_t n, int64_t stride) {
+    if (n == 0)
+        return;
+    if (dtype == TAPER_INT8)
+        int8_t_columns(op, (int8_t *)a->part, x, n, stride, a->width);
+    else
+        uint8_t_columns(op, (uint8_t *)a->part, x, n, stride, a->width);
+    int_columns(op, dtype, a->i64, a->part, 1, 0, a->width);
 }
 
 V_INLINE void int_join(const row_op op, const struct reduce_state *s, const span *a) {
@@ -294,6 +371,10 @@ V_INLINE void int_finish(const taper_dtype dtype, const struct reduce_state *s, 
             ((int64_t *)out)[j] = a->i64[j];
         else if (dtype == TAPER_INT32)
             ((int32_t *)out)[j] = (int32_t)a->i64[j];
+        else if (dtype == TAPER_INT8)
+            ((int8_t *)out)[j] = (int8_t)a->i64[j];
+        else if (dtype == TAPER_UINT8)
+            ((uint8_t *)out)[j] = (uint8_t)a->i64[j];
         else
             ((uint8_t *)out)[j] = a->i64[j] > 0; /* no elements: ANY is 0, ALL is 1 */
     }
@@ -394,10 +475,13 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
 
 #define INT_REDUCER(name, op, dtype, empty_)                                                       \
     static void name##_rows(const struct reduce_state *s, const span *a, const void *x) {          \
-        int_rows(op, dtype, a->i64, x, s->spans.n, a->width);                                      \
+        int_rows(op, dtype, a, x, s->spans.n);                                                     \
     }                                                                                              \
     static void name##_columns(const struct reduce_state *s, const span *a, const void *x) {       \
-        int_columns(op, dtype, a->i64, x, s->spans.n, s->spans.inner, a->width);                   \
+        if (taper_dtype_size((int)dtype) == 1)                                                     \
+            byte_columns(op, dtype, a, x, s->spans.n, s->spans.inner);                             \
+        else                                                                                       \
+            int_columns(op, dtype, a->i64, x, s->spans.n, s->spans.inner, a->width);               \
     }                                                                                              \
     static void name##_join(const struct reduce_state *s, const span *a) { int_join(op, s, a); }   \
     static void name##_finish(const struct reduce_state *s, const span *a, void *out) {            \
@@ -415,8 +499,6 @@ static taper_status reduce_run(const taper_call *call, int64_t begin, int64_t en
 
 #define FLOAT_IDENTITY(op)                                                                         \
     ((op) == ROW_MAX ? -INFINITY : (op) == ROW_MIN ? INFINITY : (op) == ROW_PROD)
-#define INT_IDENTITY(op)                                                                           \
-    ((op) == ROW_MAX ? INT64_MIN : (op) == ROW_MIN ? INT64_MAX : (op) == ROW_PROD)
 
 F32_REDUCER(f32_sum, ROW_SUM, false, true)
 F32_REDUCER(f32_mean, ROW_SUM, true, true)
@@ -434,6 +516,10 @@ INT_REDUCER(i64_amax, ROW_MAX, TAPER_INT64, false)
 INT_REDUCER(i64_amin, ROW_MIN, TAPER_INT64, false)
 INT_REDUCER(i32_amax, ROW_MAX, TAPER_INT32, false)
 INT_REDUCER(i32_amin, ROW_MIN, TAPER_INT32, false)
+INT_REDUCER(u8_amax, ROW_MAX, TAPER_UINT8, false)
+INT_REDUCER(u8_amin, ROW_MIN, TAPER_UINT8, false)
+INT_REDUCER(i8_amax, ROW_MAX, TAPER_INT8, false)
+INT_REDUCER(i8_amin, ROW_MIN, TAPER_INT8, false)
 INT_REDUCER(bool_amax, ROW_MAX, TAPER_BOOL, false)
 INT_REDUCER(bool_amin, ROW_MIN, TAPER_BOOL, false)
 INT_REDUCER(bool_any, ROW_MAX, TAPER_BOOL, true)
