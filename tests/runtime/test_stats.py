@@ -89,10 +89,8 @@ def test_stats_tell_the_window_beside_the_baseline():
 
 
 def test_prometheus_text():
-    times = RunTimes(2, 0.5, 0.75, 1.0, 4.0)
-    stats = Stats(
-        7, 1, times, times, None, FrameStats(3, 1, 2, 3, 4, 0.25, 4096), 0, 2, 512, None, None
-    )
+    times, frames = RunTimes(2, 0.5, 0.75, 1.0, 4.0), FrameStats(3, 1, 2, 3, 4, 0.25, 4096)
+    stats = Stats(7, 1, times, times, None, frames, 0, 2, 512, 256, 128, None, None)
     lines = stats.prometheus(model='a "b"\\').splitlines()
     samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     label = 'model="a \\"b\\"\\\\"'
@@ -102,6 +100,8 @@ def test_prometheus_text():
     assert samples[f"taper_runs_per_second{{{label}}}"] == "4.0"
     assert samples[f"taper_weights_version{{{label}}}"] == "2"
     assert samples[f"taper_packed_bytes{{{label}}}"] == "512"
+    assert samples[f"taper_copied_bytes{{{label}}}"] == "256"
+    assert samples[f"taper_large_page_bytes{{{label}}}"] == "128"
     helps = [line.split()[2] for line in lines if line.startswith("# HELP")]
     types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert helps == types

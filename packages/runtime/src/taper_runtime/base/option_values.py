@@ -33,6 +33,9 @@ LOAD_MODES = ("map", "copy")
 #: The sources of packed weights: the file, or plain weights when a session is opened.
 PACKING = ("stored", "at_open")
 
+#: Where the weights of a session are.
+WEIGHTS_MEMORY = ("mapped", "huge")
+
 #: The types in which users get bfloat16, which numpy lacks.
 BFLOAT16 = ("float32", "bits", "ml_dtypes")
 

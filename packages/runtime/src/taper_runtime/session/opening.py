@@ -70,7 +70,7 @@ def read_plan(
     plan = _read(source, model, options)
     packs = options.packing == "at_open"
     if not (plan.weights or options.runtime_const_folding or packs):
-        return plan, frozenset()
+        return _placed(plan, options), frozenset()
     # most plans do not need this import
     from taper_runtime.executor.packing import made_at_open, plan_to_run
 
@@ -81,7 +81,16 @@ def read_plan(
         packs=packs,
         other_bits=options.kernel_choice == "cost",
     )
-    return whole, made_at_open(whole, plan.constants)
+    return _placed(whole, options), made_at_open(whole, plan.constants)
+
+
+def _placed(plan: Plan, options: SessionOptions) -> Plan:
+    """Return a plan whose weights are in the memory that the options ask for."""
+    if options.weights_memory == "mapped":
+        return plan
+    from taper_runtime.session.large_pages import in_large_pages
+
+    return in_large_pages(plan)
 
 
 def _read(source: object, model: str | None, options: SessionOptions) -> Plan:

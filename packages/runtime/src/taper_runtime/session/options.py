@@ -18,6 +18,7 @@ from taper_runtime.base.option_values import (
     CPU_DEVICE,
     LOAD_MODES,
     PACKING,
+    WEIGHTS_MEMORY,
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
@@ -260,6 +261,12 @@ class SessionOptions(_Options):
         formats count that the same kernel reads in the same way; with ``kernel_choice="cost"``
         others count too, such as another Winograd tile. A plan that has packed weights alone is
         refused. Sessions of one Plan have each packed weight once.
+    weights_memory : str
+        ``"mapped"``: weights are read from the mapped file, whose pages all processes share.
+        ``"huge"``: they are copied when the session is opened into memory of the process, for which
+        large pages are asked of the system; ``session.stats().copied_bytes`` and
+        ``large_page_bytes`` tell how much was copied, and how much of it the system has in large
+        pages. Products of few rows that wait for memory may be faster.
     runtime_const_folding : bool
         When the session is opened, compute the constants that depend on replaceable weights, rather
         than read them from the file. Those that a file lacks (``Plan.save(folded=False)``) are
@@ -316,6 +323,7 @@ class SessionOptions(_Options):
     delegates: Mapping[str, type[Delegate] | None]
     allow_native_code: bool
     packing: str
+    weights_memory: str
     runtime_const_folding: bool
     max_concurrent_runs: int
     min_frames: int
@@ -356,6 +364,7 @@ class SessionOptions(_Options):
         "delegates": (MappingProxyType({}), _delegates),
         "allow_native_code": (False, values.flag),
         "packing": (PACKING[0], values.one_of(PACKING)),
+        "weights_memory": (WEIGHTS_MEMORY[0], values.one_of(WEIGHTS_MEMORY)),
         "runtime_const_folding": (False, values.flag),
         "max_concurrent_runs": (8, values.runs),
         "min_frames": (1, values.frames),

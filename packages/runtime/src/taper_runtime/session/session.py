@@ -127,7 +127,13 @@ class Session:
         from taper_runtime.session.stats import read_stats
 
         packed = sum(self.plan.constants[name].nbytes for name in self._packed)
-        return read_stats(self._log, self._pool, self._default.executor, packed)
+        copied = large = 0
+        if self._options.weights_memory != "mapped":
+            from taper_runtime.session.large_pages import copied_bytes
+
+            copied, large = copied_bytes(self.plan)
+        weights = packed, copied, large
+        return read_stats(self._log, self._pool, self._default.executor, weights)
 
     def __repr__(self) -> str:
         """Show the path, inputs, outputs and threads in one line."""

@@ -91,6 +91,9 @@ class Stats(NamedTuple):
     packed_bytes : int
         Memory of the process for weights that were packed, or otherwise computed, when the session
         was opened. Sessions of one Plan share it, each of which tells all of it.
+    copied_bytes, large_page_bytes : int
+        Memory of the process into which weights were copied (``weights_memory="huge"``), and how
+        much of it the system has in large pages.
     memory_planning : mapping or None
         If runs compute sizes: ``plan_version``, how many layouts of memory were made; ``outgrown``,
         how often a tensor did not fit its place; ``slab_bytes``; ``bytes_by_algorithm``.
@@ -109,6 +112,8 @@ class Stats(NamedTuple):
     fallback_nodes: int
     weights_version: int
     packed_bytes: int
+    copied_bytes: int
+    large_page_bytes: int
     memory_planning: Mapping[str, Any] | None
     layout: MemoryLayout | None
 
@@ -123,8 +128,13 @@ class Stats(NamedTuple):
         return "".join(_lines(self, labels))
 
 
-def read_stats(log: RunLog, pool: FramePool, executor: PlanExecutor, packed_bytes: int) -> Stats:
-    """Return the statistics of a session with these parts, and bytes packed when it was opened."""
+def read_stats(
+    log: RunLog, pool: FramePool, executor: PlanExecutor, weights: tuple[int, int, int]
+) -> Stats:
+    """Return the statistics of a session with these parts.
+
+    ``weights`` are ``packed_bytes``, ``copied_bytes`` and ``large_page_bytes``.
+    """
     return Stats(
         log.timed,
         log.errors,
@@ -142,7 +152,7 @@ def read_stats(log: RunLog, pool: FramePool, executor: PlanExecutor, packed_byte
         ),
         sum(kind == "numpy" for _, kind in executor.served),
         executor.weights_version,
-        packed_bytes,
+        *weights,
         executor.memory_planning(),
         executor.layout(),
     )
@@ -173,6 +183,8 @@ _METRICS = {
     "fallback_nodes": ("gauge", "Nodes that numpy computes."),
     "weights_version": ("gauge", "Version of the weights."),
     "packed_bytes": ("gauge", "Memory for weights packed when the session was opened."),
+    "copied_bytes": ("gauge", "Memory for weights copied when the session was opened."),
+    "large_page_bytes": ("gauge", "Memory for copied weights that is in large pages."),
 }
 
 
@@ -194,6 +206,8 @@ def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
         stats.fallback_nodes,
         stats.weights_version,
         stats.packed_bytes,
+        stats.copied_bytes,
+        stats.large_page_bytes,
     )
     for (name, (kind, text)), value in zip(_METRICS.items(), plain, strict=True):
         yield f"# HELP taper_{name} {text}\n# TYPE taper_{name} {kind}\n"
