@@ -15,6 +15,8 @@ import taper_frontend
 import taper_runtime
 from models import seeded
 from taper_frontend import ExportError, QuantizationConfig, quantize_plan, sensitivity
+from taper_frontend.compiler.graph.graph import Graph
+from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.quantization.rounding import round_matrix
 from taper_frontend.compiler.quantization.schemes import parse_scheme
 
@@ -278,3 +280,23 @@ def test_the_report_has_the_error_of_each_weight(tmp_path):
     assert "before quantization" in summary["time"]
     assert "before quantization" in summary["weights"]
     assert "cosine" in summary["distance of output"]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", [(3, 8, 16), (8, 16)])
+def test_halves_of_weights_that_a_plan_reads_plain(shape, transposed):
+    rng = np.random.default_rng(0)
+    weight = np.asarray(rng.standard_normal(shape), np.float32)
+    k = shape[-1] if transposed else shape[-2]
+    graph = Graph()
+    x = graph.add_input("x", "float32", (3, 5, k))
+    w = graph.add_constant("w", weight)
+    graph.set_outputs([graph.add_node("MATMUL", [x, w], {"transpose_b": transposed})])
+    plan = quantize_plan(make_plan(graph), "float16")
+    array = np.asarray(rng.standard_normal((3, 5, k)), np.float32)
+    (got,) = taper_runtime.InferenceSession(plan).run(None, {"x": array})
+    half = weight.astype(np.float16).astype(np.float32)
+    want = array @ (half.swapaxes(-1, -2) if transposed else half)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    (layer,) = plan.metadata["quantized"]["layers"]
+    assert layer["scheme"] == "float16"

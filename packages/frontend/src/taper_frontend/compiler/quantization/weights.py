@@ -345,6 +345,10 @@ def _halve(weight: FloatWeight, scheme: Scheme) -> Layer:
 def _packed_as(graph: Graph, node: Node, constant: Constant) -> Constant:
     """Return a constant in the format of the weight that a node reads now."""
     format = graph.tensors[node.inputs[node.definition.weights[0]]].format
+    if format == PLAIN and node.op == "MATMUL" and constant.dtype in HALVES:
+        if len(constant.shape) != 2:
+            return derived("CAST", [constant], {"dtype": "float32"})
+        format = "panels.0" if node.attrs.get("transpose_b") else "panels.1"  # halves are read so
     if format == PLAIN:
         return constant
     return derived("PACK", [constant], {"format": format})
