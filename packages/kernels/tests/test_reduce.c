@@ -31,6 +31,7 @@ static void write_f64(void *data, int dtype, int64_t i, double value) {
 static int64_t read_i64(const void *data, int dtype, int64_t i) {
     return dtype == TAPER_INT64   ? ((const int64_t *)data)[i]
            : dtype == TAPER_INT32 ? ((const int32_t *)data)[i]
+           : dtype == TAPER_INT8  ? ((const int8_t *)data)[i]
                                   : ((const uint8_t *)data)[i];
 }
 
@@ -43,8 +44,10 @@ static void fill(void *data, int dtype, int64_t n, float low, float high) {
             ((int64_t *)data)[i] = check_int(-(INT64_C(1) << 61), INT64_C(1) << 61);
         else if (dtype == TAPER_INT32)
             ((int32_t *)data)[i] = (int32_t)check_int(INT32_MIN, INT32_MAX);
-        else
+        else if (dtype == TAPER_BOOL)
             ((uint8_t *)data)[i] = check_int(0, 15) == 0;
+        else
+            ((uint8_t *)data)[i] = (uint8_t)check_int(0, UINT8_MAX);
 }
 
 /* ---- reductions ---- */
@@ -61,6 +64,8 @@ static struct {
     {"AMIN", TAPER_INT32, false},   {"AMIN", TAPER_BOOL, false},    {"ANY", TAPER_BOOL, true},
     {"ALL", TAPER_BOOL, true},      {"SUM", TAPER_FLOAT64, true},   {"MEAN", TAPER_FLOAT64, true},
     {"PROD", TAPER_FLOAT64, true},  {"AMAX", TAPER_FLOAT64, false}, {"AMIN", TAPER_FLOAT64, false},
+    {"AMAX", TAPER_UINT8, false},   {"AMIN", TAPER_UINT8, false},   {"AMAX", TAPER_INT8, false},
+    {"AMIN", TAPER_INT8, false},
 };
 enum { N_REDUCTIONS = sizeof reductions / sizeof reductions[0] };
 
