@@ -165,10 +165,11 @@ static void permute(taper_dtype dtype, int rank, const int64_t *dims, const int6
 
 /* Around the 16-byte tile, the 64-byte line and the 32 KiB task, in both directions. */
 static void transpose_sizes(void) {
-    static const int64_t sizes[][2] = {
-        {1, 1},    {1, 40},     {3, 5},    {4, 4},     {7, 8},     {8, 8},    {15, 16},    {16, 17},
-        {17, 33},  {63, 64},    {65, 31},  {2, 5000},  {5000, 2},  {3, 5000}, {130, 1030}, {33, 9},
-        {9000, 5}, {40, 10000}, {512, 96}, {1, 70000}, {3, 70000}, {2, 9000}};
+    static const int64_t sizes[][2] = {{1, 1},     {1, 40},   {3, 5},      {4, 4},    {7, 8},
+                                       {8, 8},     {15, 16},  {16, 17},    {17, 33},  {63, 64},
+                                       {65, 31},   {2, 5000}, {5000, 2},   {3, 5000}, {130, 1030},
+                                       {33, 9},    {9000, 5}, {40, 10000}, {512, 96}, {1, 70000},
+                                       {3, 70000}, {2, 9000}, {70000, 3},  {4, 5000}, {5000, 4}};
     const struct transpose_attrs attrs = {0, 1};
     for (int t = 0; t < N_DTYPES; t++)
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {

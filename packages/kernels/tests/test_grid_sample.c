@@ -152,9 +152,12 @@ static void far_outside(void) {
 }
 
 static void threads_same_bits(void) {
-    node t = make(2, (int64_t[]){3, 20, 30, 37}, (int64_t[]){50, 41});
-    check_threads("GRID_SAMPLE", NULL, t.inputs, 2, &t.y, &t.attrs);
-    release(&t);
+    static const int64_t channels[] = {1, 3, 37};
+    for (int i = 0; i < 3; i++) {
+        node t = make(2, (int64_t[]){3, 20, 30, channels[i]}, (int64_t[]){50, 41});
+        check_threads("GRID_SAMPLE", NULL, t.inputs, 2, &t.y, &t.attrs);
+        release(&t);
+    }
 }
 
 static void unsupported(void) {
