@@ -18,6 +18,7 @@ struct i8_conv_state {
     int64_t units;
     /* Scratch, in bytes from its start: A, B, C, then the epilogue's scratch. */
     size_t b_scratch, c_scratch, epilogue_scratch;
+    size_t tap_scratch, zero_scratch; /* of depthwise convolutions: what taps read, and zeros */
 };
 
 /* The part of prepare that both kernels share. */
@@ -172,6 +173,59 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
 
 /* ---- each channel is a group ---- */
 
+/*
+ * Two taps are multiplied at once: their bytes are widened and zipped, and vi_madd_16 adds the
+ * products of each channel. A block of channels has two vectors of sums, in the order of the zips.
+ */
+enum { I8_TAP_COLS = 2 * V_LEN /* channels of a block */ };
+
+static int64_t i8_tap_pairs(const conv_shape *s) { return (conv_taps(s) + 1) / 2; }
+
+/* Returns the first channel of a block: the last one overlaps the one before it. */
+V_INLINE int64_t i8_tap_col(int64_t block, int64_t n) {
+    return i64_min(block * I8_TAP_COLS, n - I8_TAP_COLS);
+}
+
+/* Writes the weight [taps][n] as pairs, [blocks][pairs][2] vectors; a tap beyond the last is 0. */
+static void i8_zip_taps(int32_t *to, const int8_t *weight, int64_t taps, int64_t n) {
+    static const int8_t zeros[I8_TAP_COLS];
+    for (int64_t block = 0; block < i64_ceil_div(n, I8_TAP_COLS); block++) {
+        const int8_t *const w = weight + i8_tap_col(block, n);
+        for (int64_t tap = 0; tap < taps; tap += 2, to += 2 * V_LEN) {
+            const vi a = vi_widen_i8(w + tap * n);
+            const vi b = vi_widen_i8(tap + 1 < taps ? w + (tap + 1) * n : zeros);
+            vi_store(to, vi_zip_low_16(a, b));
+            vi_store(to + V_LEN, vi_zip_high_16(a, b));
+        }
+    }
+}
+
+/* Loads a block's bytes of a tap as 16 bits. */
+V_INLINE vi i8_widen_tap(const char *p, const bool is_signed) {
+    const vi wide = vi_widen_i8((const int8_t *)p);
+    return is_signed ? wide : vi_and(wide, vi_set1(0x00ff00ff));
+}
+
+/* Computes one pixel of n >= I8_TAP_COLS channels from the rows that its taps read. */
+V_INLINE void i8_conv_taps(int32_t *sums, const char *const *taps, const int32_t *weight,
+                           int64_t pairs, int64_t n, const bool is_signed) {
+    for (int64_t block = 0; block < i64_ceil_div(n, I8_TAP_COLS); block++) {
+        const int64_t col = i8_tap_col(block, n);
+        vi low = vi_set1(0), high = low;
+        for (int64_t pair = 0; pair < pairs; pair++, weight += 2 * V_LEN) {
+            const vi a = i8_widen_tap(taps[2 * pair] + col, is_signed);
+            const vi b = i8_widen_tap(taps[2 * pair + 1] + col, is_signed);
+            low = vi_add(low, vi_madd_16(vi_zip_low_16(a, b), vi_load(weight)));
+            high = vi_add(high, vi_madd_16(vi_zip_high_16(a, b), vi_load(weight + V_LEN)));
+        }
+        int32_t parts[2][V_LEN]; /* a zip takes 4 channels of each 16 bytes */
+        vi_store(parts[0], low);
+        vi_store(parts[1], high);
+        _Pragma("GCC unroll 16") for (int p = 0; p < 2 * V_LEN / 4; p++)
+            memcpy(sums + col + 4 * p, parts[p % 2] + p / 2 * 4, 4 * sizeof *sums);
+    }
+}
+
 static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work *work) {
     struct i8_conv_state *state = call->state;
     const conv_shape *s = &state->shape;
@@ -187,8 +241,12 @@ static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work
     state->row_chunk = i64_min(state->rows, i64_max(1, CONV_UNIT_COST / 4 / cost));
     state->row_chunk = i64_min(state->row_chunk, i64_max(1, I8_C_ITEMS / i64_max(1, s->outputs)));
     work->tasks = state->row_chunks = i64_ceil_div(state->rows, state->row_chunk);
+    const int64_t blocks = i64_ceil_div(s->outputs, I8_TAP_COLS), pairs = i8_tap_pairs(s);
+    state->tap_scratch = conv_aligned(blocks * pairs * 2 * (int64_t)sizeof(vi));
+    state->zero_scratch = state->tap_scratch + conv_aligned(2 * pairs * (int64_t)sizeof(char *));
+    state->c_scratch = state->zero_scratch + conv_aligned(s->outputs);
     state->epilogue_scratch =
-        conv_aligned(state->row_chunk * s->outputs * (int64_t)sizeof(int32_t));
+        state->c_scratch + conv_aligned(state->row_chunk * s->outputs * (int64_t)sizeof(int32_t));
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
     return TAPER_OK;
 }
@@ -206,40 +264,68 @@ static void i8_conv_tap(int32_t *restrict sums, const void *x, const int8_t *res
             sums[c] += (int16_t)(u[c] * weight[c]);
 }
 
+/* Computes one pixel of few channels. taps: as of i8_conv_taps. */
+static void i8_conv_few_channels(int32_t *sums, const char *const *rows, const int8_t *weight,
+                                 int64_t taps, int64_t n, bool is_signed) {
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int64_t tap = 0; tap < taps; tap++)
+        i8_conv_tap(sums, rows[tap], weight + tap * n, n, is_signed);
+}
+
+/* Writes the row of x that each tap of a pixel reads: zeros beyond the border. */
+static void i8_conv_rows_of(const conv_shape *s, const char **rows, const char *x,
+                            const char *zeros, int64_t pixel) {
+    const window_dim *w = s->dims;
+    int64_t at[WINDOW_DIMS];
+    const int64_t image = i8_conv_pixel(s, pixel, at);
+    for (int64_t i = 0; i < w[0].kernel; i++)
+        for (int64_t j = 0; j < w[1].kernel; j++) {
+            const int64_t z = at[0] + i * w[0].dilation, y = at[1] + j * w[1].dilation;
+            const bool inside = z >= 0 && z < w[0].in && y >= 0 && y < w[1].in;
+            const int64_t line = ((image * w[0].in + z) * w[1].in + y) * w[2].in;
+            for (int64_t l = 0; l < w[2].kernel; l++) {
+                const int64_t column = at[2] + l * w[2].dilation;
+                *rows++ = inside && column >= 0 && column < w[2].in
+                              ? x + (line + column) * s->outputs
+                              : zeros;
+            }
+        }
+    *rows = zeros; /* the other of a pair */
+}
+
 static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin, int64_t end,
                                           void *scratch) {
     const struct i8_conv_state *state = call->state;
     const conv_shape *s = &state->shape;
-    const window_dim *w = s->dims;
     const bool is_signed = call->inputs[0].dtype == TAPER_INT8;
-    const char *x = call->inputs[0].data;
     const int8_t *weight = call->inputs[1].data;
-    const int64_t n = s->outputs, size = (int64_t)taper_dtype_size(call->output->dtype);
+    const int64_t n = s->outputs, taps = conv_taps(s), pairs = i8_tap_pairs(s);
+    const int64_t size = (int64_t)taper_dtype_size(call->output->dtype);
+    char *const memory = scratch;
+    int32_t *const zipped = scratch;
+    const char **const rows = (const char **)(void *)(memory + state->tap_scratch);
+    char *const zeros = memory + state->zero_scratch;
+    memset(zeros, 0, (size_t)n);
+    if (n >= I8_TAP_COLS)
+        i8_zip_taps(zipped, weight, taps, n);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t row = unit * state->row_chunk;
         const int64_t m = i64_min(state->row_chunk, state->rows - row);
         char *const out = (char *)call->output->data + row * n * size;
-        int32_t *const block = state->epilogue.count ? scratch : (void *)out;
+        int32_t *const block =
+            state->epilogue.count ? (void *)(memory + state->c_scratch) : (void *)out;
         for (int64_t r = 0; r < m; r++) {
-            int32_t *const sums = block + r * n;
-            int64_t at[WINDOW_DIMS], first[WINDOW_DIMS], last[WINDOW_DIMS];
-            const int64_t image = i8_conv_pixel(s, row + r, at);
-            for (int d = 0; d < WINDOW_DIMS; d++)
-                last[d] = window_taps(&w[d], at[d], &first[d]);
-            memset(sums, 0, (size_t)n * sizeof *sums);
-            for (int64_t i = first[0]; i < last[0]; i++)
-                for (int64_t j = first[1]; j < last[1]; j++)
-                    for (int64_t l = first[2]; l < last[2]; l++) {
-                        const int64_t z = at[0] + i * w[0].dilation, y = at[1] + j * w[1].dilation;
-                        const int64_t pixel = ((image * w[0].in + z) * w[1].in + y) * w[2].in +
-                                              at[2] + l * w[2].dilation;
-                        const int64_t tap = (i * w[1].kernel + j) * w[2].kernel + l;
-                        i8_conv_tap(sums, x + pixel * n, weight + tap * n, n, is_signed);
-                    }
+            i8_conv_rows_of(s, rows, call->inputs[0].data, zeros, row + r);
+            if (n < I8_TAP_COLS)
+                i8_conv_few_channels(block + r * n, rows, weight, taps, n, is_signed);
+            else if (is_signed)
+                i8_conv_taps(block + r * n, rows, zipped, pairs, n, true);
+            else
+                i8_conv_taps(block + r * n, rows, zipped, pairs, n, false);
         }
         if (state->epilogue.count)
             PROGRAM.run_from(&state->epilogue, call->inputs + 2, row, row + m, 0, n, block, n, out,
-                             n, (char *)scratch + state->epilogue_scratch);
+                             n, memory + state->epilogue_scratch);
     }
     return TAPER_OK;
 }
