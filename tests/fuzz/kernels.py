@@ -390,6 +390,7 @@ def check(row: Row, drawn: Draw, rng: np.random.Generator) -> str:
     types = [*drawn.types, *drawn.outputs]
     storages = [None if t is None else t.storage for t in types]
     total = sum(s.nbytes for s in storages if s is not None)
+    total += 8 * math.prod(drawn.attrs.get("kernel", ()))  # evaluators list the taps of a window
     if total > _RUN_BYTES:
         node = _prepare(row, drawn, [s and contiguous_strides(s.shape) for s in storages], rng)
         return "refused" if node is None else "prepared"
