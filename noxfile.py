@@ -411,6 +411,11 @@ MEASUREMENTS = {
         "--write docs/results/resampling.md",
         (*TORCH, *PEERS),
     ),
+    "quantized": (
+        "tools.peers.quantized",
+        "--write docs/results/quantized-speed.md",
+        (*MODELS, *PEERS),
+    ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "parallel": ("tools.peers.parallel", "", TORCH),
     "forms": ("tools.peers.forms", "", MODELS),

@@ -68,6 +68,12 @@ CASES = [
         0.02,
         {"CONV": 3, "MATMUL": 1},
     ),
+    (
+        "image",
+        QuantizationConfig(activations="static", reduce_range=True),
+        0.04,
+        {"CONV": 3, "MATMUL": 1},
+    ),
     ("text", "int4.zeros", 0.3, {}),
     ("text", "float16", 1e-3, {}),
     ("image", "bfloat16", 1e-2, {}),
@@ -206,6 +212,51 @@ def test_observers(how):
     assert high > 2
     kept = np.histogram(x.numpy(), [low, high])[0].sum()
     assert kept >= 0.999 * len(x)
+
+
+class OwnConv(nn.Conv2d):
+    """A class of its own that computes as its base does."""
+
+
+class OwnForward(nn.Conv2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(4, 32, 1)
+        self.conv = OwnConv(32, 32, 3, stride=2, groups=32)
+        self.other = OwnForward(32, 2, 1)
+
+    def forward(self, x):
+        x = nn.functional.relu6(self.first(x))
+        width = self.conv.kernel_size[0] // self.conv.stride[0]  # models read these
+        return self.other(self.conv(nn.functional.pad(x, (width,) * 4)))
+
+
+@pytest.mark.parametrize("reduce_range", [False, True])
+def test_subclasses_and_padding(reduce_range):
+    """A padded layer is quantized by the layer before, and its zero point takes no node."""
+    torch.manual_seed(1)
+    module, x = Padded().eval(), torch.randn(1, 4, 8, 8)
+    small = quantize(
+        module, QuantizationConfig(activations="static", reduce_range=reduce_range), [x]
+    )
+    plan = taper_frontend.export(small, (x,), verify="outputs")
+    assert "CAT" not in {node.op for node in plan.nodes}
+    bytes_ = [node for node in plan.nodes if node.attrs.get("accumulate") == "int32"]
+    assert [plan.tensors[node.outputs[0]].dtype for node in bytes_] == ["uint8", "float32"]
+    (y,) = taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
+    with torch.no_grad():
+        want = module(x)
+    assert apart(torch.from_numpy(y), want) < 0.05
+
+
+def test_reduced_ranges_are_of_static_activations():
+    with pytest.raises(ExportError, match="reduce_range: expected activations='static'"):
+        quantize(Padded().eval(), QuantizationConfig(activations="dynamic", reduce_range=True))
 
 
 def test_an_observer_of_zeros_has_a_scale():

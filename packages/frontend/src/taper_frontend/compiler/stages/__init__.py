@@ -61,6 +61,9 @@ from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
 from taper_frontend.compiler.stages.weights.multiply_quantized import multiply_quantized
 from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
+from taper_frontend.compiler.stages.weights.quantize_before_padding import (
+    quantize_before_padding,
+)
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
 
 if TYPE_CHECKING:
@@ -165,6 +168,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "weights",
         steps=(
+            quantize_before_padding,  # before multiply_quantized pads by zero points itself
             multiply_quantized,  # before weights alone are kept
             keep_quantized,  # before scales go into weights
             expand_quantization,  # of what no product has taken

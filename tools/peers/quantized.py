@@ -1,0 +1,176 @@
+"""Time int8 networks and products beside float32 and ONNX Runtime: docs/results/quantized-speed.md.
+
+`--only resnet` times some, `--write docs/results/quantized-speed.md` writes the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import taper_frontend
+import taper_runtime
+from taper_frontend import QuantizationConfig, quantize
+from taper_runtime.cli.progress import progress
+from tools.peers.cases import SETS
+from tools.peers.engines import open_onnx
+from tools.peers.page import ROOT, command_line, describe_setting
+from tools.peers.turns import Timed, take_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tools.peers.engines import Run
+
+PAGE = """# Speed of quantized models
+
+CPU times on one thread, in milliseconds: the median of many turns, which the engines take in
+alternation. Seeded weights: this page tells speed, not accuracy. *7 bits* has static activations
+from 0 to 127 (`reduce_range`), which a CPU without dot products of bytes multiplies faster. ONNX
+Runtime has the file that torch exports, quantized by its own quantizer: weights per channel,
+activations in uint8. On CPUs without dot products of bytes its sums saturate; Taper's are exact.
+The last column is the time of its faster int8 file over that of Taper's faster int8 plan: above 1,
+Taper is faster. A product A x N x K is a linear layer of A rows; its int8 is dynamic, by row.
+
+{setting}
+
+| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | ORT int8 over Taper |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+{rows}
+"""
+
+NETWORKS = ("ResNet-50", "MobileNetV2", "EfficientNet-B0")
+PRODUCTS = ((128, 2048, 2048), (128, 3072, 768), (16, 2048, 2048), (1, 2048, 2048), (1, 4096, 4096))
+
+
+def _linear(rows: int, columns: int, summed: int) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+    torch.manual_seed(0)
+    return torch.nn.Linear(summed, columns).eval(), (torch.randn(rows, summed),)
+
+
+def _cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]:
+    vision = SETS["vision"]
+    found: dict[str, Any] = {
+        name: make for name, make in vision.items() if name.split(" 1x")[0] in NETWORKS
+    }
+    for rows, columns, summed in PRODUCTS:
+        found[f"{rows}x{columns}x{summed}"] = lambda shape=(rows, columns, summed): _linear(*shape)
+    return found
+
+
+def _plan(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> Run:
+    path = folder / "model.taper"
+    taper_frontend.export(module, args, verify=False).save(path)
+    options = taper_runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = taper_runtime.InferenceSession(taper_runtime.load(path), options)
+    feed = {name: x.numpy() for name, x in zip(session.plan.inputs, args, strict=True)}
+    return lambda: session.run(None, feed)[0]
+
+
+def _onnx(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[str, Run]:
+    """ONNX Runtime over torch's file, and over what its quantizer makes of that."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    path, ready = folder / "model.onnx", folder / "ready.onnx"
+    torch.onnx.export(module, args, path, dynamo=False, verbose=False, input_names=["x"])
+    quant_pre_process(path, ready, skip_symbolic_shape=True)
+    arrays = tuple(x.numpy() for x in args)
+    runs = {"ONNX Runtime float32": open_onnx(path, arrays, 1)}
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.feeds = iter([{"x": arrays[0]}])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.feeds, None)
+
+    types = {
+        "activation_type": quantization.QuantType.QUInt8,
+        "weight_type": quantization.QuantType.QInt8,
+    }
+    for form in ("QDQ", "QOperator"):
+        to = folder / f"{form}.onnx"
+        try:
+            if isinstance(module, torch.nn.Linear) and form == "QOperator":
+                quantization.quantize_dynamic(ready, to, weight_type=types["weight_type"])
+            else:
+                quantization.quantize_static(
+                    ready,
+                    to,
+                    Reader(),
+                    quant_format=getattr(quantization.QuantFormat, form),
+                    per_channel=True,
+                    **types,
+                )
+        except RuntimeError:  # its quantizer does not take every file of torch's
+            continue
+        runs[form] = open_onnx(to, arrays, 1)
+    return runs
+
+
+def _runs(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[str, Run]:
+    calibration = [args]
+    runs = {"float32": _plan(module, args, folder)}
+    if isinstance(module, torch.nn.Linear):
+        runs["int8"] = _plan(quantize(module, "int8_dynamic"), args, folder)
+    else:
+        runs["int8"] = _plan(quantize(module, "int8_static", calibration), args, folder)
+    reduced = QuantizationConfig(activations="static", reduce_range=True)
+    runs["int8, 7 bits"] = _plan(quantize(module, reduced, calibration), args, folder)
+    return runs | _onnx(module, args, folder)
+
+
+COLUMNS = ("float32", "int8", "int8, 7 bits", "ONNX Runtime float32", "QDQ", "QOperator")
+
+
+def row_of(name: str, seconds: float) -> str:
+    """Return the row of the table."""
+    module, args = _cases()[name]()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        runs = _runs(module, args, Path(folder))
+        timed = {key: Timed(run, time.thread_time) for key, run in runs.items()}
+        times = {key: float(np.median(each)) for key, each in take_turns(timed, seconds).items()}
+    cells = [f"{1e3 * times[key]:.2f}" if key in times else "-" for key in COLUMNS]
+    theirs = [times[key] for key in ("QDQ", "QOperator") if key in times]
+    ratio = "-"
+    if theirs:
+        ratio = f"{min(theirs) / min(times['int8'], times['int8, 7 bits']):.2f}"
+    return f"| {name} | {' | '.join(cells)} | {ratio} |"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--seconds", type=float, default=6, help="for each row")
+    parser.add_argument("--write", type=Path, help="the page to write")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # torch's own exporter warns of itself
+    sys.path.append(str(ROOT / "tests" / "support"))
+    chosen = [name for name in _cases() if re.search(options.only, name)]
+    rows = []
+    with progress("quantized", len(chosen)) as advance:
+        for name in chosen:
+            rows.append(row_of(name, options.seconds))
+            if not options.write:
+                print(rows[-1], flush=True)
+            advance()
+    if options.write:
+        setting = describe_setting(command_line("quantized"), "onnxruntime")
+        options.write.write_text(PAGE.format(setting=setting, rows="\n".join(rows)))
+
+
+if __name__ == "__main__":
+    main()
