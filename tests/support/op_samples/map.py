@@ -50,6 +50,12 @@ def _samples() -> Iterator[Sample]:
     for dtype in (np.int32, np.int64):
         divisors = rng.integers(1, 9, (3, 40)).astype(dtype)
         yield Sample([divisors.T.copy(), divisors[0, :1]], {**refusing, "scalars": [7, -5]})
+    # A result of one element, in whose memory a later result may lie.
+    scaled: dict[str, Any] = {"code": ["RECIPROCAL", "MUL", "ROUND", "CAST:float32", "ADD"]}
+    scaled["args"] = [0, 1, 3, 4, 2, 5, 6]
+    one = np.array(0.03, np.float32)
+    for offset in (np.array(60), np.array([60, -3], np.int32).reshape(2, 1)):
+        yield Sample([one, floats(2, 333), offset], scaled)
     yield Sample(
         [np.arange(600, dtype=np.uint8).reshape(2, 300)],
         {"code": ["CAST:float32", "SQRT"], "args": [0, 1]},

@@ -246,8 +246,17 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
 #undef CHAIN_OTHER
 }
 
-static void run_chain(const program_instruction *chain, const program_operand *in, char *out,
+static void run_chain(const program_instruction *chain, const program_operand *operands, char *out,
                       int64_t n) {
+    program_operand in[PROGRAM_MAX_OPERANDS];
+    float once[PROGRAM_MAX_OPERANDS];
+    for (int k = 0; k < chain->arity; k++) {
+        in[k] = operands[k];
+        if (in[k].step == 0) { /* its register may be that of the result */
+            memcpy(&once[k], in[k].data, chain->step[0] == CHAIN_LOAD || k > 0 ? sizeof *once : 1);
+            in[k].data = &once[k];
+        }
+    }
     int64_t i = 0;
     for (; i + CHAIN_VECTORS * V_LEN <= n; i += CHAIN_VECTORS * V_LEN)
         chain_vectors(chain, in, out, i, CHAIN_VECTORS, true, 0);
