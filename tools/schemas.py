@@ -15,7 +15,7 @@ import torch.ao.quantization.fx._decomposed  # registers its ops
 from transformers.integrations import moe  # noqa: F401  (registers its op)
 
 import taper_frontend.pt2
-import tests.support.torchao_ops  # noqa: F401  (registers torchao's ops)
+import torchao_ops  # noqa: F401  (registers torchao's ops)
 from taper_frontend.capture.read_exported import schema
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.pt2.schemas import TABLE
