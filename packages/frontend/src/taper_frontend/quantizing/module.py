@@ -175,7 +175,8 @@ _TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _is_layer(module: nn.Module) -> bool:
     """Return whether a module computes one of torch's layers, perhaps as a class of its own.
 
-    The output projection of ``nn.MultiheadAttention`` is never called: that module reads its weight.
+    The output projection of ``nn.MultiheadAttention`` is never called: that module reads its
+    weight.
     """
     kind = type(module)
     if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
