@@ -13,11 +13,23 @@ from torch import nn
 
 import taper_frontend
 from taper_frontend.compiler.planning import join_plans
-from taper_runtime import InferenceSession, InputError, PlanFormatError, SessionOptions, load
+from taper_runtime import (
+    InferenceSession,
+    InputError,
+    OptionError,
+    PlanFormatError,
+    SessionOptions,
+    load,
+)
 from taper_runtime.cli import main
+from taper_runtime.executor.node_trials import TrialResult, tunable_nodes
+from taper_runtime.executor.tuned_choice import machine_setting, offer_name
+from taper_runtime.extend.servers import label_of
+from taper_runtime.file.measurements import Quartiles, append_measurements
 from taper_runtime.formats import find
 from taper_runtime.native import _kernels
 from taper_runtime.plan import replaceable
+from taper_runtime.plan.replaceable import completed
 from taper_runtime.plan.validate import check_plan
 
 torch.set_num_threads(1)
@@ -396,6 +408,76 @@ def test_quantized_weights_stay_as_they_are():
         assert session.plan.tensors[name].format == "blocks.4.64.float32.symmetric"
         assert session.plan.constants[name] is plan.constants[name]
         assert run(session, x) == want
+
+
+# -- measured times --------------------------------------------------------------------------------
+
+
+def planted(plan, file, winner):
+    """Write times of all nodes; ``winner`` tells which of a node's candidates is the fastest.
+
+    Return the nodes with the winners.
+    """
+    isa, found = _kernels.active_isa(), []
+    for node in tunable_nodes(completed(plan), isa, other_bits=True):
+        best = winner(node)
+        slow, fast = Quartiles(100.0, 110.0, 120.0), Quartiles(10.0, 11.0, 12.0)
+        times = [fast if place == best else slow for place in range(len(node.candidates))]
+        measured = TrialResult(node, times, best).measurements(machine_setting(isa, 1))
+        append_measurements(file, measured)
+        found.append((node, node.candidates[best]))
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_winners_of_planted_times_compute(name, tmp_path):
+    """The nodes that tuning measures are those that sessions look up, whatever their strides."""
+    module, x = made(name)
+    plan, file = exported(name, packing="at_open"), tmp_path / "times"
+    append_measurements(file, [])
+    winners = planted(plan, file, lambda node: len(node.candidates) - 1)
+    measured = {"tuned": file, "require_tuned": True, "kernel_choice": "measured"}
+    session = InferenceSession(plan, options_of(packing="at_open", **measured))
+    used = session.stats().tuned
+    assert used.missing == used.skipped == ()
+    kernels = {label_of(site.node): kernel for site, kernel in session._default.executor.steps}
+    for node, winner in winners:
+        for label in node.labels:
+            assert kernels[label] == offer_name(winner.offer), label
+        formats = {
+            spec.name: spec.format
+            for spec in winner.plan.tensors.values()
+            if spec.role == "constant"
+        }
+        if len(node.labels) == 1:
+            assert {n: session.plan.tensors[n].format for n in formats} == formats
+    if name == "convolutions":
+        assert {session.plan.tensors[n].format for n in packed(session.plan)} != {
+            plan.tensors[n].format for n in packed(plan)
+        }
+    y = np.frombuffer(run(session, x)[0], np.float32)
+    np.testing.assert_allclose(y, module(x).detach().numpy().ravel(), rtol=1e-3, atol=1e-4)
+    stored = InferenceSession(plan, options_of(**measured))
+    assert stored.stats().tuned.missing == ()
+    same_bits = InferenceSession(plan, options_of(packing="at_open", tuned=file))
+    assert run(same_bits, x) == run(InferenceSession(plan), x)
+
+
+def test_a_weight_without_measured_times_has_the_format_of_the_estimate(tmp_path):
+    plan, file = exported("convolutions", packing="at_open"), tmp_path / "times"
+    append_measurements(file, [])
+    measured = {"tuned": file, "kernel_choice": "measured", "packing": "at_open"}
+    session, default = (
+        InferenceSession(plan, options_of(**measured)),
+        InferenceSession(plan, AT_OPEN),
+    )
+    assert [session.plan.tensors[n].format for n in sorted(packed(plan))] == [
+        default.plan.tensors[n].format for n in sorted(packed(plan))
+    ]
+    with pytest.raises(
+        OptionError, match=r"require_tuned: node .*: expected measured times with w"
+    ):
+        InferenceSession(plan, options_of(require_tuned=True, **measured))
 
 
 # -- damage ----------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ def json_of(result):
         ("profile", ["profile", "s.taper", "--runs", 2, "--threads", 1]),
         ("report", ["report", "s.taper", "--runs", 2, "--threads", 1, "-o", "s.html"]),
         ("completion", ["completion", "bash"]),
+        ("tune", ["tune", "m.taper", "--db", "t", "--budget", "0.1s", "--other-bits"]),
     ],
 )
 def test_json_is_as_the_page_says(form, arguments, taper, model, sized):

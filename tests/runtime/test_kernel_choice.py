@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+from node_plans import plan_of
 from taper_runtime import (
     InferenceSession,
     InputError,
@@ -23,25 +24,6 @@ from taper_runtime.plan.plan import Placement, Plan, PlanNode, TensorSpec
 from taper_runtime.plan.validate import validate
 
 LEVELS = _kernels.available_isas()
-
-
-def plan_of(op, attrs, *shapes, dtype="float32"):
-    """A plan of one node."""
-    definition = REGISTRY[op]
-    names = [f"x{i}" for i in range(len(shapes))]
-    specs = {n: TensorSpec(n, dtype, s, "input") for n, s in zip(names, shapes, strict=True)}
-    (result,) = definition.infer_types([specs[n].type for n in names], attrs)
-    specs["y"] = TensorSpec("y", result.dtype, result.shape, "output")
-    plan = Plan(
-        nodes=(PlanNode(op, tuple(names), ("y",), attrs),),
-        tensors=specs,
-        placements={n: Placement(n, 0, contiguous_strides(s.shape)) for n, s in specs.items()},
-        inputs=tuple(names),
-        outputs=("y",),
-        constants={},
-    )
-    validate(plan)
-    return plan
 
 
 def conv(size=9, channels=8, outputs=8, groups=1, dilation=1):
@@ -325,6 +307,7 @@ def test_a_choice_is_told_everything():
         each.variant for each in offers
     ] == ["dot", "packing"]
     assert [each.other_bits for each in offers] == [False, True]
+    assert node.strides == [(300, 1), (300, 1), (33, 1)]
     variants = {"in_place (f32_matmul)", "panels (f32_matmul)"}
     refusing = {name for name, _ in refused} - {"i8_matmul_vnni"}  # which few CPUs have
     assert refusing == {*variants, "i32_matmul", "i64_matmul", "i8_matmul"}
@@ -379,7 +362,7 @@ def test_measured_takes_the_least_time_among_offers_of_the_same_bits():
 
 
 def test_measured_without_measurements_says_so():
-    with pytest.raises(OptionError, match="expected measured times of kernels"):
+    with pytest.raises(OptionError, match="kernel_choice='measured': expected the database"):
         InferenceSession(product(), options_of(kernel_choice="measured"))
     with pytest.raises(InputError, match="kernel_choice: expected one of 'first', 'cost'"):
         options_of(kernel_choice="fastest")

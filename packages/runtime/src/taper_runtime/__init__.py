@@ -6,6 +6,7 @@
 
 from typing import TYPE_CHECKING
 
+from taper_runtime.base import VERSION
 from taper_runtime.base.errors import (
     InputError,
     InternalError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from taper_runtime.session.rails import RuntimeController, RuntimeRails
     from taper_runtime.session.state import State
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 plan_methods.attach()
 

@@ -5,6 +5,7 @@ A check takes the field's name and a value; it returns the value to keep, or rai
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 from operator import index
 from typing import TYPE_CHECKING, TypeVar
@@ -136,6 +137,19 @@ def text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"{name}: expected a string, got {type(value).__name__}")
     return value
+
+
+def path(name: str, value: object) -> str | None:
+    """Check a path, or None."""
+    if value is None:
+        return None
+    try:
+        found = os.fsdecode(value)  # type: ignore[arg-type]
+    except TypeError:
+        found = ""
+    if not found:
+        raise InputError(f"{name}: expected a path or None, got {value!r}")
+    return found
 
 
 def one_of(choices: Collection[str]) -> Check:

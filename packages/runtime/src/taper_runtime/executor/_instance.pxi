@@ -127,7 +127,8 @@ cdef class Instance:
             if step.op.table is not None:
                 set_table(native, step.op, self._types(step)[:step.n_inputs], attrs, self.owners)
         selection = select_kernel(
-            step.candidates, attrs, made, native, state, step.choice, self._chosen_node(step)
+            step.candidates, attrs, made, native, state, step.choice,
+            self._chosen_node(step, tensor),
         )
         self.selections[i] = selection
         if selection.chosen is None and step.server is not None:
@@ -136,15 +137,20 @@ cdef class Instance:
             _set_server_step(native, self.server_calls[i])
         return 0
 
-    cdef object _chosen_node(self, Step step):
+    cdef object _chosen_node(self, Step step, const taper_tensor *tensor):
         """Return the step as its choice gets it; None where the step has no choice."""
+        cdef Py_ssize_t i
         if step.choice is None:
             return None
         from taper_runtime.machine.choices import ChosenNode  # which few sessions need
 
         types, attrs = self._types(step), self._attrs(step)
         inputs, outputs = types[:step.n_inputs], types[step.n_inputs:]
-        return ChosenNode(step.label, step.op, inputs, outputs, attrs)
+        strides = [()] * len(types)
+        if step.candidates:  # otherwise the tensors are not filled
+            for i in range(len(types)):
+                strides[i] = tuple([tensor[i].strides[k] for k in range(tensor[i].rank)])
+        return ChosenNode(step.label, step.op, inputs, outputs, attrs, strides)
 
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1:
         cdef int64_t workers = 1

@@ -223,7 +223,7 @@ cdef class Instance:
     cdef int _prepare(self) except -1
     cdef int _choose(
         self, Py_ssize_t i, taper_step *native, taper_tensor *tensor, char *state) except -1
-    cdef object _chosen_node(self, Step step)
+    cdef object _chosen_node(self, Step step, const taper_tensor *tensor)
     cdef int _set_workers(self, Step step, taper_step *native, Py_ssize_t i) except -1
     cdef void _fill(self, Step step, taper_tensor *tensor) noexcept
     cdef ServerCall server_call(self, Step step)

@@ -123,7 +123,8 @@ def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _S
         from taper_runtime.machine.choices import ChosenNode
 
         types_in, types_out = input_types(plan, node), output_types(plan, node)
-        told = ChosenNode(label_of(node), op, types_in, types_out, attrs)
+        strides = [() if each is None else each[1] for each in (*inputs, *outputs)]
+        told = ChosenNode(label_of(node), op, types_in, types_out, attrs, strides)
     prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
     if prepared is not None:
         compute = naming(label_of(node), op, prepared.run)

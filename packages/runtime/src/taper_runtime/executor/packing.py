@@ -16,7 +16,9 @@ from taper_runtime.executor.dispatching import find_implementations
 from taper_runtime.executor.executor import definition, input_types, operand, output_types
 from taper_runtime.executor.program import example_sizes
 from taper_runtime.executor.sites import Site, sites
+from taper_runtime.executor.tuned_choice import TunedChoice, fastest
 from taper_runtime.extend.servers import label_of
+from taper_runtime.file.measurements import Quartiles
 from taper_runtime.formats import FAMILIES, PLAIN, family, find
 from taper_runtime.machine.choices import FIRST, Choice, ChosenNode
 from taper_runtime.machine.cost import weight_cost
@@ -95,11 +97,14 @@ def made_at_open(plan: Plan, stored: Mapping[str, np.ndarray]) -> frozenset[str]
 
 
 class _Way(NamedTuple):
-    """One way to compute a node: the kernel, the variant and the estimated time."""
+    """One way to compute a node."""
 
     kernel: str
     variant: str | None
-    ns: float
+    ns: float  # estimated
+    told: ChosenNode
+    times: Quartiles | None  # measured
+    trips: int
 
 
 def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> Plan:
@@ -117,19 +122,89 @@ def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> P
     other_bits : bool
         Whether formats are allowed with which nodes get other kernels or variants than before. If
         not, all results have the same bits.
+
+    Raises
+    ------
+    OptionError
+        If measured times are required, and are not known for a weight that may have several
+        formats.
     """
-    readers = _readers(plan, dispatch, other_bits=other_bits)
-    limits = typical(_kernels.active_isa(dispatch.isa))
+    tuned = dispatch.choice if isinstance(dispatch.choice, TunedChoice) else None
+    if tuned is not None:  # a node whose times are not known has another format perhaps
+        dispatch = dispatch._replace(choice=tuned.not_required())
+        other_bits = tuned.other_bits
     formats: dict[str, str] = {}
-    for name, found in readers.items():
+    for name, ways in _all_ways(plan, dispatch, other_bits=other_bits):
         own = plan.tensors[name].format
-        ways = {own: _ways(found, name, own, dispatch, limits)}
-        for format in _candidates(plan.tensors[name].type, found):
-            ways[format] = _ways(found, name, format, dispatch, limits)
-        least = min(ways, key=lambda format: _total(ways[own], ways[format], other_bits))
+        if tuned is None:
+            least = _least(ways, own, other_bits=other_bits)
+        else:
+            least = _measured_least(ways, own, tuned)
         if least != own:
             formats[name] = least
     return _with_formats(plan, formats)
+
+
+def formats_of_weights(
+    plan: Plan, dispatch: Dispatch, *, other_bits: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return the other formats that each weight may have; see :func:`packed_for_machine`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, ways in _all_ways(plan, dispatch, other_bits=other_bits):
+        own = plan.tensors[name].format
+        allowed = [
+            format
+            for format, each in ways.items()
+            if format != own and _total(ways[own], each, other_bits) < float("inf")
+        ]
+        if allowed:
+            found[name] = tuple(allowed)
+    return found
+
+
+def _all_ways(
+    plan: Plan, dispatch: Dispatch, *, other_bits: bool
+) -> Iterator[tuple[str, dict[str, list[_Way] | None]]]:
+    """Yield each packed weight, with the ways of computing its readers by format."""
+    limits = typical(_kernels.active_isa(dispatch.isa))
+    for name, found in _readers(plan, dispatch, other_bits=other_bits).items():
+        own = plan.tensors[name].format
+        formats = [own, *_candidates(plan.tensors[name].type, found)]
+        yield name, {each: _ways(found, name, each, dispatch, limits) for each in formats}
+
+
+def _least(ways: Mapping[str, Sequence[_Way] | None], own: str, *, other_bits: bool) -> str:
+    """Return the format that is estimated to be fastest."""
+    return min(ways, key=lambda format: _total(ways[own], ways[format], other_bits))
+
+
+def _measured_least(ways: Mapping[str, Sequence[_Way] | None], own: str, tuned: TunedChoice) -> str:
+    """Return the format that was measured to be fastest.
+
+    It must win against the one that is estimated to be fastest among those of the same bits, which
+    is also taken if the times of some format are not known.
+    """
+    default = _least(ways, own, other_bits=False)
+    allowed = {
+        format: each
+        for format, each in ways.items()
+        if each is not None and _total(ways[own], each, tuned.other_bits) < float("inf")
+    }
+    if len(allowed) < 2:
+        return default
+    names = sorted(allowed, key=lambda format: format != default)
+    unknown = [way for format in names for way in allowed[format] if way.times is None]
+    if unknown:
+        if tuned.required:
+            raise tuned.missing(unknown[0].told, f"with weights in {', '.join(names)}")
+        return default
+    return names[fastest([_sum_of(allowed[format]) for format in names])]
+
+
+def _sum_of(ways: Sequence[_Way]) -> Quartiles:
+    """Return the measured time of all readers; the sum's quartiles are at most so far apart."""
+    found = [(way.times, way.trips) for way in ways if way.times is not None]
+    return Quartiles(*(sum(times[i] * trips for times, trips in found) for i in range(3)))
 
 
 def _total(own: Sequence[_Way] | None, ways: Sequence[_Way] | None, other_bits: bool) -> float:
@@ -226,7 +301,7 @@ def _way(
     try:
         if list(op.infer_types(types, attrs)) != outputs:
             return None
-        offer = _offer(plan, node, types, strides, dispatch)
+        told, offer = _offer(plan, node, types, strides, dispatch)
     except (OpError, UnsupportedOpError):
         return None
     if offer is None:
@@ -234,7 +309,9 @@ def _way(
     # a kernel with several ways of computing a node says what each does beyond the op
     extra = (offer.extra_flops, offer.scratch_traffic) if offer.variant else None
     ns = weight_cost(op, types, outputs, attrs, places[0], limits, extra)
-    return _Way(offer.kernel, offer.variant, site.trips * ns)
+    tuned = dispatch.choice if isinstance(dispatch.choice, TunedChoice) else None
+    times = None if tuned is None else tuned.times(told, offer)
+    return _Way(offer.kernel, offer.variant, site.trips * ns, told, times, site.trips)
 
 
 class _Heard(Choice):
@@ -259,16 +336,17 @@ def _offer(
     types: Sequence[TensorType | None],
     strides: Sequence[tuple[int, ...]],
     dispatch: Dispatch,
-) -> Offer | None:
-    """Return our library's kernel that serves a node with inputs stored so; None if none does."""
+) -> tuple[ChosenNode, Offer | None]:
+    """Return a node with inputs stored so, and our library's kernel that serves it, if one does."""
     op, attrs = definition(node)
     kernels, _ = find_implementations(plan, node, dispatch, _no_block, _no_server)
     inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]
-    told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs)
     outputs = [operand(plan, name) for name in node.outputs]
+    places = [*strides, *(each for _, each in outputs)]
+    told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs, places)
     heard = _Heard(dispatch.chooser(node.op) or FIRST)
     prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, heard, told)
-    return None if prepared is None or prepared.kind != "native" else heard.taken
+    return told, None if prepared is None or prepared.kind != "native" else heard.taken
 
 
 def _no_block(index: int) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.base.errors import OptionError, UnsupportedOpError
+from taper_runtime.base.errors import UnsupportedOpError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.machine.cost import cost
 
@@ -32,6 +32,9 @@ class ChosenNode(NamedTuple):
     inputs, outputs : sequence of TensorType or None
     attrs : mapping
         Complete.
+    strides : sequence of tuple of int
+        Of the arrays that store the inputs, then the outputs, in elements; empty for an absent
+        input.
     """
 
     label: str
@@ -39,6 +42,7 @@ class ChosenNode(NamedTuple):
     inputs: Sequence[TensorType | None]
     outputs: Sequence[TensorType]
     attrs: Mapping[str, Any]
+    strides: Sequence[tuple[int, ...]]
 
 
 class Choice(ABC):
@@ -183,21 +187,3 @@ FIRST = First()
 
 #: The values of ``SessionOptions.kernel_choice``.
 NAMES = ("first", "cost", "measured")
-
-
-def choice_named(name: str) -> Choice | None:
-    """Return the choice of one of :data:`NAMES`; None for ``"first"``, which needs no choice.
-
-    Raises
-    ------
-    OptionError
-        If the name is ``"measured"``: no measurements are stored yet.
-    """
-    if name == "measured":
-        raise OptionError(
-            "kernel_choice='measured': expected measured times of kernels, but this machine has "
-            "none stored; set 'first', 'cost', or a "
-            "taper_runtime.machine.choices.MeasuredChoice(times) with a function that returns "
-            "the times of a node's kernels"
-        )
-    return LeastCost() if name == "cost" else None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor.executor import PlanExecutor
+    from taper_runtime.executor.tuned_choice import TunedNodes
+    from taper_runtime.extend.providers import Dispatch
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.calls import CallAdapter
     from taper_runtime.session.ends import Ends
@@ -62,7 +64,9 @@ class SessionEntry:
         pool: FramePool,
     ) -> None:
         self.plan = plan
-        self.executor = _compile(plan, options, threads, providers, pool)
+        dispatch = make_dispatch(options, providers)
+        self.executor = _compile(plan, options, threads, dispatch, pool)
+        self._choice = None if options.tuned is None else dispatch.choice
         self.inputs = plan.inputs
         self.states = _states(plan)
         self.ends = _ends(plan, options.bfloat16)
@@ -84,6 +88,14 @@ class SessionEntry:
 
             self._calls = CallAdapter(self.plan.without_values(), self._bfloat16)
         return self._calls
+
+    def tuned_nodes(self) -> TunedNodes | None:
+        """Tell which nodes have kernels chosen by measured times; None without such times."""
+        if self._choice is None:
+            return None
+        from taper_runtime.executor.tuned_choice import TunedChoice
+
+        return self._choice.used() if isinstance(self._choice, TunedChoice) else None
 
     def find_outputs(self, names: object) -> list[int]:
         """Return the positions of the named outputs.
@@ -140,7 +152,7 @@ def _compile(
     plan: Plan,
     options: SessionOptions,
     threads: int,
-    providers: tuple[str, ...],
+    dispatch: Dispatch,
     pool: FramePool,
 ) -> PlanExecutor:
     at_once = 1
@@ -154,7 +166,6 @@ def _compile(
         from taper_runtime.extend.delegates import check_whole
 
         check_whole(plan, options.delegates)
-    dispatch = make_dispatch(options, providers)
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
     return compile_plan(plan, settings, options.executor)
 

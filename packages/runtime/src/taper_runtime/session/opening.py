@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from taper_runtime.base.errors import InputError
+from taper_runtime.base.errors import InputError, OptionError
 from taper_runtime.base.option_values import CPU_DEVICE, MAX_THREADS
 from taper_runtime.executor._pool import FramePool
 from taper_runtime.extend.providers import Dispatch, check_kernels, computing
@@ -183,15 +183,42 @@ def make_dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispat
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     isa = active_isa(options.isa)
     check_kernels(options.kernels, isa)
-    choice = _choice(options.kernel_choice)
+    choice = _choice(options, isa)
     dispatch = Dispatch(computing(providers), delegates, isa, options.kernels, choice)
     return dispatch.without_numpy() if options.strict_native else dispatch
 
 
-def _choice(choice: str | Choice) -> Choice | None:
-    """Return what chooses among the kernels of a node; None where the first one is taken."""
-    if choice == "first":
-        return None
-    from taper_runtime.machine.choices import choice_named  # which few sessions need
+def _choice(options: SessionOptions, isa: str) -> Choice | None:
+    """Return what chooses among the kernels of a node; None where the first one is taken.
 
-    return choice_named(choice) if isinstance(choice, str) else choice
+    Raises
+    ------
+    OptionError
+        If options about measured times contradict each other.
+    InputError, OSError
+        As :func:`.read_measurements`.
+    """
+    choice = options.kernel_choice
+    if options.tuned is not None:
+        if choice not in ("first", "measured"):
+            raise OptionError(
+                f"tuned: expected kernel_choice 'first' or 'measured' with it, got {choice!r}"
+            )
+        # which few sessions need
+        from taper_runtime.executor.tuned_choice import TunedChoice, machine_setting
+        from taper_runtime.file.measurements import read_measurements
+
+        machine = machine_setting(isa, thread_count(options.intra_op_num_threads))
+        return TunedChoice(
+            read_measurements(options.tuned, machine),
+            other_bits=choice == "measured",
+            required=options.require_tuned,
+        )
+    if options.require_tuned or choice == "measured":
+        what = "require_tuned" if options.require_tuned else "kernel_choice='measured'"
+        raise OptionError(f"{what}: expected the database of `taper tune` in tuned, got None")
+    if choice == "cost":
+        from taper_runtime.machine.choices import LeastCost  # which few sessions need
+
+        return LeastCost()
+    return None if isinstance(choice, str) else choice

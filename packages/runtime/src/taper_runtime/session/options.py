@@ -29,6 +29,7 @@ from taper_runtime.executor._stop import Stop, StopFlag
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND, EXECUTORS
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Mapping
 
     from taper_runtime.extend.delegates import Delegate
@@ -222,9 +223,21 @@ class SessionOptions(_Options):
     kernel_choice : str or Choice
         How to choose among the kernels and variants that serve a node: ``"first"``, the first
         kernel, which chooses its variant itself; ``"cost"``, the one that the cost model estimates
-        to be fastest, whose bits may differ; or a :class:`taper_runtime.machine.choices.Choice`,
-        such as ``MeasuredChoice`` with a function that returns measured times. ``"measured"`` is
-        refused, because no measurements are stored yet.
+        to be fastest, whose bits may differ; ``"measured"``, the one that was measured to be
+        fastest in the database ``tuned``, whose bits may differ; or a
+        :class:`taper_runtime.machine.choices.Choice`, such as ``MeasuredChoice`` with a function
+        that returns measured times.
+    tuned : path or None
+        A database of measured times that ``taper tune`` wrote. A node that has times there, for
+        this CPU, ISA level and number of threads, is computed by the kernel that won; with
+        ``kernel_choice="first"`` only by one that gives the same bits as the default kernel. With
+        ``packing="at_open"`` the formats of weights are chosen by measured times too. Nothing is
+        measured now. Nodes without times are computed as without the database;
+        ``session.stats().tuned`` lists them.
+    require_tuned : bool
+        Refuse a node for which there is a choice, but no measured times in ``tuned``. The error
+        names it; it is raised when the session is opened or, if sizes vary, by the run that has
+        such sizes.
     bfloat16 : str
         The form of outputs, states and weights of bfloat16, a dtype that numpy does not have:
         ``"float32"``, which holds every value exactly; ``"bits"``, their bits in uint16; or
@@ -314,6 +327,8 @@ class SessionOptions(_Options):
     isa: str | None
     kernels: Mapping[str, str]
     kernel_choice: str | Choice
+    tuned: str | os.PathLike[str] | None
+    require_tuned: bool
     bfloat16: str
     load_mode: str
     check_fingerprint: bool
@@ -355,6 +370,8 @@ class SessionOptions(_Options):
         "isa": (None, values.isa),
         "kernels": (MappingProxyType({}), _kernels),
         "kernel_choice": ("first", _kernel_choice),
+        "tuned": (None, values.path),
+        "require_tuned": (False, values.flag),
         "bfloat16": (BFLOAT16[0], values.one_of(BFLOAT16)),
         "load_mode": (LOAD_MODES[0], values.one_of(LOAD_MODES)),
         "check_fingerprint": (False, values.flag),

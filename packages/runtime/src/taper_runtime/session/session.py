@@ -133,7 +133,8 @@ class Session:
 
             copied, large = copied_bytes(self.plan)
         weights = packed, copied, large
-        return read_stats(self._log, self._pool, self._default.executor, weights)
+        default = self._default
+        return read_stats(self._log, self._pool, default.executor, weights, default.tuned_nodes())
 
     def __repr__(self) -> str:
         """Show the path, inputs, outputs and threads in one line."""

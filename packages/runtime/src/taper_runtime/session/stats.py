@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._run import RunLog
     from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.executor.memory_layout import MemoryLayout
+    from taper_runtime.executor.tuned_choice import TunedNodes
 
 #: The name of each percentile, and the share of runs that took no longer.
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
@@ -101,6 +102,9 @@ class Stats(NamedTuple):
         Of the default entry, for the last run's sizes: the ``offset``, ``bytes`` and sharing
         tensors of each root and of each node's scratch (``pieces``), and how many tensors there
         are in place, as views and as slices (``counts()``). None if the executor has no arena.
+    tuned : TunedNodes or None
+        Of the default entry: which nodes have kernels chosen by measured times. None without
+        ``SessionOptions.tuned``.
     """
 
     runs: int
@@ -116,6 +120,7 @@ class Stats(NamedTuple):
     large_page_bytes: int
     memory_planning: Mapping[str, Any] | None
     layout: MemoryLayout | None
+    tuned: TunedNodes | None
 
     def prometheus(self, **labels: str) -> str:
         """Return the statistics in Prometheus' text format, version 0.0.4.
@@ -129,7 +134,11 @@ class Stats(NamedTuple):
 
 
 def read_stats(
-    log: RunLog, pool: FramePool, executor: PlanExecutor, weights: tuple[int, int, int]
+    log: RunLog,
+    pool: FramePool,
+    executor: PlanExecutor,
+    weights: tuple[int, int, int],
+    tuned: TunedNodes | None,
 ) -> Stats:
     """Return the statistics of a session with these parts.
 
@@ -155,6 +164,7 @@ def read_stats(
         *weights,
         executor.memory_planning(),
         executor.layout(),
+        tuned,
     )
 
 

@@ -1,0 +1,323 @@
+"""Measure the kernels that may compute each node of a plan, as ``taper tune`` does.
+
+Each node becomes a plan of one node. The candidates of a node are its kernels and their variants
+and, where the plan has a weight plain, the formats of that weight. They are warmed up, then run in
+turns, so that a disturbance of the machine meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.base.errors import TaperError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.executor.compiled import CompiledExecutor
+from taper_runtime.executor.executor import Settings
+from taper_runtime.executor.packing import formats_of_weights
+from taper_runtime.executor.sites import sites
+from taper_runtime.executor.tuned_choice import fastest, offer_name
+from taper_runtime.extend.providers import Dispatch
+from taper_runtime.extend.servers import label_of
+from taper_runtime.file.measurements import Measurement, Quartiles, node_key
+from taper_runtime.machine.choices import Choice, ChosenNode, estimate_ns
+from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.plan.plan import Placement, Plan, TensorSpec
+from taper_runtime.plan.replaceable import is_packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from taper_runtime.executor.sites import Site
+    from taper_runtime.file.measurements import MachineSetting, NodeKey
+    from taper_runtime.native.variants import Offer
+
+#: How often each candidate runs at least and at most, and after how many nanoseconds of a node's
+#: candidates no further turn begins.
+_LEAST_TURNS, _MOST_TURNS, _NODE_NS = 7, 41, 500_000_000
+
+#: A turn repeats a node's run until it takes at least so many nanoseconds.
+_TURN_NS = 200_000
+
+
+class Candidate(NamedTuple):
+    """One way to compute a node.
+
+    Attributes
+    ----------
+    plan : Plan
+        Of the node alone, with its weights in the formats of this way.
+    node : ChosenNode
+    offer : Offer
+    """
+
+    plan: Plan
+    node: ChosenNode
+    offer: Offer
+
+
+class TunableNode(NamedTuple):
+    """Node with several candidates, and all nodes of a plan that are equal to it.
+
+    Attributes
+    ----------
+    labels : list of str
+        The names of the nodes.
+    runs : int
+        How often a run of the plan computes them.
+    candidates : list of Candidate
+        The default one first.
+    """
+
+    labels: list[str]
+    runs: int
+    candidates: list[Candidate]
+
+    @property
+    def estimate_ns(self) -> float:
+        """Return the estimated time of all of them in a run."""
+        default = self.candidates[0]
+        return self.runs * estimate_ns(default.node, default.offer)
+
+
+class TrialResult(NamedTuple):
+    """Measured times of a node's candidates.
+
+    Attributes
+    ----------
+    node : TunableNode
+    times : list of Quartiles
+        Of each candidate.
+    best : int
+        The candidate that won; 0 if none wins against the default one.
+    """
+
+    node: TunableNode
+    times: list[Quartiles]
+    best: int
+
+    @property
+    def gain(self) -> float:
+        """Return how many times as long as the best candidate the default one takes."""
+        return self.times[0].median / self.times[self.best].median
+
+    def measurements(self, machine: MachineSetting) -> list[Measurement]:
+        """Return a measurement for each format of the node's weights."""
+        found: dict[NodeKey, dict[str, Quartiles]] = {}
+        for candidate, times in zip(self.node.candidates, self.times, strict=True):
+            names = found.setdefault(node_key(candidate.node), {})
+            names[str(offer_name(candidate.offer))] = times
+        return [Measurement(key, machine, ns) for key, ns in found.items()]
+
+
+class _Listening(Choice):
+    """Takes the first offer, or the one of a name, and keeps what was offered."""
+
+    def __init__(self, name: object = None) -> None:
+        self._name = name
+        self.node: ChosenNode | None = None
+        self.offers: Sequence[Offer] = ()
+
+    def choose(
+        self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
+    ) -> int | None:
+        """See :meth:`Choice.choose`."""
+        self.node, self.offers = node, offers
+        if not offers:
+            return None
+        return [offer_name(each) for each in offers].index(self._name) if self._name else 0
+
+
+# -- which nodes, and their candidates -------------------------------------------------------------
+
+
+def tunable_nodes(plan: Plan, isa: str, *, other_bits: bool) -> list[TunableNode]:
+    """Return the nodes of a plan for which there is a choice, the most expensive ones first.
+
+    Parameters
+    ----------
+    plan : Plan
+        A plan of known sizes, with all its constants.
+    isa : str
+        The ISA level.
+    other_bits : bool
+        Whether candidates whose results may differ in bits from the default one's are included.
+    """
+    dispatch = Dispatch(isa=isa)
+    formats = formats_of_weights(plan, dispatch, other_bits=other_bits)
+    found: dict[Any, TunableNode] = {}
+    for site in sites(plan, dispatch):
+        if site.runs_blocks:
+            continue
+        candidates = list(_candidates(site, formats, isa, other_bits=other_bits))
+        if len(candidates) < 2:
+            continue
+        key = tuple((node_key(each.node), offer_name(each.offer)) for each in candidates)
+        node = found.get(key)
+        if node is None:
+            found[key] = TunableNode([label_of(site.node)], site.trips, candidates)
+        else:
+            node.labels.append(label_of(site.node))
+            found[key] = node._replace(runs=node.runs + site.trips)
+    return sorted(found.values(), key=lambda node: -node.estimate_ns)
+
+
+def _candidates(
+    site: Site, formats: Mapping[str, Sequence[str]], isa: str, *, other_bits: bool
+) -> Iterator[Candidate]:
+    """Yield the candidates of a node, the default one first."""
+    weights = [name for name in dict.fromkeys(site.node.reads) if name in formats]
+    others = [{name: format} for name in weights for format in formats[name]]
+    for changed in ({}, *others):
+        alone = _alone(site, changed)
+        heard = _Listening()
+        try:
+            CompiledExecutor.compile(alone, Settings(dispatch=Dispatch(isa=isa, choice=heard)))
+        except TaperError:
+            continue
+        for offer in heard.offers:
+            if heard.node is not None and (other_bits or not offer.other_bits):
+                yield Candidate(alone, heard.node, offer)
+
+
+def _alone(site: Site, formats: Mapping[str, str]) -> Plan:
+    """Return a plan of one node, with some weights in other formats.
+
+    Its inputs and outputs are the memory of the node's operands, so that these keep their strides.
+    """
+    plan, node = site.plan, site.node
+    tensors: dict[str, TensorSpec] = {}
+    placements: dict[str, Placement] = {}
+    constants: dict[str, np.ndarray] = {}
+
+    def add_root(name: str, spec: TensorSpec, role: str) -> None:
+        tensors[name] = spec._replace(name=name, role=role)
+        placements[name] = Placement(name, 0, contiguous_strides(spec.storage.shape))
+
+    for name in node.reads:
+        spec, place = plan.tensors[name], plan.placements[name]
+        if name in formats:
+            add_root(name, spec._replace(format=formats[name]), "constant")
+            constants[name] = _values(tensors[name])
+            continue
+        root = plan.tensors[place.root]
+        is_constant = root.role == "constant"
+        add_root(root.name, root, "constant" if is_constant else "input")
+        if is_constant:
+            constants[root.name] = plan.constants[root.name]
+        if name != root.name:
+            tensors[name] = spec._replace(role="intermediate")
+            placements[name] = place
+    outputs = []
+    for name in node.outputs:
+        place = plan.placements[name]
+        root = plan.tensors[place.root]
+        outputs.append(f"{root.name} (written)")  # the root may be an input too
+        add_root(outputs[-1], root, "output")
+        tensors[name] = plan.tensors[name]._replace(role="intermediate")
+        placements[name] = place._replace(root=outputs[-1])
+    inputs = [name for name, spec in tensors.items() if spec.role == "input"]
+    return Plan(
+        nodes=(node,),
+        tensors=tensors,
+        placements=placements,
+        inputs=tuple(inputs),
+        outputs=tuple(dict.fromkeys(outputs)),
+        constants=constants,
+    )
+
+
+def _values(spec: TensorSpec) -> np.ndarray:
+    """Return an array for a tensor: random floats, and zeros of other dtypes; all bools are set."""
+    dtype, shape, _ = spec.storage
+    storage = DTYPES[dtype].storage
+    if storage.kind == "f":
+        return np.random.default_rng(0).standard_normal(shape).astype(storage)
+    return np.full(shape, storage.kind == "b", storage)
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def measure_node(
+    node: TunableNode, machine: MachineSetting, clock: Callable[[], int]
+) -> TrialResult:
+    """Time the candidates of a node.
+
+    Parameters
+    ----------
+    node : TunableNode
+    machine : MachineSetting
+        The ISA level and the threads.
+    clock : callable
+        Returns nanoseconds.
+
+    Raises
+    ------
+    TaperError
+        If the node refuses the values that it is measured with.
+    """
+    runs = [_runner(each, machine) for each in node.candidates]
+    begin = clock()
+    for run in runs:
+        run()
+    taken = max(clock() - begin, 1) / len(runs)
+    repeats = max(1, round(_TURN_NS / taken))
+    times: list[list[float]] = [[] for _ in runs]
+    begin = clock()
+    for turn in range(_MOST_TURNS):
+        for place in range(len(runs)):
+            at = (turn + place) % len(runs)  # each begins a turn as often as the others
+            run = runs[at]
+            start = clock()
+            for _ in range(repeats):
+                run()
+            times[at].append((clock() - start) / repeats)
+        if turn + 1 >= _LEAST_TURNS and clock() - begin > _NODE_NS:
+            break
+    quartiles = [_quartiles(each) for each in times]
+    return TrialResult(node, quartiles, fastest(quartiles))
+
+
+def _runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], object]:
+    """Return a function that computes a candidate's node once."""
+    plan = candidate.plan
+    choice = _Listening(offer_name(candidate.offer))
+    settings = Settings(machine.threads, dispatch=Dispatch(isa=machine.isa, choice=choice))
+    executor = CompiledExecutor.compile(plan, settings)
+    inputs = [_values(plan.tensors[name]) for name in plan.reads]
+    outputs = executor.run(inputs)
+    return lambda: executor.run(inputs, outputs)
+
+
+def _quartiles(times: Sequence[float]) -> Quartiles:
+    low, median, high = statistics.quantiles([max(each, 1.0) for each in times], n=4)
+    return Quartiles(min(low, median), median, max(median, high))
+
+
+def formats_left_alone(plan: Plan) -> list[str]:
+    """Return the packed weights whose formats cannot be changed: the plan lacks the plain ones."""
+    blocks = chain([plan.as_block()], plan.entries.values())
+    return sorted(
+        {
+            name
+            for block in blocks
+            for name, spec in block.tensors.items()
+            if spec.role == "constant" and is_packed(spec.type) and name not in plan.derived
+        }
+    )
+
+
+def candidate_text(candidate: Candidate) -> str:
+    """Return the name of a candidate: its kernel and variant, and the formats of its weights."""
+    formats = [
+        spec.format
+        for spec in candidate.plan.tensors.values()
+        if spec.role == "constant" and is_packed(spec.type)
+    ]
+    text = str(offer_name(candidate.offer))
+    return f"{text} of {', '.join(formats)}" if formats else text

@@ -1,0 +1,257 @@
+"""Kernels chosen by measured times: which are taken, what is missing, and how they are measured."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from node_plans import plan_of
+from taper_runtime import InferenceSession, InputError, OptionError, SessionOptions
+from taper_runtime.cli import main
+from taper_runtime.executor import node_trials
+from taper_runtime.executor.node_trials import measure_node, tunable_nodes
+from taper_runtime.executor.tuned_choice import fastest, machine_setting
+from taper_runtime.file.measurements import (
+    Quartiles,
+    append_measurements,
+    read_measurements,
+)
+from taper_runtime.native import _kernels
+
+ISA = _kernels.active_isa()
+HERE = machine_setting(ISA, 1)
+
+
+def reduction(size=40):
+    """Its two variants have the same bits."""
+    return plan_of("AMAX", {"axes": (1, 3), "keepdim": False}, (3, size, 5, 12), dtype="int32")
+
+
+def product():
+    """Its variants have other bits."""
+    return plan_of("MATMUL", {"transpose_b": True}, (20, 300), (33, 300))
+
+
+def options_of(file=None, **fields):
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    options.tuned = file
+    for name, value in fields.items():
+        setattr(options, name, value)
+    return options
+
+
+def feed_of(plan):
+    rng = np.random.default_rng(3)
+    return {
+        name: rng.standard_normal(plan.tensors[name].shape).astype(plan.tensors[name].dtype)
+        for name in plan.inputs
+    }
+
+
+def chosen(session):
+    ((_, kernel),) = session._default.executor.steps
+    return str(kernel)
+
+
+def plant(file, plan, winner, machine=HERE, *, margin=10.0):
+    """Write times in which one kernel wins; a negative margin lets the quartiles overlap."""
+    (node,) = tunable_nodes(plan, ISA, other_bits=True)
+    names = [node_trials.candidate_text(each) for each in node.candidates]
+    assert winner in names
+    slow = Quartiles(100.0 + margin, 120.0 + margin, 140.0 + margin)
+    fast = Quartiles(80.0, 90.0, 100.0)
+    times = [fast if name == winner else slow for name in names]
+    result = node_trials.TrialResult(node, times, names.index(winner))
+    append_measurements(file, result.measurements(machine))
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "times.jsonl"
+
+
+@pytest.mark.parametrize("executor", ["compiled", "interpreted"])
+@pytest.mark.parametrize("winner", ["i32_amax rows", "i32_amax columns"])
+def test_planted_times_choose(file, winner, executor):
+    plan = reduction()
+    default = InferenceSession(plan, options_of())
+    assert default.stats().tuned is None
+    plant(file, plan, winner)
+    session = InferenceSession(plan, options_of(file, executor=executor))
+    assert chosen(session) == winner
+    feed = feed_of(plan)
+    assert session.run(None, feed)[0].tobytes() == default.run(None, feed)[0].tobytes()
+    tuned = session.stats().tuned
+    assert {label: str(kernel) for label, kernel in tuned.chosen.items()} == {"y (AMAX)": winner}
+    assert tuned.changed == (() if winner == chosen(default) else ("y (AMAX)",))
+    assert tuned.missing == tuned.skipped == ()
+
+
+def test_other_bits_only_where_they_are_allowed(file):
+    plan = product()
+    default = chosen(InferenceSession(plan))
+    other = "f32_matmul dot" if default == "f32_matmul packing" else "f32_matmul packing"
+    plant(file, plan, other)
+    same_bits = InferenceSession(plan, options_of(file))
+    assert chosen(same_bits) == default
+    assert same_bits.stats().tuned.chosen == {}  # there was no choice
+    assert same_bits.stats().tuned.missing == ()
+    any_bits = InferenceSession(plan, options_of(file, kernel_choice="measured"))
+    assert chosen(any_bits) == other
+    assert any_bits.stats().tuned.changed == ("y (MATMUL)",)
+
+
+def test_what_wins_by_less_than_times_vary_is_not_taken(file):
+    plan = reduction()
+    default = chosen(InferenceSession(plan))
+    other = next(f"i32_amax {n}" for n in ("rows", "columns") if f"i32_amax {n}" != default)
+    plant(file, plan, other, margin=-1.0)
+    session = InferenceSession(plan, options_of(file))
+    assert chosen(session) == default
+    assert session.stats().tuned.changed == ()
+    assert session.stats().tuned.chosen.keys() == {"y (AMAX)"}
+    plant(file, plan, other)
+    assert chosen(InferenceSession(plan, options_of(file))) == other
+
+
+def test_which_times_are_the_fastest():
+    slow, middle, fast = (Quartiles(t, t + 1.0, t + 2.0) for t in (10.0, 9.0, 1.0))
+    assert fastest([slow]) == 0
+    assert fastest([slow, middle, fast]) == 2
+    assert fastest([slow, middle]) == 0
+    assert fastest([fast, slow, middle]) == 0
+
+
+@pytest.mark.parametrize("field", HERE._fields)
+def test_missing_times(file, field):
+    """Of another machine, and of another node."""
+    plan = reduction()
+    other = HERE._replace(**{field: "other" if field != "threads" else 3})
+    plant(file, plan, "i32_amax rows", other)
+    session = InferenceSession(plan, options_of(file))
+    assert chosen(session) == chosen(InferenceSession(plan))
+    tuned = session.stats().tuned
+    assert tuned.missing == ("y (AMAX)",)
+    (reason,) = tuned.skipped
+    assert reason.startswith(f"1 line: expected {field} ")
+    with pytest.raises(OptionError) as info:
+        InferenceSession(plan, options_of(file, require_tuned=True))
+    text = str(info.value)
+    assert text.startswith("require_tuned: node y (AMAX): expected measured times of i32_amax")
+    assert reason in text
+    plant(file, reduction(41), "i32_amax rows")
+    with pytest.raises(OptionError, match="require_tuned: node y"):
+        InferenceSession(plan, options_of(file, require_tuned=True))
+    plant(file, plan, "i32_amax rows")
+    InferenceSession(plan, options_of(file, require_tuned=True))
+    # a node with one kernel needs no times
+    relu = plan_of("RELU", {}, (3, 4))
+    InferenceSession(relu, options_of(file, require_tuned=True))
+
+
+def test_options_that_contradict(file):
+    plan = reduction()
+    plant(file, plan, "i32_amax rows")
+    with pytest.raises(OptionError, match="tuned: expected kernel_choice 'first' or 'measured'"):
+        InferenceSession(plan, options_of(file, kernel_choice="cost"))
+    with pytest.raises(OptionError, match="require_tuned: expected the database"):
+        InferenceSession(plan, options_of(require_tuned=True))
+    with pytest.raises(FileNotFoundError):
+        InferenceSession(plan, options_of(file.parent / "none"))
+    for wrong in (3, "", b"", True, [file]):
+        with pytest.raises(InputError, match="tuned: expected a path or None"):
+            options_of(wrong)
+    again = pickle.loads(pickle.dumps(options_of(file)))  # noqa: S301
+    assert again.tuned == str(file)
+
+
+# -- measuring -------------------------------------------------------------------------------------
+
+
+def test_measured_times_are_those_of_the_candidates(monkeypatch):
+    (node,) = tunable_nodes(reduction(), ISA, other_bits=False)
+    assert len(node.candidates) == 2
+    now = 0
+    real = node_trials._runner
+    taken = iter((1_000_000, 250_000))
+
+    def runner(candidate, machine):
+        run, ns = real(candidate, machine), next(taken)
+
+        def timed():
+            nonlocal now
+            run()
+            now += ns
+
+        return timed
+
+    monkeypatch.setattr(node_trials, "_runner", runner)
+    result = measure_node(node, HERE, lambda: now)
+    assert [each.median for each in result.times] == [1_000_000, 250_000]
+    assert (result.best, result.gain) == (1, 4.0)
+    (measured,) = result.measurements(HERE)
+    assert measured.ns.keys() == {"i32_amax rows", "i32_amax columns"}
+
+
+def test_nodes_have_an_estimate_and_only_those_with_a_choice_are_listed():
+    small, large = reduction(), reduction(4000)
+    for plan in (small, large):
+        (node,) = tunable_nodes(plan, ISA, other_bits=False)
+        assert (node.labels, node.runs) == (["y (AMAX)"], 1)
+    sizes = [tunable_nodes(plan, ISA, other_bits=False)[0].estimate_ns for plan in (small, large)]
+    assert sizes[0] < sizes[1]
+    assert tunable_nodes(product(), ISA, other_bits=False) == []
+    (node,) = tunable_nodes(product(), ISA, other_bits=True)
+    assert len(node.candidates) == 2
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(node_trials, "_LEAST_TURNS", 2)
+    monkeypatch.setattr(node_trials, "_NODE_NS", 0)
+    plan, file = reduction(), tmp_path / "times.jsonl"
+    plan.save(tmp_path / "m.taper")
+    command = ["tune", str(tmp_path / "m.taper"), "--db", str(file), "--threads", "1"]
+    assert main([*command, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["nodes"], data["distinct"], data["known"], data["left"]) == (1, 1, 0, [])
+    (measured,) = data["measured"]
+    assert measured["labels"] == ["y (AMAX)"]
+    assert measured["ns"].keys() == {"i32_amax rows", "i32_amax columns"}
+    InferenceSession(tmp_path / "m.taper", options_of(file, require_tuned=True))
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "1 node with several kernels, 1 of them different: 1 in the database before, 0 measured now"
+    )
+    assert len(read_measurements(file, HERE).by_node) == 1
+
+
+def test_the_budget_ends_the_command(tmp_path, capsys):
+    reduction().save(tmp_path / "m.taper")
+    file = tmp_path / "times.jsonl"
+    command = ["tune", str(tmp_path / "m.taper"), "--db", str(file), "--budget", "0.000000001s"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "0 measured now, 1 left" in text
+    assert "the budget is spent; not measured: y (AMAX) and those of less work" in text
+    assert file.read_bytes() == b""
+
+
+@pytest.mark.parametrize("budget", ["", "0", "-1s", "1h", "s", "1e3", "nan", "0s"])
+def test_a_wrong_budget(budget, tmp_path):
+    with pytest.raises(SystemExit) as info:
+        main(["tune", "m.taper", "--db", "x", f"--budget={budget}"])
+    assert info.value.code == 2
+
+
+def test_a_database_that_is_another_file_or_cannot_be_written(tmp_path, capsys):
+    path = tmp_path / "m.taper"
+    reduction().save(path)
+    content = path.read_bytes()
+    assert main(["tune", str(path), "--db", str(path)]) == 1
+    assert "expected a database of `taper tune`" in capsys.readouterr().err
+    assert path.read_bytes() == content
+    assert main(["tune", str(path), "--db", str(tmp_path / "none" / "x")]) == 1
+    assert "No such file" in capsys.readouterr().err
