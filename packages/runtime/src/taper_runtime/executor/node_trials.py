@@ -8,7 +8,6 @@ turns, so that a disturbance of the machine meets all of them alike.
 from __future__ import annotations
 
 import statistics
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.sites import Site
     from taper_runtime.file.measurements import MachineSetting, NodeKey
-    from taper_runtime.native.variants import Offer
+    from taper_runtime.native.variants import KernelName, Offer
 
 #: How often each candidate runs at least and at most, and after how many nanoseconds of a node's
 #: candidates no further turn begins.
@@ -117,7 +116,7 @@ class TrialResult(NamedTuple):
 class _Listening(Choice):
     """Takes the first offer, or the one of a name, and keeps what was offered."""
 
-    def __init__(self, name: object = None) -> None:
+    def __init__(self, name: KernelName | None = None) -> None:
         self._name = name
         self.node: ChosenNode | None = None
         self.offers: Sequence[Offer] = ()
@@ -301,12 +300,12 @@ def _quartiles(times: Sequence[float]) -> Quartiles:
 
 def formats_left_alone(plan: Plan) -> list[str]:
     """Return the packed weights whose formats cannot be changed: the plan lacks the plain ones."""
-    blocks = chain([plan.as_block()], plan.entries.values())
+    tensors = [plan.tensors, *(entry.tensors for entry in plan.entries.values())]
     return sorted(
         {
             name
-            for block in blocks
-            for name, spec in block.tensors.items()
+            for each in tensors
+            for name, spec in each.items()
             if spec.role == "constant" and is_packed(spec.type) and name not in plan.derived
         }
     )

@@ -120,7 +120,7 @@ class Stats(NamedTuple):
     large_page_bytes: int
     memory_planning: Mapping[str, Any] | None
     layout: MemoryLayout | None
-    tuned: TunedNodes | None
+    tuned: TunedNodes | None = None
 
     def prometheus(self, **labels: str) -> str:
         """Return the statistics in Prometheus' text format, version 0.0.4.
