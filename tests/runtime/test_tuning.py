@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+from measured_plans import measured_plan
 from node_plans import plan_of
 from taper_runtime import InferenceSession, InputError, OptionError, SessionOptions
 from taper_runtime.cli import main
@@ -255,3 +256,9 @@ def test_a_database_that_is_another_file_or_cannot_be_written(tmp_path, capsys):
     assert path.read_bytes() == content
     assert main(["tune", str(path), "--db", str(tmp_path / "none" / "x")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_plan_whose_nodes_compute_sizes_is_refused(tmp_path, capsys):
+    measured_plan().save(tmp_path / "m.taper")
+    assert main(["tune", str(tmp_path / "m.taper"), "--db", str(tmp_path / "times")]) == 1
+    assert "expected a plan whose inputs decide all sizes" in capsys.readouterr().err

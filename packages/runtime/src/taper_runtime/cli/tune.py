@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import counted, printable
 from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.progress import progress
@@ -78,6 +79,8 @@ def _tune(args: argparse.Namespace) -> Result:
     from taper_runtime.plan.specialize import specialize
 
     plan = completed(load_plan(args))
+    if plan.origins:
+        raise InputError("expected a plan whose inputs decide all sizes, got nodes that do")
     sizes = feed_sizes(plan, make_feed(plan, args.size))
     machine = machine_setting(_kernels.active_isa(), thread_count(args.threads))
     append_measurements(args.db, [])  # fails now rather than after the budget is spent

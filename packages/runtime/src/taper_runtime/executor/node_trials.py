@@ -52,11 +52,14 @@ class Candidate(NamedTuple):
         Of the node alone, with its weights in the formats of this way.
     node : ChosenNode
     offer : Offer
+    valueless : tuple of str
+        The constants of the plan that have memory, but no values: weights in other formats.
     """
 
     plan: Plan
     node: ChosenNode
     offer: Offer
+    valueless: tuple[str, ...]
 
 
 class TunableNode(NamedTuple):
@@ -180,7 +183,7 @@ def _candidates(
             continue
         for offer in heard.offers:
             if heard.node is not None and (other_bits or not offer.other_bits):
-                yield Candidate(alone, heard.node, offer)
+                yield Candidate(alone, heard.node, offer, tuple(changed))
 
 
 def _alone(site: Site, formats: Mapping[str, str]) -> Plan:
@@ -201,7 +204,8 @@ def _alone(site: Site, formats: Mapping[str, str]) -> Plan:
         spec, place = plan.tensors[name], plan.placements[name]
         if name in formats:
             add_root(name, spec._replace(format=formats[name]), "constant")
-            constants[name] = _values(tensors[name])
+            dtype, shape, _ = tensors[name].storage
+            constants[name] = np.empty(shape, DTYPES[dtype].storage)
             continue
         root = plan.tensors[place.root]
         is_constant = root.role == "constant"
@@ -285,6 +289,8 @@ def measure_node(
 def _runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], object]:
     """Return a function that computes a candidate's node once."""
     plan = candidate.plan
+    made = {name: _values(plan.tensors[name]) for name in candidate.valueless}
+    plan = plan._replace(constants={**plan.constants, **made})
     choice = _Listening(offer_name(candidate.offer))
     settings = Settings(machine.threads, dispatch=Dispatch(isa=machine.isa, choice=choice))
     executor = CompiledExecutor.compile(plan, settings)
