@@ -1,4 +1,4 @@
-"""The database of measured times: reading, damage, other machines, several writers, compaction."""
+"""Database of measured times: reading, damage, other machines, several writers, compaction."""
 
 import json
 import multiprocessing
@@ -175,7 +175,7 @@ def test_superseded_lines_go_once_they_are_many(file, monkeypatch):
 
 
 def write(path, first, ready):
-    """Add measurements, one call for each; of the main process, and of processes beside it."""
+    """Add measurements, one call for each."""
     measurements._SUPERSEDED = 20  # so that the file is replaced several times meanwhile
     ready.wait(60)
     for number in range(40):

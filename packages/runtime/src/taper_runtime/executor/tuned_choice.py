@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TunedNodes(NamedTuple):
-    """How a database of measured times was used for the nodes of an entry.
+    """Nodes of an entry by whether a database has measured times for them.
 
     If sizes vary, a node is listed as it was for the latest sizes that were prepared. Formats of
     weights that were chosen by measured times stand in the session's plan, not here.

@@ -48,7 +48,7 @@ class Quartiles(NamedTuple):
 
 
 class MachineSetting(NamedTuple):
-    """What times depend on besides the node.
+    """Machine and settings on which times depend besides the node.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class MachineSetting(NamedTuple):
 
 
 class NodeKey(NamedTuple):
-    """What kernels know of a node.
+    """Key of a node: all that its kernels know of it.
 
     Attributes
     ----------
