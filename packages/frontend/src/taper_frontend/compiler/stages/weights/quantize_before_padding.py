@@ -31,6 +31,7 @@ def quantize_before_padding(graph: Graph) -> bool:
 
 
 def _swap(graph: Graph, node: Node) -> bool:
+    """Quantize what a constant border lies around, if ``node`` ends such a quantization."""
     is_last = node.op in ("QUANTIZE", "CAST")
     if not is_last or graph.tensors[node.output].dtype not in ("int8", "uint8"):
         return False
