@@ -290,11 +290,14 @@ class RandomGraph(Builder):
         return self.reshape(self.op("MEAN", self.op("MATMUL", rows, weight), axes=(1,)), *shape)
 
     def quantized_product(self) -> str:
-        """A product of quantized activations with a quantized weight, quantized again."""
+        """A product of padded, quantized activations with a quantized weight, quantized again."""
         x = self.pool[-1]
         shape = self.graph.tensors[x].shape
-        rows = self.op("EXPAND", self.reshape(x, math.prod(shape), 1), shape=(math.prod(shape), 24))
-        rows = self.quantize(self.op("TANH", rows), 1 / 127)
+        count = math.prod(shape)
+        rows = self.op("EXPAND", self.reshape(x, count, 1), shape=(count, 20))
+        zeros = self.op("EXPAND", self.constant(0.0), shape=(count, 4))
+        rows = self.op("CAT", zeros, self.op("TANH", rows), axis=1)
+        rows = self.quantize(rows, 1 / 127)
         levels = self.constant(np.random.default_rng(3).integers(-128, 128, (24, 8), np.int8))
         weight = self.op("DEQUANTIZE", levels, self.constant(np.abs(floats(8, seed=3)) + 0.01))
         y = self.quantize(self.op("MATMUL", rows, weight), 64.0)
