@@ -226,7 +226,8 @@ def check(blob: bytes) -> str:
         return _check_gguf(blob) if blob[:4] == b"GGUF" else _check_safetensors(blob)
     except (InputError, PlanFormatError) as error:
         text = str(error)
-        assert text.isprintable() and len(text) < 600, text  # noqa: PT018
+        assert text.isprintable(), text
+        assert len(text) < 600, text
         return "refused"
 
 

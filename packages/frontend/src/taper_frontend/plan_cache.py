@@ -114,25 +114,21 @@ class PlanCache:
         """
         begin = time.perf_counter()
         key = key_of(parts)
-        plan, reason = self._read(key, check)
-        if plan is not None:
-            entry = self.find(key)
-            seconds = 0.0 if entry is None else entry.seconds - (time.perf_counter() - begin)
-            return _told(plan, hit=True, key=key, saved_s=round(seconds, 3))
+        entry, reason = self.find(key), ""
+        if entry is not None:
+            plan, reason = self._read(entry, check)
+            if plan is not None:
+                saved = entry.seconds - (time.perf_counter() - begin)
+                return _told(plan, hit=True, key=key, saved_s=round(saved, 3))
         report: dict[str, Any] = {"hit": False, "key": key, "reason": reason or self.why(parts)}
         plan = make()
         if problem := self._store(key, parts, plan, time.perf_counter() - begin):
             report["not_stored"] = problem
         return _told(plan, **report)
 
-    def _read(
-        self, key: str, check: Callable[[Plan], object]
-    ) -> tuple[Plan, None] | tuple[None, str]:
-        """Return the plan of an entry, or None and why; an empty reason: there is no entry."""
-        entry = self.find(key)
-        path = self._path(key)
-        if entry is None:
-            return None, ""
+    def _read(self, entry: CacheEntry, check: Callable[[Plan], object]) -> tuple[Plan | None, str]:
+        """Return the plan of an entry; or delete the entry, and return None and why."""
+        path = self._path(entry.key)
         try:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -142,9 +138,9 @@ class PlanCache:
             check(plan)
             os.utime(path)
         except (OSError, TaperError) as error:
-            self.remove(key)
+            self.remove(entry.key)
             return None, f"the entry was not usable: {_first_line(error)}"
-        return plan, None
+        return plan, ""
 
     def _store(self, key: str, parts: Mapping[str, str], plan: Plan, seconds: float) -> str | None:
         """Store a plan; return why it was not possible, if so."""
@@ -293,8 +289,8 @@ def file_parts(path: str | os.PathLike[str], options: Options) -> dict[str, str]
     OSError
         If the file cannot be read.
     """
-    own = {f"{handler.__module__}" for handler in HANDLERS.values()}
-    if users := sorted(name for name in own if not name.startswith("taper_frontend.")):
+    modules = {str(handler.__module__) for handler in HANDLERS.values()}
+    if users := sorted(name for name in modules if not name.startswith("taper_frontend.")):
         raise ExportError(f"handlers: expected only those of Taper, got some of {users[0]}")
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

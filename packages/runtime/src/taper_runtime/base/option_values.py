@@ -143,10 +143,7 @@ def path(name: str, value: object) -> str | None:
     """Check a path, or None."""
     if value is None:
         return None
-    try:
-        found = os.fsdecode(value)  # type: ignore[arg-type]
-    except TypeError:
-        found = ""
+    found = os.fsdecode(value) if isinstance(value, (str, bytes, os.PathLike)) else ""
     if not found:
         raise InputError(f"{name}: expected a path or None, got {value!r}")
     return found

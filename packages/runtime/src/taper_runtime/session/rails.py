@@ -61,9 +61,10 @@ class RuntimeRails(NamedTuple):
     enable_hard_rollback : bool
         Whether breaches lead back to ``"balanced"``.
     pressure_events_threshold : int
-        How many times the memory may exceed the budget, exclusive; 1 to 100,000.
+        From how many times on that the memory exceeds the budget it is a breach; 1 to 100,000.
     rematerialized_tensors_threshold : int
-        How many tensors may be computed again to save memory, exclusive; 1 to 100,000.
+        From how many tensors on that are computed again to save memory it is a breach; 1 to
+        100,000.
     """
 
     dwell_steps: int = 4
