@@ -54,7 +54,8 @@ PRODUCTS = ((128, 2048, 2048), (128, 3072, 768), (16, 2048, 2048), (1, 2048, 204
 
 def _linear(rows: int, columns: int, summed: int) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     torch.manual_seed(0)
-    return torch.nn.Linear(summed, columns).eval(), (torch.randn(rows, summed),)
+    layer = torch.nn.Sequential(torch.nn.Linear(summed, columns))  # which is replaced in it
+    return layer.eval(), (torch.randn(rows, summed),)
 
 
 def _cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]:
