@@ -14,10 +14,10 @@ import taper_frontend
 from marks import ARGUMENTS, STATE
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.errors import ExportError, ExportWarning
-from taper_frontend.verify.compare import difference
 from taper_frontend.verify.draw import draw
 from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_frontend.verify.trials import VerificationError
+from taper_runtime.plan.compare import difference
 from taper_runtime.reports.report import describe_plan
 
 

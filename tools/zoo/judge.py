@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import taper_frontend
 from taper_frontend.errors import UnsupportedNodesError
-from taper_frontend.verify.compare import TOLERANCE, difference
+from taper_runtime.plan.compare import TOLERANCE, difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ from taper_frontend.compiler.quantization.schemes import (
     read_quantization,
 )
 from taper_frontend.errors import ExportError
-from taper_frontend.verify.compare import describe, difference, readable, tolerance
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND
+from taper_runtime.plan.compare import describe, difference, readable, tolerance
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
 
@@ -134,7 +134,7 @@ def check_quantized(plan: Plan) -> Plan:
         If the results for the samples differ by more than rounding errors.
     """
     got, reference = _results(plan), _results(plan, "interpreted")
-    limit = tolerance(plan)
+    limit = tolerance(plan.tensors.values())
     for name, array in got.items():
         if difference(array, reference[name]).relative > limit:
             raise ExportError(

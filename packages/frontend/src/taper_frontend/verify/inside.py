@@ -11,7 +11,6 @@ import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from taper_frontend.capture.tensors import stored
-from taper_frontend.verify.compare import TOLERANCE, describe, difference, power_of_ten, tolerance
 from taper_frontend.verify.judge import TIE, judge
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import Settings
@@ -19,6 +18,7 @@ from taper_runtime.executor.interpreted import InterpretedExecutor
 from taper_runtime.executor.segmented import SegmentedExecutor
 from taper_runtime.extend.providers import OURS, Dispatch
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.compare import TOLERANCE, describe, difference, power_of_ten, tolerance
 from taper_runtime.plan.specialize import specialize
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class Side:
         """Find the tensors that can be compared, and the steps after which they are final."""
         plan = self._plan = view.plan
         self._settings = settings
-        self.tolerance = tolerance(plan)
+        self.tolerance = tolerance(plan.tensors.values())
         executed = [node for node in plan.nodes if plan.is_executed(node)]
         self.executed = len(executed)
         self.tensors: dict[Node, list[str]] = {}

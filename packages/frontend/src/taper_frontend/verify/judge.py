@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 
-from taper_frontend.verify.compare import difference, readable
 from taper_frontend.verify.ties import Jitter, rests_on_ties
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.plan.compare import difference, readable
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence

@@ -17,7 +17,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
 
-from taper_frontend.verify.compare import TOLERANCE, difference, readable
+from taper_runtime.plan.compare import TOLERANCE, difference, readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,14 +11,6 @@ import numpy as np
 from taper_frontend.capture.captured import NotRunError
 from taper_frontend.compiler.partition import verifying_delegates
 from taper_frontend.errors import ExportError
-from taper_frontend.verify.compare import (
-    Difference,
-    describe,
-    difference,
-    power_of_ten,
-    readable,
-    tolerance,
-)
 from taper_frontend.verify.draw import draw
 from taper_frontend.verify.inside import Inside
 from taper_frontend.verify.judge import first_line, judge
@@ -30,6 +22,14 @@ from taper_runtime.base.sizes import is_static
 from taper_runtime.extend.kernels import is_computed, user_providers
 from taper_runtime.extend.providers import CPU, computing
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.compare import (
+    Difference,
+    describe,
+    difference,
+    power_of_ten,
+    readable,
+    tolerance,
+)
 from taper_runtime.plan.features import undefined_calls
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
@@ -71,7 +71,7 @@ def verify_plan(
     refuses other inputs, that says nothing about the plan. Then sizes that may be 0 are tried with
     0, one at a time, because torch.export does not consider empty dims.
 
-    An output whose error exceeds :data:`taper_frontend.verify.compare.TOLERANCE` is accepted in two
+    An output whose error exceeds :data:`taper_runtime.plan.compare.TOLERANCE` is accepted in two
     cases: if the two differ by a choice among scores that are equal within rounding
     (:mod:`taper_frontend.verify.ties`), or if the plan's error against the module in float64 is at
     most twice that of the module in float32 (the largest of a few runs whose parameters and inputs
@@ -167,7 +167,7 @@ class _Trials:
         self.batch = _batch_of(plan)
         self.states = [self.session.new_state()] if self.batch else []
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
-        self.tolerance = tolerance(plan)
+        self.tolerance = tolerance(plan.tensors.values())
         self.rng = np.random.default_rng(0)
         self.error = Difference(0.0, 0.0)
         self.ran = 0

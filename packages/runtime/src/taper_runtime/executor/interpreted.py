@@ -55,11 +55,15 @@ _STOP: ContextVar[Stop | None] = ContextVar("stop", default=None)
 
 
 def block_function(
-    plan: Plan, block: PlanBlock, settings: Settings, kept: Kept | None = None
+    plan: Plan,
+    block: PlanBlock,
+    settings: Settings,
+    kept: Kept | None = None,
+    kind: type[InterpretedExecutor] | None = None,
 ) -> BlockFunction:
     """Return a function that evaluates a block of a plan without size variables."""
     settings = Settings(dispatch=settings.dispatch)
-    body = InterpretedExecutor.compile(plan.body(block), settings, kept)
+    body = (kind or InterpretedExecutor).compile(plan.body(block), settings, kept)
     return BlockFunction(block.signature, body.run)
 
 
@@ -91,50 +95,13 @@ class Kept(NamedTuple):
         return self.servers[key]
 
 
-class _Step(NamedTuple):
+class NodeStep(NamedTuple):
     """One node with what computes it, the kind of that, and its name."""
 
     node: PlanNode
     compute: Compute
     kind: str
     kernel: KernelName
-
-
-def _servers(
-    plan: Plan, node: PlanNode, settings: Settings, kept: Kept
-) -> tuple[Sequence[_kernels.Kernel | str | None], Server | None]:
-    """Return what may compute a node; see :func:`find_implementations`."""
-
-    def block(index: int) -> BlockFunction:
-        return block_function(plan, node.blocks[index], settings, kept.inside(node, index))
-
-    return find_implementations(plan, node, settings.dispatch, block, kept.make)
-
-
-def _make_step(plan: Plan, node: PlanNode, settings: Settings, kept: Kept) -> _Step | None:
-    """Return the step of a node, with the first server that takes it; None if none does."""
-    op, attrs = definition(node)
-    kernels, server = _servers(plan, node, settings, kept)
-    attrs = kernel_attrs(node, attrs, kernels)
-    inputs = [None if name is None else operand(plan, name) for name in node.inputs]
-    outputs = [operand(plan, name) for name in node.outputs]
-    choice, told = settings.dispatch.chooser(node.op), None
-    if choice is not None:
-        from taper_runtime.machine.choices import ChosenNode
-
-        types_in, types_out = input_types(plan, node), output_types(plan, node)
-        strides = [() if each is None else each[1] for each in (*inputs, *outputs)]
-        told = ChosenNode(label_of(node), op, types_in, types_out, attrs, strides)
-    prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
-    if prepared is not None:
-        compute = naming(label_of(node), op, prepared.run)
-        kernel = KernelName(prepared.kernel_name, prepared.variant)
-        return _Step(node, compute, prepared.kind, kernel)
-    if server is None:
-        return None
-    types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
-    name = server.kind if isinstance(server, NumpyServer) else server.node.server
-    return _Step(node, bind_server(server, attrs, types), server.kind, KernelName(name))
 
 
 class InterpretedExecutor(PlanExecutor):
@@ -145,7 +112,7 @@ class InterpretedExecutor(PlanExecutor):
     made for the run's sizes.
     """
 
-    def __init__(self, plan: Plan, steps: list[_Step], settings: Settings, kept: Kept) -> None:
+    def __init__(self, plan: Plan, steps: list[NodeStep], settings: Settings, kept: Kept) -> None:
         self._plan = plan
         self._kept = kept
         self._steps = steps
@@ -174,13 +141,53 @@ class InterpretedExecutor(PlanExecutor):
         nodes = tuple(filter(plan.is_executed, plan.nodes))
         if plan.sizes:  # a run makes its steps, when it knows the sizes
             for node in nodes:
-                _servers(plan, node, settings, kept)
+                cls._implementations(plan, node, settings, kept)
             return cls(plan, [], settings, kept)
-        made = [_make_step(plan, node, settings, kept) for node in nodes]
+        made = [cls.make_step(plan, node, settings, kept) for node in nodes]
         unserved = [node for node, step in zip(nodes, made, strict=True) if step is None]
         refuse([(plan, node) for node in unserved], settings.dispatch)
         steps = [step for step in made if step is not None]
         return cls(plan, steps, settings, kept)
+
+    @classmethod
+    def make_step(
+        cls, plan: Plan, node: PlanNode, settings: Settings, kept: Kept
+    ) -> NodeStep | None:
+        """Return the step of a node, with the first server that takes it; None if none does."""
+        op, attrs = definition(node)
+        kernels, server = cls._implementations(plan, node, settings, kept)
+        attrs = kernel_attrs(node, attrs, kernels)
+        inputs = [None if name is None else operand(plan, name) for name in node.inputs]
+        outputs = [operand(plan, name) for name in node.outputs]
+        choice, told = settings.dispatch.chooser(node.op), None
+        if choice is not None:
+            from taper_runtime.machine.choices import ChosenNode
+
+            types_in, types_out = input_types(plan, node), output_types(plan, node)
+            strides = [() if each is None else each[1] for each in (*inputs, *outputs)]
+            told = ChosenNode(label_of(node), op, types_in, types_out, attrs, strides)
+        prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, choice, told)
+        if prepared is not None:
+            compute = naming(label_of(node), op, prepared.run)
+            kernel = KernelName(prepared.kernel_name, prepared.variant)
+            return NodeStep(node, compute, prepared.kind, kernel)
+        if server is None:
+            return None
+        types = [*input_types(plan, node), *(plan.tensors[name].type for name in node.outputs)]
+        name = server.kind if isinstance(server, NumpyServer) else server.node.server
+        return NodeStep(node, bind_server(server, attrs, types), server.kind, KernelName(name))
+
+    @classmethod
+    def _implementations(
+        cls, plan: Plan, node: PlanNode, settings: Settings, kept: Kept
+    ) -> tuple[Sequence[_kernels.Kernel | str | None], Server | None]:
+        """Return what may compute a node; see :func:`find_implementations`."""
+
+        def block(index: int) -> BlockFunction:
+            inside = kept.inside(node, index)
+            return block_function(plan, node.blocks[index], settings, inside, cls)
+
+        return find_implementations(plan, node, settings.dispatch, block, kept.make)
 
     @property
     def servers(self) -> list[Server]:

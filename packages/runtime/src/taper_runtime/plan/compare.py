@@ -12,9 +12,10 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.convert import from_bfloat16
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.ops.opdef import TensorType
+    from taper_runtime.plan.plan import TensorSpec
 
 #: The largest relative L2 error of a float output. Errors of float32 sums in another order reach
 #: 1e-6 for one layer and grow with depth; a wrong kernel or pass has errors that are much larger.
@@ -48,9 +49,9 @@ class Difference(NamedTuple):
     relative: float
 
 
-def tolerance(plan: Plan) -> float:
-    """Return the largest acceptable relative error, by the dtypes of a plan's tensors."""
-    dtypes = {spec.dtype for spec in plan.tensors.values()}
+def tolerance(types: Iterable[TensorType | TensorSpec]) -> float:
+    """Return the largest acceptable relative error of results that are computed from tensors."""
+    dtypes = {each.dtype for each in types}
     return max([TOLERANCE, *(_COARSE[dtype] for dtype in dtypes & _COARSE.keys())])
 
 
