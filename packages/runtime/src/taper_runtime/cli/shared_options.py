@@ -100,7 +100,7 @@ def add_executor(parser: argparse.ArgumentParser) -> None:
         "--executor",
         default=DEFAULT_KIND,
         choices=[name for name in EXECUTORS if name != "delegate"],  # commands have no delegates
-        help="the executor; the interpreted one is for debugging",
+        help="interpreted and checked are for debugging; checked compares each node with its op",
     )
 
 

@@ -23,6 +23,12 @@ def _interpreted() -> type[PlanExecutor]:
     return InterpretedExecutor
 
 
+def _checked() -> type[PlanExecutor]:
+    from taper_runtime.executor.checked import CheckedExecutor  # for debugging
+
+    return CheckedExecutor
+
+
 #: The default kind of sessions.
 DEFAULT_KIND = "compiled"
 
@@ -31,6 +37,7 @@ DEFAULT_KIND = "compiled"
 EXECUTORS: dict[str, Callable[[], type[PlanExecutor]]] = {
     DEFAULT_KIND: _compiled,
     "interpreted": _interpreted,
+    "checked": _checked,
     "delegate": _compiled,
 }
 

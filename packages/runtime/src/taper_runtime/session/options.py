@@ -205,8 +205,9 @@ class SessionOptions(_Options):
     strict_native : bool
         Refuse plans with nodes that only numpy can compute.
     executor : str
-        ``"compiled"``; ``"interpreted"`` for debugging; or ``"delegate"``, which refuses a plan
-        with nodes that delegates do not compute.
+        ``"compiled"``; ``"interpreted"`` for debugging; ``"checked"``, which also computes each
+        node by its op's definition and raises a :class:`KernelError` at the first one that differs;
+        or ``"delegate"``, which refuses a plan with nodes that delegates do not compute.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``, or a ``torch.device``. The device must be available;
         in this version only the CPU is.
