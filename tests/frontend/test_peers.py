@@ -13,9 +13,12 @@ import taper_frontend
 from models import linear
 from taper_runtime.machine.limits import MachineLimits, Memory
 from taper_runtime.ops import REGISTRY
-from tools.peers import ablation, compare, memory, op_cases, ops, scaling, turns
+from tools.peers import ablation, compare, memory, ops, scaling, turns
 from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
+from tools.peers.op_cases import cases
+from tools.peers.op_cases.case import Case, drawn
+from tools.peers.op_cases.reasons import NOT_TIMED
 from tools.peers.page import cpu_name, write_section
 from tools.zoo.architecture import Architecture
 from tools.zoo.newcomers import NEWCOMERS
@@ -228,13 +231,13 @@ def test_start_is_measured_in_a_process_without_torch(tmp_path):
 
 
 def test_every_op_is_timed_or_has_a_reason_why_not():
-    timed = {case.op for case in op_cases.cases()} - {""}
-    assert timed | op_cases.NOT_TIMED.keys() == REGISTRY.keys()
-    assert not timed & op_cases.NOT_TIMED.keys()
+    timed = {case.op for case in cases()} - {""}
+    assert timed | NOT_TIMED.keys() == REGISTRY.keys()
+    assert not timed & NOT_TIMED.keys()
 
 
 def test_a_slow_op_shows_unless_a_call_explains_it():
-    case = op_cases.Case("ADD", "float32", op_cases.drawn(torch.add, "float32", "float32"), ((8,),))
+    case = Case("ADD", "float32", drawn(torch.add, "float32", "float32"), ((8,),))
     assert ops.measure(case, (8,), 0.001).ratio > 0
     assert ops.row_of(case, [ops.Timing(2e-6, 1e-6, False)]).endswith("| 0.50 | a call |")
     assert ops.row_of(case, [ops.Timing(2e-3, 1e-3, True)]).endswith("| 0.50* |  |")

@@ -2,7 +2,7 @@
 
 `--only "SCATTER|GATHER"` times some, `--below 1` prints those alone that are slower at some size,
 `--write docs/results/ops.md` writes the page. The cases, and the reasons why some may be slow, are
-in tools/peers/op_cases.py.
+in tools/peers/op_cases.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from torch import nn
 import taper_frontend
 import taper_runtime
 from taper_runtime.cli.progress import progress
-from tools.peers.op_cases import NOT_TIMED, REASONS, Case, cases
+from tools.peers.op_cases import cases
+from tools.peers.op_cases.reasons import NOT_TIMED, REASONS
 from tools.peers.page import command_line, describe_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from taper_runtime import Plan
+    from tools.peers.op_cases.case import Case
 
 SECONDS = 3e-4  # of a turn: enough for the clock
 LEAST = 0.8  # of torch's time over ours, below which a case needs a reason
