@@ -11,6 +11,7 @@ from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.graph.node import SourceCall, SourceLine
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import ExportError
+from taper_runtime.file.fields import KEPT_FIELDS
 from taper_runtime.plan.recipes import WEIGHT, parameter_names
 from taper_runtime.plan.replaceable import (
     is_packed,
@@ -132,7 +133,8 @@ def plan_again(
         and new.constants[name].shape == plan.constants[name].shape
         and new.constants[name].tobytes() == plan.constants[name].tobytes()
     }
-    new = new._replace(provenance={**new.provenance, **recipes})
+    kept = {field: getattr(plan, field) for field in KEPT_FIELDS}
+    new = new._replace(provenance={**new.provenance, **recipes}, **kept)
     return without_decoded(without_packed(new) if packed_at_open else new)
 
 

@@ -179,6 +179,14 @@ ARRAY_FIELDS = (
     ArrayField("originals", WEIGHT_PREFIX, "weights", lambda plan, name: plan.weights[name].dtype),
 )
 
+#: The names of the fields that have nothing to do with constants: a plan that is made of another one
+#: keeps them as they are.
+KEPT_FIELDS = tuple(
+    field.name
+    for field in (*PLAN_FIELDS, *ARRAY_FIELDS)
+    if field.feature != "weights" and field.name != "constants"
+)
+
 #: All that plans of this version may make use of, in alphabetical order.
 FEATURES = tuple(
     sorted({*SHOWN, *(f.feature for f in (*PLAN_FIELDS, *ENTRY_FIELDS, *ARRAY_FIELDS))} - {""})

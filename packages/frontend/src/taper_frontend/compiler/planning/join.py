@@ -9,7 +9,7 @@ import numpy as np
 from taper_frontend.compiler.planning.join_weights import WeightJoiner, digest
 from taper_frontend.errors import ExportError
 from taper_runtime.base.checks import check_name
-from taper_runtime.file.fields import ARRAY_FIELDS, PLAN_FIELDS
+from taper_runtime.file.fields import KEPT_FIELDS
 from taper_runtime.plan.plan import STORED, Entry, Placement, Plan, PlanBlock
 from taper_runtime.plan.validate import validate
 
@@ -104,16 +104,13 @@ def _shared_fields(plans: Mapping[str, Plan]) -> dict[str, Any]:
         If an item differs between two plans.
     """
     joined: dict[str, Any] = {}
-    for field in (*PLAN_FIELDS, *ARRAY_FIELDS):
-        # handled by the joiner, because they are constants or name them, which it renames
-        if field.feature == "weights" or field.name == "constants":
-            continue
-        items = joined[field.name] = {}
+    for field in KEPT_FIELDS:  # the joiner handles the others, for it renames constants
+        items = joined[field] = {}
         for name, plan in plans.items():
-            for key, value in getattr(plan, field.name).items():
+            for key, value in getattr(plan, field).items():
                 if not _is_equal(items.setdefault(key, value), value):
                     raise ExportError(
-                        f"{field.name}[{key!r}]: expected the same in all entries, got another in "
+                        f"{field}[{key!r}]: expected the same in all entries, got another in "
                         f"{name!r}"
                     )
     return joined
