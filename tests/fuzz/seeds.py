@@ -58,6 +58,7 @@ def plans() -> Iterator[Plan]:
     yield branching()
     yield calling()
     yield delegating()
+    yield small_plan().with_assets({"tokenizer.json": b'{"model": {}}', "notes.txt": b"words"})
     yield _with_entries()
     yield accumulating_plan(6, 3)
     yield _of_complex_numbers()

@@ -120,6 +120,32 @@ ATTACKS |= {
 }  # fmt: skip
 
 
+def asset(name="tokenizer.json", dtype="U8", shape=(0,), features=("assets",)):
+    """Break a file by an asset without bytes."""
+
+    def attack(file):
+        file.plan["features"] = list(features)
+        end = max(item["data_offsets"][1] for n, item in file.header.items() if n[0] != "_")
+        item = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end]}
+        file.header[f"asset/{name}"] = item
+
+    return attack
+
+
+ATTACKS |= {
+    "asset_in_a_folder": (asset("a/b"), "plan.assets['a/b']"),
+    "asset_outside_of_its_folder": (asset(".."), "plan.assets['..']"),
+    "asset_that_controls_the_terminal": (asset("a\x1b[2J"), "plan.assets['a\\x1b[2J']"),
+    "asset_without_a_name": (asset(""), "plan.assets['']"),
+    "asset_of_floats": (asset(dtype="F32"), "plan.assets['tokenizer.json'].dtype"),
+    "asset_of_two_dims": (asset(shape=(0, 4)), "plan.assets['tokenizer.json'].shape"),
+    "asset_that_the_features_hide": (asset(features=()), "plan.tensors['asset/tokenizer.json']"),
+    "assets_without_one": (
+        lambda file: file.plan.update(features=["assets"]), "plan.features",
+    ),
+}  # fmt: skip
+
+
 def several_models(breaks=lambda plan, models: None):
     """Make a file of two models of the same plan, and break it."""
 

@@ -177,9 +177,10 @@ ENTRY_FIELDS = (
 ARRAY_FIELDS = (
     ArrayField("constants", "", "", lambda plan, name: plan.tensors[name].storage.dtype),
     ArrayField("originals", WEIGHT_PREFIX, "weights", lambda plan, name: plan.weights[name].dtype),
+    ArrayField("assets", "asset/", "assets", lambda plan, name: "uint8"),
 )
 
-#: The names of the fields that have nothing to do with constants: a plan that is made of another one
+#: The names of the fields that have nothing to do with constants: a plan that is made of another
 #: keeps them as they are.
 KEPT_FIELDS = tuple(
     field.name

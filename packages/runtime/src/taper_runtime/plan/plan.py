@@ -274,6 +274,9 @@ class Plan(NamedTuple):
         For constants that are not ``derived``, how the export computed them, as far as it is known;
         no run reads it. When the plan comes from a file it is parsed on access, which may raise
         PlanFormatError.
+    assets : mapping of str to numpy.ndarray
+        Files that belong to the model, such as its tokenizer, by their names: uint8 [bytes]. No run
+        reads them. After a load these are views of the mapped file; ``tobytes()`` copies one.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -295,6 +298,7 @@ class Plan(NamedTuple):
     derived: Mapping[str, tuple[RecipeStep, ...]] = _NOTHING
     originals: Mapping[str, np.ndarray] = _NOTHING
     provenance: Mapping[str, Sequence[RecipeStep]] = _NOTHING
+    assets: Mapping[str, np.ndarray] = _NOTHING
 
     @property
     def entry_names(self) -> tuple[str, ...]:
@@ -452,6 +456,32 @@ class Plan(NamedTuple):
         """Return the plan without the values of weights that a session may replace."""
         first = {name: self.constants[name] for name in self.states if name in self.constants}
         return self._replace(constants=first, originals=_NOTHING)
+
+    def with_assets(self, assets: Mapping[str, bytes]) -> Plan:
+        """Return the plan with these assets too; one of the same name is replaced.
+
+        Parameters
+        ----------
+        assets : mapping of str to bytes
+            Contents by plain names of files, such as ``"tokenizer.json"``.
+
+        Raises
+        ------
+        InputError
+            If a content is not bytes.
+        PlanFormatError
+            If a name is not a plain name of a file.
+        """
+        from taper_runtime.plan.validate import check_assets
+
+        for name, content in assets.items():
+            if not isinstance(content, (bytes, bytearray, memoryview)):
+                got = type(content).__name__
+                raise InputError(f"assets[{name!r}]: expected bytes, got {got}")
+        made = {name: np.frombuffer(bytes(content), "u1") for name, content in assets.items()}
+        plan = self._replace(assets=ReadOnly({**self.assets, **made}))
+        check_assets(plan)
+        return plan
 
     def values(self) -> list[Value]:
         """Return the values of inputs, constants, states, nodes and sizes, each with a number."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from taper_runtime.base.checks import (
     MAX_BLOCK_DEPTH,
     METADATA_NAME,
@@ -32,7 +34,7 @@ from taper_runtime.base.sizes import Size, linear, range_of, variables
 from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
-from taper_runtime.plan.arrays import check_constants, check_samples
+from taper_runtime.plan.arrays import check_constants, check_samples, check_stored
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory_check import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
@@ -47,6 +49,10 @@ if TYPE_CHECKING:
 
 #: The roles of tensors whose elements may be sizes.
 _MEASURED = ("input", "intermediate", "output")
+
+
+#: The characters that separate folders or drives in the paths of some system, or are special there.
+_NOT_IN_NAMES = frozenset('/\\:*?"<>|')
 
 
 class _CheckScope(NamedTuple):
@@ -69,6 +75,7 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
     _check_entry(
         plan, comparisons, {name for entry in plan.entries.values() for name in entry.states}
     )
+    check_assets(plan)
     if plan.weights or plan.derived or plan.originals:
         from taper_runtime.plan.replaceable import check_weights  # which most plans do not need
 
@@ -90,6 +97,28 @@ def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
             _check_entry(plan.entry(name), comparisons, set())
         except PlanFormatError as error:
             raise error.within(field) from error
+
+
+def check_assets(plan: Plan) -> None:
+    """Check the names and the contents of assets.
+
+    Raises
+    ------
+    PlanFormatError
+        If a name could be more than that of a file in a folder, or a content is not bytes.
+    """
+    for name, array in watched(plan.assets.items()):
+        field = f"plan.assets[{name!r}]"
+        check_text(name, field)
+        if not (
+            name.isprintable()
+            and 0 < len(name.encode()) <= 255  # bytes, the limit of file systems
+            and name == name.strip()
+            and not name.endswith(".")
+            and _NOT_IN_NAMES.isdisjoint(name)
+        ):
+            fail(field, "expected the plain name of a file, of at most 255 bytes", name)
+        check_stored(array, "uint8", (np.size(array),), field)
 
 
 def check_plan(plan: Plan) -> None:

@@ -37,7 +37,8 @@ def show(self: Plan) -> str:
 def fingerprint(self: Plan) -> str:
     """Return a SHA-256, in hexadecimal, that equal computations share.
 
-    It covers nodes, attrs, placements, names, and the bytes of all weights, which are read for it.
+    It covers nodes, attrs, placements, names, and the bytes of all weights and assets, which are
+    read for it.
     Metadata, samples and source lines are left out.
     """
     from taper_runtime.file.fingerprint import fingerprint

@@ -48,6 +48,7 @@ def describe_plan(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> s
         Whether to prepare this CPU's kernels, to include their scratch memory in the arena.
     """
     lines = [*_describe_signature(plan)]
+    lines += [f"asset   {name}: {size_text(len(data))}" for name, data in plan.assets.items()]
     lines += ["", describe_memory(plan, kernels=kernels), "", *_describe_export(plan)]
     if nodes:
         lines += ["", *_describe_weights(plan), *_describe_constants(plan)]
@@ -98,6 +99,7 @@ def plan_data(plan: Plan, *, nodes: bool = True, kernels: bool = False) -> dict[
         "input_tree": to_json(plan.input_tree, "input_tree"),
         "output_tree": to_json(plan.output_tree, "output_tree"),
         "samples": list(plan.samples),
+        "assets": {name: len(data) for name, data in plan.assets.items()},
         "states": [_state_data(plan, name) for name in plan.states],
         "sizes": {name: _size_data(plan, name) for name in plan.sizes},
         "weights_bytes": memory.weights,
