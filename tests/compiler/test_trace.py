@@ -16,6 +16,7 @@ from taper_frontend.compiler.pipeline import Group, run_pipeline
 from taper_frontend.compiler.rules.engine import rewrite
 from taper_frontend.compiler.stages import PIPELINE
 from taper_frontend.compiler.trace import TraceRecorder, trace_path, tracing, writing
+from taper_frontend.compiler.trace.trace_page import trace_page
 from taper_frontend.errors import ExportError
 from taper_runtime.base.errors import InternalError
 from taper_runtime.ops.opdef import TensorType
@@ -205,6 +206,19 @@ class TestSteps:
 
 
 class TestRecords:
+    def test_what_passes_considered_is_told(self, tmp_path):
+        b = Builder()
+        b.done(b.op("MATMUL", b.input("x", 4, 8), b.weight(8, 4)))
+        with tracing(b.graph, tmp_path / "t.json"):
+            run_pipeline(b.graph, PIPELINE)
+        data = json.loads((tmp_path / "t.json").read_text())
+        told = data["decisions"]
+        (packed,) = [each for each in told if each["about"] == "format"]
+        assert (packed["pass"], packed["name"]) == ("pack_weights", "w.packed")
+        assert set(packed["among"]) == {"plain", packed["chosen"]}
+        assert b.graph.listener.decisions["format", "w.packed"].chosen == packed["chosen"]
+        assert '"title":"Choices"' in trace_page(data).replace(": ", ":")
+
     def test_only_small_constants_show_their_values(self):
         graph = Graph()
         graph.add_constant("few", np.arange(8))

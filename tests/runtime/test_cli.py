@@ -62,6 +62,7 @@ def json_of(result):
     [
         ("inspect", ["inspect", "m.taper"]),
         ("inspect", ["inspect", "s.taper"]),
+        ("why", ["inspect", "m.taper", "--why", "y"]),
         ("run", ["run", "m.taper"]),
         ("run", ["run", "s.taper", "--size", "B=3"]),
         ("bench", ["bench", "m.taper", "--runs", 2]),

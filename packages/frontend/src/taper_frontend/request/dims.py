@@ -21,7 +21,7 @@ from torch.utils._pytree import (
 
 from taper_frontend.errors import BatchError, ExportError, FixedSizeError
 from taper_frontend.request.guards import (
-    Decision,
+    TakenBranch,
     decisions,
     line_that_fixed,
     lines_that_bound,
@@ -668,7 +668,7 @@ def _note_of_fixed(axis: Axis, line: str) -> Note:
     return Note("shape", text + advice)
 
 
-def _note_of_decision(way: Decision) -> Note:
+def _note_of_decision(way: TakenBranch) -> Note:
     sizes = ", ".join(f"{name} = {value}" for name, value in way.sizes.items())
     return Note(
         "branch",

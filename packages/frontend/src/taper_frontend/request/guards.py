@@ -38,7 +38,7 @@ _TRIED = 400
 _DECISIONS: WeakKeyDictionary[ShapeEnv, set[tuple[str, int]]] = WeakKeyDictionary()
 
 
-class Decision(NamedTuple):
+class TakenBranch(NamedTuple):
     """A branch that the module took for the example's sizes, but not for all sizes in range.
 
     Attributes
@@ -146,7 +146,7 @@ def decisions(
     symbols: Mapping[sympy.Symbol, int],
     ranges: Mapping[str, tuple[int, int]],
     examples: Mapping[str, int],
-) -> list[Decision]:
+) -> list[TakenBranch]:
     """Find decisions of the module's own code that other sizes in range would change.
 
     torch captures the branch that the example takes. Only some sizes in range are tried.
@@ -161,7 +161,7 @@ def decisions(
     """
     if env is None:
         return []
-    found: dict[str, Decision] = {}
+    found: dict[str, TakenBranch] = {}
     for guard in env.guards:
         frame = getattr(guard.sloc, "framework_loc", None)
         place = getattr(frame, "filename", ""), getattr(frame, "lineno", 0)
@@ -182,7 +182,7 @@ def decisions(
             if expr.xreplace(point) is sympy.false:
                 words = {symbol: sympy.Symbol(str(symbols[symbol])) for symbol in free}
                 line = _line(guard.sloc)
-                found.setdefault(line, Decision(str(expr.xreplace(words)), sizes, line))
+                found.setdefault(line, TakenBranch(str(expr.xreplace(words)), sizes, line))
                 break
     return list(found.values())
 

@@ -32,6 +32,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare the plan's fingerprint with the one in the file; an error if they differ",
     )
+    parser.add_argument(
+        "--why",
+        metavar="NODE",
+        help="tell what was chosen about one node and its weights, among what, and why",
+    )
     parser.set_defaults(command=_inspect)
 
 
@@ -44,6 +49,11 @@ def _inspect(args: argparse.Namespace) -> Result:
     from taper_runtime.reports.report import describe_plan, plan_data
 
     plan = load_plan(args, check_fingerprint=args.check)
+    if args.why is not None:
+        from taper_runtime.session.decision_log import decisions_about
+
+        found = decisions_about(plan, args.why)
+        return Result({"decisions": [each.data() for each in found]}, "\n".join(map(str, found)))
     models = list_models(args.plan)
     model = args.model or (models[0] if len(models) == 1 else DEFAULT_MODEL)
     lines = [f"model   {model}, of {', '.join(models)}"] if len(models) > 1 else []

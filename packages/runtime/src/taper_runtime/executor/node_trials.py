@@ -169,11 +169,15 @@ def tunable_nodes(plan: Plan, isa: str, *, other_bits: bool) -> list[TunableNode
 
 
 def _candidates(
-    site: Site, formats: Mapping[str, Sequence[str]], isa: str, *, other_bits: bool
+    site: Site, formats: Mapping[str, Mapping[str, float]], isa: str, *, other_bits: bool
 ) -> Iterator[Candidate]:
     """Yield the candidates of a node, the default one first."""
-    weights = [name for name in dict.fromkeys(site.node.reads) if name in formats]
-    others = [{name: format} for name in weights for format in formats[name]]
+    others = [
+        {name: format}
+        for name in dict.fromkeys(site.node.reads)
+        for format in formats.get(name, ())
+        if format != site.plan.tensors[name].format
+    ]
     for changed in ({}, *others):
         alone = _alone(site, changed)
         heard = _Listening()

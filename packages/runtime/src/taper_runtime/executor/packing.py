@@ -8,19 +8,17 @@ readers of the weight accept, the one with the least estimated time is chosen.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from taper_runtime.base.errors import InputError, OpError, UnsupportedOpError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.executor.dispatching import find_implementations
-from taper_runtime.executor.executor import definition, input_types, operand, output_types
+from taper_runtime.executor.executor import definition, input_types, output_types
+from taper_runtime.executor.offers import find_offers
 from taper_runtime.executor.program import example_sizes
 from taper_runtime.executor.sites import Site, sites
 from taper_runtime.executor.tuned_choice import TunedChoice, fastest
-from taper_runtime.extend.servers import label_of
 from taper_runtime.file.measurements import Quartiles
 from taper_runtime.formats import FAMILIES, PLAIN, family, find
-from taper_runtime.machine.choices import FIRST, Choice, ChosenNode
 from taper_runtime.machine.cost import weight_cost
 from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
@@ -43,10 +41,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from taper_runtime.extend.providers import Dispatch
+    from taper_runtime.machine.choices import ChosenNode
     from taper_runtime.machine.limits import MachineLimits
-    from taper_runtime.native.variants import Offer
     from taper_runtime.ops.opdef import TensorType
-    from taper_runtime.plan.plan import Entry, Plan, PlanBlock, PlanNode, TensorSpec
+    from taper_runtime.plan.plan import Entry, Plan, PlanBlock, TensorSpec
 
 
 def plan_to_run(
@@ -147,18 +145,16 @@ def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> P
 
 def formats_of_weights(
     plan: Plan, dispatch: Dispatch, *, other_bits: bool
-) -> dict[str, tuple[str, ...]]:
-    """Return the other formats that each weight may have; see :func:`packed_for_machine`."""
-    found: dict[str, tuple[str, ...]] = {}
+) -> dict[str, dict[str, float]]:
+    """Return the formats that each weight may have, its own first, with their nanoseconds.
+
+    The times are estimated for all readers; see :func:`packed_for_machine`.
+    """
+    found: dict[str, dict[str, float]] = {}
     for name, ways in _all_ways(plan, dispatch, other_bits=other_bits):
-        own = plan.tensors[name].format
-        allowed = [
-            format
-            for format, each in ways.items()
-            if format != own and _total(ways[own], each, other_bits) < float("inf")
-        ]
-        if allowed:
-            found[name] = tuple(allowed)
+        own = ways[plan.tensors[name].format]
+        times = {format: _total(own, each, other_bits) for format, each in ways.items()}
+        found[name] = {format: ns for format, ns in times.items() if ns < float("inf")}
     return found
 
 
@@ -301,7 +297,7 @@ def _way(
     try:
         if list(op.infer_types(types, attrs)) != outputs:
             return None
-        told, offer = _offer(plan, node, types, strides, dispatch)
+        told, *_, offer = find_offers(plan, node, dispatch, types, strides)
     except (OpError, UnsupportedOpError):
         return None
     if offer is None:
@@ -312,49 +308,6 @@ def _way(
     tuned = dispatch.choice if isinstance(dispatch.choice, TunedChoice) else None
     times = None if tuned is None else tuned.times(told, offer)
     return _Way(offer.kernel, offer.variant, site.trips * ns, told, times, site.trips)
-
-
-class _Heard(Choice):
-    """Choice that asks another one, and remembers the result."""
-
-    def __init__(self, choice: Choice) -> None:
-        self._choice = choice
-        self.taken: Offer | None = None
-
-    def choose(
-        self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
-    ) -> int | None:
-        """See :meth:`Choice.choose`."""
-        index = self._choice.choose(node, offers, refused)
-        self.taken = None if index is None else offers[index]
-        return index
-
-
-def _offer(
-    plan: Plan,
-    node: PlanNode,
-    types: Sequence[TensorType | None],
-    strides: Sequence[tuple[int, ...]],
-    dispatch: Dispatch,
-) -> tuple[ChosenNode, Offer | None]:
-    """Return a node with inputs stored so, and our library's kernel that serves it, if one does."""
-    op, attrs = definition(node)
-    kernels, _ = find_implementations(plan, node, dispatch, _no_block, _no_server)
-    inputs = [None if each is None else (each, at) for each, at in zip(types, strides, strict=True)]
-    outputs = [operand(plan, name) for name in node.outputs]
-    places = [*strides, *(each for _, each in outputs)]
-    told = ChosenNode(label_of(node), op, types, output_types(plan, node), attrs, places)
-    heard = _Heard(dispatch.chooser(node.op) or FIRST)
-    prepared = _kernels.prepare(op, attrs, inputs, outputs, kernels, heard, told)
-    return told, None if prepared is None or prepared.kind != "native" else heard.taken
-
-
-def _no_block(index: int) -> Any:
-    """Stand in for a block of a node; no node is run."""
-
-
-def _no_server(*_: object) -> Any:
-    """Stand in for foreign code, whose nodes keep their formats."""
 
 
 def _with_formats(plan: Plan, formats: Mapping[str, str]) -> Plan:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from taper_runtime.base.decisions import Decision
     from taper_runtime.executor._stop import Stop
     from taper_runtime.plan.plan import Plan
     from taper_runtime.reports.node_times import RecordingExecutor
@@ -135,6 +136,28 @@ class Session:
         weights = packed, copied, large
         default = self._default
         return read_stats(self._log, self._pool, default.executor, weights, default.tuned_nodes())
+
+    def decision_log(self) -> list[str]:
+        """Return what the export and the session chose, a line each: `docs/contract.md` lists them.
+
+        A line tells what was chosen, among what, by which numbers and why: forms and formats of
+        weights, splits, level, threads, the kernel of each node of the default entry, and why numpy
+        computes a node. The lines are the same in each process with the same file, options and kind
+        of machine. None has a time of this process; :meth:`stats` has those. If sizes vary, nodes
+        are listed as for the last run's sizes, without the candidates.
+
+        Raises
+        ------
+        PlanFormatError
+            If the decisions in the plan's metadata are damaged.
+        """
+        return list(map(str, self._decisions()))
+
+    def _decisions(self) -> list[Decision]:
+        """Return the decisions of :meth:`decision_log`."""
+        from taper_runtime.session.decision_log import session_decisions
+
+        return session_decisions(self.plan, self._default, self._options, self._providers)
 
     def __repr__(self) -> str:
         """Show the path, inputs, outputs and threads in one line."""

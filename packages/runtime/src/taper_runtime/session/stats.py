@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.plan.compilability import Compilability, compilability
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -105,6 +106,9 @@ class Stats(NamedTuple):
     tuned : TunedNodes or None
         Of the default entry: which nodes have kernels chosen by measured times. None without
         ``SessionOptions.tuned``.
+    compilability : Compilability or None
+        Of the default entry, for the last run's sizes: the share of nodes with kernels, and which
+        nodes numpy computes.
     """
 
     runs: int
@@ -121,6 +125,7 @@ class Stats(NamedTuple):
     memory_planning: Mapping[str, Any] | None
     layout: MemoryLayout | None
     tuned: TunedNodes | None = None
+    compilability: Compilability | None = None
 
     def prometheus(self, **labels: str) -> str:
         """Return the statistics in Prometheus' text format, version 0.0.4.
@@ -144,6 +149,8 @@ def read_stats(
 
     ``weights`` are ``packed_bytes``, ``copied_bytes`` and ``large_page_bytes``.
     """
+    served = executor.served
+    breaks = [(node.output, node.op) for node, kind in served if kind == "numpy"]
     return Stats(
         log.timed,
         log.errors,
@@ -159,12 +166,13 @@ def read_stats(
             pool.waited_s,
             pool.arena_bytes,
         ),
-        sum(kind == "numpy" for _, kind in executor.served),
+        len(breaks),
         executor.weights_version,
         *weights,
         executor.memory_planning(),
         executor.layout(),
         tuned,
+        compilability(len(served), breaks),
     )
 
 

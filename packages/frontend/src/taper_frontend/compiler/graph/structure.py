@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph_state import GraphState
     from taper_frontend.compiler.graph.node import Node
+    from taper_runtime.base.decisions import Decision
 
 _Graph = TypeVar("_Graph", bound="Structure")
 _Args = ParamSpec("_Args")
@@ -416,6 +417,7 @@ class _Within(Listener):
     """Reports changes of a block to the enclosing graph, as changes of the node with the block."""
 
     def __init__(self, graph: Structure, node: Node) -> None:
+        super().__init__()
         self._graph, self._node = graph, node
 
     def touch(self, *names: str) -> None:
@@ -433,3 +435,7 @@ class _Within(Listener):
     def fired(self, rule: str, node: str) -> None:
         """Report that ``rule`` was applied inside."""
         self._graph.listener.fired(rule, self._node.output)
+
+    def considered(self, decision: Decision, made_of: str = "") -> None:
+        """Report what was chosen inside."""
+        self._graph.listener.considered(decision, made_of)

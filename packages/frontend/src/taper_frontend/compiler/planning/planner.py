@@ -9,11 +9,13 @@ from taper_frontend.compiler.planning.make_recipes import provenance, replaceabl
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
 from taper_frontend.compiler.planning.spool import spool
 from taper_frontend.compiler.planning.to_block import to_block
+from taper_runtime.base.decisions import read_decisions
 from taper_runtime.base.errors import OpError, PlanFormatError
 from taper_runtime.executor.dispatching import has_native_kernel, runs_blocks
 from taper_runtime.executor.rollback import with_saves
 from taper_runtime.executor.sites import sites
 from taper_runtime.extend.providers import CPU_ALONE
+from taper_runtime.plan.compilability import compilability
 from taper_runtime.plan.features import is_undefined
 from taper_runtime.plan.plan import Plan
 from taper_runtime.plan.specialize import specialize, with_ranges
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.constants import Constant, Parameter
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_runtime.base.decisions import Decision
+    from taper_runtime.plan.plan import PlanNode
 
 
 def make_plan(
@@ -51,7 +55,8 @@ def make_plan(
         The schedule of the graph in its current form; by default that of :func:`.make_schedule`.
     samples, input_tree, output_tree, metadata
         Copied into the plan; ``metadata`` gets the key "fallbacks", the nodes without a native
-        kernel at the graph's example sizes.
+        kernel at the graph's example sizes; "compilability", a summary of these; and "decisions",
+        what passes chose of which the plan has the tensor, after those that it had before.
     complex_ends : collection of str
         The inputs, outputs and states that users see as complex numbers.
     weights : sequence of Parameter
@@ -100,8 +105,28 @@ def make_plan(
         origins=dict(graph.origins),
     )
     plan = _prove(plan, graph.sizes)
-    fallbacks = _fallbacks(plan, graph.examples)
-    return plan._replace(metadata={**plan.metadata, "fallbacks": fallbacks}).read_only()
+    found = _computed(plan, graph.examples)
+    fallbacks = [
+        {"node": node.output, "op": node.op, "source": node.source}
+        for node, is_native in found
+        if not is_native
+    ]
+    rows = {
+        "fallbacks": fallbacks,
+        "compilability": compilability(
+            len(found), [(each["node"], each["op"]) for each in fallbacks]
+        )._asdict(),
+    }
+    if decisions := _decisions(plan, graph):
+        rows["decisions"] = [each.data() for each in decisions]
+    return plan._replace(metadata={**plan.metadata, **rows}).read_only()
+
+
+def _decisions(plan: Plan, graph: Graph) -> list[Decision]:
+    """Return what was chosen about tensors that the plan has."""
+    before = {(each.about, each.name): each for each in read_decisions(plan.metadata)}
+    found = {**before, **graph.listener.decisions}
+    return [each for each in found.values() if each.name in plan.tensors]
 
 
 def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) -> Plan:
@@ -157,14 +182,14 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
     return plan
 
 
-def _fallbacks(plan: Plan, sizes: Mapping[str, int]) -> list[dict[str, str]]:
-    """Return the nodes that no native kernel supports at these sizes."""
+def _computed(plan: Plan, sizes: Mapping[str, int]) -> list[tuple[PlanNode, bool]]:
+    """Return the nodes that runs compute, each with whether numpy need not do it at these sizes."""
     return [
-        {"node": node.output, "op": node.op, "source": node.source}
-        for plan, node, *_ in sites(with_saves(specialize(plan, sizes)))
-        if not (
+        (
+            node,
             runs_blocks(plan, node, CPU_ALONE)
             or has_native_kernel(plan, node)
-            or is_undefined(node)
+            or is_undefined(node),
         )
+        for plan, node, *_ in sites(with_saves(specialize(plan, sizes)))
     ]

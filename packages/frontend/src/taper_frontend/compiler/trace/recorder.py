@@ -19,6 +19,7 @@ from taper_runtime.reports.report import module_path
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_runtime.base.decisions import Decision
 
 _MAX_VALUES = 8  # elements of a constant that are shown; a larger one is shown by name and type
 _MAX_ITEMS = 64  # items of a list in the attrs: tile programs have a few dozen
@@ -40,6 +41,9 @@ class TraceRecorder(Listener):
 
     def __init__(self, graph: Graph) -> None:
         """Record the lowered graph."""
+        super().__init__()
+        self.decisions = graph.listener.decisions  # the graph's plan has them too
+        self._decided: list[dict[str, Any]] = []
         self._graph = graph
         self._sources: dict[str, int] = {"": 0}
         self._records: dict[str, int] = {}  # for each record as JSON, its index
@@ -68,6 +72,7 @@ class TraceRecorder(Listener):
 
     def replaced(self, old: str, new: str) -> None:
         """Record that the readers of the tensor ``old`` read ``new`` from now on."""
+        super().replaced(old, new)
         self._became[old] = new
 
     # -- what applies rules says ------------------------------------------------------------------
@@ -127,6 +132,12 @@ class TraceRecorder(Listener):
         self._steps.append(step)
         self._passes[-1]["steps"][1] = len(self._steps)
 
+    def considered(self, decision: Decision, made_of: str = "") -> None:
+        """Record what a pass has chosen, and among what."""
+        super().considered(decision, made_of)
+        running = self._passes[-1]["name"] if self._running else ""
+        self._decided.append({"pass": running, **decision.data()})
+
     # -- the recording ----------------------------------------------------------------------------
 
     def data(self) -> dict[str, Any]:
@@ -154,6 +165,9 @@ class TraceRecorder(Listener):
             tensors that it removed or changed as they were, those that it changed or added as they
             are, places among the records by name. ``became``: tensors whose readers read another
             now. ``inputs`` and ``outputs``: the names before and after, where they changed.
+
+            ``decisions``: what passes chose, with the ``pass`` and the fields of
+            :class:`taper_runtime.base.decisions.Decision`.
         """
         self.leave()  # an exception may have ended the pass
         self.fired("", "")
@@ -163,6 +177,7 @@ class TraceRecorder(Listener):
             "lowered": self._lowered,
             "passes": self._passes,
             "steps": self._steps,
+            "decisions": self._decided,
         }
 
     def _record(self, name: str) -> int:

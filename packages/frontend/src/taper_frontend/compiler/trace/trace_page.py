@@ -6,6 +6,7 @@ from collections import Counter
 from importlib.resources import files
 from typing import Any
 
+from taper_runtime.base.decisions import Decision
 from taper_runtime.base.text import counted
 from taper_runtime.reports.pages.viewer import make_page
 
@@ -31,6 +32,7 @@ def trace_page(trace: dict[str, Any]) -> str:
         ),
         *_program(trace),
         {"kind": "trace", "title": "Steps", **_recording(trace)},
+        *_decisions(trace),
         _rules(trace),
         _passes(trace),
     ]
@@ -89,6 +91,18 @@ def _nodes(trace: dict[str, Any], tensors: dict[str, int]) -> int:
 
 def _growth(trace: dict[str, Any], step: dict[str, Any]) -> int:
     return _nodes(trace, step["after"]) - _nodes(trace, step["before"])
+
+
+def _decisions(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a table of what passes chose, and the candidates with their estimated times."""
+    names = ("pass", "what", "tensor", "chosen", "candidates", "reason")
+    rows = []
+    for each in trace["decisions"]:
+        told = Decision(**{name: each[name] for name in Decision._fields})
+        row = (each["pass"], told.about, told.name, told.chosen, told.candidates(), told.reason)
+        rows.append(list(row))
+    columns = [{"name": name, "kind": "text"} for name in names]
+    return [{"kind": "table", "title": "Choices", "columns": columns, "rows": rows}] if rows else []
 
 
 def _rules(trace: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.batch import BatchAxes
 from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_runtime.base.decisions import Decision
+from taper_runtime.base.text import counted
 from taper_runtime.machine.cost import Locality, beyond_cache, shared_ns
 from taper_runtime.plan.liveness import LiveRange, lifetimes, live_bytes
 
@@ -41,13 +43,22 @@ def split_into_microbatches(graph: Graph) -> bool:
     if not batch.rows:
         return False
     order = _batch_last(graph, batch)
-    counts = _least_time(graph, batch, order)
+    counts, among = _least_time(graph, batch, order)
     changed = False
-    for count, nodes in groupby(zip(counts, order, strict=True), key=lambda pair: pair[0]):
+    for count, pairs in groupby(zip(counts, order, strict=True), key=lambda pair: pair[0]):
+        nodes = [node for _, node in pairs]
         if count > 1:
-            split_nodes(graph, batch, [node for _, node in nodes], count)
+            split_nodes(graph, batch, nodes, count)
             changed = True
+        if batch.items > 1:
+            graph.listener.considered(_decision(nodes, count, among))
     return changed
+
+
+def _decision(nodes: Sequence[Node], count: int, among: dict[str, int | None]) -> Decision:
+    """Return the decision about nodes that are computed together, under the name of the last."""
+    why = f"{counted(len(nodes), 'node')} from {nodes[0].output}; least estimated time of all nodes"
+    return Decision("micro-batches", nodes[-1].output, str(count), among, why)
 
 
 def _batch_last(graph: Graph, batch: BatchAxes) -> list[Node]:
@@ -63,11 +74,16 @@ def _batch_last(graph: Graph, batch: BatchAxes) -> list[Node]:
     return first + then
 
 
-def _least_time(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[int]:
-    """Return the number of micro-batches of each node that takes the least time in all."""
+def _least_time(
+    graph: Graph, batch: BatchAxes, order: Sequence[Node]
+) -> tuple[list[int], dict[str, int | None]]:
+    """Return the number of micro-batches of each node that takes the least time in all.
+
+    Also return the estimated nanoseconds of all nodes with it, and without a split.
+    """
     most = min(batch.items, _MOST, _MOST_NODES // max(1, len(order)))
     choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
-    times = {1: 0.0}  # the least time up to a node, by the node's count
+    whole, times = 0.0, {1: 0.0}  # the least time up to a node, by the node's count
     chosen: list[dict[int, int]] = []  # for each count of a node, the best count of the node before
     *between, last = _live_across(graph, batch, order)
     for node, live in zip(order, between, strict=True):
@@ -77,13 +93,13 @@ def _least_time(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[i
             before[count], time = _cheapest(times, count, live)
             after[count] = time + _node_ns(graph, batch, node, count)
         chosen.append(before)
-        times = after
-    count, _ = _cheapest(times, 1, last)
+        whole, times = whole + _node_ns(graph, batch, node, 1), after
+    count, least = _cheapest(times, 1, last)
     counts = []
     for before in reversed(chosen):
         counts.append(count)
         count = before[count]
-    return counts[::-1]
+    return counts[::-1], {"no split": round(whole), "as chosen": round(least)}
 
 
 def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, float]:

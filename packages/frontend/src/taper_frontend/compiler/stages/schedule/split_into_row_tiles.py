@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_runtime.base.decisions import Decision
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import counted
 from taper_runtime.formats import winograd
 from taper_runtime.machine.cost import Locality, cache_bytes, shared_ns
 from taper_runtime.ops.region import Same, Window
@@ -47,12 +49,31 @@ def split_into_row_tiles(graph: Graph) -> bool:
             continue
         chain = _chain(graph, node)
         done.update(link.node.output for link in chain)
-        for segment in _segments(graph, chain):
+        segments = _segments(graph, chain)
+        if len(chain) > 1:
+            graph.listener.considered(_decision(graph, chain, segments))
+        for segment in segments:
             if segment.tiles:
                 _split(graph, segment)
                 graph.listener.fired("split_into_row_tiles", segment.links[-1].node.output)
                 changed = True
     return changed
+
+
+def _decision(graph: Graph, chain: Sequence[_Link], segments: Sequence[_Segment]) -> Decision:
+    """Return the decision about a chain, under the name of its last node."""
+    alone = [_segment(graph, [link]) for link in chain]
+    among = {
+        "no tiles": round(sum(each.time for each in alone if each is not None)),
+        "as chosen": round(sum(each.time for each in segments)),
+    }
+    tiled = [each for each in segments if each.tiles]
+    chosen = ", ".join(
+        f"{len(each.tiles)} for {each.links[0].node.output} to {each.links[-1].node.output}"
+        for each in tiled
+    )
+    why = f"{counted(len(chain), 'node')} from {chain[0].node.output}; least estimated time"
+    return Decision("row tiles", chain[-1].node.output, chosen or "none", among, why)
 
 
 class _Tile(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import constant_weight, packing
+from taper_runtime.base.decisions import Decision
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
@@ -44,7 +45,10 @@ def pack_weights(graph: Graph) -> bool:
         if format is None:
             continue
         if (weight, format, transposed) not in packed:
-            packed[weight, format, transposed] = _pack(graph, weight, format, transposed)
+            name = packed[weight, format, transposed] = _pack(graph, weight, format, transposed)
+            among = dict.fromkeys(("plain", format))
+            told = Decision("format", name, format, among, f"the format of {node.op} for this type")
+            graph.listener.considered(told, made_of=weight)
         _read_packed(graph, node, packed[weight, format, transposed], transposed)
         if format == "panels.0":
             _look_up_packed(graph, weight, packed[weight, format, transposed])

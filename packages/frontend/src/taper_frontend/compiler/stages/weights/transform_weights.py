@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.product import constant_weight
+from taper_runtime.base.decisions import Decision
 from taper_runtime.base.size_values import size_at
 from taper_runtime.formats.winograd import POINTS
 from taper_runtime.machine.cost import weight_cost
@@ -35,15 +36,17 @@ def transform_weights(graph: Graph) -> bool:
     for node in graph.order():
         if not _is_eligible(graph, node):
             continue
-        tile = _fastest(graph, node)
-        if tile == 0:
-            continue
         x, weight, *extras = node.inputs
+        tile, decision = _fastest(graph, node)
+        if tile == 0:
+            graph.listener.considered(decision)
+            continue
         if (weight, tile) not in transformed:
             transformed[weight, tile] = graph.add_node(
                 "PACK", [weight], {"format": f"winograd.{tile}"}, name=f"{weight}.tiles{tile}"
             )
         graph.replace_node(node, "CONV", [x, transformed[weight, tile], *extras], node.attrs)
+        graph.listener.considered(decision._replace(name=transformed[weight, tile]))
         graph.listener.fired("transform_weights", node.output)
         changed = True
     return changed
@@ -61,17 +64,25 @@ def _is_eligible(graph: Graph, node: Node) -> bool:
     )
 
 
-def _fastest(graph: Graph, node: Node) -> int:
-    """Return the tile size with the least estimated time; 0 for direct sums."""
+def _fastest(graph: Graph, node: Node) -> tuple[int, Decision]:
+    """Return the tile size with the least estimated time, 0 for direct sums, and the decision."""
     x, weight, *extras = (_example(graph, name) for name in node.inputs)
     output = _example(graph, node.output)
     attrs = node.complete_attrs()
     op = node.definition
-    times = {0: _WORTH * weight_cost(op, [x, weight, *extras], [output], attrs, 1)}
+    times = {0: weight_cost(op, [x, weight, *extras], [output], attrs, 1)}
     for tile in POINTS:
         inputs = [x, weight._replace(format=f"winograd.{tile}"), *extras]
         times[tile] = weight_cost(op, inputs, [output], attrs, 1)
-    return min(times, key=times.__getitem__)
+    best = min(times, key=lambda tile: times[tile] if tile else _WORTH * times[tile])
+    names = {tile: f"F({tile}x{tile})" if tile else "direct sums" for tile in times}
+    return best, Decision(
+        "form",
+        node.inputs[1],
+        names[best],
+        {names[tile]: round(ns) for tile, ns in times.items()},
+        f"least estimated time; direct sums unless another takes at most {_WORTH} of theirs",
+    )
 
 
 def _example(graph: Graph, name: str) -> TensorType:
