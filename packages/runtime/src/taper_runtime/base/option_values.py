@@ -35,6 +35,7 @@ LOAD_MODES = ("map", "copy")
 PACKING = ("stored", "at_open")
 
 #: Where the weights of a session are.
+ON_DELEGATE_FAILURE = ("error", "fallback", "forced_fallback", "forced_error")
 WEIGHTS_MEMORY = ("mapped", "huge")
 
 #: The types in which users get bfloat16, which numpy lacks.

@@ -74,7 +74,10 @@ def find_implementations(
         What computes the node if no kernel does.
     """
     if node.op == "CALL_DELEGATE" and (backend := node.attrs["backend"]) in dispatch.delegates:
-        return [], make(dispatch.delegates[backend], backend, plan, node)
+        kind: Callable[[ServedNode], Server] = dispatch.delegates[backend]
+        if dispatch.fallbacks is not None:
+            kind = partial(dispatch.fallbacks.serve, partial(block_function, 0))
+        return [], make(kind, backend, plan, node)
     kernels: list[Kernel | str | None] = []
     for provider in dispatch.providers:
         if provider == NATIVE:

@@ -39,21 +39,35 @@ class Delegate(Server):
 
 
 def check_delegates(
-    plan: Plan, delegates: Mapping[str, type[Delegate] | None], *, allow_native_code: bool
+    plan: Plan,
+    delegates: Mapping[str, type[Delegate] | None],
+    *,
+    allow_native_code: bool,
+    may_be_absent: bool,
 ) -> None:
     """Check that a session with these options may run the delegates of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    delegates : mapping of str to type of Delegate or None
+    allow_native_code : bool
+    may_be_absent : bool
+        Whether a subgraph may have a backend that is not among ``delegates``.
 
     Raises
     ------
     InputError
-        If a subgraph's backend is not among ``delegates``, or runs its blob as machine code and
-        ``allow_native_code`` is not set.
+        If a subgraph's backend is not among ``delegates`` and has to be, or runs its blob as
+        machine code and ``allow_native_code`` is not set.
     """
     nodes = [*plan.nodes, *(node for entry in plan.entries.values() for node in entry.nodes)]
     for node in with_inner(nodes):
         if node.op != "CALL_DELEGATE":
             continue
         backend = node.attrs["backend"]
+        if backend not in delegates and may_be_absent:
+            continue
         if backend not in delegates:
             known = ", ".join(map(repr, delegates)) or "none"
             raise InputError(

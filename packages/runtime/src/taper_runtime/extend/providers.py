@@ -16,6 +16,7 @@ from taper_runtime.base.text import nearest
 
 if TYPE_CHECKING:
     from taper_runtime.extend.delegates import Delegate
+    from taper_runtime.extend.fallbacks import Fallbacks
     from taper_runtime.machine.choices import Choice
     from taper_runtime.native._kernels import Kernel
 
@@ -52,6 +53,8 @@ class Dispatch(NamedTuple):
         For an op, the name of the only kernel or variant that may compute it.
     choice : Choice or None
         Chooses among the kernels that support a node; with None the first one is used.
+    fallbacks : Fallbacks or None
+        Makes the delegates of a session; with None these are objects of their classes.
     """
 
     providers: tuple[str, ...] = OURS
@@ -59,6 +62,7 @@ class Dispatch(NamedTuple):
     isa: str | None = None
     kernels: Mapping[str, str] = _NO_KERNELS
     choice: Choice | None = None
+    fallbacks: Fallbacks | None = None
 
     def chooser(self, op: str) -> Choice | None:
         """Return the choice among the kernels of an op; None if the first one is used."""

@@ -57,6 +57,11 @@ def session_decisions(
     if options.packing == "at_open":
         found += _of_formats(plan, dispatch, options)
     found += _of_kernels(entry, dispatch, options)
+    for use in entry.delegate_uses():
+        instead = "an error" if use.reason == "forced_error" else "its graph"
+        chosen = use.backend if use.is_used else instead
+        among = dict.fromkeys((use.backend, "its graph"))
+        found.append(Decision("delegate", use.node, chosen, among, use.reason))
     tuned = entry.tuned_nodes()
     if tuned is not None:
         used = f"{counted(len(tuned.changed), 'node')} differ from the default kernel"
@@ -132,7 +137,7 @@ def _of_kernels(
     """Yield what computes each node; if sizes vary, without the candidates."""
     served = [kind for _, kind in entry.executor.served]
     for (site, kernel), kind in zip(entry.executor.steps, served, strict=True):
-        if site.runs_blocks:
+        if site.runs_blocks or site.node.op == "CALL_DELEGATE":
             continue
         about = "kernel" if kind == "native" else kind
         label = site.node.output

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor._pool import FramePool
     from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.executor.tuned_choice import TunedNodes
+    from taper_runtime.extend.fallbacks import DelegateUse
     from taper_runtime.extend.providers import Dispatch
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.calls import CallAdapter
@@ -65,6 +66,9 @@ class SessionEntry:
     ) -> None:
         self.plan = plan
         dispatch = make_dispatch(options, providers)
+        if has_delegates(plan.nodes):
+            dispatch = _with_delegates(plan, options, dispatch)
+        self._fallbacks = dispatch.fallbacks
         self.executor = _compile(plan, options, threads, dispatch, pool)
         self._choice = None if options.tuned is None else dispatch.choice
         self.inputs = plan.inputs
@@ -96,6 +100,10 @@ class SessionEntry:
         from taper_runtime.executor.tuned_choice import TunedChoice
 
         return self._choice.used() if isinstance(self._choice, TunedChoice) else None
+
+    def delegate_uses(self) -> tuple[DelegateUse, ...]:
+        """Tell what computes each delegated subgraph, and why."""
+        return () if self._fallbacks is None else self._fallbacks.uses()
 
     def find_outputs(self, names: object) -> list[int]:
         """Return the positions of the named outputs.
@@ -155,19 +163,34 @@ def _compile(
     dispatch: Dispatch,
     pool: FramePool,
 ) -> PlanExecutor:
+    """Check the delegates of a plan, and compile it as the options say."""
     at_once = 1
     if options.execution_mode == ExecutionMode.ORT_PARALLEL:
         at_once = thread_count(options.inter_op_num_threads)
     if has_delegates(plan.nodes):
         from taper_runtime.extend.delegates import check_delegates  # which most plans do not need
 
-        check_delegates(plan, options.delegates, allow_native_code=options.allow_native_code)
+        check_delegates(
+            plan,
+            options.delegates,
+            allow_native_code=options.allow_native_code,
+            may_be_absent=options.on_delegate_failure != "error",
+        )
     if options.executor == "delegate":
         from taper_runtime.extend.delegates import check_whole
 
         check_whole(plan, options.delegates)
     settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
     return compile_plan(plan, settings, options.executor)
+
+
+def _with_delegates(plan: Plan, options: SessionOptions, dispatch: Dispatch) -> Dispatch:
+    """Return the dispatch with the delegates of a plan, and what to do where they fail."""
+    from taper_runtime.extend.fallbacks import Fallbacks  # which most plans do not need
+
+    policy = options.on_delegate_failure, options.max_delegate_failures
+    fallbacks = Fallbacks(plan, options.delegates, *policy)
+    return dispatch._replace(delegates=fallbacks.delegates, fallbacks=fallbacks)
 
 
 def _states(plan: Plan) -> EntryStates | None:

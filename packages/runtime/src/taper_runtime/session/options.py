@@ -17,6 +17,7 @@ from taper_runtime.base.option_values import (
     BFLOAT16,
     CPU_DEVICE,
     LOAD_MODES,
+    ON_DELEGATE_FAILURE,
     PACKING,
     WEIGHTS_MEMORY,
     ExecutionMode,
@@ -264,6 +265,15 @@ class SessionOptions(_Options):
         For each backend, the class that computes the subgraphs which a plan gives to it. With None
         the subgraphs themselves are run instead. A plan with a backend that is not listed is
         refused.
+    on_delegate_failure : str
+        What happens where a delegate is not listed in ``delegates``, refuses its subgraph, or
+        raises in a run: ``"error"``; ``"fallback"``, the subgraph itself is run instead, and
+        ``session.stats().delegates`` tells how often and why; or, to try that out,
+        ``"forced_fallback"``, as if all delegates failed, and ``"forced_error"``, each run of a
+        subgraph raises.
+    max_delegate_failures : int
+        With ``"fallback"``, in how many runs a delegate may fail at a subgraph before it is asked
+        no more.
     allow_native_code : bool
         Let delegates run machine code that stands in the plan's file: with the rights of the
         process, so set it for files of makers you trust alone.
@@ -337,6 +347,8 @@ class SessionOptions(_Options):
     memory_planning: values.MemoryPlanning
     load_timeout_s: float | None
     delegates: Mapping[str, type[Delegate] | None]
+    on_delegate_failure: str
+    max_delegate_failures: int
     allow_native_code: bool
     packing: str
     weights_memory: str
@@ -380,6 +392,8 @@ class SessionOptions(_Options):
         "memory_planning": (MemoryPlanning(), values.planning),
         "load_timeout_s": (None, values.timeout),
         "delegates": (MappingProxyType({}), _delegates),
+        "on_delegate_failure": ("error", values.one_of(ON_DELEGATE_FAILURE)),
+        "max_delegate_failures": (3, values.runs),
         "allow_native_code": (False, values.flag),
         "packing": (PACKING[0], values.one_of(PACKING)),
         "weights_memory": (WEIGHTS_MEMORY[0], values.one_of(WEIGHTS_MEMORY)),

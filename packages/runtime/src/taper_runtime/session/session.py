@@ -135,7 +135,8 @@ class Session:
             copied, large = copied_bytes(self.plan)
         weights = packed, copied, large
         default = self._default
-        return read_stats(self._log, self._pool, default.executor, weights, default.tuned_nodes())
+        used = default.tuned_nodes(), default.delegate_uses()
+        return read_stats(self._log, self._pool, default.executor, weights, *used)
 
     def decision_log(self) -> list[str]:
         """Return what the export and the session chose, a line each: `docs/contract.md` lists them.

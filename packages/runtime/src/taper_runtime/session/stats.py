@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.executor.memory_layout import MemoryLayout
     from taper_runtime.executor.tuned_choice import TunedNodes
+    from taper_runtime.extend.fallbacks import DelegateUse
 
 #: The name of each percentile, and the share of runs that took no longer.
 _QUANTILES = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
@@ -109,6 +110,8 @@ class Stats(NamedTuple):
     compilability : Compilability or None
         Of the default entry, for the last run's sizes: the share of nodes with kernels, and which
         nodes numpy computes.
+    delegates : tuple of DelegateUse
+        Of the default entry: what computes each delegated subgraph, and why.
     """
 
     runs: int
@@ -126,6 +129,7 @@ class Stats(NamedTuple):
     layout: MemoryLayout | None
     tuned: TunedNodes | None = None
     compilability: Compilability | None = None
+    delegates: tuple[DelegateUse, ...] = ()
 
     def prometheus(self, **labels: str) -> str:
         """Return the statistics in Prometheus' text format, version 0.0.4.
@@ -144,6 +148,7 @@ def read_stats(
     executor: PlanExecutor,
     weights: tuple[int, int, int],
     tuned: TunedNodes | None,
+    delegates: tuple[DelegateUse, ...],
 ) -> Stats:
     """Return the statistics of a session with these parts.
 
@@ -173,6 +178,7 @@ def read_stats(
         executor.layout(),
         tuned,
         compilability(len(served), breaks),
+        delegates,
     )
 
 
@@ -199,6 +205,11 @@ _METRICS = {
     "frame_wait_seconds_total": ("counter", "Seconds that runs waited for frames."),
     "arena_bytes": ("gauge", "Memory for what runs compute."),
     "fallback_nodes": ("gauge", "Nodes that numpy computes."),
+    "delegate_failures_total": ("counter", "Runs in which a delegate failed at a subgraph."),
+    "delegate_fallbacks_total": (
+        "counter",
+        "Runs of subgraphs in the place of delegates that refused or failed.",
+    ),
     "weights_version": ("gauge", "Version of the weights."),
     "packed_bytes": ("gauge", "Memory for weights packed when the session was opened."),
     "copied_bytes": ("gauge", "Memory for weights copied when the session was opened."),
@@ -222,6 +233,8 @@ def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
         frames.waited_s,
         frames.arena_bytes,
         stats.fallback_nodes,
+        sum(each.failures for each in stats.delegates),
+        sum(each.fallbacks for each in stats.delegates),
         stats.weights_version,
         stats.packed_bytes,
         stats.copied_bytes,

@@ -1,0 +1,239 @@
+"""Let the graph of a subgraph compute it where its delegate cannot, and tell why.
+
+Each delegated subgraph has its own graph in the plan. ``SessionOptions.on_delegate_failure`` says
+whether that graph may take the delegate's place. The reasons have PyC's words, with the backend's
+name for PyC's ``cuda``.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.errors import KernelError, TaperError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.extend.delegates import Delegate
+from taper_runtime.extend.servers import bind_server
+from taper_runtime.plan.features import with_inner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+    from taper_runtime.extend.servers import Compute, ServedNode
+    from taper_runtime.ops.opdef import BlockFunction, TensorType
+    from taper_runtime.plan.plan import Plan
+
+
+class DelegateUse(NamedTuple):
+    """State of one delegated subgraph: what computes it, and why.
+
+    Attributes
+    ----------
+    node : str
+        The subgraph, by its first output.
+    backend : str
+    reason : str
+        Why the subgraph's own graph computed it; empty if it never did.
+        ``BACKEND_runtime_not_built``: the session's options name no class.
+        ``disabled_by_option``: they name None.
+        ``BACKEND_forced_fallback`` and ``forced_error``: they say so.
+        ``BACKEND_native_unsupported_fallback``: the delegate refused the subgraph, its weights or
+        its sizes. ``BACKEND_native_failed_fallback``: it raised in a run. ``cpu_fallback_failed``:
+        the graph raised too.
+    is_used : bool
+        Whether the next run asks the delegate, if it takes the sizes of that run.
+    failures : int
+        Runs in which the delegate failed.
+    fallbacks : int
+        Runs in which the graph computed the subgraph in a delegate's place. Where the options leave
+        out the delegate, all runs do, and are not counted.
+    """
+
+    node: str
+    backend: str
+    reason: str
+    is_used: bool
+    failures: int
+    fallbacks: int
+
+
+class Fallbacks:
+    """The delegated subgraphs of one entry, and what computes each.
+
+    Parameters
+    ----------
+    plan : Plan
+    given : mapping of str to type of Delegate or None
+        The options' delegates by backend.
+    policy : str
+        One of :data:`taper_runtime.base.option_values.ON_DELEGATE_FAILURE`.
+    most_failures : int
+        After how many failures of a subgraph its delegate is asked no more.
+
+    Attributes
+    ----------
+    delegates : mapping of str to type of Delegate
+        Those that may be asked, by backend; other subgraphs are run as graphs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        given: Mapping[str, type[Delegate] | None],
+        policy: str,
+        most_failures: int,
+    ) -> None:
+        nodes = with_inner(plan.nodes)
+        self._nodes = [(n.output, n.attrs["backend"]) for n in nodes if n.op == "CALL_DELEGATE"]
+        self._given, self._policy, self._most = given, policy, most_failures
+        self._servers: dict[str, DelegateOrGraph] = {}
+        self.delegates = {name: kind for name, kind in given.items() if kind is not None}
+        if policy == "forced_error":
+            self.delegates = {backend: _ForcedError for _, backend in self._nodes}
+        elif policy == "forced_fallback":
+            self.delegates = {}
+
+    def serve(self, graph: Callable[[], BlockFunction], served: ServedNode) -> Delegate:
+        """Return what computes a subgraph: its delegate, with its ``graph`` if that is allowed."""
+        kind = self.delegates[served.server]
+        if self._policy != "fallback":
+            return kind(served)
+        made = DelegateOrGraph(served, kind, graph, self._most)
+        self._servers[served.name] = made
+        return made
+
+    def uses(self) -> tuple[DelegateUse, ...]:
+        """Tell what computes each subgraph."""
+        return tuple(self._use(node, backend) for node, backend in self._nodes)
+
+    def _use(self, node: str, backend: str) -> DelegateUse:
+        if node in self._servers:
+            return self._servers[node].use()
+        reason = ""
+        if self._policy == "forced_error":
+            reason = "forced_error"
+        elif self._policy == "forced_fallback":
+            reason = f"{backend}_forced_fallback"
+        elif backend not in self._given:
+            reason = f"{backend}_runtime_not_built"
+        elif backend not in self.delegates:
+            reason = "disabled_by_option"
+        return DelegateUse(node, backend, reason, not reason, 0, 0)
+
+
+class _ForcedError(Delegate):
+    """Delegate that fails in each run, without the graph in its place."""
+
+    def run(self, inputs: tuple[Any, ...], outputs: tuple[np.ndarray, ...]) -> None:
+        """Raise the error."""
+        raise KernelError("forced_error: SessionOptions.on_delegate_failure")
+
+
+class DelegateOrGraph(Delegate):
+    """Delegate whose subgraph's own graph takes its place where it refuses or fails.
+
+    Parameters
+    ----------
+    node : ServedNode
+    kind : type of Delegate
+    graph : callable
+        Returns the graph as a function of arrays.
+    most_failures : int
+        After how many failures the delegate is asked no more.
+    """
+
+    def __init__(
+        self,
+        node: ServedNode,
+        kind: type[Delegate],
+        graph: Callable[[], BlockFunction],
+        most_failures: int,
+    ) -> None:
+        super().__init__(node)
+        self._graph, self._most = graph, most_failures
+        self._lock = threading.Lock()  # many threads run a session
+        self._reason, self._failures, self._fallbacks = "", 0, 0
+        self._is_prepared = not node.weights
+        self._delegate: Delegate | None = None
+        try:
+            self._delegate = kind(node)
+            self._delegate.node = node
+        except Exception:
+            self._refused()
+
+    def use(self) -> DelegateUse:
+        """Tell what computes the subgraph."""
+        node = self.node
+        counts = self._failures, self._fallbacks
+        return DelegateUse(node.name, node.server, self._reason, self._asked() is not None, *counts)
+
+    def prepare_weights(self, weights: Mapping[int, np.ndarray]) -> None:
+        """Let the delegate prepare weights: its refusal of the first ones is a fallback.
+
+        See :meth:`taper_runtime.Server.prepare_weights`.
+        """
+        delegate = self._asked()
+        if delegate is None:
+            return
+        try:
+            delegate.prepare_weights(weights)
+        except Exception:
+            if self._is_prepared:
+                raise  # new weights: the session keeps its own
+            self._refused()
+        self._is_prepared = True
+
+    def commit_weights(self) -> None:
+        """See :meth:`taper_runtime.Server.commit_weights`."""
+        if self._delegate is not None:
+            self._delegate.commit_weights()
+
+    def bind(self, attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
+        """See :meth:`taper_runtime.Server.bind`; a delegate may refuse some sizes."""
+        compute = None
+        if (delegate := self._asked()) is not None:
+            try:
+                compute = bind_server(delegate, attrs, types)
+            except KernelError:
+                self._reason = f"{self.node.server}_native_unsupported_fallback"
+        return partial(self._compute, compute)
+
+    def _asked(self) -> Delegate | None:
+        """Return the delegate if it is still asked."""
+        return self._delegate if self._failures < self._most else None
+
+    def _refused(self) -> None:
+        self._delegate = None
+        self._reason = f"{self.node.server}_native_unsupported_fallback"
+
+    def _compute(
+        self,
+        compute: Compute | None,
+        inputs: Sequence[np.ndarray | None],
+        outputs: Sequence[np.ndarray],
+    ) -> None:
+        """Compute the subgraph for one set of sizes."""
+        failed = None
+        if compute is not None and self._asked() is not None:
+            try:
+                compute(inputs, outputs)
+            except KernelError as error:
+                failed = error
+            else:
+                return
+        try:
+            results = self._graph()([array for array in inputs if array is not None])
+        except TaperError as error:
+            self._reason = "cpu_fallback_failed"
+            cause = f" after {failed}" if failed else ""
+            raise KernelError(f"cpu_fallback_failed: {error}{cause}") from error
+        for output, result in zip(outputs, results, strict=True):
+            output[...] = result
+        with self._lock:
+            self._fallbacks += 1
+            if failed is not None:
+                self._failures += 1
+                self._reason = f"{self.node.server}_native_failed_fallback"
