@@ -25,6 +25,10 @@ typedef enum chain_kind {
     CHAIN_ROUND,
     CHAIN_STORE, /* the last step, of a float32 or int32 */
     CHAIN_STORE_BYTE,
+    /* Steps of several micro-ops that often follow each other. */
+    CHAIN_SUB_SCALE, /* I32_SUB, then SCALE */
+    CHAIN_SCALE,     /* FLOAT, MUL, ADD */
+    CHAIN_QUANTIZE,  /* ROUND, perhaps ADD, bounds, STORE_BYTE */
 } chain_kind;
 
 /* ---- finding them ---- */
@@ -81,6 +85,69 @@ static bool chain_is_bounded(const taper_program *p, const program_instruction *
     return is_low && is_high;
 }
 
+/* Returns what the chain's steps from `from` on, of which none scales, make of a number. */
+static float chain_applied(const taper_program *p, const program_instruction *chain, int from,
+                           int operand, float x) {
+    for (int s = from; s < chain->steps - 1; s++) {
+        const int kind = chain->step[s];
+        const bool reads = kind < CHAIN_FLOAT;
+        const float b = reads ? p->scalars[chain->operand[operand++] - SCALAR_SLOT].f32 : 0;
+        x = kind == CHAIN_ADD     ? x + b
+            : kind == CHAIN_MAX   ? fmaxf(x, b)
+            : kind == CHAIN_MIN   ? fminf(x, b)
+            : kind == CHAIN_RELU  ? fmaxf(x, 0)
+            : kind == CHAIN_ROUND ? nearbyintf(x)
+                                  : x;
+    }
+    return x;
+}
+
+/*
+ * Makes one step of those that end in bytes. Bounds before and after ROUND are monotonous, so they
+ * are the bounds that they make of the infinities; these must be whole. Without ADD the conversion
+ * rounds.
+ */
+static void chain_quantizes(const taper_program *p, program_instruction *chain) {
+    int from = chain->steps - 1, operand = chain->arity;
+    int32_t rounds = 0, shifts = 0;
+    for (; from > 1; from--) {
+        const int kind = chain->step[from - 1];
+        const bool is_shift = kind == CHAIN_ADD && !rounds && !shifts &&
+                              chain->operand[operand - 1] >= SCALAR_SLOT;
+        const bool is_bound = kind == CHAIN_MAX || kind == CHAIN_MIN || kind == CHAIN_RELU;
+        if (!is_bound && !is_shift && (kind != CHAIN_ROUND || rounds))
+            break;
+        rounds += kind == CHAIN_ROUND;
+        shifts += is_shift;
+        operand -= is_bound || is_shift ? kind != CHAIN_RELU : 0;
+        if (is_shift)
+            chain->shift = p->scalars[chain->operand[operand] - SCALAR_SLOT].f32;
+    }
+    const float low = chain_applied(p, chain, from, operand, -INFINITY);
+    const float high = chain_applied(p, chain, from, operand, INFINITY);
+    if (!rounds || low != nearbyintf(low) || high != nearbyintf(high) ||
+        chain->shift != nearbyintf(chain->shift))
+        return;
+    chain->low = low;
+    chain->high = high;
+    chain->arity = (int8_t)operand;
+    chain->step[from] = CHAIN_QUANTIZE;
+    chain->steps = (int8_t)(from + 1);
+}
+
+/* Makes one step of those that scale sums. */
+static void chain_scales(program_instruction *chain) {
+    const bool subtracts = chain->step[1] == CHAIN_I32_SUB;
+    const int first = subtracts ? 2 : 1;
+    if (chain->step[0] != CHAIN_LOAD || chain->step[first] != CHAIN_FLOAT ||
+        chain->step[first + 1] != CHAIN_MUL || chain->step[first + 2] != CHAIN_ADD)
+        return;
+    chain->step[1] = subtracts ? CHAIN_SUB_SCALE : CHAIN_SCALE;
+    const int joined = first + 1;
+    chain->steps = (int8_t)(chain->steps - joined);
+    memmove(&chain->step[2], &chain->step[2 + joined], (size_t)(chain->steps - 2));
+}
+
 /* Returns how many instructions from `from` on are one chain, which it makes; 0 if none is. reads:
  * how often each value is read. */
 static int32_t chain_from(const taper_program *p, int32_t from, const int *reads,
@@ -114,6 +181,8 @@ static int32_t chain_from(const taper_program *p, int32_t from, const int *reads
                 break;
             chain->step[chain->steps++] = CHAIN_STORE_BYTE;
             chain->cost = (int16_t)(chain->cost + instruction->cost);
+            chain_quantizes(p, chain);
+            chain_scales(chain);
             return ++j - from;
         }
         const int kind = chain_step(p, instruction, so_far, &other);
@@ -127,6 +196,7 @@ static int32_t chain_from(const taper_program *p, int32_t from, const int *reads
         so_far = (int16_t)(RESULT_SLOT + j);
     }
     chain->step[chain->steps++] = CHAIN_STORE;
+    chain_scales(chain);
     return j - from;
 }
 
@@ -182,7 +252,17 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
             const vf b = chain_set1(p);                                                            \
             CHAIN_EACH(x[v] = expr)                                                                \
         }                                                                                          \
-        break;                                                                                     \
+    }
+#define CHAIN_STORE_BYTES(expr)                                                                    \
+    {                                                                                              \
+        vi bytes[CHAIN_VECTORS];                                                                   \
+        CHAIN_EACH(bytes[v] = expr)                                                                \
+        if (whole) {                                                                               \
+            vi_store_bytes_of((uint8_t *)out + i, bytes, vectors);                                 \
+        } else {                                                                                   \
+            vi_store_bytes(last, bytes[0]);                                                        \
+            memcpy(out + i, last, (size_t)n);                                                      \
+        }                                                                                          \
     }
     uint8_t last[V_LEN] = {0}; /* bytes of a part of a vector */
     if (chain->step[0] == CHAIN_LOAD) {
@@ -204,18 +284,25 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
         switch (chain->step[s]) {
         case CHAIN_I32_ADD:
             CHAIN_OTHER(v_as_float(vi_add(v_as_int(x[v]), v_as_int(b))))
+            break;
         case CHAIN_I32_SUB:
             CHAIN_OTHER(v_as_float(vi_sub(v_as_int(x[v]), v_as_int(b))))
+            break;
         case CHAIN_ADD:
             CHAIN_OTHER(v_add(x[v], b))
+            break;
         case CHAIN_SUB:
             CHAIN_OTHER(v_sub(x[v], b))
+            break;
         case CHAIN_MUL:
             CHAIN_OTHER(v_mul(x[v], b))
+            break;
         case CHAIN_MAX:
             CHAIN_OTHER(v_max(b, x[v]))
+            break;
         case CHAIN_MIN:
             CHAIN_OTHER(v_min(b, x[v]))
+            break;
         case CHAIN_FLOAT:
             CHAIN_EACH(x[v] = v_from_int(v_as_int(x[v])))
             break;
@@ -225,6 +312,22 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
         case CHAIN_ROUND:
             CHAIN_EACH(x[v] = v_round(x[v]))
             break;
+        case CHAIN_SUB_SCALE:
+            CHAIN_OTHER(v_as_float(vi_sub(v_as_int(x[v]), v_as_int(b))))
+            /* fall through */
+        case CHAIN_SCALE:
+            CHAIN_EACH(x[v] = v_from_int(v_as_int(x[v])))
+            CHAIN_OTHER(v_mul(x[v], b))
+            CHAIN_OTHER(v_add(x[v], b))
+            break;
+        case CHAIN_QUANTIZE: {
+            const vf low = v_set1(chain->low), high = v_set1(chain->high);
+            if (chain->shift != 0)
+                CHAIN_EACH(x[v] = v_add(v_round(x[v]), v_set1(chain->shift)))
+            CHAIN_EACH(x[v] = v_min(high, v_max(low, x[v])))
+            CHAIN_STORE_BYTES(v_to_int(x[v]))
+            return;
+        }
         case CHAIN_STORE:
             if (whole) {
                 CHAIN_EACH(v_store((float *)(void *)out + i + v * V_LEN, x[v]))
@@ -233,17 +336,13 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
             }
             return;
         default:
-            if (whole) {
-                CHAIN_EACH(vi_store_bytes((uint8_t *)out + i + v * V_LEN, v_to_int(v_trunc(x[v]))))
-            } else {
-                vi_store_bytes(last, v_to_int(v_trunc(x[0])));
-                memcpy(out + i, last, (size_t)n);
-            }
+            CHAIN_STORE_BYTES(v_to_int(v_trunc(x[v])))
             return;
         }
 #undef CHAIN_EACH
 #undef CHAIN_LOAD_AT
 #undef CHAIN_OTHER
+#undef CHAIN_STORE_BYTES
 }
 
 static void run_chain(const program_instruction *chain, const program_operand *operands, char *out,

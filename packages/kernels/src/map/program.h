@@ -57,6 +57,7 @@ typedef struct program_instruction {
     int16_t cost; /* the time of an element in the unit of microops.inc */
     int8_t steps; /* of a chain, which is computed in registers (map/chain.inl); 0: it is none */
     int8_t step[PROGRAM_MAX_STEPS]; /* chain_kind */
+    float shift, low, high;         /* of CHAIN_QUANTIZE */
 } program_instruction;
 
 typedef union program_scalar {

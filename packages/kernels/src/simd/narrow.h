@@ -319,6 +319,23 @@ V_INLINE void vi_store_bytes(uint8_t *p, vi x) {
 #endif
 }
 
+/* Stores the lowest 8 bits of each lane of some vectors. */
+V_INLINE void vi_store_bytes_of(uint8_t *p, const vi *x, const int vectors) {
+#if V_LEN == 8
+    if (vectors == 4) { /* packs join halves of vectors */
+        const vi byte = vi_set1(255), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        const vi first = _mm256_packus_epi32(vi_and(x[0], byte), vi_and(x[1], byte));
+        const vi second = _mm256_packus_epi32(vi_and(x[2], byte), vi_and(x[3], byte));
+        const vi bytes = _mm256_packus_epi16(first, second);
+        vi_store((int32_t *)(void *)p, _mm256_permutevar8x32_epi32(bytes, order));
+        return;
+    }
+#endif
+#pragma GCC unroll 16
+    for (int v = 0; v < vectors; v++)
+        vi_store_bytes(p + v * V_LEN, x[v]);
+}
+
 /* Rounds to the nearest bfloat16, to even ones where two are as near: adds half of the last place
  * kept, less one unit where that place is even. Every NaN has one result. */
 V_INLINE void v_store_bf16(uint16_t *p, vf x) {
