@@ -15,6 +15,7 @@
 #include "map/program.h"
 
 #include "gemm/engine_i8.h"
+#include "simd/narrow.h"
 
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
@@ -35,6 +36,8 @@ TAPER_DEFINE_ATTRS(conv)
 #include "gemm/product_i8.inl"
 
 #include "conv/conv_i8.inl"
+
+#include "conv/depthwise_i8.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {

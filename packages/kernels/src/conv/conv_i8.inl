@@ -1,10 +1,14 @@
 /*
  * Convolution of bytes with sums in int32, as products of bytes (gemm/engine_i8.h): the windows of
  * a block of pixels are put into scratch, a row for each pixel, which costs a byte's copy for as
- * many products as there are outputs. What pads is 0.
- *
- * Where each channel is a group, the products are added up directly, channel beside channel.
+ * many products as there are outputs. The lines of x that pixels of one row read are put first, so
+ * that each byte is converted once for all windows in them. What pads is 0.
  */
+
+enum {
+    I8_COPY_STEP = 16, /* bytes that a short copy may write too many */
+    I8_LONG_COPY = 128,
+};
 
 struct i8_conv_state {
     taper_program epilogue;
@@ -18,7 +22,14 @@ struct i8_conv_state {
     int64_t units;
     /* Scratch, in bytes from its start: A, B, C, then the epilogue's scratch. */
     size_t b_scratch, c_scratch, epilogue_scratch;
-    size_t tap_scratch, zero_scratch; /* of depthwise convolutions: what taps read, and zeros */
+    /* Of matrix products: lines of x as the engine reads them. */
+    size_t line_scratch;
+    int64_t line_pixels; /* in scratch, of each line */
+    /* Of depthwise convolutions: what taps read, and zeros. Those of kind DW_OTHER have units of
+     * row_chunk pixels, the others of two rows, of `width` pixels each. */
+    size_t tap_scratch, zero_scratch;
+    int32_t kind; /* as of depthwise_kind_of */
+    int64_t width, widths;
 };
 
 /* The part of prepare that both kernels share. */
@@ -34,6 +45,25 @@ static taper_status i8_conv_begin(const taper_call *call, taper_work *work) {
     *work = (taper_work){.tasks = 0};
     state->rows = s->batch * s->dims[0].out * s->dims[1].out * s->dims[2].out;
     return status;
+}
+
+/* Returns the bytes of the lines in scratch; INT64_MAX if there are too many. */
+static int64_t i8_conv_line_bytes(const struct i8_conv_state *state, const i8_engine *engine) {
+    const conv_shape *s = &state->shape;
+    const window_dim *d = s->dims, *w = &s->dims[2];
+    const int64_t span = i64_plus(i64_times(state->line_pixels - 1, w->stride),
+                                  i64_plus(i64_times(w->kernel - 1, w->dilation), 1));
+    const int64_t lines = i64_times(i64_min(d[0].kernel, d[0].in), i64_min(d[1].kernel, d[1].in));
+    const int64_t bytes = i64_times(i64_min(span, w->in), s->in * engine->a_bytes);
+    return i64_plus(i64_times(lines, bytes), I8_COPY_STEP);
+}
+
+/* Chooses for how many pixels lines are put at once, where L2 holds them. */
+static void i8_conv_lines(struct i8_conv_state *state, const i8_engine *engine) {
+    state->line_scratch = conv_aligned(state->row_chunk * state->a_row_bytes);
+    state->line_pixels = i64_min(state->row_chunk, state->shape.dims[2].out);
+    while (state->line_pixels > 1 && i8_conv_line_bytes(state, engine) > I8_A_BYTES)
+        state->line_pixels = i64_ceil_div(state->line_pixels, 2);
 }
 
 static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
@@ -63,7 +93,8 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
     state->units = state->row_chunks * s->groups * state->col_chunks;
     work->tasks = state->units;
 
-    state->b_scratch = conv_aligned(state->row_chunk * state->a_row_bytes);
+    i8_conv_lines(state, engine);
+    state->b_scratch = state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
     state->c_scratch = state->b_scratch;
     if (!s->packed)
         state->c_scratch += (size_t)(state->col_chunk / GEMM_NR * i8_panel_bytes(state->lines));
@@ -83,56 +114,93 @@ static int64_t i8_conv_pixel(const conv_shape *s, int64_t row, int64_t at[WINDOW
     return row;
 }
 
-/* Puts the window of one pixel, [taps][channels of a group] and zeros up to a whole line; false if
- * the engine takes no such activations. */
-static bool i8_conv_put(const i8_engine *engine, const conv_shape *s, char *to, const char *x,
-                        int64_t row, int64_t lines, bool is_signed) {
-    static const char zero[1];
-    int64_t at[WINDOW_DIMS], first[WINDOW_DIMS], last[WINDOW_DIMS];
-    const int64_t image = i8_conv_pixel(s, row, at);
-    for (int d = 0; d < WINDOW_DIMS; d++)
-        last[d] = window_taps(&s->dims[d], at[d], &first[d]);
+/* Copies bytes of scratch, up to 15 more where that is faster. */
+V_INLINE void i8_conv_copy(char *to, const char *from, int64_t bytes) {
+    if (bytes > I8_LONG_COPY)
+        memcpy(to, from, (size_t)bytes);
+    else
+        for (int64_t i = 0; i < bytes; i += I8_COPY_STEP)
+            memcpy(to + i, from + i, I8_COPY_STEP);
+}
+
+/* Puts the windows of m pixels of one row of the output, [taps][channels of a group] and zeros up
+ * to a whole line each; false if the engine takes no such activations. */
+static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *state, char *to,
+                        char *lines, const char *x, int64_t row, int64_t m, bool is_signed) {
+    const conv_shape *s = &state->shape;
     const window_dim *slice = &s->dims[0], *line = &s->dims[1], *w = &s->dims[2];
-    const int64_t step = engine->a_bytes, taps = w->kernel;
+    const int64_t step = engine->a_bytes, taps = w->kernel, tap_bytes = s->in * step;
+    int64_t at[WINDOW_DIMS], first[2], last[2];
+    const int64_t image = i8_conv_pixel(s, row, at);
+    for (int d = 0; d < 2; d++)
+        last[d] = window_taps(&s->dims[d], at[d], &first[d]);
+    const int64_t begin = i64_min(i64_max(0, at[2]), w->in);
+    const int64_t end =
+        i64_min(w->in, at[2] + (m - 1) * w->stride + (taps - 1) * w->dilation + 1);
+    const int64_t pixels = i64_max(0, end - begin), line_bytes = pixels * tap_bytes;
     bool takes = true;
-    /* Taps side by side are one run. */
-    const bool run = w->dilation == 1 && s->groups == 1;
-    for (int64_t i = 0; i < slice->kernel; i++)
-        for (int64_t j = 0; j < line->kernel; j++, to += taps * s->in * step) {
-            const bool inside = i >= first[0] && i < last[0] && j >= first[1] && j < last[1];
-            const int64_t begin = inside ? first[2] : taps, end = inside ? last[2] : taps;
-            engine->put(to, zero, 0, begin * s->in, is_signed);
-            if (inside) {
-                const int64_t z = at[0] + i * slice->dilation, y = at[1] + j * line->dilation;
-                const char *from =
-                    x + (((image * slice->in + z) * line->in + y) * w->in + at[2]) * s->channels;
-                if (run)
-                    takes &= engine->put(to + begin * s->in * step, from + begin * s->in, 1,
-                                         (end - begin) * s->in, is_signed);
-                else
-                    for (int64_t tap = begin; tap < end; tap++)
-                        takes &= engine->put(to + tap * s->in * step,
-                                             from + tap * w->dilation * s->channels, 1, s->in,
-                                             is_signed);
-                engine->put(to + end * s->in * step, zero, 0, (taps - end) * s->in, is_signed);
-            }
+    char *put = lines;
+    for (int64_t i = first[0]; i < last[0]; i++)
+        for (int64_t j = first[1]; j < last[1]; j++, put += line_bytes) {
+            const int64_t z = at[0] + i * slice->dilation, y = at[1] + j * line->dilation;
+            const char *from = x + (((image * slice->in + z) * line->in + y) * w->in + begin) *
+                                       s->channels;
+            if (s->groups == 1)
+                takes &= engine->put(put, from, 1, pixels * s->in, is_signed);
+            else
+                for (int64_t p = 0; p < pixels; p++)
+                    takes &= engine->put(put + p * tap_bytes, from + p * s->channels, 1, s->in,
+                                         is_signed);
         }
-    engine->put(to, zero, 0, lines * I8_GROUP - conv_rows(s), is_signed);
-    return takes;
+    if (!takes)
+        return false;
+    char zero[sizeof(int16_t)];
+    engine->put(zero, "", 1, 1, is_signed);
+    const size_t past = (size_t)((state->lines * I8_GROUP - conv_rows(s)) * step);
+    for (int64_t r = 0; r < m; r++, to += state->a_row_bytes) {
+        const int64_t column = at[2] + r * w->stride;
+        const bool whole = w->dilation == 1 && column >= 0 && column + taps <= w->in;
+        const char *from = lines + (column - begin) * tap_bytes;
+        char *t = to;
+        for (int64_t i = 0; i < slice->kernel; i++)
+            for (int64_t j = 0; j < line->kernel; j++, t += taps * tap_bytes) {
+                if (i < first[0] || i >= last[0] || j < first[1] || j >= last[1]) {
+                    memset(t, *zero, (size_t)(taps * tap_bytes));
+                    continue;
+                }
+                if (whole)
+                    i8_conv_copy(t, from, taps * tap_bytes);
+                else
+                    for (int64_t l = 0; l < taps; l++) {
+                        const int64_t c = column + l * w->dilation;
+                        if (c >= 0 && c < w->in)
+                            i8_conv_copy(t + l * tap_bytes, from + l * w->dilation * tap_bytes,
+                                         tap_bytes);
+                        else
+                            memset(t + l * tap_bytes, *zero, (size_t)tap_bytes);
+                    }
+                from += line_bytes;
+            }
+        memset(t, *zero, past);
+    }
+    return true;
 }
 
 /* Puts the windows of m pixels. Returns the engine that takes them. */
 static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i8_conv_state *state,
-                                         char *to, const char *x, int64_t row, int64_t m,
-                                         bool is_signed) {
-    const i8_engine *first = i8_first_engine(engine);
-    for (int64_t r = 0; r < m; r++)
-        if (!i8_conv_put(first, &state->shape, to + r * state->a_row_bytes, x, row + r,
-                         state->lines, is_signed)) {
-            first = engine;
-            r = -1;
+                                         char *to, char *lines, const char *x, int64_t row,
+                                         int64_t m, bool is_signed) {
+    const int64_t width = state->shape.dims[2].out;
+    const i8_engine *now = i8_first_engine(engine);
+    for (int64_t r = 0, n; r < m; r += n) {
+        n = i64_min(i64_min(m - r, width - (row + r) % width), state->line_pixels);
+        if (!i8_conv_put(now, state, to + r * state->a_row_bytes, lines, x, row + r, n,
+                         is_signed)) {
+            now = engine;
+            n = -r; /* from the beginning */
         }
-    return first;
+    }
+    return now;
 }
 
 static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
@@ -154,7 +222,8 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         const int64_t n = i64_min(state->col_chunk, s->out - col);
         const char *x = (const char *)call->inputs[0].data + group * s->in;
         if (put != now)
-            engine = i8_conv_put_rows(call->kernel->data, state, memory, x, row, m, g.is_signed);
+            engine = i8_conv_put_rows(call->kernel->data, state, memory,
+                                      memory + state->line_scratch, x, row, m, g.is_signed);
         put = now;
         g.b = call->inputs[1].data;
         if (s->packed) {
@@ -167,165 +236,6 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         }
         i8_finish(engine, &g, &state->epilogue, call, row, m, group * s->out + col, n, s->outputs,
                   memory + state->epilogue_scratch);
-    }
-    return TAPER_OK;
-}
-
-/* ---- each channel is a group ---- */
-
-/*
- * Two taps are multiplied at once: their bytes are widened and zipped, and vi_madd_16 adds the
- * products of each channel. A block of channels has two vectors of sums, in the order of the zips.
- */
-enum { I8_TAP_COLS = 2 * V_LEN /* channels of a block */ };
-
-static int64_t i8_tap_pairs(const conv_shape *s) { return (conv_taps(s) + 1) / 2; }
-
-/* Returns the first channel of a block: the last one overlaps the one before it. */
-V_INLINE int64_t i8_tap_col(int64_t block, int64_t n) {
-    return i64_min(block * I8_TAP_COLS, n - I8_TAP_COLS);
-}
-
-/* Writes the weight [taps][n] as pairs, [blocks][pairs][2] vectors; a tap beyond the last is 0. */
-static void i8_zip_taps(int32_t *to, const int8_t *weight, int64_t taps, int64_t n) {
-    static const int8_t zeros[I8_TAP_COLS];
-    for (int64_t block = 0; block < i64_ceil_div(n, I8_TAP_COLS); block++) {
-        const int8_t *const w = weight + i8_tap_col(block, n);
-        for (int64_t tap = 0; tap < taps; tap += 2, to += 2 * V_LEN) {
-            const vi a = vi_widen_i8(w + tap * n);
-            const vi b = vi_widen_i8(tap + 1 < taps ? w + (tap + 1) * n : zeros);
-            vi_store(to, vi_zip_low_16(a, b));
-            vi_store(to + V_LEN, vi_zip_high_16(a, b));
-        }
-    }
-}
-
-/* Loads a block's bytes of a tap as 16 bits. */
-V_INLINE vi i8_widen_tap(const char *p, const bool is_signed) {
-    const vi wide = vi_widen_i8((const int8_t *)p);
-    return is_signed ? wide : vi_and(wide, vi_set1(0x00ff00ff));
-}
-
-/* Computes one pixel of n >= I8_TAP_COLS channels from the rows that its taps read. */
-V_INLINE void i8_conv_taps(int32_t *sums, const char *const *taps, const int32_t *weight,
-                           int64_t pairs, int64_t n, const bool is_signed) {
-    for (int64_t block = 0; block < i64_ceil_div(n, I8_TAP_COLS); block++) {
-        const int64_t col = i8_tap_col(block, n);
-        vi low = vi_set1(0), high = low;
-        for (int64_t pair = 0; pair < pairs; pair++, weight += 2 * V_LEN) {
-            const vi a = i8_widen_tap(taps[2 * pair] + col, is_signed);
-            const vi b = i8_widen_tap(taps[2 * pair + 1] + col, is_signed);
-            low = vi_add(low, vi_madd_16(vi_zip_low_16(a, b), vi_load(weight)));
-            high = vi_add(high, vi_madd_16(vi_zip_high_16(a, b), vi_load(weight + V_LEN)));
-        }
-        int32_t parts[2][V_LEN]; /* a zip takes 4 channels of each 16 bytes */
-        vi_store(parts[0], low);
-        vi_store(parts[1], high);
-        _Pragma("GCC unroll 16") for (int p = 0; p < 2 * V_LEN / 4; p++)
-            memcpy(sums + col + 4 * p, parts[p % 2] + p / 2 * 4, 4 * sizeof *sums);
-    }
-}
-
-static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work *work) {
-    struct i8_conv_state *state = call->state;
-    const conv_shape *s = &state->shape;
-    const taper_status status = i8_conv_begin(call, work);
-    if (status != TAPER_OK)
-        return status;
-    if (s->packed || s->in != 1 || s->out != 1)
-        return TAPER_UNSUPPORTED;
-    if (tensor_numel(call->output) == 0)
-        return TAPER_OK;
-    /* In multiply-adds of which as many fit the time as in float32. */
-    const int64_t cost = i64_times(s->outputs, conv_taps(s) + GEMM_EPILOGUE_COST);
-    state->row_chunk = i64_min(state->rows, i64_max(1, CONV_UNIT_COST / 4 / cost));
-    state->row_chunk = i64_min(state->row_chunk, i64_max(1, I8_C_ITEMS / i64_max(1, s->outputs)));
-    work->tasks = state->row_chunks = i64_ceil_div(state->rows, state->row_chunk);
-    const int64_t blocks = i64_ceil_div(s->outputs, I8_TAP_COLS), pairs = i8_tap_pairs(s);
-    state->tap_scratch = conv_aligned(blocks * pairs * 2 * (int64_t)sizeof(vi));
-    state->zero_scratch = state->tap_scratch + conv_aligned(2 * pairs * (int64_t)sizeof(char *));
-    state->c_scratch = state->zero_scratch + conv_aligned(s->outputs);
-    state->epilogue_scratch =
-        state->c_scratch + conv_aligned(state->row_chunk * s->outputs * (int64_t)sizeof(int32_t));
-    work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
-    return TAPER_OK;
-}
-
-/* sums[c] += x[c] * weight[c]. A product of bytes fits 16 bits. */
-static void i8_conv_tap(int32_t *restrict sums, const void *x, const int8_t *restrict weight,
-                        int64_t n, bool is_signed) {
-    const int8_t *restrict s = x;
-    const uint8_t *restrict u = x;
-    if (is_signed)
-        for (int64_t c = 0; c < n; c++)
-            sums[c] += (int16_t)(s[c] * weight[c]);
-    else
-        for (int64_t c = 0; c < n; c++)
-            sums[c] += (int16_t)(u[c] * weight[c]);
-}
-
-/* Computes one pixel of few channels. taps: as of i8_conv_taps. */
-static void i8_conv_few_channels(int32_t *sums, const char *const *rows, const int8_t *weight,
-                                 int64_t taps, int64_t n, bool is_signed) {
-    memset(sums, 0, (size_t)n * sizeof *sums);
-    for (int64_t tap = 0; tap < taps; tap++)
-        i8_conv_tap(sums, rows[tap], weight + tap * n, n, is_signed);
-}
-
-/* Writes the row of x that each tap of a pixel reads: zeros beyond the border. */
-static void i8_conv_rows_of(const conv_shape *s, const char **rows, const char *x,
-                            const char *zeros, int64_t pixel) {
-    const window_dim *w = s->dims;
-    int64_t at[WINDOW_DIMS];
-    const int64_t image = i8_conv_pixel(s, pixel, at);
-    for (int64_t i = 0; i < w[0].kernel; i++)
-        for (int64_t j = 0; j < w[1].kernel; j++) {
-            const int64_t z = at[0] + i * w[0].dilation, y = at[1] + j * w[1].dilation;
-            const bool inside = z >= 0 && z < w[0].in && y >= 0 && y < w[1].in;
-            const int64_t line = ((image * w[0].in + z) * w[1].in + y) * w[2].in;
-            for (int64_t l = 0; l < w[2].kernel; l++) {
-                const int64_t column = at[2] + l * w[2].dilation;
-                *rows++ = inside && column >= 0 && column < w[2].in
-                              ? x + (line + column) * s->outputs
-                              : zeros;
-            }
-        }
-    *rows = zeros; /* the other of a pair */
-}
-
-static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin, int64_t end,
-                                          void *scratch) {
-    const struct i8_conv_state *state = call->state;
-    const conv_shape *s = &state->shape;
-    const bool is_signed = call->inputs[0].dtype == TAPER_INT8;
-    const int8_t *weight = call->inputs[1].data;
-    const int64_t n = s->outputs, taps = conv_taps(s), pairs = i8_tap_pairs(s);
-    const int64_t size = (int64_t)taper_dtype_size(call->output->dtype);
-    char *const memory = scratch;
-    int32_t *const zipped = scratch;
-    const char **const rows = (const char **)(void *)(memory + state->tap_scratch);
-    char *const zeros = memory + state->zero_scratch;
-    memset(zeros, 0, (size_t)n);
-    if (n >= I8_TAP_COLS)
-        i8_zip_taps(zipped, weight, taps, n);
-    for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t row = unit * state->row_chunk;
-        const int64_t m = i64_min(state->row_chunk, state->rows - row);
-        char *const out = (char *)call->output->data + row * n * size;
-        int32_t *const block =
-            state->epilogue.count ? (void *)(memory + state->c_scratch) : (void *)out;
-        for (int64_t r = 0; r < m; r++) {
-            i8_conv_rows_of(s, rows, call->inputs[0].data, zeros, row + r);
-            if (n < I8_TAP_COLS)
-                i8_conv_few_channels(block + r * n, rows, weight, taps, n, is_signed);
-            else if (is_signed)
-                i8_conv_taps(block + r * n, rows, zipped, pairs, n, true);
-            else
-                i8_conv_taps(block + r * n, rows, zipped, pairs, n, false);
-        }
-        if (state->epilogue.count)
-            PROGRAM.run_from(&state->epilogue, call->inputs + 2, row, row + m, 0, n, block, n, out,
-                             n, memory + state->epilogue_scratch);
     }
     return TAPER_OK;
 }

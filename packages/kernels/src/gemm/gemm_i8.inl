@@ -36,12 +36,21 @@ enum {
 #define I8_EACH_FEW(X, ...) GEMM_ROWS_1(X, __VA_ARGS__)
 #endif
 
-/* to[j] = pairs[2j] + pairs[2j + 1]. */
-V_INLINE void i8_store_pairs(int32_t *to, vi pairs) {
-    uint32_t sums[V_LEN];
-    vi_store((int32_t *)sums, pairs);
-    for (int j = 0; j < V_LEN / 2; j++)
+/* Stores the sums of neighbours of two vectors, V_LEN of them. */
+V_INLINE void i8_store_pairs(int32_t *to, vi a, vi b) {
+#if V_LEN == 8
+    vi_store(to, _mm256_permute4x64_epi64(_mm256_hadd_epi32(a, b), 0xd8));
+#elif V_LEN == 4 && defined(__SSE4_1__) && !defined(TAPER_SCALAR)
+    vi_store(to, _mm_hadd_epi32(a, b));
+#elif V_LEN == 4 && defined(__ARM_NEON) && !defined(TAPER_SCALAR)
+    vi_store(to, vpaddq_s32(a, b));
+#else
+    uint32_t sums[2 * V_LEN];
+    vi_store((int32_t *)sums, a);
+    vi_store((int32_t *)sums + V_LEN, b);
+    for (int j = 0; j < V_LEN; j++)
         to[j] = (int32_t)(sums[2 * j] + sums[2 * j + 1]);
+#endif
 }
 #endif
 
@@ -101,8 +110,8 @@ I8_INLINE I8_TARGET void I8_NAME(tile)(const i8_block *g, const int rows, const 
     I8_UNROLL
     for (int i = 0; i < rows; i++) {
         I8_UNROLL
-        for (int v = 0; v < vectors; v++)
-            i8_store_pairs(g->c + i * g->ldc + v * (V_LEN / 2), sum[i][v]);
+        for (int v = 0; v < vectors; v += 2)
+            i8_store_pairs(g->c + i * g->ldc + v * (V_LEN / 2), sum[i][v], sum[i][v + 1]);
     }
 #else
     if (I8_SHIFTED && g->is_signed) {

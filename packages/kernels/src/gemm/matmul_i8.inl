@@ -80,7 +80,8 @@ static bool i8_put_rows(const i8_engine *engine, char *to, int64_t to_row, const
     for (int64_t r = 0; r < rows; r++, to += to_row, a += row_stride) {
         if (!engine->put(to, a, k_stride, k, is_signed))
             return false;
-        engine->put(to + k * engine->a_bytes, zeros, 1, past, is_signed);
+        if (past > 0)
+            engine->put(to + k * engine->a_bytes, zeros, 1, past, is_signed);
     }
     return true;
 }

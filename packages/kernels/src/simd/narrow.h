@@ -319,6 +319,34 @@ V_INLINE void vi_store_bytes(uint8_t *p, vi x) {
 #endif
 }
 
+/* Loads V_LEN bytes from two places, those of one beside those of the other, as 16 bits each. */
+V_INLINE vi vi_pair_bytes(const void *a, const void *b, const bool is_signed) {
+#if V_LEN == 16 && !defined(TAPER_EMULATED)
+    const __m128i x = _mm_loadu_si128(a), y = _mm_loadu_si128(b);
+    const __m256i zipped = _mm256_inserti128_si256(
+        _mm256_castsi128_si256(_mm_unpacklo_epi8(x, y)), _mm_unpackhi_epi8(x, y), 1);
+    return is_signed ? _mm512_cvtepi8_epi16(zipped) : _mm512_cvtepu8_epi16(zipped);
+#elif V_LEN == 8
+    const __m128i zipped = _mm_unpacklo_epi8(_mm_loadl_epi64(a), _mm_loadl_epi64(b));
+    return is_signed ? _mm256_cvtepi8_epi16(zipped) : _mm256_cvtepu8_epi16(zipped);
+#elif defined(__SSE4_1__) && V_LEN == 4 && !defined(TAPER_SCALAR)
+    int32_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    const __m128i zipped = _mm_unpacklo_epi8(_mm_cvtsi32_si128(x), _mm_cvtsi32_si128(y));
+    return is_signed ? _mm_cvtepi8_epi16(zipped) : _mm_cvtepu8_epi16(zipped);
+#else
+    int16_t pairs[2 * V_LEN];
+    vi result;
+    for (int i = 0; i < 2 * V_LEN; i++) {
+        const uint8_t byte = ((const uint8_t *)(i % 2 ? b : a))[i / 2];
+        pairs[i] = is_signed ? (int8_t)byte : byte;
+    }
+    memcpy(&result, pairs, sizeof result);
+    return result;
+#endif
+}
+
 /* Stores the lowest 8 bits of each lane of some vectors. */
 V_INLINE void vi_store_bytes_of(uint8_t *p, const vi *x, const int vectors) {
 #if V_LEN == 8

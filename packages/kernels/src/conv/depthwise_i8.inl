@@ -1,0 +1,340 @@
+/*
+ * Depthwise convolution of bytes with sums in int32. Vectors run over channels. Two taps are
+ * multiplied at once: their bytes are zipped and widened, and vi_madd_16 adds the two products of
+ * each channel. What pads is 0.
+ */
+
+/* ---- square windows, in tiles of pixels of two rows (depthwise.inl) ---- */
+
+/*
+ * Pairs of taps are those of two rows of x, 2q and 2q + 1 from the first that a tile reads. They
+ * meet a row of the output at tap rows k and k + 1, k = 2q - offset of the row: from 0 on, or from
+ * -1 on, where the offset is odd.
+ */
+typedef struct i8_square_tile {
+    const char *const *at; /* [row of x][position]: the bytes that the tile reads there */
+    const int32_t *weight; /* as of i8_zip_square */
+    int32_t *sums;         /* the first pixel of the first row */
+    int64_t row;           /* items of sums from one row to the next */
+    int64_t rows, pixels;  /* that exist */
+    int64_t n;             /* channels, V_LEN or more */
+} i8_square_tile;
+
+/* The vectors of a vector of channels: pairs of tap rows, and columns. */
+#define I8_SQUARE_PAIRS(taps, stride) (((taps) + 1) / 2 + ((stride) % 2 ? (taps) / 2 + 1 : 0))
+
+/* Writes a weight as [vectors of channels][pairs][columns][V_LEN]; a tap outside of it is 0. */
+static void i8_zip_square(int32_t *to, const int8_t *weight, int taps, int stride, int64_t n) {
+    static const int8_t zeros[V_LEN];
+    for (int64_t c = 0; c < n; c += V_LEN) {
+        const int8_t *const w = weight + i64_min(c, n - V_LEN);
+        for (int odd = 0; odd <= stride % 2; odd++)
+            for (int k = -odd; k < taps; k += 2)
+                for (int l = 0; l < taps; l++, to += V_LEN)
+                    vi_store(to, vi_pair_bytes(k < 0 ? zeros : w + (k * taps + l) * n,
+                                               k + 1 < taps ? w + ((k + 1) * taps + l) * n : zeros,
+                                               true));
+    }
+}
+
+V_INLINE void i8_square(const int taps, const int stride, const bool is_signed,
+                        const i8_square_tile *t) {
+    const int positions = (DW_PIXELS - 1) * stride + taps, lines = stride + taps;
+    const int32_t *w = t->weight;
+    for (int64_t from = 0; from < t->n; from += V_LEN, w += I8_SQUARE_PAIRS(taps, stride) * taps * V_LEN) {
+        const int64_t c = i64_min(from, t->n - V_LEN);
+        vi sum[DW_ROWS][DW_PIXELS];
+#pragma GCC unroll 16
+        for (int i = 0; i < DW_ROWS * DW_PIXELS; i++)
+            sum[i / DW_PIXELS][i % DW_PIXELS] = vi_set1(0);
+#pragma GCC unroll 16
+        for (int j = 0; j < positions; j++)
+#pragma GCC unroll 16
+            for (int q = 0; 2 * q < lines; q++) {
+                const int second = 2 * q + 1 < lines ? 2 * q + 1 : 2 * q;
+                const vi x = vi_pair_bytes(t->at[2 * q * positions + j] + c,
+                                           t->at[second * positions + j] + c, is_signed);
+#pragma GCC unroll 2
+                for (int r = 0; r < DW_ROWS; r++) {
+                    const int k = 2 * q - r * stride;
+                    if (k < -1 || k >= taps)
+                        continue;
+                    const int pair = k % 2 == 0 ? k / 2 : (taps + 1) / 2 + (k + 1) / 2;
+#pragma GCC unroll 8
+                    for (int p = 0; p < DW_PIXELS; p++) {
+                        const int l = j - p * stride;
+                        if (l >= 0 && l < taps)
+                            sum[r][p] = vi_add(
+                                sum[r][p], vi_madd_16(x, vi_load(w + (pair * taps + l) * V_LEN)));
+                    }
+                }
+            }
+#pragma GCC unroll 2
+        for (int r = 0; r < DW_ROWS; r++)
+#pragma GCC unroll 8
+            for (int p = 0; p < DW_PIXELS; p++)
+                if (r < t->rows && p < t->pixels)
+                    vi_store(t->sums + r * t->row + p * t->n + c, sum[r][p]);
+    }
+}
+
+#define I8_DEFINE_SQUARE(taps, stride)                                                             \
+    static void i8_square_##taps##x##stride(const i8_square_tile *t) {                             \
+        i8_square(taps, stride, false, t);                                                         \
+    }                                                                                              \
+    static void i8_square_signed_##taps##x##stride(const i8_square_tile *t) {                      \
+        i8_square(taps, stride, true, t);                                                          \
+    }
+DW_SQUARES(I8_DEFINE_SQUARE)
+#define I8_SQUARE_ROW(taps, stride) {i8_square_##taps##x##stride, i8_square_signed_##taps##x##stride},
+/* By kind of depthwise_kind_of and whether bytes are signed. */
+static void (*const i8_squares[][2])(const i8_square_tile *t) = {DW_SQUARES(I8_SQUARE_ROW)};
+
+/* Finds what a tile reads from pixel (y, x) of an image on. */
+static void i8_square_locate(const conv_shape *s, const depthwise_kind k, const char **at,
+                             const char *image, const char *zeros, int64_t y, int64_t x) {
+    const window_dim *h = &s->dims[1], *w = &s->dims[2];
+    const int positions = (DW_PIXELS - 1) * k.stride + k.taps;
+    const int64_t first = x * k.stride - w->low;
+    const bool inside = first >= 0 && first + positions <= w->in;
+    for (int i = 0; i < k.stride + k.taps; i++) {
+        const int64_t line = y * k.stride - h->low + i;
+        const char *from = image + (line * w->in + first) * s->outputs;
+        const bool is_line = line >= 0 && line < h->in;
+        for (int j = 0; j < positions; j++, from += s->outputs)
+            *at++ = is_line && (inside || (first + j >= 0 && first + j < w->in)) ? from : zeros;
+    }
+}
+
+/* Computes the sums of a unit: `width` pixels of one or two rows. */
+static void i8_square_unit(const struct i8_conv_state *state, const char **at,
+                           const int32_t *weight, const char *image, const char *zeros, int64_t y,
+                           int64_t x, int64_t width, int32_t *sums, int64_t row, bool is_signed) {
+    const conv_shape *s = &state->shape;
+    const int64_t rows = i64_min(DW_ROWS, s->dims[1].out - y);
+    for (int64_t p = 0; p < width; p += DW_PIXELS) {
+        i8_square_locate(s, depthwise_rows[state->kind].kind, at, image, zeros, y, x + p);
+        const i8_square_tile tile = {at, weight, sums + p * s->outputs, row, rows,
+                                     i64_min(DW_PIXELS, width - p), s->outputs};
+        i8_squares[state->kind][is_signed](&tile);
+    }
+}
+
+static void i8_square_prepare(struct i8_conv_state *state, taper_work *work) {
+    const conv_shape *s = &state->shape;
+    const depthwise_kind k = depthwise_rows[state->kind].kind;
+    const int64_t n = s->outputs, out = s->dims[2].out;
+    const int64_t most = i64_max(1, I8_C_ITEMS / (DW_ROWS * DW_PIXELS) / n) * DW_PIXELS;
+    state->widths = i64_ceil_div(out, most);
+    state->width = i64_ceil_div(i64_ceil_div(out, state->widths), DW_PIXELS) * DW_PIXELS;
+    state->widths = i64_ceil_div(out, state->width);
+    state->row_chunks = i64_ceil_div(s->dims[1].out, DW_ROWS);
+    work->tasks = s->batch * s->dims[0].out * state->row_chunks * state->widths;
+    const int64_t vectors = i64_ceil_div(n, V_LEN);
+    const int64_t positions = ((DW_PIXELS - 1) * k.stride + k.taps) * (k.stride + k.taps);
+    state->tap_scratch = conv_aligned(vectors * I8_SQUARE_PAIRS(k.taps, k.stride) * k.taps *
+                                      (int64_t)sizeof(vi));
+    state->zero_scratch = state->tap_scratch + conv_aligned(positions * (int64_t)sizeof(char *));
+    state->c_scratch = state->zero_scratch + conv_aligned(n);
+    state->epilogue_scratch =
+        state->c_scratch + conv_aligned(DW_ROWS * state->width * n * (int64_t)sizeof(int32_t));
+    work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
+}
+
+static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, char *memory) {
+    const struct i8_conv_state *state = call->state;
+    const conv_shape *s = &state->shape;
+    const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
+    const depthwise_kind k = depthwise_rows[state->kind].kind;
+    const int64_t n = s->outputs, size = (int64_t)taper_dtype_size(call->output->dtype);
+    const bool is_signed = call->inputs[0].dtype == TAPER_INT8;
+    int32_t *const weight = (void *)memory, *const block = (void *)(memory + state->c_scratch);
+    const char **const at = (const char **)(void *)(memory + state->tap_scratch);
+    char *const zeros = memory + state->zero_scratch;
+    memset(zeros, 0, (size_t)n);
+    i8_zip_square(weight, call->inputs[1].data, k.taps, k.stride, n);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t x = unit % state->widths * state->width, above = unit / state->widths;
+        const int64_t y = above % state->row_chunks * DW_ROWS, slice = above / state->row_chunks;
+        const int64_t from = slice / d->out * d->in + slice % d->out * d->stride;
+        const int64_t width = i64_min(state->width, w->out - x);
+        const char *image = (const char *)call->inputs[0].data + from * h->in * w->in * n;
+        const int64_t pixel = (slice * h->out + y) * w->out + x;
+        char *const out = (char *)call->output->data + pixel * n * size;
+        if (state->epilogue.count == 0) {
+            i8_square_unit(state, at, weight, image, zeros, y, x, width, (int32_t *)(void *)out,
+                           w->out * n, is_signed);
+            continue;
+        }
+        i8_square_unit(state, at, weight, image, zeros, y, x, width, block, width * n, is_signed);
+        for (int64_t r = 0; r < i64_min(DW_ROWS, h->out - y); r++)
+            PROGRAM.run_from(&state->epilogue, call->inputs + 2, pixel + r * w->out,
+                             pixel + r * w->out + width, 0, n, block + r * width * n, n,
+                             out + r * w->out * n * size, n, memory + state->epilogue_scratch);
+    }
+}
+
+/* ---- other windows, a pixel at a time ---- */
+
+/* A block of channels has two vectors of sums, in the order of the zips. */
+enum { I8_TAP_COLS = 2 * V_LEN /* channels of a block */ };
+
+static int64_t i8_tap_pairs(const conv_shape *s) { return (conv_taps(s) + 1) / 2; }
+
+/* Returns the first channel of a block: the last one overlaps the one before it. */
+V_INLINE int64_t i8_tap_col(int64_t block, int64_t n) {
+    return i64_min(block * I8_TAP_COLS, n - I8_TAP_COLS);
+}
+
+/* Writes the weight [taps][n] as pairs, [blocks][pairs][2] vectors; a tap beyond the last is 0. */
+static void i8_zip_taps(int32_t *to, const int8_t *weight, int64_t taps, int64_t n) {
+    static const int8_t zeros[I8_TAP_COLS];
+    for (int64_t block = 0; block < i64_ceil_div(n, I8_TAP_COLS); block++) {
+        const int8_t *const w = weight + i8_tap_col(block, n);
+        for (int64_t tap = 0; tap < taps; tap += 2, to += 2 * V_LEN) {
+            const vi a = vi_widen_i8(w + tap * n);
+            const vi b = vi_widen_i8(tap + 1 < taps ? w + (tap + 1) * n : zeros);
+            vi_store(to, vi_zip_low_16(a, b));
+            vi_store(to + V_LEN, vi_zip_high_16(a, b));
+        }
+    }
+}
+
+/* Loads a block's bytes of a tap as 16 bits. */
+V_INLINE vi i8_widen_tap(const char *p, const bool is_signed) {
+    const vi wide = vi_widen_i8((const int8_t *)p);
+    return is_signed ? wide : vi_and(wide, vi_set1(0x00ff00ff));
+}
+
+/* Computes one pixel of n >= I8_TAP_COLS channels from the rows that its taps read. */
+V_INLINE void i8_conv_taps(int32_t *sums, const char *const *taps, const int32_t *weight,
+                           int64_t pairs, int64_t n, const bool is_signed) {
+    for (int64_t block = 0; block < i64_ceil_div(n, I8_TAP_COLS); block++) {
+        const int64_t col = i8_tap_col(block, n);
+        vi low = vi_set1(0), high = low;
+        for (int64_t pair = 0; pair < pairs; pair++, weight += 2 * V_LEN) {
+            const vi a = i8_widen_tap(taps[2 * pair] + col, is_signed);
+            const vi b = i8_widen_tap(taps[2 * pair + 1] + col, is_signed);
+            low = vi_add(low, vi_madd_16(vi_zip_low_16(a, b), vi_load(weight)));
+            high = vi_add(high, vi_madd_16(vi_zip_high_16(a, b), vi_load(weight + V_LEN)));
+        }
+        int32_t parts[2][V_LEN]; /* a zip takes 4 channels of each 16 bytes */
+        vi_store(parts[0], low);
+        vi_store(parts[1], high);
+        _Pragma("GCC unroll 16") for (int p = 0; p < 2 * V_LEN / 4; p++)
+            memcpy(sums + col + 4 * p, parts[p % 2] + p / 2 * 4, 4 * sizeof *sums);
+    }
+}
+
+/* sums[c] += x[c] * weight[c]. A product of bytes fits 16 bits. */
+static void i8_conv_tap(int32_t *restrict sums, const void *x, const int8_t *restrict weight,
+                        int64_t n, bool is_signed) {
+    const int8_t *restrict s = x;
+    const uint8_t *restrict u = x;
+    if (is_signed)
+        for (int64_t c = 0; c < n; c++)
+            sums[c] += (int16_t)(s[c] * weight[c]);
+    else
+        for (int64_t c = 0; c < n; c++)
+            sums[c] += (int16_t)(u[c] * weight[c]);
+}
+
+/* Computes one pixel of few channels. taps: as of i8_conv_taps. */
+static void i8_conv_few_channels(int32_t *sums, const char *const *rows, const int8_t *weight,
+                                 int64_t taps, int64_t n, bool is_signed) {
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int64_t tap = 0; tap < taps; tap++)
+        i8_conv_tap(sums, rows[tap], weight + tap * n, n, is_signed);
+}
+
+/* Writes the row of x that each tap of a pixel reads: zeros beyond the border. */
+static void i8_conv_rows_of(const conv_shape *s, const char **rows, const char *x,
+                            const char *zeros, int64_t pixel) {
+    const window_dim *w = s->dims;
+    int64_t at[WINDOW_DIMS];
+    const int64_t image = i8_conv_pixel(s, pixel, at);
+    for (int64_t i = 0; i < w[0].kernel; i++)
+        for (int64_t j = 0; j < w[1].kernel; j++) {
+            const int64_t z = at[0] + i * w[0].dilation, y = at[1] + j * w[1].dilation;
+            const bool inside = z >= 0 && z < w[0].in && y >= 0 && y < w[1].in;
+            const int64_t line = ((image * w[0].in + z) * w[1].in + y) * w[2].in;
+            for (int64_t l = 0; l < w[2].kernel; l++) {
+                const int64_t column = at[2] + l * w[2].dilation;
+                *rows++ = inside && column >= 0 && column < w[2].in
+                              ? x + (line + column) * s->outputs
+                              : zeros;
+            }
+        }
+    *rows = zeros; /* the other of a pair */
+}
+
+static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work *work) {
+    struct i8_conv_state *state = call->state;
+    const conv_shape *s = &state->shape;
+    const taper_status status = i8_conv_begin(call, work);
+    if (status != TAPER_OK)
+        return status;
+    if (s->packed || s->in != 1 || s->out != 1)
+        return TAPER_UNSUPPORTED;
+    if (tensor_numel(call->output) == 0)
+        return TAPER_OK;
+    state->kind = s->outputs >= V_LEN && s->dims[0].low == 0 ? depthwise_kind_of(s) : DW_OTHER;
+    if (state->kind != DW_OTHER) {
+        i8_square_prepare(state, work);
+        return TAPER_OK;
+    }
+    /* In multiply-adds of which as many fit the time as in float32. */
+    const int64_t cost = i64_times(s->outputs, conv_taps(s) + GEMM_EPILOGUE_COST);
+    state->row_chunk = i64_min(state->rows, i64_max(1, CONV_UNIT_COST / 4 / cost));
+    state->row_chunk = i64_min(state->row_chunk, i64_max(1, I8_C_ITEMS / i64_max(1, s->outputs)));
+    work->tasks = state->row_chunks = i64_ceil_div(state->rows, state->row_chunk);
+    const int64_t blocks = i64_ceil_div(s->outputs, I8_TAP_COLS), pairs = i8_tap_pairs(s);
+    state->tap_scratch = conv_aligned(blocks * pairs * 2 * (int64_t)sizeof(vi));
+    state->zero_scratch = state->tap_scratch + conv_aligned(2 * pairs * (int64_t)sizeof(char *));
+    state->c_scratch = state->zero_scratch + conv_aligned(s->outputs);
+    state->epilogue_scratch =
+        state->c_scratch + conv_aligned(state->row_chunk * s->outputs * (int64_t)sizeof(int32_t));
+    work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
+    return TAPER_OK;
+}
+
+static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin, int64_t end,
+                                          void *scratch) {
+    const struct i8_conv_state *state = call->state;
+    const conv_shape *s = &state->shape;
+    if (state->kind != DW_OTHER) {
+        i8_square_run(call, begin, end, scratch);
+        return TAPER_OK;
+    }
+    const bool is_signed = call->inputs[0].dtype == TAPER_INT8;
+    const int8_t *weight = call->inputs[1].data;
+    const int64_t n = s->outputs, taps = conv_taps(s), pairs = i8_tap_pairs(s);
+    const int64_t size = (int64_t)taper_dtype_size(call->output->dtype);
+    char *const memory = scratch;
+    int32_t *const zipped = scratch;
+    const char **const rows = (const char **)(void *)(memory + state->tap_scratch);
+    char *const zeros = memory + state->zero_scratch;
+    memset(zeros, 0, (size_t)n);
+    if (n >= I8_TAP_COLS)
+        i8_zip_taps(zipped, weight, taps, n);
+    for (int64_t unit = begin; unit < end; unit++) {
+        const int64_t row = unit * state->row_chunk;
+        const int64_t m = i64_min(state->row_chunk, state->rows - row);
+        char *const out = (char *)call->output->data + row * n * size;
+        int32_t *const block =
+            state->epilogue.count ? (void *)(memory + state->c_scratch) : (void *)out;
+        for (int64_t r = 0; r < m; r++) {
+            i8_conv_rows_of(s, rows, call->inputs[0].data, zeros, row + r);
+            if (n < I8_TAP_COLS)
+                i8_conv_few_channels(block + r * n, rows, weight, taps, n, is_signed);
+            else if (is_signed)
+                i8_conv_taps(block + r * n, rows, zipped, pairs, n, true);
+            else
+                i8_conv_taps(block + r * n, rows, zipped, pairs, n, false);
+        }
+        if (state->epilogue.count)
+            PROGRAM.run_from(&state->epilogue, call->inputs + 2, row, row + m, 0, n, block, n, out,
+                             n, memory + state->epilogue_scratch);
+    }
+    return TAPER_OK;
+}
