@@ -131,6 +131,14 @@ def tests_frontend(session: nox.Session) -> None:
 
 
 @nox.session
+def architectures(session: nox.Session) -> None:
+    """Run the tests of the zoo's architectures that `tests` leaves out."""
+    session.install(*MODELS, *TEST_TOOLS)
+    install_packages(session)
+    pytest(session, "tests/zoo", **ONE_THREAD)
+
+
+@nox.session
 def aoti(session: nox.Session) -> None:
     """Test the delegate "aoti"; AOTInductor needs g++, and a minute of CPU time."""
     session.install(*TORCH, *TEST_TOOLS)
