@@ -48,6 +48,7 @@ FLOORS = {
         "capture",
         "verify",
         "",
+        "compiler.module",  # an entry, like cli
     ),
     "taper_openinfer": (
         "errors",

@@ -275,7 +275,7 @@ def graph_parts(program: LoweredProgram, options: Options) -> dict[str, str]:
         "ends": _digest(ends),
         "samples": samples.hexdigest(),
         "captured by": program.captured_by,
-        **_environment(),
+        **environment_parts(),
     }
 
 
@@ -298,7 +298,7 @@ def file_parts(path: str | os.PathLike[str], options: Options) -> dict[str, str]
         "options": options.fingerprint(),
         "model": repr(options.model),
         "file": digest,
-        **_environment(),
+        **environment_parts(),
     }
 
 
@@ -354,7 +354,8 @@ def _lines(graph: Graph) -> Iterator[tuple[object, ...]]:
             yield from _lines(block)
 
 
-def _environment() -> dict[str, str]:
+def environment_parts() -> dict[str, str]:
+    """Return what any plan depends on: the code of both packages, numpy, and the ISA level."""
     return {
         "code": _code(),
         "numpy": np.__version__,

@@ -98,7 +98,7 @@ def decisions_about(plan: Plan, name: str) -> list[Decision]:
     session = InferenceSession(plan, options)
     reads = {read for node in nodes if name in node.outputs for read in node.reads}
     about = {name, *(reads & plan.constants.keys())}
-    return [each for each in session._decisions() if each.name in about]
+    return [each for each in session.decisions() if each.name in about]
 
 
 def _of_session(options: SessionOptions, providers: tuple[str, ...]) -> Iterator[Decision]:

@@ -152,10 +152,10 @@ class Session:
         PlanFormatError
             If the decisions in the plan's metadata are damaged.
         """
-        return list(map(str, self._decisions()))
+        return list(map(str, self.decisions()))
 
-    def _decisions(self) -> list[Decision]:
-        """Return the decisions of :meth:`decision_log`."""
+    def decisions(self) -> list[Decision]:
+        """Return what the lines of :meth:`decision_log` tell, as records."""
         from taper_runtime.session.decision_log import session_decisions
 
         return session_decisions(self.plan, self._default, self._options, self._providers)
