@@ -6,6 +6,7 @@ import ast
 import platform
 import shutil
 import subprocess
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -383,6 +384,12 @@ def lint(session: nox.Session) -> None:
     workflows = sorted(map(str, (ROOT / ".github" / "workflows").glob("*.yml")))
     session.run("zizmor", "--offline", "--no-progress", "--pedantic", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
+
+
+@nox.session(venv_backend="none")
+def gates(session: nox.Session) -> None:
+    """Print PyC's five promotion gates, each with its result; -- --since REVISION."""
+    session.run(sys.executable, "tools/gates.py", *session.posargs, external=True)
 
 
 @nox.session

@@ -1,0 +1,136 @@
+"""Print PyC's five promotion gates, each with its result: `nox -s gates`.
+
+A gate is passed if all of its sessions were run and passed; one that was skipped, as where a
+compiler is missing, leaves it open. `--since REVISION` says which change gate 3 looks at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).parents[1]
+
+
+class Gate(NamedTuple):
+    """A condition of PyC for promoting a capability, and the sessions that tell whether it holds.
+
+    Attributes
+    ----------
+    text : str
+    sessions : sequence of (str, ...)
+        Each a session of the noxfile, then its arguments. A gate without any is about the change.
+    """
+
+    text: str
+    sessions: Sequence[tuple[str, ...]]
+
+
+GATES = (
+    Gate(
+        "1. the core builds and passes on each platform",
+        (("kernels",), ("scalar",), ("aarch64",), ("cross",), ("dist",)),
+    ),
+    Gate(
+        "2. deterministic tests pass",
+        (
+            ("tests_frontend", "tests/e2e/test_determinism.py"),
+            (
+                "tests_runtime",
+                "tests/compiler/test_fingerprint.py",
+                "tests/compiler/test_module.py",
+            ),
+        ),
+    ),
+    Gate("3. a change of behaviour has tests of its own", ()),
+    Gate(
+        "4. reasons of failures are explicit",
+        (
+            ("tests_frontend", "tests/frontend/test_lowering_refusals.py"),
+            (
+                "tests_runtime",
+                "tests/runtime/test_delegate_fallbacks.py",
+                "tests/runtime/test_faults.py",
+                "tests/runtime/test_fingerprint_check.py",
+            ),
+        ),
+    ),
+    Gate(
+        "5. signals of runs can be seen and repeated",
+        (
+            (
+                "tests_runtime",
+                "tests/runtime/test_stats.py",
+                "tests/runtime/test_decision_log.py",
+                "tests/runtime/test_rails.py",
+                "tests/runtime/test_profile.py",
+            ),
+        ),
+    ),
+)
+
+
+def run_session(session: Sequence[str]) -> str:
+    """Run a session of the noxfile; return "success", "failed" or "skipped"."""
+    name, *arguments = session
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "nox", "-s", name, "--report", str(report)]
+        subprocess.run([*command, "--", *arguments], cwd=ROOT, check=False)
+        if not report.exists():
+            return "failed"
+        results = [each["result"] for each in json.loads(report.read_text())["sessions"]]
+    return next((each for each in ("failed", "skipped") if each in results), "success")
+
+
+def changed_files(since: str) -> list[str]:
+    """Return the files that differ between a revision and the work tree."""
+    command = ["git", "diff", "--name-only", since]
+    return subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+
+
+def judge_change(files: Sequence[str]) -> str:
+    """Return "success" if code comes with tests, and "skipped" if there is no code."""
+    code = [each for each in files if each.startswith("packages/") and "/src/" in each]
+    if not code:
+        return "skipped"
+    return "success" if any("tests/" in each for each in files) else "failed"
+
+
+def results(
+    since: str,
+    run: Callable[[Sequence[str]], str] = run_session,
+    changed: Callable[[str], list[str]] = changed_files,
+) -> list[tuple[str, str]]:
+    """Return each gate's text and result: "passed", "failed", or "open", which none may be."""
+    found = []
+    for gate in GATES:
+        outcomes = [run(each) for each in gate.sessions] or [judge_change(changed(since))]
+        result = "failed" if "failed" in outcomes else "open" if "skipped" in outcomes else "passed"
+        told = [f"{' '.join(s)}: {o}" for s, o in zip(gate.sessions, outcomes, strict=False)]
+        found.append((gate.text, "; ".join([result, *(told if result != "passed" else ())])))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the gates; return 1 if one is not passed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--since", default="HEAD~1", metavar="REVISION")
+    found = results(parser.parse_args(arguments).since)
+    for text, result in found:
+        print(f"{text}: {result}")
+    return int(any(not result.startswith("passed") for _, result in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
