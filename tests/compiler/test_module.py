@@ -3,9 +3,11 @@
 import hashlib
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -323,6 +325,21 @@ def test_every_statistic_is_readable(model):
     late = compile_module(every_kind(), CompileOptions(compile_budget_ms=1e-6))
     assert late.stats["compile_budget_exceeded"]
     assert late.run([X])[0].shape == (4,)
+
+
+def test_the_page_says_where_each_statistic_and_promise_is():
+    page = (Path(__file__).parents[2] / "docs" / "from-pyc.md").read_text()
+    for name in STATISTICS.split():
+        assert f"`{name}`" in page, name
+    rows = re.findall(r"^\| ((?:[B-S]\d+(?:, )?)+) \| .* \| (.*) \| .* \|$", page, re.MULTILINE)
+    found = [each for ids, _ in rows for each in ids.split(", ")]
+    expected = {"B": (13, 15), "D": (18, 24), "E": (16, 20), "L": (1, 23), "M": (1, 8), "N": (1, 6)}
+    ids = [f"{k}{n}" for k, (first, last) in expected.items() for n in range(first, last + 1)]
+    assert sorted(found) == sorted([*ids, "C26", "F11", "F12", "I7", "S15", "S16", "S17"])
+    states = ("DONE", "REPLACED", "N/A", "OPEN")
+    assert all(state.startswith(states) for _, state in rows)
+    still_open = [ids for ids, state in rows if state.startswith("OPEN")]
+    assert {"M4", "M5", "M6", "S16"} <= set(still_open)
 
 
 def test_memory_above_the_budget_is_pressure():
