@@ -89,7 +89,8 @@ class MachineLimits(NamedTuple):
         AVX-512 gains over AVX2 what AVX2 gains over SSE, at most half; NEON is as fast as SSE, and
         at most half as fast as AVX2. What tile programs do not have is computed by numpy.
         """
-        four, eight = function_times().get((name, dtype), (_NUMPY_TIME, _NUMPY_TIME))
+        times = _CHAINED_TIMES if name == CHAINED else function_times().get((name, dtype))
+        four, eight = times or (_NUMPY_TIME, _NUMPY_TIME)
         if self.isa == "avx512":
             time = eight * min(1.0, max(0.5, eight / four))
         else:
@@ -100,6 +101,10 @@ class MachineLimits(NamedTuple):
         """Return the nearest level that holds this many bytes."""
         return next(level for level in self.memory if level.size >= nbytes or not level.size)
 
+
+#: The name in ``Cost.functions`` of a micro-op that a chain of tile programs computes in registers
+#: (``map/chain.inl``), and its times as of :func:`function_times`.
+CHAINED, _CHAINED_TIMES = "chained", (8, 4)
 
 #: About what numpy takes for an element, in the unit of :func:`function_times`.
 _NUMPY_TIME = 100
@@ -180,10 +185,10 @@ class _Level(NamedTuple):
 
 
 #: A product on SSE has to copy a vector for each multiplication, and has too few registers: 20 of
-#: 45 GFLOP/s on the Zen 3. Products of int8 without an instruction for them take 1.25 and 1.8
+#: 45 GFLOP/s on the Zen 3. Products of int8 without an instruction for them take 1.5 and 1.8
 #: operations there in the time of one on float32. Nobody has timed NEON.
 _LEVELS = {
-    "avx2": _Level(8, 0.92, 1.25, 1 / 14),
+    "avx2": _Level(8, 0.92, 1.5, 1 / 14),
     "neon": _Level(4, 0.92, 595 / 174, 1 / 32),
     "baseline": _Level(4, 0.45, 1.8, 1 / 20),
 }

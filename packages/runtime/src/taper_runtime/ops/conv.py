@@ -18,6 +18,7 @@ from taper_runtime.ops.map import (
     evaluate_epilogue,
     infer_epilogue,
 )
+from taper_runtime.ops.matmul import PUT_ROWS, put_bytes
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, Shape, TensorType
 from taper_runtime.ops.region import WHOLE, Region, Relation, Same, all_of
 from taper_runtime.ops.type_rules import (
@@ -160,12 +161,15 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
     pixels = output.size // max(1, columns)
     rows = pixels if op == "CONV" else math.prod(x[:-1])
     each = 2 * rows * taps * (x[-1] // groups)
+    puts = attrs["accumulate"] and groups < x[-1]
     return Cost(
         each * columns + output.size * len(attrs["code"]),
         output.nbytes + sum(t.nbytes for t in inputs),
         padding=each * (lanes - columns),
         sums=pixels * lanes,
+        scratch=put_bytes(pixels * taps * x[-1]) if puts else 0,
         functions=_epilogue(inputs, output, attrs, output.size),
+        rows=PUT_ROWS * pixels * groups if puts else 0,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.machine.limits import CHAINED
 from taper_runtime.ops.elementwise import (
     arity,
     evaluate_micro,
@@ -160,17 +161,43 @@ def _instructions(attrs: Attrs) -> Iterator[tuple[str, tuple[int, ...]]]:
         start = stop
 
 
+#: The micro-ops that chains of kernels have, ``map/chain.inl``, by the dtype of their operands.
+_CHAINS = {
+    **dict.fromkeys(("ADD", "SUB"), ("float32", "int32")),
+    **dict.fromkeys(("MUL", "MAXIMUM", "MINIMUM", "RELU", "ROUND"), ("float32",)),
+    **dict.fromkeys(("CAST:int8", "CAST:uint8"), ("float32",)),
+    "CAST:float32": ("int32", "int8", "uint8"),
+}
+
+
 def program_functions(
     inputs: Sequence[TensorType], attrs: Attrs, size: int
 ) -> tuple[tuple[str, str, int], ...]:
-    """Return ``Cost.functions`` of a tile program that computes ``size`` elements."""
+    """Return ``Cost.functions`` of a tile program that computes ``size`` elements.
+
+    Chains that quantize, or follow sums of integers, are one pass.
+    """
     dtypes: list[str] = [t.dtype for t in inputs]
-    found = []
+    found: list[tuple[str, str, int]] = []
+    chain: list[tuple[str, str, int]] = []
     for name, operands in _instructions(attrs):
         given = [dtypes[v] if v >= 0 else attrs["scalars"][-1 - v] for v in operands]
-        found.append((name, operand_dtype(given), size))
+        dtype = operand_dtype(given)
+        joins = dtype in _CHAINS.get(name, ())
+        if chain and not (joins and len(dtypes) - 1 in operands):
+            found += _passes(chain)
+            chain = []
+        (chain if joins else found).append((name, dtype, size))
         dtypes.append(infer_micro(name, given))
-    return tuple(found)
+    return (*found, *_passes(chain))
+
+
+def _passes(chain: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    """Return the passes over the elements of a chain."""
+    casts = any(name.startswith("CAST") for name, _, _ in chain)
+    if len(chain) < 2 or not casts:
+        return [*chain]
+    return [(CHAINED, dtype, size) for _, dtype, size in chain]
 
 
 def epilogue_functions(
