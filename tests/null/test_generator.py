@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taper_runtime.base.errors import InputError, OpError
-from taper_runtime.base.random_state import STATE_SIZE, Generator, check_seed, new_state
+from taper_runtime.base.random_state import STATE_SIZE, MersenneTwister, check_seed, new_state
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
 
@@ -24,7 +24,7 @@ def draw(state, shape, **attrs):
 
 def test_words_are_those_of_the_standard():
     """C++ defines mt19937 by its 10000th word from the default seed."""
-    assert Generator(new_state(5489)).words(10000)[-1] == 4123659995
+    assert MersenneTwister(new_state(5489)).words(10000)[-1] == 4123659995
 
 
 def test_seeds_count_by_their_lower_bits():
@@ -37,11 +37,11 @@ def test_seeds_count_by_their_lower_bits():
 
 def test_a_state_goes_on():
     """Skipping, drawing in parts and drawing at once come to the same."""
-    whole = Generator(new_state(3))
+    whole = MersenneTwister(new_state(3))
     words = whole.words(2000)
-    parts = Generator(new_state(3))
+    parts = MersenneTwister(new_state(3))
     first = parts.words(700)
-    rest = Generator(parts.state)
+    rest = MersenneTwister(parts.state)
     rest.skip(300)
     np.testing.assert_array_equal(first, words[:700])
     np.testing.assert_array_equal(rest.words(1000), words[1000:])

@@ -69,7 +69,7 @@ def new_state(seed: int | None) -> np.ndarray:
         state[:_WORDS] = _UNSEEDED.words()
         state[_USED] = _WORDS
         return state
-    generator = Generator(new_state(None))
+    generator = MersenneTwister(new_state(None))
     generator.seed(seed)
     return generator.state
 
@@ -114,7 +114,7 @@ def check_state(state: np.ndarray) -> int:
     return used
 
 
-class Generator:
+class MersenneTwister:
     """Draws numbers from a state, as torch does.
 
     Parameters

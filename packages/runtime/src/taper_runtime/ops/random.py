@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.random_state import STATE_SIZE, Generator, check_state
+from taper_runtime.base.random_state import STATE_SIZE, MersenneTwister, check_state
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops.opdef import Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.type_rules import FLOATS, check_dtype, check_shape, fail
@@ -37,7 +37,7 @@ def _uniform_words(count: int, limit: int, dtype: str) -> int:
     return count * (2 if dtype == "float64" else 1)
 
 
-def _uniform(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
+def _uniform(generator: MersenneTwister, count: int, limit: int, dtype: str) -> np.ndarray:
     values = np.empty(count, dtype)
     for part in _parts(values):
         if dtype == "float64":
@@ -60,7 +60,7 @@ def _normal_words(count: int, limit: int, dtype: str) -> int | None:
     return _uniform_words(count + (_BLOCK if count % _BLOCK else 0), limit, dtype)
 
 
-def _normal(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
+def _normal(generator: MersenneTwister, count: int, limit: int, dtype: str) -> np.ndarray:
     """Draw standard normals, from 16 on in blocks; an incomplete last block redraws the last 16."""
     if count < _BLOCK:
         return generator.normals(count)
@@ -77,7 +77,7 @@ def _half_normal_words(count: int, limit: int, dtype: str) -> int | None:
     return None if count < _BLOCK else -(-count // _BLOCK) * _BLOCK
 
 
-def _half_normal(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
+def _half_normal(generator: MersenneTwister, count: int, limit: int, dtype: str) -> np.ndarray:
     """Draw like :func:`_normal`, but draw nothing for elements that the last block overwrites."""
     if count < _BLOCK:
         return generator.normals(count)
@@ -100,7 +100,7 @@ def _integer_words(count: int, limit: int, dtype: str) -> int:
     return count * (1 if 0 < limit < _LARGE_LIMIT else 2)
 
 
-def _integer(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
+def _integer(generator: MersenneTwister, count: int, limit: int, dtype: str) -> np.ndarray:
     """Draw integers below ``limit``; if it is 0, any 64-bit integers."""
     values = np.empty(count, np.int64)
     for part in _parts(values):
@@ -120,7 +120,7 @@ def _permutation_words(count: int, limit: int, dtype: str) -> int:
     return max(count - 1, 0)
 
 
-def _permutation(generator: Generator, count: int, limit: int, dtype: str) -> np.ndarray:
+def _permutation(generator: MersenneTwister, count: int, limit: int, dtype: str) -> np.ndarray:
     """Shuffle by exchanging each element with itself or a later one."""
     words = generator.words(_permutation_words(count, limit, dtype))
     places = np.arange(len(words))
@@ -146,7 +146,7 @@ class _Law(NamedTuple):
 
     dtypes: tuple[str, ...]
     words: Callable[[int, int, str], int | None]
-    draw: Callable[[Generator, int, int, str], np.ndarray]
+    draw: Callable[[MersenneTwister, int, int, str], np.ndarray]
 
 
 _LAWS = {
@@ -188,14 +188,14 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     shape, dtype = attrs["shape"], attrs["dtype"]
     count = TensorType(dtype, shape).size
     law = _LAWS[attrs["law"]]
-    values = law.draw(Generator(inputs[0]), count, attrs["limit"], dtype)
+    values = law.draw(MersenneTwister(inputs[0]), count, attrs["limit"], dtype)
     return values.astype(dtype, copy=False).reshape(shape)
 
 
 def _evaluate_next(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     count, limit, dtype = inputs[1].size, attrs["limit"], inputs[1].dtype.name
     law = _LAWS[attrs["law"]]
-    generator = Generator(inputs[0])
+    generator = MersenneTwister(inputs[0])
     words = law.words(count, limit, dtype)
     if words is None:
         law.draw(generator, count, limit, dtype)
