@@ -16,7 +16,9 @@ from taper_frontend.compiler.quantization.schemes import (
 )
 from taper_frontend.errors import ExportError
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND
+from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.compare import describe, difference, readable, tolerance
+from taper_runtime.plan.rows import batch_of_states
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
 
@@ -178,7 +180,13 @@ def _results(plan: Plan, executor: str = DEFAULT_KIND) -> dict[str, np.ndarray]:
     options = SessionOptions()
     options.executor, options.bfloat16 = executor, "bits"
     session = InferenceSession(plan, options)
-    return dict(zip(plan.outputs, session.run(None, dict(plan.samples)), strict=True))
+    batch = batch_of_states(plan)
+    states = None
+    if batch:  # a state for each row
+        sizes = bind_sizes(plan, {name: array.shape for name, array in plan.samples.items()})
+        states = [session.new_state() for _ in range(sizes[batch])]
+    outputs = session.run(None, dict(plan.samples), state=states)
+    return dict(zip(plan.outputs, outputs, strict=True))
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:

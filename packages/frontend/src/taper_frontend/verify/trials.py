@@ -31,6 +31,7 @@ from taper_runtime.plan.compare import (
     tolerance,
 )
 from taper_runtime.plan.features import undefined_calls
+from taper_runtime.plan.rows import batch_of_states
 from taper_runtime.plan.specialize import with_ranges
 from taper_runtime.plan.trees import leaves
 from taper_runtime.session.inference_session import InferenceSession
@@ -164,7 +165,7 @@ class _Trials:
             self.session = InferenceSession(plan, options, providers)
         self.inside = Inside(views, reference, verifying_delegates(), computing(providers))
         self.given = [plan.samples[name] for name in plan.inputs]
-        self.batch = _batch_of(plan)
+        self.batch = batch_of_states(plan)
         self.states = [self.session.new_state()] if self.batch else []
         self.numbers = [] if plan.input_tree is None else list(leaves(plan.input_tree))
         self.tolerance = tolerance(plan.tensors.values())
@@ -403,12 +404,6 @@ def _float64_note(reason: str) -> str:
 
 class _RefusedError(Exception):
     """The module does not accept an input."""
-
-
-def _batch_of(plan: Plan) -> str:
-    """Return the size that counts the rows of states, empty where each run has one state."""
-    shapes = (plan.tensors[name].shape for name in plan.states)
-    return next((str(shape[axis]) for shape in shapes for axis in _varying(shape)), "")
 
 
 def _varying(shape: Shape) -> Iterator[int]:

@@ -58,6 +58,13 @@ class Batch(NamedTuple):
     mixed: tuple[str, ...]
 
 
+def batch_of_states(plan: Plan) -> str:
+    """Return the size variable that counts the rows of states; empty if each run has one state."""
+    rows = ((name, _rows(plan, name)) for name in plan.states)
+    found = (str(plan.tensors[name].shape[each.axis]) for name, each in rows if each is not None)
+    return next(found, "")
+
+
 def find_batch(plan: Plan) -> Batch | None:
     """Return how a plan treats a batch.
 
