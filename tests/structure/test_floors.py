@@ -28,6 +28,7 @@ FLOORS = {
         "executor",
         "reports",
         "session",
+        "generation",
         "capi",
         "",
         "cli",

@@ -22,6 +22,7 @@ from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesEr
 if TYPE_CHECKING:
     from taper_frontend.compiler.planning import join_plans
     from taper_frontend.compiler.quantization.schemes import QuantizationConfig
+    from taper_frontend.decoder_exporter import export_decoder
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
     from taper_frontend.quantized_checkpoint.load import load_quantized
@@ -39,6 +40,7 @@ __all__ = [
     "VerificationError",
     "explain",
     "export",
+    "export_decoder",
     "join_plans",
     "load_quantized",
     "quantize",
@@ -56,6 +58,7 @@ _LATER = {
     "VerificationError": "taper_frontend.verify.trials",
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",
+    "export_decoder": "taper_frontend.decoder_exporter",
     "load_quantized": "taper_frontend.quantized_checkpoint.load",
 }
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         unregister_kernel,
     )
     from taper_runtime.extend.servers import ServedNode, Server
+    from taper_runtime.generation.generator import Generator
     from taper_runtime.session.config import show_config
     from taper_runtime.session.ends import round_to_bfloat16
     from taper_runtime.session.iobinding import IOBinding
@@ -56,6 +57,7 @@ __all__ = [
     "Delegate",
     "ExecutionMode",
     "ExecutionOrder",
+    "Generator",
     "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
@@ -100,6 +102,7 @@ __all__ = [
 _LATER = {
     "CDelegate": "extend.c_delegate",
     "Delegate": "extend.delegates",
+    "Generator": "generation.generator",
     "ServedNode": "extend.servers",
     "Server": "extend.servers",
     "get_include": "extend.kernels",

@@ -1,0 +1,285 @@
+"""Make a decoder of transformers keep its cache in buffers whose rows have their own positions.
+
+transformers lets a model write to any :class:`~transformers.cache_utils.Cache`, and looks up by
+name how masks are made and attention is computed. So a model is captured as it is, with layers of
+its cache that write each row at the row's positions, and with masks of these positions.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import torch
+from transformers import cache_utils, masking_utils, modeling_utils
+
+from taper_frontend.capture.turns import TORCH
+from taper_frontend.errors import ExportError
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.generation.decoder_convention import IDS, KEPT, POSITION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: The layers of a growing cache that hold keys and values for each position, and no more. Which
+#: keys a sliding window excludes is a matter of the mask.
+_LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
+
+#: The names by which a forward may take its cache: that of transformers from 5.24 on, and before.
+_CACHES = ("cache", "past_key_values")
+
+#: How attention may be computed, by transformers' names.
+ATTENTION = ("sdpa", "eager")
+
+
+class CacheSpec(NamedTuple):
+    """What one layer of a cache holds for each position.
+
+    Attributes
+    ----------
+    keys, values : tuple of int
+        Heads, and numbers of each.
+    dtype : torch.dtype
+    """
+
+    keys: tuple[int, int]
+    values: tuple[int, int]
+    dtype: torch.dtype
+
+
+class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """A layer of a cache of fixed length, each row of which is written at its own positions.
+
+    Parameters
+    ----------
+    keys, values : torch.Tensor
+        ``[rows, heads, context, width]``.
+    positions : torch.Tensor
+        int64 ``[rows, count]``.
+    """
+
+    is_sliding = False
+    keys: Any  # transformers allows None, for layers that are not initialized
+    values: Any
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys, self.values, self.positions = keys, values, positions
+        self.is_initialized = True
+
+    def lazy_initialization(self, *_: Any, **__: Any) -> None:
+        """Do nothing: the tensors are there."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write new keys and values ``[rows, heads, count, width]``; return all."""
+        rows = torch.arange(key_states.shape[0])[:, None]
+        self.keys[rows, :, self.positions] = key_states.transpose(1, 2)
+        self.values[rows, :, self.positions] = value_states.transpose(1, 2)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the length of the cache and its first position."""
+        return self.get_max_length(), 0
+
+    def get_seq_length(self) -> int:
+        """Return 0: no position is that of all rows."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Return the most positions."""
+        return int(self.keys.shape[2])
+
+
+def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Tensor]:
+    """Return what makes masks of rows at their own positions, as transformers calls it.
+
+    ``sdpa`` takes masks of bool, ``eager`` takes numbers that it adds.
+    """
+
+    def make(
+        *,
+        batch_size: int,
+        kv_length: int,
+        mask_function: Callable[..., torch.Tensor],
+        dtype: torch.dtype = torch.float32,
+        **_: Any,
+    ) -> torch.Tensor:
+        seen = mask_function(
+            torch.arange(batch_size)[:, None, None, None],
+            torch.zeros((1, 1, 1, 1), dtype=torch.int64),
+            positions[:, None, :, None],
+            torch.arange(kv_length)[None, None, None, :],
+        )
+        if attention == "sdpa":
+            return seen
+        return torch.where(seen, torch.zeros((), dtype=dtype), torch.finfo(dtype).min)
+
+    return make
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    position_bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Compute attention as ``sdpa`` of transformers does, for any number of queries.
+
+    transformers' own function decides by that number, so that 1 would need a program of its own.
+    """
+    for name, given in (("position_bias", position_bias), ("softcap", softcap)):
+        if given is not None:
+            raise ExportError(
+                f"attention of {type(module).__name__}: expected none with {name} in 'sdpa'; make "
+                "the model with attn_implementation='eager'"
+            )
+    result = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=attention_mask,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return result.transpose(1, 2).contiguous(), None
+
+
+def read_caches(model: Any) -> list[CacheSpec | None]:
+    """Run a model on two tokens, and return what each layer of its cache holds.
+
+    None stands for layers that keep nothing of their own.
+
+    Raises
+    ------
+    ExportError
+        If it does not run with a cache of keys and values for each position.
+    """
+    first = next(model.parameters(), torch.zeros(()))
+    ids = torch.zeros((1, 2), dtype=torch.int64, device=first.device)
+    try:
+        with torch.no_grad():
+            result = model(input_ids=ids, use_cache=True)
+    except Exception as error:
+        raise ExportError(
+            f"{type(model).__name__}: expected a decoder of transformers, which takes input_ids "
+            f"and use_cache, got {type(error).__name__}: {error}"
+        ) from error
+    found = (getattr(result, name, None) for name in _CACHES)
+    cache = next((each for each in found if each is not None), None)
+    if not isinstance(cache, cache_utils.Cache) or isinstance(
+        cache, cache_utils.EncoderDecoderCache
+    ):
+        raise ExportError(
+            f"{type(model).__name__}: expected a decoder-only model that returns a Cache of "
+            f"transformers, got {type(cache).__name__}"
+        )
+    return [_spec(model, number, layer) for number, layer in enumerate(cache.layers)]
+
+
+def _spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | None:
+    """Return what a layer of a growing cache holds."""
+    if isinstance(layer, cache_utils.DummyLayer):
+        return None
+    if type(layer) not in _LAYERS:
+        expected = " or ".join(each.__name__ for each in _LAYERS)
+        raise ExportError(
+            f"{type(model).__name__}: layer {number} of the cache: expected a {expected}, of keys "
+            f"and values for each position, got a {type(layer).__name__}; states of other kinds, "
+            "such as recurrent ones, are not supported"
+        )
+    (_, heads, _, width), (_, value_heads, _, value_width) = layer.keys.shape, layer.values.shape
+    return CacheSpec((heads, width), (value_heads, value_width), layer.keys.dtype)
+
+
+def as_decoder(
+    model: Any, caches: Sequence[CacheSpec | None], context: int, rows: int
+) -> torch.nn.Module:
+    """Return a module that shares all parts of a model, and reads tokens of rows with buffers.
+
+    Its forward takes and returns what :mod:`taper_runtime.generation.decoder_convention` says.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    caches : sequence of CacheSpec or None
+        For each layer of the cache.
+    context : int
+        The positions of the cache.
+    rows : int
+        The rows of the buffers.
+    """
+    decoder: torch.nn.Module = copy.copy(model)
+    decoder._buffers = dict(model._buffers)
+    decoder._non_persistent_buffers_set = set(model._non_persistent_buffers_set)
+    for number, spec in enumerate(caches):
+        if spec is None:
+            continue
+        for name, (heads, width) in (("keys", spec.keys), ("values", spec.values)):
+            zeros = torch.zeros((rows, heads, context, width), dtype=spec.dtype)
+            decoder.register_buffer(f"{name}_{number}", zeros, persistent=False)
+    original = type(model).forward
+    takes = inspect.signature(original).parameters
+    cache_name = next((name for name in _CACHES if name in takes), None)
+    if cache_name is None:
+        raise ExportError(
+            f"{type(model).__name__}.forward: expected an argument {' or '.join(_CACHES)}, got "
+            f"{', '.join([*takes][1:])}"
+        )
+
+    def layers(positions: torch.Tensor) -> Iterator[Any]:
+        for number, spec in enumerate(caches):
+            if spec is None:
+                yield cache_utils.DummyLayer()  # type: ignore[no-untyped-call]
+            else:
+                keys, values = (getattr(decoder, f"{name}_{number}") for name in ("keys", "values"))
+                yield RowLayer(keys, values, positions)
+
+    def forward(
+        input_ids: torch.Tensor, position: torch.Tensor, logits_to_keep: torch.Tensor
+    ) -> torch.Tensor:
+        positions = position[:, None] + torch.arange(input_ids.shape[1])
+        cache = cache_utils.Cache(layers=[*layers(positions)])
+        given = {IDS: input_ids, cache_name: cache, "use_cache": True, "return_dict": True}
+        if "position_ids" in takes:
+            given["position_ids"] = positions
+        if KEPT in takes:
+            given[KEPT] = logits_to_keep
+        with _replaced(positions):
+            logits: torch.Tensor = original(decoder, **given).logits
+        return logits if KEPT in takes else logits[:, logits_to_keep]
+
+    decoder.forward = forward
+    return decoder
+
+
+def _replaced(positions: torch.Tensor) -> ExitStack:
+    """Return a context in which transformers makes masks of these positions."""
+    masks = {name: _row_mask(positions, name) for name in ATTENTION}
+    stack = ExitStack()
+    stack.enter_context(TORCH)
+    for interface, functions in (
+        (masking_utils.AttentionMaskInterface, masks),
+        (modeling_utils.AttentionInterface, {"sdpa": _attend}),
+    ):
+        stack.enter_context(patch.dict(interface._global_mapping, functions))
+    return stack
+
+
+def example(rows: int, vocabulary: int) -> dict[str, torch.Tensor]:
+    """Return example inputs: some tokens of rows at different positions."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        IDS: torch.randint(0, vocabulary, (rows, 3), generator=generator),
+        POSITION: torch.arange(rows),
+        KEPT: torch.tensor([1, 2]),
+    }

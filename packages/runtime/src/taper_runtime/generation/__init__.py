@@ -1,0 +1,1 @@
+"""Generate tokens with the plan of a decoder."""

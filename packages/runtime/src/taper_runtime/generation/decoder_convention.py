@@ -1,0 +1,167 @@
+"""Own the convention that plans of decoders follow: inputs, output, states, and what is recorded.
+
+A run reads some new tokens of each row, and gives the logits of some of them:
+
+===================  ======  =========================  =================================
+``input_ids``        int64   ``[rows, count]``          the new tokens
+``position``         int64   ``[rows]``                 how many tokens each row had before
+``logits_to_keep``   int64   ``[kept]``                 which of the new tokens get logits
+``logits``           float   ``[rows, kept, words]``    the output
+===================  ======  =========================  =================================
+
+Each state is ``[rows, heads, context, width]``: keys or values, written at the positions of the new
+tokens. What lies behind them is not read, so a row may go back to any earlier position.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import describe
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+#: Names of the inputs and of the output.
+IDS, POSITION, KEPT, LOGITS = "input_ids", "position", "logits_to_keep", "logits"
+
+#: Axis of the states that counts positions.
+POSITION_AXIS = 2
+
+#: The key in a plan's metadata.
+_KEY = "decoder"
+
+_RANKS = {IDS: 2, POSITION: 1, KEPT: 1}
+
+
+class DecoderConvention(NamedTuple):
+    """Sizes and special tokens of a decoder, as its plan records them.
+
+    Attributes
+    ----------
+    vocabulary : int
+        The number of tokens; ids are less than it.
+    context : int
+        The most tokens of a sequence.
+    eos_token_ids : tuple of int
+        Tokens that end a text; may be empty.
+    """
+
+    vocabulary: int
+    context: int
+    eos_token_ids: tuple[int, ...] = ()
+
+    def recorded(self, plan: Plan) -> Plan:
+        """Return a plan that says that it follows the convention.
+
+        Raises
+        ------
+        InputError
+            If it does not.
+        """
+        data = {**self._asdict(), "eos_token_ids": list(self.eos_token_ids)}
+        made = plan._replace(metadata={**plan.metadata, _KEY: data})
+        read_convention(made)
+        return made
+
+
+def read_convention(plan: Plan) -> DecoderConvention:
+    """Return what a plan records of its decoder.
+
+    Raises
+    ------
+    InputError
+        If the plan is no decoder, or its inputs, outputs or states are not as recorded.
+    """
+    data = plan.metadata.get(_KEY)
+    if data is None:
+        raise InputError(
+            "plan: expected a decoder, which taper_frontend.export_decoder makes, got a plan with "
+            f"inputs {[*plan.inputs]} that records no decoder"
+        )
+    if not isinstance(data, dict) or data.keys() != {*DecoderConvention._fields}:
+        expected = ", ".join(DecoderConvention._fields)
+        raise InputError(f"metadata.{_KEY}: expected an object with {expected}, got {data!r:.80}")
+    vocabulary, context, eos = (data[name] for name in DecoderConvention._fields)
+    _check_counts(vocabulary, context)
+    if not isinstance(eos, list) or not all(
+        type(token) is int and 0 <= token < vocabulary for token in eos
+    ):
+        raise InputError(
+            f"metadata.{_KEY}.eos_token_ids: expected ids from 0 to {vocabulary - 1}, "
+            f"got {eos!r:.80}"
+        )
+    convention = DecoderConvention(vocabulary, context, tuple(eos))
+    _check_ends(plan, convention)
+    return convention
+
+
+def _check_counts(vocabulary: object, context: object) -> None:
+    for name, value in (("vocabulary", vocabulary), ("context", context)):
+        if type(value) is not int or value < 1:
+            raise InputError(
+                f"metadata.{_KEY}.{name}: expected a positive int, got {describe(value)}"
+            )
+
+
+def _check_ends(plan: Plan, convention: DecoderConvention) -> None:
+    """Check the inputs, the output and the states of a plan."""
+    if {*plan.inputs} != _RANKS.keys() or plan.outputs != (LOGITS,):
+        raise InputError(
+            f"plan: expected inputs {[*_RANKS]} and output {LOGITS!r}, "
+            f"got {[*plan.inputs]} and {[*plan.outputs]}"
+        )
+    for name, rank in _RANKS.items():
+        spec = plan.tensors[name]
+        if spec.dtype != "int64" or len(spec.shape) != rank:
+            raise InputError(
+                f"input {name!r}: expected int64 of rank {rank}, got {spec.dtype}{[*spec.shape]}"
+            )
+    logits = plan.tensors[LOGITS]
+    if len(logits.shape) != 3 or logits.shape[2] != convention.vocabulary:
+        raise InputError(
+            f"output {LOGITS!r}: expected [rows, kept, {convention.vocabulary}], "
+            f"got {[*logits.shape]}"
+        )
+    for name in plan.states:
+        shape = plan.tensors[name].shape
+        if len(shape) != 4 or shape[POSITION_AXIS] != convention.context:
+            raise InputError(
+                f"state {name!r}: expected [rows, heads, {convention.context}, width], "
+                f"got {[*shape]}"
+            )
+
+
+def as_plain_ids(ids: Any, convention: DecoderConvention, what: str) -> list[int]:
+    """Return token ids as a list of ints.
+
+    Parameters
+    ----------
+    ids : sequence of int or numpy.ndarray
+        One-dimensional.
+    convention : DecoderConvention
+    what : str
+        The name for errors.
+
+    Raises
+    ------
+    InputError
+        If one is no integer, or not in the vocabulary.
+    """
+    if hasattr(ids, "ndim") and ids.ndim != 1:
+        raise InputError(f"{what}: expected one dimension, got an array of shape {ids.shape}")
+    try:
+        found = [*ids]
+    except TypeError:
+        got = type(ids).__name__
+        raise InputError(f"{what}: expected a sequence of token ids, got {got}") from None
+    for place, each in enumerate(found):
+        if isinstance(each, bool) or not hasattr(each, "__index__"):
+            raise InputError(f"{what}[{place}]: expected an int, got {type(each).__name__}")
+        if not 0 <= each < convention.vocabulary:
+            raise InputError(
+                f"{what}[{place}]: expected an id from 0 to {convention.vocabulary - 1}, got {each}"
+            )
+    return list(map(int, found))

@@ -1,0 +1,303 @@
+"""Write texts with a decoder: many at once, which join and leave between steps."""
+
+from __future__ import annotations
+
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from taper_runtime.base.errors import InputError
+from taper_runtime.generation.decoder_convention import (
+    IDS,
+    KEPT,
+    LOGITS,
+    POSITION,
+    as_plain_ids,
+    read_convention,
+)
+from taper_runtime.generation.generation_request import GenerationRequest, make_limits
+from taper_runtime.generation.sampling import Sampling
+from taper_runtime.session.inference_session import InferenceSession
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.generation.sampling import LogitsProcessor
+
+#: The most tokens of a prompt that one run reads; the arena grows with it.
+_CHUNK = 256
+
+
+class Generator:
+    """Writes texts with a plan of :func:`taper_frontend.export_decoder`.
+
+    Each text has a state of its own, so texts begin and end at any time. A text has the same tokens
+    in all bits whichever others are written beside it. Methods may be called by several threads,
+    which take turns.
+
+    Parameters
+    ----------
+    session : InferenceSession
+        A session of such a plan. Its own state is not used.
+
+    Attributes
+    ----------
+    vocabulary : int
+        The number of tokens; ids are less than it.
+    context : int
+        The most tokens of a text, prompt included.
+    eos_token_ids : tuple of int
+        Tokens that end a text, unless a request says otherwise.
+
+    Raises
+    ------
+    InputError
+        If the session's plan is no decoder.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        if not isinstance(session, InferenceSession):
+            raise InputError(f"session: expected an InferenceSession, got {type(session).__name__}")
+        self._session = session
+        self._convention = read_convention(session.plan)
+        self.vocabulary, self.context, self.eos_token_ids = self._convention
+        self._active: list[GenerationRequest] = []
+        self._lock = RLock()
+
+    def generate(self, ids: Sequence[int] | np.ndarray, **options: Any) -> TokenStream:
+        """Write a text, token by token.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            The prompt.
+        **options
+            Those of :meth:`submit`.
+
+        Returns
+        -------
+        TokenStream
+            An iterator over the tokens, with the one that ends the text. If it is closed early, or
+            deleted, the text ends.
+
+        Raises
+        ------
+        InputError
+            As :meth:`submit`, at once; or while it writes, if the context is full.
+        """
+        return self.stream(self.submit(ids, **options))
+
+    def submit(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        *,
+        max_new_tokens: int | None = None,
+        do_sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        seed: int | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        stop_token_ids: Sequence[int] = (),
+        logits_processors: Sequence[LogitsProcessor] = (),
+        logprobs: int | None = None,
+        prompt_lookup_num_tokens: int | None = None,
+    ) -> GenerationRequest:
+        """Begin a text, which :meth:`step` and :meth:`stream` go on with.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            The prompt, at least one token.
+        max_new_tokens : int, optional
+            The most tokens to write. Without it the text goes on until a token ends it; a full
+            context is then an error.
+        do_sample : bool
+            Whether tokens are drawn by their probabilities. By default each is the most likely one.
+        temperature : float
+            Divides the logits; more than 0.
+        top_k : int, optional
+            Draw only from that many most likely tokens.
+        top_p : float
+            Draw only from the most likely tokens that have this probability together.
+        min_p : float
+            Draw only from tokens at least as likely as this share of the most likely one.
+        repetition_penalty : float
+            Divides positive logits of tokens in the prompt and the text, multiplies negative ones.
+        presence_penalty, frequency_penalty : float
+            Subtracted from the logits of each token in the text, once, and for each time.
+        seed : int, optional
+            The same seed gives the same text. Without it each text is another.
+        eos_token_id : int or sequence of int, optional
+            Tokens that end the text; by default those of the model. ``()`` means none.
+        stop_token_ids : sequence of int
+            Further tokens that end it.
+        logits_processors : sequence of callable
+            Functions of all tokens so far, int64 ``[n]``, and logits, float32 ``[words]``, that
+            return logits. They come after penalties and before ``temperature``.
+        logprobs : int, optional
+            Keep the logarithms of probabilities: those of the tokens, and of so many most likely
+            ones at each place.
+        prompt_lookup_num_tokens : int, optional
+            Look for the last tokens earlier in the text, and try so many that followed them there
+            in one run. The text is the same; copies of long passages are faster.
+
+        Returns
+        -------
+        GenerationRequest
+
+        Raises
+        ------
+        InputError
+            If an argument is out of range, or the text does not fit in the context.
+        """
+        sampling = Sampling(
+            do_sample,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            seed,
+            logits_processors,
+        )
+        sampling.check()
+        prompt = as_plain_ids(ids, self._convention, "ids")
+        if not 1 <= len(prompt) <= self.context:
+            raise InputError(
+                f"ids: expected a prompt of 1 to {self.context} tokens, the context of the model, "
+                f"got {len(prompt)}"
+            )
+        limits = make_limits(
+            self._convention,
+            len(prompt),
+            max_new_tokens=max_new_tokens,
+            eos_token_id=eos_token_id,
+            stop_token_ids=stop_token_ids,
+            logprobs=logprobs,
+            prompt_lookup_num_tokens=prompt_lookup_num_tokens,
+        )
+        state = self._session.new_state()
+        request = GenerationRequest(prompt, self._convention, sampling, limits, state)
+        with self._lock:
+            self._active.append(request)
+        return request
+
+    def stream(self, request: GenerationRequest) -> TokenStream:
+        """Return an iterator over the tokens of a text, which steps while there is none.
+
+        Parameters
+        ----------
+        request : GenerationRequest
+            From :meth:`submit`.
+        """
+        return TokenStream(self, request)
+
+    def cancel(self, request: GenerationRequest) -> None:
+        """End a text, if it has not ended; other texts go on."""
+        with self._lock:
+            request.finish("cancelled")
+            self._drop_finished()
+
+    @property
+    def active(self) -> tuple[GenerationRequest, ...]:
+        """Return the texts that are being written, in the order in which they began."""
+        return tuple(self._active)
+
+    def step(self) -> list[GenerationRequest]:
+        """Go on with all texts: read a chunk of each prompt, then write a token of each text.
+
+        Texts whose prompt has been read are the rows of one run.
+
+        Returns
+        -------
+        list of GenerationRequest
+            Those that got tokens, or ended.
+
+        Raises
+        ------
+        TaperError
+            If a run fails; all texts are as before it, and another step tries again.
+        """
+        with self._lock:
+            before = {request: len(request.tokens) for request in self._active}
+            try:
+                rows = [request for request in before if not self._read_alone(request)]
+                if rows:
+                    self._run(rows, [request.pending for request in rows])
+            finally:
+                self._drop_finished()
+            return [r for r, count in before.items() if r.is_finished or len(r.tokens) > count]
+
+    def _read_alone(self, request: GenerationRequest) -> bool:
+        """Read several tokens of a text, if it has so many: of the prompt, or looked up."""
+        pending = request.pending
+        if len(pending) == 1:
+            guessed = request.look_up()
+            if guessed:
+                self._run([request], [pending + guessed])
+            return bool(guessed)
+        # the ends of chunks are the same whatever part of the prompt a state already has
+        self._run([request], [pending[: _CHUNK - request.read % _CHUNK]])
+        return True
+
+    def _run(self, requests: Sequence[GenerationRequest], ids: Sequence[Sequence[int]]) -> None:
+        """Run rows of as many tokens each, and give each text its logits."""
+        count = len(ids[0])
+        # of a text that has all of these tokens, the last has logits to choose by
+        known = len(requests[0].pending)
+        first = min(known, count) - 1
+        (logits,) = self._session.run(
+            [LOGITS],
+            {
+                IDS: np.array(ids, np.int64),
+                POSITION: np.array([request.read for request in requests], np.int64),
+                KEPT: np.arange(first, count),
+            },
+            state=[request.state for request in requests],
+        )
+        for request, new, row in zip(requests, ids, logits, strict=True):
+            request.advance(new, row)
+
+    def _drop_finished(self) -> None:
+        self._active = [request for request in self._active if not request.is_finished]
+
+
+class TokenStream:
+    """Iterates over the tokens of a text; see :meth:`Generator.stream`.
+
+    If it is closed or deleted before the text has ended, the text is cancelled.
+    """
+
+    def __init__(self, generator: Generator, request: GenerationRequest) -> None:
+        self._generator = generator
+        self._request = request
+        self._given = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        request = self._request
+        while self._given == len(request.tokens):
+            if request.error is not None:
+                raise request.error
+            if request.is_finished:
+                raise StopIteration
+            self._generator.step()
+        self._given += 1
+        return request.tokens[self._given - 1]
+
+    def close(self) -> None:
+        """End the text, if it has not ended."""
+        self._generator.cancel(self._request)
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,358 @@
+"""Texts of a Generator: draws, penalties, ends, many at once, and what is refused."""
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+import taper_runtime
+from taper_runtime import Generator, InputError
+from taper_runtime.generation.generation_request import find_continuation
+from taper_runtime.generation.sampling import (
+    Sampler,
+    Sampling,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalize_presence,
+    penalize_repetition,
+)
+from tests.support.decoders import CONTEXT, WORDS, plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLED = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "seed": 5}
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
+    path: Path = tmp_path_factory.mktemp("plans") / "decoder.taper"
+    plan("gemma3").save(path)
+    return Generator(taper_runtime.InferenceSession(path))
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left(generator: Generator) -> Iterator[None]:
+    yield
+    assert generator.active == ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_filters_are_transformers(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.standard_normal(200).astype(np.float32) * 3
+    ids = rng.integers(0, 200, 30)
+    for ours, theirs in (
+        (penalize_repetition(scores, ids, 1.3), RepetitionPenaltyLogitsProcessor(1.3)),
+        (scores / np.float32(0.7), TemperatureLogitsWarper(0.7)),
+        (keep_top_k(scores, 7), TopKLogitsWarper(7)),
+        (keep_top_k(scores, 500), TopKLogitsWarper(500)),
+        (keep_top_p(scores, 0.8), TopPLogitsWarper(0.8)),
+        (keep_top_p(scores, 1e-6), TopPLogitsWarper(1e-6)),
+        (keep_min_p(scores, 0.1), MinPLogitsWarper(0.1)),
+        (
+            keep_min_p(keep_top_p(keep_top_k(scores, 30), 0.9), 0.02),
+            LogitsProcessorList(
+                [TopKLogitsWarper(30), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02)]
+            ),
+        ),
+    ):
+        want = theirs(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])[0].numpy()
+        np.testing.assert_allclose(ours, want, rtol=1e-6)
+
+
+def test_presence_and_frequency() -> None:
+    scores = penalize_presence(np.zeros(4, np.float32), [1, 3, 3], 0.5, 0.25)
+    assert scores.tolist() == [0, -0.75, 0, -1]
+
+
+def test_draws_follow_the_probabilities() -> None:
+    likely = np.array([0.5, 0.3, 0.2, 0.0])
+    with np.errstate(divide="ignore"):
+        logits = np.log(likely).astype(np.float32)
+    sampler = Sampler(Sampling(do_sample=True, seed=0))
+    drawn = np.bincount([sampler.choose(logits, [0], 1) for _ in range(4000)], minlength=4)
+    np.testing.assert_allclose(drawn / 4000, likely, atol=0.03)
+    assert drawn[3] == 0
+
+
+def test_seed_repeats_a_text_and_none_does_not(generator: Generator) -> None:
+    first, second = ([*generator.generate([3], max_new_tokens=40, **SAMPLED)] for _ in range(2))
+    assert first == second
+    other = {**SAMPLED, "seed": None}
+    first, second = ([*generator.generate([3], max_new_tokens=40, **other)] for _ in range(2))
+    assert first != second
+
+
+def test_requests_join_and_leave_without_a_change(generator: Generator) -> None:
+    """Texts have the same tokens and probabilities, in all bits, whoever else is written."""
+    rng = random.Random(0)
+    asked = [
+        (
+            [rng.randrange(WORDS) for _ in range(rng.choice((1, 2, 5, 17)))],
+            {
+                "max_new_tokens": rng.randrange(1, 30),
+                "logprobs": 3,
+                **rng.choice(
+                    (
+                        {},
+                        {**SAMPLED, "seed": number},
+                        {"repetition_penalty": 1.2, "frequency_penalty": 0.5},
+                        {"prompt_lookup_num_tokens": 4},
+                    )
+                ),
+            },
+        )
+        for number in range(12)
+    ]
+    alone = []
+    for prompt, options in asked:
+        request = generator.submit(prompt, **options)
+        while generator.active:
+            generator.step()
+        alone.append((request.tokens, request.logprobs, request.finish_reason))
+    waiting, together = [*asked], []
+    while waiting or generator.active:
+        if waiting and (rng.random() < 0.4 or not generator.active):
+            prompt, options = waiting.pop(0)
+            together.append(generator.submit(prompt, **options))
+        if rng.random() < 0.1:
+            generator.cancel(generator.submit([1, 2, 3]))
+        generator.step()
+    assert [(r.tokens, r.logprobs, r.finish_reason) for r in together] == alone
+
+
+def test_threads_write_beside_each_other(generator: Generator) -> None:
+    expected = [[*generator.generate([word], max_new_tokens=20)] for word in range(4)]
+    found: dict[int, list[int]] = {}
+
+    def write(word: int) -> None:
+        found[word] = [*generator.generate([word], max_new_tokens=20)]
+
+    threads = [threading.Thread(target=write, args=(word,)) for word in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[word] for word in range(4)] == expected
+
+
+def test_long_prompts_are_read_in_chunks(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt = [word % WORDS for word in range(40)]
+    expected = generator.submit(prompt, max_new_tokens=5, logprobs=2)
+    while generator.active:
+        generator.step()
+    monkeypatch.setattr("taper_runtime.generation.generator._CHUNK", 7)
+    request = generator.submit(prompt, max_new_tokens=5, logprobs=2)
+    assert generator.step() == []  # the prompt goes on
+    while generator.active:
+        generator.step()
+    assert (request.tokens, request.logprobs) == (expected.tokens, expected.logprobs)
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED])
+def test_lookup_changes_nothing_but_the_number_of_steps(
+    generator: Generator, options: dict[str, Any]
+) -> None:
+    prompt = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+    counts, texts = [], []
+    for lookup in (None, 5):
+        request = generator.submit(
+            prompt, max_new_tokens=60, prompt_lookup_num_tokens=lookup, **options
+        )
+        counts.append(0)
+        while generator.active:
+            generator.step()
+            counts[-1] += 1
+        texts.append(request.tokens)
+    assert texts[0] == texts[1]
+    assert counts[0] == 60
+    if not options:  # a greedy text of such a model repeats itself
+        assert counts[1] < 40
+
+
+def test_continuations() -> None:
+    assert find_continuation([1, 2, 3, 4, 1, 2, 3], 2) == [4, 1]
+    assert find_continuation([1, 2, 9, 3, 2], 3) == [9, 3, 2]
+    assert find_continuation([5, 5, 5], 4) == [5]
+    assert find_continuation([1, 2, 3], 4) == []
+    assert find_continuation([1], 4) == []
+    assert find_continuation([1, 1, 1], 0) == []
+
+
+def test_ends(generator: Generator) -> None:
+    text = [*generator.generate([5, 6], max_new_tokens=30)]
+    stop = text[4]
+    cut = text[: text.index(stop) + 1]
+    assert [*generator.generate([5, 6], eos_token_id=stop)] == cut
+    assert [*generator.generate([5, 6], eos_token_id=(), stop_token_ids=[stop])] == cut
+    request = generator.submit([5, 6], stop_token_ids=[stop])
+    assert [*generator.stream(request)] == cut
+    assert request.finish_reason == "stop"
+    request = generator.submit([5, 6], max_new_tokens=3)
+    assert [*generator.stream(request)] == text[:3]
+    assert request.finish_reason == "length"
+
+
+def test_logprobs_are_those_of_the_logits(generator: Generator) -> None:
+    request = generator.submit([5, 6], max_new_tokens=1, logprobs=2)
+    [*generator.stream(request)]
+    session = taper_runtime.InferenceSession(plan("gemma3"))
+    feed = {
+        "input_ids": np.array([[5, 6]]),
+        "position": np.array([0]),
+        "logits_to_keep": np.array([1]),
+    }
+    (logits,) = session.run(None, feed, state=[session.new_state()])
+    expected = torch.from_numpy(logits[0, 0]).double().log_softmax(0)
+    token, logprob, top = request.logprobs[0]
+    assert token == request.tokens[0] == top[0][0] == int(expected.argmax())
+    assert logprob == top[0][1] == pytest.approx(float(expected[token]), abs=1e-9)
+    assert [each for each, _ in top] == expected.topk(2).indices.tolist()
+
+
+def test_processors_see_all_tokens_and_choose(generator: Generator) -> None:
+    seen = []
+
+    def only(ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        seen.append(ids.tolist())
+        result = np.full_like(logits, -np.inf)
+        result[len(ids)] = 0
+        return result
+
+    text = [*generator.generate([9, 8], max_new_tokens=3, logits_processors=[only])]
+    assert text == [2, 3, 4]
+    assert seen == [[9, 8], [9, 8, 2], [9, 8, 2, 3]]
+
+
+def test_text_that_fails_leaves_others(generator: Generator) -> None:
+    expected = [*generator.generate([5], max_new_tokens=6)]
+
+    def fail(ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        if len(ids) > 2:
+            raise RuntimeError("no more")
+        return logits
+
+    def nothing(ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        return np.full_like(logits, -np.inf)
+
+    other = generator.submit([5], max_new_tokens=6)
+    bad = [
+        generator.submit([7], logits_processors=[fail]),
+        generator.submit([7], logits_processors=[nothing]),
+        generator.submit([7], logits_processors=[nothing], do_sample=True),
+        generator.submit([7], logits_processors=[lambda _, logits: logits[:3]]),
+    ]
+    assert [*generator.stream(other)] == expected
+    assert [request.finish_reason for request in bad] == ["error"] * 4
+    with pytest.raises(RuntimeError, match="no more"):
+        [*generator.stream(bad[0])]
+    assert len(bad[0].tokens) == 2
+    for request in bad[1:3]:
+        with pytest.raises(InputError, match="expected a token with a finite logit, got -inf"):
+            [*generator.stream(request)]
+    with pytest.raises(InputError, match=r"expected logits of shape \(60,\), got \(3,\)"):
+        [*generator.stream(bad[3])]
+
+
+def test_full_context_is_an_error(generator: Generator) -> None:
+    request = generator.submit([1] * 70)
+    with pytest.raises(
+        InputError, match="the context is full: expected at most 80 tokens, got a prompt of 70 and"
+    ):
+        [*generator.stream(request)]
+    # all positions were used: the last token was chosen, and there is no room to read it
+    assert len(request.tokens) == CONTEXT + 1 - 70
+    text = [*generator.generate([1] * 70, max_new_tokens=11, prompt_lookup_num_tokens=8)]
+    assert text == request.tokens
+
+
+def test_iterator_that_is_left_ends_its_text(generator: Generator) -> None:
+    for token in generator.generate([1]):
+        assert 0 <= token < WORDS
+        break
+    assert generator.active == ()
+    stream = generator.generate([1])
+    assert len(generator.active) == 1
+    del stream  # never begun
+
+
+@pytest.mark.parametrize(
+    ("ids", "options", "message"),
+    [
+        ([], {}, "ids: expected a prompt of 1 to 80 tokens, the context of the model, got 0"),
+        ([1] * 81, {}, "ids: expected a prompt of 1 to 80 tokens.*got 81"),
+        ([1, 60], {}, r"ids\[1\]: expected an id from 0 to 59, got 60"),
+        ([-1], {}, r"ids\[0\]: expected an id from 0 to 59, got -1"),
+        ([1.0], {}, r"ids\[0\]: expected an int, got float"),
+        ([True], {}, r"ids\[0\]: expected an int, got bool"),
+        (np.array([[1]]), {}, r"ids: expected one dimension, got an array of shape \(1, 1\)"),
+        (5, {}, "ids: expected a sequence of token ids, got int"),
+        ("ab", {}, r"ids\[0\]: expected an int, got str"),
+        ([1] * 70, {"max_new_tokens": 12}, "max_new_tokens: expected at most 11 after a prompt of"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens: expected None or an int of at least 1, got"),
+        ([1], {"do_sample": 1}, "do_sample: expected a bool, got 1"),
+        ([1], {"temperature": 0.5}, "temperature: expected do_sample=True beside it"),
+        ([1], {"seed": 1}, "seed: expected do_sample=True beside it"),
+        ([1], {"do_sample": True, "temperature": 0}, "temperature: expected a number more than 0"),
+        ([1], {"do_sample": True, "temperature": "1"}, "temperature: expected a number more than"),
+        ([1], {"do_sample": True, "temperature": np.nan}, "temperature: expected a number more"),
+        ([1], {"do_sample": True, "temperature": np.inf}, "temperature: expected a finite number"),
+        ([1], {"do_sample": True, "top_k": 0}, "top_k: expected None or an int of at least 1, got"),
+        ([1], {"do_sample": True, "top_p": 1.1}, "top_p: expected a number more than 0, at most 1"),
+        ([1], {"do_sample": True, "min_p": -0.1}, "min_p: expected a number at least 0, at most 1"),
+        ([1], {"do_sample": True, "seed": "a"}, "seed: expected None or an int"),
+        ([1], {"repetition_penalty": -1}, "repetition_penalty: expected a number more than 0"),
+        ([1], {"presence_penalty": 3}, "presence_penalty: expected a number at least -2, at most"),
+        ([1], {"frequency_penalty": None}, "frequency_penalty: expected a number at least -2"),
+        ([1], {"logits_processors": [1]}, "logits_processors: expected a list of callables, got"),
+        ([1], {"eos_token_id": 60}, r"eos_token_id\[0\]: expected an id from 0 to 59, got 60"),
+        ([1], {"stop_token_ids": ["a"]}, r"stop_token_ids\[0\]: expected an int, got str"),
+        ([1], {"logprobs": -1}, "logprobs: expected None or an int of at least 0, got -1"),
+        ([1], {"prompt_lookup_num_tokens": 0}, "prompt_lookup_num_tokens: expected None or an int"),
+    ],
+)
+def test_what_is_refused(
+    generator: Generator, ids: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        generator.generate(ids, **options)
+
+
+def test_plans_that_are_no_decoders() -> None:
+    with pytest.raises(InputError, match="session: expected an InferenceSession, got str"):
+        Generator("decoder.taper")  # type: ignore[arg-type]
+    whole = plan("gemma3")
+    good = whole.metadata["decoder"]
+    for data, message in (
+        (None, "plan: expected a decoder, which taper_frontend.export_decoder makes, got a plan"),
+        ([1], "metadata.decoder: expected an object with vocabulary, context, eos_token_ids"),
+        ({**good, "more": 1}, "metadata.decoder: expected an object with"),
+        ({**good, "vocabulary": "a"}, "metadata.decoder.vocabulary: expected a positive int"),
+        ({**good, "vocabulary": 61}, r"output 'logits': expected \[rows, kept, 61\]"),
+        ({**good, "context": 0}, "metadata.decoder.context: expected a positive int, got 0"),
+        ({**good, "context": 81}, r"state 'keys_0': expected \[rows, heads, 81, width\]"),
+        ({**good, "eos_token_ids": [60]}, "metadata.decoder.eos_token_ids: expected ids from 0"),
+        ({**good, "eos_token_ids": 1}, "metadata.decoder.eos_token_ids: expected ids from 0"),
+    ):
+        metadata = {**whole.metadata, "decoder": data}
+        if data is None:
+            del metadata["decoder"]
+        session = taper_runtime.InferenceSession(whole._replace(metadata=metadata))
+        with pytest.raises(InputError, match=message):
+            Generator(session)
