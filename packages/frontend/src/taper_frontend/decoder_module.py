@@ -36,7 +36,7 @@ ATTENTION = ("sdpa", "eager")
 
 
 class CacheSpec(NamedTuple):
-    """What one layer of a cache holds for each position.
+    """Sizes of what one layer of a cache holds for each position.
 
     Attributes
     ----------

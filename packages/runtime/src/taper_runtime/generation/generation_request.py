@@ -43,7 +43,7 @@ class TokenLogprobs(NamedTuple):
 
 
 class TextLimits(NamedTuple):
-    """When a text ends, and what is kept of it."""
+    """Conditions that end a text, and what is kept of it."""
 
     max_new_tokens: int | None
     stops: frozenset[int]

@@ -40,7 +40,7 @@ _FOR_DRAWS = ("temperature", "top_k", "top_p", "min_p", "seed")
 
 
 class Sampling(NamedTuple):
-    """How tokens are chosen; see :meth:`.Generator.submit`."""
+    """Parameters by which tokens are chosen; see :meth:`.Generator.submit`."""
 
     do_sample: bool = False
     temperature: float = 1.0
