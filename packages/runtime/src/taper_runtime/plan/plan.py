@@ -474,11 +474,7 @@ class Plan(NamedTuple):
         """
         from taper_runtime.plan.validate import check_assets
 
-        for name, content in assets.items():
-            if not isinstance(content, (bytes, bytearray, memoryview)):
-                got = type(content).__name__
-                raise InputError(f"assets[{name!r}]: expected bytes, got {got}")
-        made = {name: np.frombuffer(bytes(content), "u1") for name, content in assets.items()}
+        made = {name: _asset(name, content) for name, content in assets.items()}
         plan = self._replace(assets=ReadOnly({**self.assets, **made}))
         check_assets(plan)
         return plan
@@ -505,6 +501,12 @@ class Plan(NamedTuple):
     ) -> None:
         """Write the plan to ``path`` as a ``.taper`` file, atomically."""
         raise NotImplementedError
+
+
+def _asset(name: str, content: object) -> np.ndarray:
+    if not isinstance(content, (bytes, bytearray, memoryview)):
+        raise InputError(f"assets[{name!r}]: expected bytes, got {type(content).__name__}")
+    return np.frombuffer(bytes(content), "u1")
 
 
 def _read_only(item: Any) -> Any:
