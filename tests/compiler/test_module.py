@@ -148,6 +148,17 @@ def test_what_does_not_fit_fails_to_compile(module, words):
         ((None,), Status.VERIFY_FAILED, "got None"),
         (("text",), Status.INVALID_ARGUMENT, "got str"),
         ((every_kind(), None, "cuda"), Status.INVALID_ARGUMENT, "got 'cuda'"),
+        ((every_kind(), {}), Status.INVALID_ARGUMENT, "options: expected CompileOptions, got dict"),
+        *(
+            ((every_kind(), CompileOptions(**{name: value})), Status.INVALID_ARGUMENT, name)
+            for name, value in (
+                ("memory_budget_bytes", "much"),
+                ("memory_budget_bytes", True),
+                ("compile_budget_ms", None),
+                ("compile_budget_ms", math.nan),
+                ("rails", {}),
+            )
+        ),
         (
             (every_kind(), CompileOptions(enable_autotune=True, autotune_db_path="nowhere")),
             Status.COMPILE_FAILED,
@@ -158,7 +169,7 @@ def test_what_does_not_fit_fails_to_compile(module, words):
 def test_wrong_arguments_have_a_status(arguments, status, words):
     with pytest.raises((TaperError, OSError), match=words) as raised:
         compile_module(*arguments)
-    assert getattr(raised.value, "status", Status.COMPILE_FAILED) == status
+    assert raised.value.status == status
 
 
 @pytest.mark.parametrize("inputs", [None, [], [X, X], [X[:2]], {"q": X}])

@@ -1,4 +1,4 @@
-"""The promotion gates: their sessions and files exist, and none passes by not running."""
+"""Promotion gates: their sessions and files exist, and none passes by not running."""
 
 import ast
 from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.pipeline import PassRecord
     from taper_runtime.base.option_values import MemoryPlanning
 
-_Error = TypeVar("_Error", bound=TaperError)
-
 
 class _Made(NamedTuple):
     """A plan, and how it was made."""
@@ -75,29 +73,33 @@ def compile_module(
 
     Raises
     ------
-    TaperError
+    TaperError, OSError
         Its ``status`` is INVALID_ARGUMENT for a wrong argument, VERIFY_FAILED for a module that is
-        not valid, and COMPILE_FAILED for shapes that do not fit. One of the module alone is a
-        :class:`ModuleError`.
+        not valid, and COMPILE_FAILED for shapes that do not fit, or a database of times that cannot
+        be read. One of the module or the options alone is a :class:`ModuleError`.
     """
     begin = time.perf_counter()
-    _check_arguments(module, backend)
+    _check_arguments(module, options, backend)
     used = (CompileOptions() if options is None else options).effective()
     try:
         made = _cached(module, used, False if used.cache_mode == "disabled" else cache)
         session = InferenceSession(made.plan, _session_options(used))
-    except TaperError as error:
-        raise with_status(error, Status.COMPILE_FAILED) from error.__cause__
+    except (TaperError, OSError) as error:
+        _set_status(error, Status.COMPILE_FAILED)
+        raise
     compile_ms = (time.perf_counter() - begin) * 1e3
     return CompiledModel(module, made, session, used, compile_ms)
 
 
-def _check_arguments(module: object, backend: str) -> None:
+def _check_arguments(module: object, options: object, backend: str) -> None:
     """Check what is compiled; see :func:`compile_module`."""
     if module is None:
         raise ModuleError("module: expected one, got None", Status.VERIFY_FAILED, 1)
     if not isinstance(module, (Module, Graph, Plan)):
         text = f"module: expected a Module, Graph or Plan, got {type(module).__name__}"
+        raise ModuleError(text, Status.INVALID_ARGUMENT)
+    if not isinstance(options, (CompileOptions, type(None))):
+        text = f"options: expected CompileOptions, got {type(options).__name__}"
         raise ModuleError(text, Status.INVALID_ARGUMENT)
     if backend != "cpu":
         text = f"backend: expected 'cpu', got {backend!r}; there is no code for CUDA"
@@ -108,10 +110,9 @@ def _check_arguments(module: object, backend: str) -> None:
             raise ModuleError(text, Status.VERIFY_FAILED, code)
 
 
-def with_status(error: _Error, status: Status) -> _Error:
-    """Return an error with a status, which one that has a status keeps."""
+def _set_status(error: Exception, status: Status) -> None:
+    """Give an error a status, unless it has one."""
     vars(error).setdefault("status", status)
-    return error
 
 
 def _session_options(options: CompileOptions) -> SessionOptions:
@@ -292,7 +293,8 @@ class CompiledModel:
         except TaperError as error:
             wrong = isinstance(error, InputError)
             self.status = Status.INVALID_ARGUMENT if wrong else Status.RUNTIME_FAILED
-            raise with_status(error, self.status) from error.__cause__
+            _set_status(error, self.status)
+            raise
         self.status = Status.OK
         self._run_ms = (time.perf_counter() - begin) * 1e3
         return results

@@ -235,7 +235,21 @@ class CompileOptions(NamedTuple):
         An unknown cache mode becomes ``"in_memory"``, an unknown objective ``"balanced"``, a
         negative budget 0, and a limit of the rails out of its range its default. With
         ``deterministic_strict`` the rails neither switch nor roll back.
+
+        Raises
+        ------
+        ModuleError
+            If a number is none, or the rails are none: INVALID_ARGUMENT.
         """
+        for name in ("memory_budget_bytes", "target_utilization_floor", "compile_budget_ms"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+                text = f"{name}: expected a number, got {value!r}"
+                raise ModuleError(text, Status.INVALID_ARGUMENT)
+        if not isinstance(self.rails, RuntimeRails):
+            got = type(self.rails).__name__
+            text = f"rails: expected RuntimeRails, got {got}"
+            raise ModuleError(text, Status.INVALID_ARGUMENT)
         rails, _ = RuntimeRails.normalized(self.rails._asdict())
         if self.deterministic_strict:
             rails = rails._replace(enable_auto_switch=False, enable_hard_rollback=False)
