@@ -246,9 +246,9 @@ class CompileOptions(NamedTuple):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
                 text = f"{name}: expected a number, got {value!r}"
                 raise ModuleError(text, Status.INVALID_ARGUMENT)
-        if not isinstance(self.rails, RuntimeRails):
-            got = type(self.rails).__name__
-            text = f"rails: expected RuntimeRails, got {got}"
+        given: object = self.rails
+        if not isinstance(given, RuntimeRails):
+            text = f"rails: expected RuntimeRails, got {type(given).__name__}"
             raise ModuleError(text, Status.INVALID_ARGUMENT)
         rails, _ = RuntimeRails.normalized(self.rails._asdict())
         if self.deterministic_strict:

@@ -91,9 +91,11 @@ def _least_time(
         after: dict[int, float] = {}
         for count in choices if batch.keeps_apart(node) else [1]:
             before[count], time = _cheapest(times, count, live)
-            after[count] = time + _node_ns(graph, batch, node, count)
+            ns = _node_ns(graph, batch, node, count)
+            after[count] = time + ns
+            whole += ns if count == 1 else 0.0
         chosen.append(before)
-        whole, times = whole + _node_ns(graph, batch, node, 1), after
+        times = after
     count, least = _cheapest(times, 1, last)
     counts = []
     for before in reversed(chosen):
