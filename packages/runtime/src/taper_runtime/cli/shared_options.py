@@ -131,6 +131,11 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
 
 def open_session(args: argparse.Namespace) -> InferenceSession:
     """Open the plan with the options of :func:`add_session_options`."""
+    return InferenceSession(load_plan(args), session_options(args))
+
+
+def session_options(args: argparse.Namespace) -> SessionOptions:
+    """Return the options of :func:`add_session_options`."""
     options = SessionOptions()
     options.intra_op_num_threads = args.threads
     options.strict_native = args.strict_native
@@ -138,7 +143,7 @@ def open_session(args: argparse.Namespace) -> InferenceSession:
     options.seed = args.seed
     options.kernels = _kernels(args.kernel)
     options.packing = args.packing
-    return InferenceSession(load_plan(args), options)
+    return options
 
 
 def _kernels(assignments: Sequence[str]) -> dict[str, str]:

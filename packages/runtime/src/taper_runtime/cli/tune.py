@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import InputError
+from taper_runtime.base.progress import progress
 from taper_runtime.base.text import counted, printable
 from taper_runtime.cli.command_line import Result
-from taper_runtime.cli.progress import progress
 from taper_runtime.cli.shared_options import (
     add_plan,
     add_sizes,

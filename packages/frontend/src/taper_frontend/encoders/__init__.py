@@ -1,0 +1,1 @@
+"""Export text encoders with their tokenizers: folders of sentence-transformers, and modules."""

@@ -1,0 +1,86 @@
+"""Define what a plan says of sentences: its assets, and the settings in one of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import describe, parse_object
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from taper_runtime.plan.plan import Plan
+
+#: The assets of an encoder: the tokenizer, as the package tokenizers writes it, and the settings.
+TOKENIZER, SETTINGS = "tokenizer.json", "encoder.json"
+
+
+class EncoderSettings(NamedTuple):
+    """Settings of sentences, for what an encoder does before the plan runs.
+
+    Attributes
+    ----------
+    prompts : dict of str to str
+        What may stand before sentences, by name.
+    default_prompt_name : str or None
+        The name of the prompt that stands there if none is asked for.
+    include_prompt : bool
+        Whether the tokens of the prompt take part in pooling. If not, the plan has the input
+        ``pooling_mask``.
+    vocab_size : int
+        The tokens that the model has embeddings for.
+    """
+
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    include_prompt: bool
+    vocab_size: int
+
+    def to_json(self) -> str:
+        """Return the settings as an asset has them."""
+        return json.dumps(self._asdict())
+
+
+def asset_of(plan: Plan, name: str) -> bytes:
+    """Return the bytes of an asset that an encoder needs.
+
+    Raises
+    ------
+    InputError
+        If the plan does not have it.
+    """
+    if name not in plan.assets:
+        raise InputError(
+            f"plan.assets: expected {name!r}, as taper_frontend.export_encoder writes it, got "
+            f"{[*plan.assets]}"
+        )
+    return plan.assets[name].tobytes()
+
+
+def read_settings(plan: Plan) -> EncoderSettings:
+    """Return the settings of a plan's sentences.
+
+    Raises
+    ------
+    InputError
+        If the plan has none, or others than :class:`EncoderSettings` describes.
+    """
+    text = asset_of(plan, SETTINGS).decode(errors="replace")
+    found = parse_object(text)
+    if found is None or found.keys() != {*EncoderSettings._fields}:
+        raise _error("", f"an object with {', '.join(EncoderSettings._fields)}", found)
+    prompts, default = found["prompts"], found["default_prompt_name"]
+    if type(prompts) is not dict or {*map(type, prompts.values())} - {str}:
+        raise _error(".prompts", "an object of texts", prompts)
+    if default is not None and (type(default) is not str or default not in prompts):
+        raise _error(".default_prompt_name", f"null or one of {[*prompts]}", default)
+    if type(found["include_prompt"]) is not bool:
+        raise _error(".include_prompt", "true or false", found["include_prompt"])
+    if type(found["vocab_size"]) is not int or found["vocab_size"] < 1:
+        raise _error(".vocab_size", "a number from 1 on", found["vocab_size"])
+    return EncoderSettings(**found)
+
+
+def _error(place: str, expected: str, got: Any) -> InputError:
+    return InputError(f"plan.assets[{SETTINGS!r}]{place}: expected {expected}, got {describe(got)}")
