@@ -1,4 +1,4 @@
-"""Embed sentences where torch is not: with the exported plan, numpy and a tokenizer.
+"""Embed sentences where torch is not: with the exported plan, numpy and tokenizers.
 
 Usage: python embed_sentences.py DIRECTORY      (as export_minilm.py wrote it)
 """
@@ -15,7 +15,7 @@ import numpy as np  # noqa: E402  # the clock starts first
 
 imported_numpy = time.perf_counter()
 
-import taper_runtime  # noqa: E402
+from taper_runtime.text import Encoder  # noqa: E402
 
 imported = time.perf_counter()
 
@@ -26,29 +26,17 @@ def main(directory: Path) -> None:
     print("torch cannot be imported here; numpy", np.__version__)
 
     opening = time.perf_counter()
-    session = taper_runtime.InferenceSession(directory / "minilm.taper")
+    encoder = Encoder(directory / "minilm.taper")
     opened = time.perf_counter()
 
-    from tokenizers import Tokenizer
-
-    stored = json.loads((directory / "sentences.json").read_text())
-    sentences, length = stored["text"], stored["length"]
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    tokenizer.enable_padding(length=length)
-    tokenizer.enable_truncation(max_length=length)
-    encoded = tokenizer.encode_batch(sentences)
-    feed = {
-        "input_ids": np.array([e.ids for e in encoded], np.int64),
-        "attention_mask": np.array([e.attention_mask for e in encoded], np.int64),
-    }
-
+    sentences = json.loads((directory / "sentences.json").read_text())
     running = time.perf_counter()
-    (embeddings,) = session.run(None, feed)
+    embeddings = encoder.encode(sentences)
     ran = time.perf_counter()
     times = []
     for _ in range(5):
         begin = time.perf_counter()
-        session.run(None, feed)
+        encoder.encode(sentences)
         times.append(time.perf_counter() - begin)
 
     similarity = embeddings @ embeddings.T
@@ -67,7 +55,7 @@ def main(directory: Path) -> None:
     print(
         f"import taper_runtime {1e3 * (imported - imported_numpy):.0f} ms beside numpy's "
         f"{1e3 * (imported_numpy - start):.0f}, open {1e3 * (opened - opening):.1f} ms, "
-        f"first run {1e3 * (ran - running):.1f} ms, then {1e3 * min(times):.1f} ms "
+        f"first call {1e3 * (ran - running):.1f} ms, then {1e3 * min(times):.1f} ms "
         f"for {len(sentences)} sentences"
     )
 

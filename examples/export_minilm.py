@@ -5,7 +5,6 @@ Usage: python export_minilm.py DIRECTORY
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -32,43 +31,29 @@ SENTENCES = [
     "A cat sleeps on the warm windowsill.",
     "The kitten is napping in the sun.",
 ]
-LENGTH = 16  # tokens, padded
-
-
-class SentenceEmbedder(torch.nn.Module):
-    """Encoder, mean over the real tokens, unit length."""
-
-    def __init__(self, encoder: torch.nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return embeddings [batch, 384] of token ids [batch, length]."""
-        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        mean = (hidden * weights).sum(1) / weights.sum(1)
-        return torch.nn.functional.normalize(mean, dim=1)
 
 
 def main(directory: Path) -> None:
-    """Write minilm.taper, the tokenizer, the sentences and torch's embeddings of them."""
+    """Write minilm.taper, the sentences and torch's embeddings of them."""
     directory.mkdir(parents=True, exist_ok=True)
     source = get_model_path()
-    tokenizer = AutoTokenizer.from_pretrained(source)
-    model = SentenceEmbedder(AutoModel.from_pretrained(source)).eval()
-    tokens = tokenizer(
-        SENTENCES, padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt"
-    )
-    args = (tokens["input_ids"], tokens["attention_mask"])
-    plan = taper_frontend.export(model, args, progress=True)
+    plan = taper_frontend.export_encoder(source, progress=True)
     plan.save(directory / "minilm.taper")
-    with torch.no_grad():
-        np.save(directory / "reference.npy", model(*args).numpy())
-    shutil.copy(source / "tokenizer.json", directory / "tokenizer.json")
-    (directory / "sentences.json").write_text(json.dumps({"length": LENGTH, "text": SENTENCES}))
+    np.save(directory / "reference.npy", embed(source))
+    (directory / "sentences.json").write_text(json.dumps(SENTENCES))
     verified = plan.metadata["verified"]
     size = (directory / "minilm.taper").stat().st_size
     print(f"{size / 1e6:.1f} MB, {len(plan.nodes)} nodes, error {verified['max_error']:.1e}")
+
+
+@torch.no_grad()
+def embed(source: Path) -> np.ndarray:
+    """Return torch's embeddings: the mean over the real tokens, of length 1."""
+    tokens = AutoTokenizer.from_pretrained(source)(SENTENCES, padding=True, return_tensors="pt")
+    hidden = AutoModel.from_pretrained(source).eval()(**tokens)[0]
+    weights = tokens["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+    mean = (hidden * weights).sum(1) / weights.sum(1)
+    return torch.nn.functional.normalize(mean, dim=1).numpy()
 
 
 if __name__ == "__main__":
