@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.ops.opdef import CHAINED
 
 
 class Memory(NamedTuple):
@@ -102,9 +103,8 @@ class MachineLimits(NamedTuple):
         return next(level for level in self.memory if level.size >= nbytes or not level.size)
 
 
-#: The name in ``Cost.functions`` of a micro-op that a chain of tile programs computes in registers
-#: (``map/chain.inl``), and its times as of :func:`function_times`.
-CHAINED, _CHAINED_TIMES = "chained", (8, 4)
+#: The times of :data:`.CHAINED`, as of :func:`function_times`.
+_CHAINED_TIMES = (8, 4)
 
 #: About what numpy takes for an element, in the unit of :func:`function_times`.
 _NUMPY_TIME = 100

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.machine.limits import CHAINED
 from taper_runtime.ops.elementwise import (
     arity,
     evaluate_micro,
@@ -15,7 +14,7 @@ from taper_runtime.ops.elementwise import (
     operand_dtype,
     refuses,
 )
-from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
+from taper_runtime.ops.opdef import ALL_INPUTS, CHAINED, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import (
     Region,
     Same,

@@ -60,6 +60,11 @@ class View(NamedTuple):
     strides: Shape  # elements
 
 
+#: The name in :attr:`Cost.functions` of a micro-op that a chain of tile programs computes in
+#: registers (``map/chain.inl``).
+CHAINED = "chained"
+
+
 class Cost(NamedTuple):
     """The work of one node, from which :mod:`taper_runtime.machine.cost` computes a time.
 
