@@ -64,8 +64,8 @@ V_INLINE void i8_square(const int taps, const int stride, const bool is_signed,
                     for (int p = 0; p < DW_PIXELS; p++) {
                         const int l = j - p * stride;
                         if (l >= 0 && l < taps)
-                            sum[r][p] = vi_add(
-                                sum[r][p], vi_madd_16(x, vi_load(w + (pair * taps + l) * V_LEN)));
+                            sum[r][p] =
+                                i8_dot_16(sum[r][p], x, vi_load(w + (pair * taps + l) * V_LEN));
                     }
                 }
             }
@@ -215,8 +215,8 @@ V_INLINE void i8_conv_taps(int32_t *sums, const char *const *taps, const int32_t
         for (int64_t pair = 0; pair < pairs; pair++, weight += 2 * V_LEN) {
             const vi a = i8_widen_tap(taps[2 * pair] + col, is_signed);
             const vi b = i8_widen_tap(taps[2 * pair + 1] + col, is_signed);
-            low = vi_add(low, vi_madd_16(vi_zip_low_16(a, b), vi_load(weight)));
-            high = vi_add(high, vi_madd_16(vi_zip_high_16(a, b), vi_load(weight + V_LEN)));
+            low = i8_dot_16(low, vi_zip_low_16(a, b), vi_load(weight));
+            high = i8_dot_16(high, vi_zip_high_16(a, b), vi_load(weight + V_LEN));
         }
         int32_t parts[2][V_LEN]; /* a zip takes 4 channels of each 16 bytes */
         vi_store(parts[0], low);

@@ -19,6 +19,7 @@
 #define TAPER_ENGINE_I8_H
 
 #include "gemm/engine.h"
+#include "simd/simd.h"
 
 enum {
     I8_GROUP = 4,                 /* k of a line */
@@ -54,6 +55,33 @@ V_INLINE int64_t i8_row_bytes(const i8_engine *engine, int64_t groups) {
     const int64_t bytes = groups * I8_GROUP * engine->a_bytes;
     return i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT + I8_ROW_PAD;
 }
+
+/*
+ * sums + the products of neighbours, of 16 bits, and of bytes of which one is from 0 to 127. In
+ * assembly, as v_accumulate: compilers compute the products of a whole tile first, and then have
+ * no registers for its sums.
+ */
+#if V_LEN == 8
+V_INLINE vi i8_dot_16(vi sums, vi a, vi b) {
+    vi products;
+    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+            : "+x"(sums), "=&x"(products)
+            : "x"(a), "xm"(b));
+    return sums;
+}
+V_INLINE vi i8_dot_u7(vi sums, vi a, vi b) {
+    static const int16_t ones[2 * V_LEN] __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1,
+                                                                         1, 1, 1, 1, 1, 1, 1, 1};
+    vi products;
+    __asm__("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"
+            : "+x"(sums), "=&x"(products)
+            : "x"(a), "x"(b), "m"(ones));
+    return sums;
+}
+#else
+V_INLINE vi i8_dot_16(vi sums, vi a, vi b) { return vi_add(sums, vi_madd_16(a, b)); }
+#define i8_dot_u7 VI_DOT_U7
+#endif
 
 /* The engine of widened bytes, which every CPU of the level can run, and that of AVX-512 VNNI. */
 extern const i8_engine TAPER_ISA_SYM(taper_i8_widened);

@@ -33,33 +33,6 @@ TAPER_DEFINE_ATTRS(matmul)
 TAPER_DEFINE_ATTRS(lookup)
 #include "gemm/lookup.inl"
 
-/*
- * sums + the products of neighbours, of 16 bits, and of bytes of which one is from 0 to 127. In
- * assembly, as v_accumulate: compilers compute the products of a whole tile first, and then have
- * no registers for its sums.
- */
-#if V_LEN == 8
-V_INLINE vi i8_dot_16(vi sums, vi a, vi b) {
-    vi products;
-    __asm__("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
-            : "+x"(sums), "=&x"(products)
-            : "x"(a), "x"(b));
-    return sums;
-}
-V_INLINE vi i8_dot_u7(vi sums, vi a, vi b) {
-    static const int16_t ones[2 * V_LEN] __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1,
-                                                                         1, 1, 1, 1, 1, 1, 1, 1};
-    vi products;
-    __asm__("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"
-            : "+x"(sums), "=&x"(products)
-            : "x"(a), "x"(b), "m"(ones));
-    return sums;
-}
-#else
-V_INLINE vi i8_dot_16(vi sums, vi a, vi b) { return vi_add(sums, vi_madd_16(a, b)); }
-#define i8_dot_u7 VI_DOT_U7
-#endif
-
 #define I8_NAME(name) i8_widened_##name
 #define I8_TARGET
 #define I8_PARTS (32 / V_LEN)
