@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import taper_frontend
+import taper_runtime
 from taper_frontend import ExportError
 from taper_frontend.capture.attempts import CapturedProgram
 from taper_frontend.capture.capture import capture
@@ -16,6 +17,8 @@ from taper_frontend.passes import register_pass, unregister_pass
 from taper_frontend.program_to_plan import compile_lowered, compile_program, lower_program
 from taper_frontend.request.options import Options
 from taper_frontend.request.program_inputs import read_inputs
+from taper_runtime.executor.memory_use import memory_use
+from taper_runtime.reports.report import describe_plan
 
 DIM = torch.export.Dim
 
@@ -124,3 +127,66 @@ def test_a_lowered_program_has_a_name_before_it_is_compiled():
     exported = taper_frontend.export(Model().eval(), (torch.ones(2, 4),))
     assert exported.fingerprint() == plan.fingerprint()
     np.testing.assert_array_equal(exported.samples["x"], np.ones((2, 4)))
+
+
+class Skip(torch.nn.Module):
+    """A cheap tensor that is made first and read last, over a chain that is small in between."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(
+            *(torch.nn.Linear(a, b) for a, b in [(8192, 8), (8, 8192), (8192, 8), (8, 8192)])
+        )
+
+    def forward(self, x):
+        y = torch.exp(x).softmax(-1)
+        return self.layers(y) * y.flip(-1)
+
+
+@pytest.fixture(scope="module")
+def natural():
+    return taper_frontend.export(Skip().eval(), (torch.randn(1, 8192),), verify=False)
+
+
+@pytest.mark.parametrize("budget", [0, -1, 1.5, "1 MB", True, 1 << 63])
+def test_budgets_that_are_none(budget):
+    with pytest.raises(ExportError, match="memory_budget: expected bytes, an int from 1 to"):
+        Options(memory_budget=budget).check()
+
+
+def test_a_budget_beside_rounded_weights():
+    with pytest.raises(ExportError, match="memory_budget: expected None beside quantize"):
+        Options(memory_budget=1 << 20, quantize="int8").check()
+
+
+def test_a_budget_that_is_met(natural):
+    arena = memory_use(natural).arena
+    args = tuple(torch.from_numpy(sample.copy()) for sample in natural.samples.values())
+    plan = taper_frontend.export(Skip().eval(), args, verify="outputs", memory_budget=arena - 8192)
+    told = plan.metadata["memory"]
+    assert told["natural"] == arena
+    assert told["achieved"] == memory_use(plan).arena <= told["budget"] == arena - 8192
+    session = taper_runtime.InferenceSession(plan)
+    (result,) = session.run(None, dict(plan.samples))
+    (expected,) = taper_runtime.InferenceSession(natural).run(None, dict(plan.samples))
+    assert result.tobytes() == expected.tobytes()
+    assert session.stats().layout.arena_bytes == told["achieved"]
+    assert told["ns"] - told["natural_ns"] == pytest.approx(
+        sum(m["ns"] for m in told["moves"]), abs=9
+    )
+    text = describe_plan(plan)
+    assert f"memory budget {(arena - 8192) / 1000:.1f} kB on " in text
+    assert ": fits, arena " in text
+
+
+def test_a_budget_that_no_plan_fits(natural):
+    with pytest.warns(taper_frontend.ExportWarning, match="at most 64 bytes, got") as warned:
+        plan = taper_frontend.export(
+            Skip().eval(), (torch.randn(1, 8192),), verify=False, memory_budget=64
+        )
+    assert [each.message.kind for each in warned] == ["memory"]
+    told = plan.metadata["memory"]
+    assert 64 < told["achieved"] == memory_use(plan).arena <= memory_use(natural).arena
+    assert f"node {told['at']} needs them" in str(warned[0].message)
+    assert "does not fit: " in describe_plan(plan)

@@ -89,6 +89,13 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...",
     )
     parser.add_argument(
+        "--memory-budget",
+        type=int,
+        metavar="BYTES",
+        help="what the arena of a run may take: order and split nodes, and compute some again, so "
+        "that it fits",
+    )
+    parser.add_argument(
         "--cache",
         metavar="FOLDER",
         help="take the plan of an equal export from this folder, or store it there (default: "
@@ -132,7 +139,10 @@ def _export(args: argparse.Namespace) -> Result:
         if args.trace:
             raise ExportError("--trace: expected an export, and --explain writes nothing")
         return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
-    names = ("input_names", "output_names", "trace", "weights", "packing", "quantize", "cache")
+    names = (
+        *("input_names", "output_names", "trace", "weights", "packing", "quantize", "cache"),
+        "memory_budget",
+    )
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes
     with warnings.catch_warnings():

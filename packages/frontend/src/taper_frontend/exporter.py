@@ -74,6 +74,7 @@ def export(
     quantize: QuantizationConfig | str | None = None,
     strict: bool = False,
     cache: str | os.PathLike[str] | bool | None = None,
+    memory_budget: int | None = None,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -136,6 +137,12 @@ def export(
         results are compared with the module's as ``verify`` says, but not the values inside. None
         takes the folder in ``TAPER_CACHE_DIR``, if that is set; False uses none.
         ``metadata["cache"]`` tells what was found; see ``docs/how-to/cache.md``.
+    memory_budget : int, optional
+        The bytes that the arena of a run on one thread may take on this machine, for the example's
+        sizes. If it would take more, nodes run in another order, are split into smaller parts, or
+        are computed again beside late readers, at the least estimated time; results have the same
+        bits. If nothing fits, the plan has the smallest arena that was found, with a warning.
+        ``metadata["memory"]`` tells what was done; see ``docs/how-to/memory-budget.md``.
     metadata : mapping of str to str, optional
         Further texts to store in the plan: labels, an alphabet, a version. A session returns them
         in ``get_modelmeta().custom_metadata_map``.
@@ -225,6 +232,7 @@ def export(
         quantize=quantize,
         strict=strict,
         cache=cache,
+        memory_budget=memory_budget,
     )
     options.check()
     plan = cached_file(module, options, partial(_export, module, args, kwargs))

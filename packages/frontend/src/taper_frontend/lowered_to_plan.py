@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.analysis.quantized import rounded_weights, unserved_weights
-from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.compile import compile_graph, fuse_again
+from taper_frontend.compiler.memory_budget import fit, lay_out, report
 from taper_frontend.compiler.partition import Partition
-from taper_frontend.compiler.planning import make_plan, make_schedule, plan_unfused
+from taper_frontend.compiler.planning import (
+    make_plan,
+    make_schedule,
+    plan_unfused,
+    same_results,
+)
 from taper_frontend.compiler.trace import tracing
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import QUIET
@@ -15,6 +21,7 @@ from taper_frontend.lowering.lower import written_name
 from taper_frontend.quantized_plan import quantize_plan
 from taper_frontend.request.names import output_names
 from taper_frontend.request.notes import (
+    of_memory,
     of_partition,
     of_plan,
     of_quantized,
@@ -29,11 +36,12 @@ from taper_runtime.plan.replaceable import without_decoded, without_packed
 from taper_runtime.plan.trees import TENSORS, with_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.planning import Schedule
     from taper_frontend.export_progress import ExportProgress
     from taper_frontend.lowering.lower import Lowered
     from taper_frontend.lowering.pytrees import TreeStructure
@@ -156,22 +164,27 @@ def compile_lowered(
         )
     step("plan")
     schedule = make_schedule(graph)
-    report = {
+    metadata: dict[str, Any] = {
         "producer": f"taper_frontend {_version()}, {program.captured_by}",
         "nodes_lowered": nodes_lowered,
         "passes": [
             {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
         ],
     }
-    samples = zip(graph.inputs, program.samples, strict=False)
+    samples = dict(zip(graph.inputs, program.samples, strict=False))
+    if options.memory_budget is not None:
+        step("budget")
+        graph, schedule, metadata["memory"] = _within_budget(
+            graph, schedule, unfused, options, samples
+        )
     try:
         plan = make_plan(
             graph,
             schedule,
-            samples={name: aligned_copy(array) for name, array in samples},
+            samples={name: aligned_copy(array) for name, array in samples.items()},
             input_tree=lowered.input_tree,
             output_tree=_renamed(lowered.output_tree, iter(graph.outputs)),
-            metadata=report,
+            metadata=metadata,
             complex_ends=lowered.complex_reads
             | {graph.outputs[i] for i in lowered.complex_outputs},
             weights=lowered.weights,
@@ -194,10 +207,34 @@ def compile_lowered(
         *of_written(lowered.written, plan.outputs),
         *of_plan(without_decoded(without_packed(plan) if options.keeps_plain else plan), weights),
         *quantized,
+        *of_memory(metadata.get("memory")),
         *of_partition(delegate, [] if partition is None else partition.left),
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
     return Compiled(plan, graph, unfused[0] if unfused else None)
+
+
+def _within_budget(
+    graph: Graph,
+    schedule: Schedule,
+    unfused: Sequence[Graph],
+    options: Options,
+    samples: Mapping[str, np.ndarray],
+) -> tuple[Graph, Schedule, dict[str, Any]]:
+    """Return the graph and its schedule in the form that fits the budget, and a report on it."""
+    assert options.memory_budget is not None
+    natural = lay_out(graph, schedule)
+
+    def form(room: int) -> Graph:
+        return fuse_again(unfused[0], options.passes, room, graph.outputs)
+
+    fitted = fit(
+        natural,
+        options.memory_budget,
+        form if unfused and options.partition is None else None,
+        lambda other: same_results((graph, schedule), (other.graph, other.schedule), samples),
+    )
+    return fitted.graph, fitted.schedule, report(natural, fitted, options.memory_budget)
 
 
 def finish_plan(plan: Plan, options: Options) -> Plan:

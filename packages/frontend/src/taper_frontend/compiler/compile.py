@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.pass_registry import find_passes
+from taper_frontend.compiler.pass_registry import find_passes, with_room
 from taper_frontend.compiler.pipeline import name_of, run_pipeline
 from taper_frontend.compiler.stages.canonical.materialize_outputs import materialize_outputs
 
@@ -69,8 +69,7 @@ def compile_graph(
         if a pass breaks the graph, or the graph lacks a stage's form afterwards.
     """
     found = find_passes(passes)
-    names = [name_of(pass_) for pass_ in found]
-    place = next((i for i, name in enumerate(names) if name in _FUSES), None)
+    place = _fusion(found)
 
     def keep_unfused(each: Graph) -> bool:
         if each is graph:  # not a block
@@ -83,6 +82,37 @@ def compile_graph(
         graph.name_outputs(output_names)
         graph.listener.fired("name_outputs", "")
     return records
+
+
+def fuse_again(
+    unfused: Graph,
+    passes: Sequence[Pass | str] | None,
+    room: int,
+    output_names: Sequence[str],
+) -> Graph:
+    """Return what the passes from fusion on make of a copy of a graph, with smaller parts of nodes.
+
+    Parameters
+    ----------
+    unfused : Graph
+        What ``before_fusion`` got (:func:`compile_graph`).
+    passes : sequence of passes or str, optional
+        All passes.
+    room : int
+        The bytes that a part of a node may read and write.
+    output_names : sequence of str
+        Names for the outputs.
+    """
+    graph, found = unfused.copy(), find_passes(passes)
+    _compile(graph, with_room(found[_fusion(found) :], room), verify=False, step=None)
+    graph.name_outputs(output_names)
+    return graph
+
+
+def _fusion(passes: Sequence[Pass]) -> int | None:
+    """Return the place of the first pass that fuses nodes; None if there is none."""
+    names = [name_of(pass_) for pass_ in passes]
+    return next((i for i, name in enumerate(names) if name in _FUSES), None)
 
 
 def _compile(

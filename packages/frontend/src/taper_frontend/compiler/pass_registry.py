@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.pipeline import Group, Pass, Stage, name_of
 from taper_frontend.compiler.stages import STAGES
+from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_into_microbatches
+from taper_frontend.compiler.stages.schedule.split_into_row_tiles import split_into_row_tiles
 from taper_frontend.errors import ExportError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import unknown
@@ -38,6 +41,9 @@ class _UserPass(NamedTuple):
 
 
 _REGISTERED: dict[str, _UserPass] = {}
+
+#: The passes that take the bytes that a part of a node may read and write.
+_SPLITS = (split_into_microbatches, split_into_row_tiles)
 
 
 def register_pass(
@@ -129,6 +135,22 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
         if not (isinstance(pass_, str) or callable(pass_)):
             raise ExportError(f"passes: expected a pass or the name of one, got {pass_!r}")
     return tuple([known[pass_] if isinstance(pass_, str) else pass_ for pass_ in passes])
+
+
+def with_room(passes: Iterable[Pass], room: int) -> tuple[Pass, ...]:
+    """Return the passes, of which those that split nodes make parts for ``room`` bytes."""
+    return tuple([_with_room(pass_, room) for pass_ in passes])
+
+
+def _with_room(pass_: Pass, room: int) -> Pass:
+    if isinstance(pass_, Stage):
+        return replace(pass_, steps=with_room(pass_.steps, room))
+    if isinstance(pass_, Group):
+        return Group(*with_room(pass_.passes, room))
+    for split in _SPLITS:
+        if pass_ is split:
+            return _Named(name_of(pass_), partial(split, room=room))
+    return pass_
 
 
 def _check_list(passes: object) -> None:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 #: requested, branches that the module takes only for some sizes, arguments that became constants,
 #: the size of the file, state, subgraphs that a delegate refuses, and variables of an OpenInfer
 #: program that start as zeros.
-#: Also quantized weights that are widened, or not rounded as the model rounds them.
+#: Also quantized weights that are widened, or not rounded as the model rounds them, and a memory
+#: budget that no plan fits.
 KINDS = (
     *("training", "numpy", "shape", "branch", "argument", "size", "state", "delegate", "zeros"),
-    "quantized",
+    *("quantized", "memory"),
 )
 
 #: A file counts as much larger than its weights from this factor and this many bytes on.
@@ -107,6 +108,21 @@ def of_written(written: Sequence[str], outputs: Sequence[str]) -> list[Note]:
             "argument",
             f"the module writes to its arguments: {listed}; a run leaves the caller's arrays as "
             "they are and gives the new values as further outputs",
+        )
+    ]
+
+
+def of_memory(found: Mapping[str, Any] | None) -> list[Note]:
+    """Return a note on a memory budget that no plan fits: :func:`.memory_budget.report`."""
+    if found is None or found["achieved"] <= found["budget"]:
+        return []
+    return [
+        Note(
+            "memory",
+            f"memory_budget: expected an arena of at most {found['budget']:,} bytes, got "
+            f"{found['achieved']:,}, the least that was found (without a budget "
+            f"{found['natural']:,}); node {found['at']} needs them; give a larger budget, or a "
+            "smaller example",
         )
     ]
 

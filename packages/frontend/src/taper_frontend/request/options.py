@@ -58,6 +58,7 @@ class Options(NamedTuple):
     quantize: QuantizationConfig | str | None = None
     strict: bool = False
     cache: str | os.PathLike[str] | bool | None = None
+    memory_budget: int | None = None
 
     def check(self) -> None:
         """Check everything that can be checked without a module.
@@ -85,6 +86,8 @@ class Options(NamedTuple):
             if value not in known:
                 raise ExportError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
         Keep(self.keep)
+        if self.memory_budget is not None:
+            self._check_budget(self.memory_budget)
         if self.quantize is not None:
             read_quantization(self.quantize)
             if self.replaceable:
@@ -92,6 +95,17 @@ class Options(NamedTuple):
                     "quantize: expected None beside weights='replaceable', since other weights "
                     "would need other scales"
                 )
+
+    def _check_budget(self, budget: object) -> None:
+        if type(budget) is not int or not 1 <= budget < 1 << 63:
+            raise ExportError(
+                f"memory_budget: expected bytes, an int from 1 to 2**63 - 1, got {budget!r}"
+            )
+        if self.quantize is not None and not self.quantizes_activations:
+            raise ExportError(
+                "memory_budget: expected None beside quantize, since the plan is made again after "
+                "its weights are rounded; quantize the module, and export that with a budget"
+            )
 
     @property
     def depth(self) -> str:

@@ -132,12 +132,13 @@ def cache_bytes() -> int:
     return machine.TYPICAL.memory[0].size
 
 
-def beyond_cache(nbytes: float) -> float:
+def beyond_cache(nbytes: float, room: int | None = None) -> float:
     """Return how many bytes of a tensor have left the cache when the next node reads it.
 
-    Half of the cache holds the operands that were read to compute the tensor.
+    Half of the cache, or of ``room`` bytes in its place, holds the operands that were read to
+    compute the tensor.
     """
-    return max(0.0, nbytes - cache_bytes() / 2)
+    return max(0.0, nbytes - (room or cache_bytes()) / 2)
 
 
 def threads_worth(work: Cost) -> int:

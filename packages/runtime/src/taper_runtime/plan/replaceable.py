@@ -310,11 +310,11 @@ def outlined(plan: Plan) -> Plan:
     Such a plan shows what a run needs, and must not be run.
     """
     missing = [name for name in plan.derived if name not in plan.constants]
-    stand_ins = {name: _stand_in(plan.tensors[name].storage) for name in missing}
+    stand_ins = {name: stand_in(plan.tensors[name].storage) for name in missing}
     return plan._replace(constants={**plan.constants, **stand_ins})
 
 
-def _stand_in(type_: TensorType) -> np.ndarray:
+def stand_in(type_: TensorType) -> np.ndarray:
     """Return an array of this type that takes almost no memory."""
     return np.broadcast_to(np.zeros((), DTYPES[type_.dtype].storage), type_.shape)
 

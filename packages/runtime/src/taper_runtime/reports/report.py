@@ -316,9 +316,36 @@ def _describe_export(plan: Plan) -> list[str]:
             f"  {line}" if index else f"verified {line}"
             for index, line in enumerate(verification_lines(plan))
         ),
+        *_describe_budget(plan),
         *_describe_fallbacks(plan),
         *_describe_quantized(plan),
         *_describe_copies(plan),
+    ]
+
+
+def _describe_budget(plan: Plan) -> list[str]:
+    """Return lines on the export's memory budget; empty if there was none."""
+    found = plan.metadata.get("memory")
+    sizes = ("budget", "natural", "achieved", "natural_ns", "ns")
+    if not _has(found, {**dict.fromkeys(sizes, int), "at": str, "isa": str}):
+        return []
+    found = plan.metadata["memory"]
+    met = "fits" if found["achieved"] <= found["budget"] else f"does not fit: {found['at']}"
+    line = (
+        f"memory budget {size_text(found['budget'])} on {found['isa']}: {met}, arena "
+        f"{size_text(found['achieved'])}, without a budget {size_text(found['natural'])}; "
+        f"estimated {found['ns'] / 1e6:.3f} ms, without {found['natural_ns'] / 1e6:.3f} ms"
+    )
+    moves = found.get("moves")
+    rows = moves if isinstance(moves, list | tuple) else []
+    types = {"kind": str, "what": str, "bytes": int, "ns": int}
+    return [
+        line,
+        *(
+            f"  {move['kind']} {move['what']}: {move['bytes']} bytes less, {move['ns']} ns more"
+            for move in rows
+            if _has(move, types)
+        ),
     ]
 
 

@@ -60,26 +60,48 @@ class Schedule(NamedTuple):
 
 
 def make_schedule(graph: Graph) -> Schedule:
-    """Return an order of the nodes that keeps few bytes live, also for the graphs inside.
+    """Return an order of the nodes that keeps few bytes live, also for the graphs inside."""
+    return min(schedules(graph), key=lambda schedule: schedule.peak)
 
-    Three orders are tried: the graph's own, one that fills a concat buffer before it begins the
-    next, and that of :func:`_greedy`. None of them is always best, so the one with the lowest peak
-    is used.
+
+def schedules(graph: Graph) -> list[Schedule]:
+    """Return the schedules that are compared: none of them always has the lowest peak.
+
+    They are the graph's own order, one that fills a concat buffer before it begins the next, and
+    that of :func:`_greedy`.
     """
     own = graph.order()
     roots = memory_roots(graph, own)
     nbytes = {name: graph.nbytes(name) for name in graph.producers}
     orders = own, _by_buffer(graph, own, roots), _greedy(graph, own, nbytes)
-    live = [bytes_at_steps(graph, order, roots, nbytes) for order in orders]
-    peaks = [max(each) for each in live]
-    peak = min(peaks)
-    best = peaks.index(peak)
-    inside = {
+    inside = _inside(graph)
+    return [_scheduled(graph, order, roots, nbytes, inside) for order in orders]
+
+
+def schedule_as(graph: Graph, order: list[Node]) -> Schedule:
+    """Return the schedule with this order of all nodes."""
+    nbytes = {name: graph.nbytes(name) for name in graph.producers}
+    return _scheduled(graph, order, memory_roots(graph, order), nbytes, _inside(graph))
+
+
+def _inside(graph: Graph) -> dict[str, tuple[Schedule, ...]]:
+    return {
         node.output: tuple([make_schedule(block) for block in node.blocks])
-        for node in own
+        for node in graph.nodes.values()
         if node.blocks
     }
-    return Schedule(tuple(orders[best]), peak, live[best].index(peak), inside)
+
+
+def _scheduled(
+    graph: Graph,
+    order: list[Node],
+    roots: Mapping[str, str],
+    nbytes: Mapping[str, int],
+    inside: Mapping[str, tuple[Schedule, ...]],
+) -> Schedule:
+    live = bytes_at_steps(graph, order, roots, nbytes)
+    peak = max(live)
+    return Schedule(tuple(order), peak, live.index(peak), inside)
 
 
 def memory_roots(graph: Graph, order: list[Node]) -> dict[str, str]:

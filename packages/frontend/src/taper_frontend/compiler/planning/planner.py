@@ -5,11 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from taper_frontend.compiler.planning.make_recipes import provenance, replaceable
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
 from taper_frontend.compiler.planning.spool import spool
 from taper_frontend.compiler.planning.to_block import to_block
 from taper_runtime.base.decisions import read_decisions
+from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import OpError, PlanFormatError
 from taper_runtime.executor.dispatching import has_native_kernel, runs_blocks
 from taper_runtime.executor.rollback import with_saves
@@ -23,8 +26,6 @@ from taper_runtime.plan.validate import validate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-    import numpy as np
 
     from taper_frontend.compiler.graph.constants import Constant, Parameter
     from taper_frontend.compiler.graph.graph import Graph
@@ -155,6 +156,50 @@ def plan_unfused(graph: Graph, plan: Plan, constants: Mapping[str, Constant]) ->
         *planned.block,
         constants={**spool(own), **shared, **first},
         sizes=plan.sizes,
+        states={state.name: state.next for state in graph.states},
+        origins=dict(graph.origins),
+    )
+
+
+def same_results(
+    one: tuple[Graph, Schedule], other: tuple[Graph, Schedule], samples: Mapping[str, np.ndarray]
+) -> bool:
+    """Run two scheduled graphs with the same inputs; return whether all results have the same bits.
+
+    Parameters
+    ----------
+    one, other : tuple of Graph and Schedule
+        Of equal inputs, outputs and states.
+    samples : mapping of str to numpy.ndarray
+        Values of the inputs, if they are known. Others are drawn: floats from a normal
+        distribution, and 0 or 1 for integers and bools.
+    """
+    from taper_runtime.session.inference_session import InferenceSession
+
+    graph, rng = one[0], np.random.default_rng(0)
+    feeds = {}
+    for name in graph.inputs:
+        spec = graph.tensors[name]
+        dtype = DTYPES[spec.dtype].storage
+        shape = [graph.typical(size) for size in spec.shape]
+        floats = rng.standard_normal(shape).astype(dtype) if dtype.kind == "f" else None
+        drawn = rng.integers(0, 2, shape).astype(dtype) if floats is None else floats
+        feeds[name] = samples.get(name, drawn)
+    first, second = (InferenceSession(_runnable(*each)).run(None, feeds) for each in (one, other))
+    return all(
+        a.dtype == b.dtype and a.tobytes() == b.tobytes()
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _runnable(graph: Graph, schedule: Schedule) -> Plan:
+    """Return a plan of a scheduled graph that can still be changed, to run it once."""
+    planned = to_block(graph, schedule)
+    first = {state.name: state.first for state in graph.states}
+    return Plan(
+        *planned.block,
+        constants={**spool(planned.constants), **first},
+        sizes=dict(graph.sizes),
         states={state.name: state.next for state in graph.states},
         origins=dict(graph.origins),
     )

@@ -10,7 +10,7 @@ from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.base.decisions import Decision
 from taper_runtime.base.text import counted
-from taper_runtime.machine.cost import Locality, beyond_cache, shared_ns
+from taper_runtime.machine.cost import Locality, beyond_cache, cache_bytes, shared_ns
 from taper_runtime.plan.liveness import LiveRange, lifetimes, live_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST, _MOST_NODES = 16, 1 << 12
 
 
-def split_into_microbatches(graph: Graph) -> bool:
+def split_into_microbatches(graph: Graph, room: int | None = None) -> bool:
     """Compute runs of nodes for one micro-batch after the other.
 
     ::
@@ -38,12 +38,25 @@ def split_into_microbatches(graph: Graph) -> bool:
     say which nodes keep the items of the batch apart. The number of micro-batches of each node is a
     shortest path over the nodes in order. Its costs are the traffic outside the cache, the weights
     that nodes wait for, and, if the number changes, the traffic of all live tensors.
+
+    Parameters
+    ----------
+    graph : Graph
+    room : int, optional
+        The bytes within which the operands of a node cause no traffic. By default those of a core's
+        own cache.
+
+    Returns
+    -------
+    bool
+        Whether anything was split.
     """
+    room = room or cache_bytes()
     batch = BatchAxes(graph)
     if not batch.rows:
         return False
     order = _batch_last(graph, batch)
-    counts, among = _least_time(graph, batch, order)
+    counts, among = _least_time(graph, batch, order, room)
     changed = False
     for count, pairs in groupby(zip(counts, order, strict=True), key=lambda pair: pair[0]):
         nodes = [node for _, node in pairs]
@@ -75,7 +88,7 @@ def _batch_last(graph: Graph, batch: BatchAxes) -> list[Node]:
 
 
 def _least_time(
-    graph: Graph, batch: BatchAxes, order: Sequence[Node]
+    graph: Graph, batch: BatchAxes, order: Sequence[Node], room: int
 ) -> tuple[list[int], dict[str, int | None]]:
     """Return the number of micro-batches of each node that takes the least time in all.
 
@@ -85,13 +98,13 @@ def _least_time(
     choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
     whole, times = 0.0, {1: 0.0}  # the least time up to a node, by the node's count
     chosen: list[dict[int, int]] = []  # for each count of a node, the best count of the node before
-    *between, last = _live_across(graph, batch, order)
+    *between, last = _live_across(graph, batch, order, room)
     for node, live in zip(order, between, strict=True):
         before: dict[int, int] = {}
         after: dict[int, float] = {}
         for count in choices if batch.keeps_apart(node) else [1]:
             before[count], time = _cheapest(times, count, live)
-            ns = _node_ns(graph, batch, node, count)
+            ns = _node_ns(graph, batch, node, count, room)
             after[count] = time + ns
             whole += ns if count == 1 else 0.0
         chosen.append(before)
@@ -118,7 +131,7 @@ def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, fl
     return best, options[best]
 
 
-def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[float]:
+def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node], room: int) -> list[float]:
     """Return the times of moving live tensors beyond the cache, before each node and at the end."""
     roots = {name: name for name in batch.rows}
     for node in order:
@@ -126,18 +139,18 @@ def _live_across(graph: Graph, batch: BatchAxes, order: Sequence[Node]) -> list[
             roots[node.output] = roots[node.inputs[0]]
     lives = lifetimes(order, roots, graph.reads, graph.kept)
     ranges = [
-        LiveRange(birth + 1, death, int(beyond_cache(graph.tensors[root].nbytes)))
+        LiveRange(birth + 1, death, int(beyond_cache(graph.tensors[root].nbytes, room)))
         for root, (birth, death) in lives.items()
     ]
     return [shared_ns(nbytes) for nbytes in live_bytes(ranges, len(order) + 1)]
 
 
-def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int) -> float:
+def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int, room: int) -> float:
     """Return the time of a node in all micro-batches; 0 for a node that cannot be split."""
     if not batch.keeps_apart(node) or node.definition.view is not None:
         return 0.0
     cut = batch.cut_inputs(node)
-    moved = sum(beyond_cache(graph.tensors[t].nbytes / count) for t in (*cut, node.output))
+    moved = sum(beyond_cache(graph.tensors[t].nbytes / count, room) for t in (*cut, node.output))
     shared = sum(
         graph.tensors[name].nbytes for name in set(node.inputs) - cut if graph.is_constant(name)
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LONGEST, _MOST = 8, 64
 
 
-def split_into_row_tiles(graph: Graph) -> bool:
+def split_into_row_tiles(graph: Graph, room: int | None = None) -> bool:
     """Compute chains of nodes over large images [N, H, *, C] one row tile after the other.
 
     ::
@@ -41,7 +41,20 @@ def split_into_row_tiles(graph: Graph) -> bool:
     Neighbouring tiles both compute the rows that both need. This cost, and that of reading the
     weights again, is compared with the saving. If there are several images, a tile holds one or
     more of them, or rows of one image.
+
+    Parameters
+    ----------
+    graph : Graph
+    room : int, optional
+        The most bytes that a node of a chain reads and writes for one tile. By default those of a
+        core's own cache.
+
+    Returns
+    -------
+    bool
+        Whether anything was split.
     """
+    room = room or cache_bytes()
     done: set[str] = set()
     changed = False
     for node in graph.order():
@@ -49,7 +62,7 @@ def split_into_row_tiles(graph: Graph) -> bool:
             continue
         chain = _chain(graph, node)
         done.update(link.node.output for link in chain)
-        segments = _segments(graph, chain)
+        segments = _segments(graph, chain, room)
         if len(chain) > 1:
             graph.listener.considered(_decision(graph, chain, segments))
         for segment in segments:
@@ -160,13 +173,13 @@ def _link(graph: Graph, node: Node, source: str) -> _Link | None:
 # -- what is weighed -------------------------------------------------------------------------------
 
 
-def _segments(graph: Graph, chain: Sequence[_Link]) -> list[_Segment]:
+def _segments(graph: Graph, chain: Sequence[_Link], room: int) -> list[_Segment]:
     """Split a chain into the segments with the least estimated time."""
     best: list[tuple[float, list[_Segment]]] = [(0.0, [])]
     for stop in range(1, len(chain) + 1):
         options = []
         for start in range(max(0, stop - _LONGEST), stop):
-            segment = _segment(graph, chain[start:stop])
+            segment = _segment(graph, chain[start:stop], room)
             if segment is not None:
                 time, before = best[start]
                 options.append((time + segment.time, [*before, segment]))
@@ -174,14 +187,14 @@ def _segments(graph: Graph, chain: Sequence[_Link]) -> list[_Segment]:
     return best[-1][1]
 
 
-def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
-    """Return the segment with the fewest tiles that fit in cache; None if that is useless."""
+def _segment(graph: Graph, links: Sequence[_Link], room: int) -> _Segment | None:
+    """Return the segment with the fewest tiles that fit in ``room``; None if that is useless."""
     last = graph.tensors[links[-1].node.output]
     # A large result is written to memory by this segment, and read again by the next one.
-    live_across = 2 * shared_ns(last.nbytes) if last.nbytes > cache_bytes() else 0.0
+    live_across = 2 * shared_ns(last.nbytes) if last.nbytes > room else 0.0
     if len(links) == 1:
         return _Segment(links, (), node_cost(graph, links[0].node, Locality(waited=live_across)))
-    if all(graph.tensors[link.node.output].nbytes <= cache_bytes() for link in links[:-1]):
+    if all(graph.tensors[link.node.output].nbytes <= room for link in links[:-1]):
         return None
     images, rows = last.shape[:2]
     step = max(_step(graph, link.node) for link in links)
@@ -197,7 +210,7 @@ def _segment(graph: Graph, links: Sequence[_Link]) -> _Segment | None:
             for part in _shares(rows, per_image if groups == images else 1, step)
         ]
         peak = max(_peak(graph, links, tile) for tile in tiles)
-        if peak <= cache_bytes() and len(tiles) <= _MOST:
+        if peak <= room and len(tiles) <= _MOST:
             time = sum(_tile_time(graph, links, tile) for tile in tiles)
             time += _weights(graph, links, len(tiles))
             return _Segment(links, tiles, time + live_across)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.analysis.regions import part_of
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.base.errors import InternalError
+from taper_runtime.ops.region import Part
 from taper_runtime.ops.type_rules import replace
 
 if TYPE_CHECKING:
@@ -36,8 +37,11 @@ class Tiles:
         self._made: dict[tuple[str, tuple[Range, ...]], str] = {}
 
     def compute(self, node: Node, cuts: Mapping[int, Range]) -> str:
-        """Add a node for ranges of the axes of ``node``'s output; return its output."""
-        part = part_of(self._graph, node, cuts)
+        """Add a node for ranges of the axes of ``node``'s output; return its output.
+
+        Without ranges it computes the whole output.
+        """
+        part = part_of(self._graph, node, cuts) if cuts else _whole(self._graph, node)
         if part is None:
             raise InternalError(
                 f"{node.op} {node.output!r}: expected a rule to compute ranges {dict(cuts)}"
@@ -77,6 +81,13 @@ class Tiles:
                 attrs = {"shape": replace(shape, axis, stop - start)}
             tensor = graph.add_node(op, inputs, attrs, name=f"{tensor}{self._suffix}")
         return tensor
+
+
+def _whole(graph: Graph, node: Node) -> Part:
+    """Return the whole of a node as a part of it."""
+    shapes = [() if name == ABSENT else graph.tensors[name].shape for name in node.inputs]
+    ranges = [tuple([(0, size) for size in shape]) for shape in shapes]
+    return Part(tuple(ranges), node.attrs)
 
 
 def _repeats(graph: Graph, node: Node, axis: int) -> bool:

@@ -1,0 +1,228 @@
+"""Find a form and an order of a graph whose arena fits in a budget, at the least estimated time.
+
+Three kinds of moves lead from one scheduled graph to another: another order of the nodes; smaller
+micro-batches and row tiles, by the passes that make them; and nodes that are computed again beside
+late readers (:mod:`.planning.recompute`). Every result is laid out as a session lays it out, so the
+bytes that a move saves are measured. Its time is estimated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_frontend.compiler.analysis.estimates import placed_cost
+from taper_frontend.compiler.planning.arena import Arena, lay_out_graph
+from taper_frontend.compiler.planning.order import Schedule, schedule_as, schedules
+from taper_frontend.compiler.planning.recompute import recomputations
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.machine.cost import cache_bytes
+from taper_runtime.native import _kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from taper_frontend.compiler.graph.graph import Graph
+
+#: The most forms with smaller parts, and the most arenas that are laid out for recomputations in
+#: each form. Each form has as many orders as :func:`.order.schedules` returns.
+MOST_FORMS, MOST_TRIALS = 3, 32
+
+
+class Move(NamedTuple):
+    """A change of a scheduled graph.
+
+    Attributes
+    ----------
+    kind : str
+        ``"order"``, ``"split"``, ``"recompute"``, or ``"later"``: nodes run later, beside their
+        readers.
+    what : str
+        The bytes for which parts of nodes were made, or the tensor that is computed again.
+    nbytes : int
+        How many bytes smaller the arena is.
+    ns : float
+        How much longer a run takes, estimated.
+    """
+
+    kind: str
+    what: str
+    nbytes: int
+    ns: float
+
+
+class Fitted(NamedTuple):
+    """A scheduled graph with its arena.
+
+    Attributes
+    ----------
+    graph : Graph
+    schedule : Schedule
+    arena : Arena
+    ns : float
+        The estimated time of a run on one thread, in nanoseconds.
+    moves : tuple of Move
+        The moves that led to it from the graph without a budget.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    arena: Arena
+    ns: float
+    moves: tuple[Move, ...] = ()
+
+    def peak_node(self) -> str:
+        """Return the first node that needs the most bytes, with its op."""
+        at = self.arena.live.index(max(self.arena.live))
+        name = next(name for name, step in self.arena.steps.items() if step == at)
+        node = self.graph.producers.get(name)
+        return f"{name!r} ({node.op if node else 'saves a state'})"
+
+    def moved(self, to: Fitted, kind: str, what: str, ns: float) -> Fitted:
+        """Return ``to`` with the move from here."""
+        move = Move(kind, what, self.arena.nbytes - to.arena.nbytes, ns)
+        return to._replace(ns=self.ns + ns, moves=(*self.moves, move))
+
+
+def lay_out(graph: Graph, schedule: Schedule) -> Fitted:
+    """Return a scheduled graph with its arena and its estimated time."""
+    arena = lay_out_graph(graph, schedule)
+    executed = (node for node in schedule.order if node.output in arena.steps)
+    return Fitted(graph, schedule, arena, sum(placed_cost(graph, node) for node in executed))
+
+
+def fit(
+    natural: Fitted,
+    budget: int,
+    form: Callable[[int], Graph] | None,
+    same_bits: Callable[[Fitted], bool],
+) -> Fitted:
+    """Return the form of a graph whose arena fits in a budget at the least estimated time.
+
+    If none fits, it is the one with the smallest arena.
+
+    Parameters
+    ----------
+    natural : Fitted
+        The graph as it is planned without a budget.
+    budget : int
+        In bytes.
+    form : callable, optional
+        Returns the same graph with nodes split into parts for so many bytes.
+    same_bits : callable
+        Returns whether a form gives the same bits as the natural one. Recomputation of whole nodes
+        always does, and so it is not asked about that.
+    """
+    if natural.arena.nbytes <= budget:
+        return natural
+    best = _search(natural, budget, form, parts=True)
+    if any(move.kind == "split" for move in best.moves) or _has_parts(natural, best):
+        if same_bits(best):
+            return best
+        best = _search(natural, budget, None, parts=False)
+    return best
+
+
+def report(natural: Fitted, fitted: Fitted, budget: int) -> dict[str, Any]:
+    """Return what the export report says of a budget, as plain data."""
+    totals: dict[tuple[str, str], list[float]] = {}
+    for move in fitted.moves:
+        total = totals.setdefault((move.kind, move.what), [0, 0.0])
+        total[0] += move.nbytes
+        total[1] += move.ns
+    return {
+        "budget": budget,
+        "natural": natural.arena.nbytes,
+        "achieved": fitted.arena.nbytes,
+        "natural_ns": round(natural.ns),
+        "ns": round(fitted.ns),
+        "at": fitted.peak_node(),
+        "isa": str(_kernels.active_isa()),
+        "moves": [
+            {"kind": kind, "what": what, "bytes": int(nbytes), "ns": round(ns)}
+            for (kind, what), (nbytes, ns) in totals.items()
+        ],
+    }
+
+
+def _search(
+    natural: Fitted, budget: int, form: Callable[[int], Graph] | None, *, parts: bool
+) -> Fitted:
+    starts = [_ordered(natural), *_split(natural, form)]
+    best: Fitted | None = None
+    for start in sorted(starts, key=lambda each: each.ns):
+        if best is None or best.arena.nbytes > budget or start.ns < best.ns:
+            found = _recomputed(start, budget, parts=parts)
+            if best is None or _rank(found, budget) < _rank(best, budget):
+                best = found
+    assert best is not None
+    return best
+
+
+def _rank(fitted: Fitted, budget: int) -> tuple[int, float]:
+    return max(0, fitted.arena.nbytes - budget), fitted.ns
+
+
+def _ordered(fitted: Fitted) -> Fitted:
+    """Return the order with the smallest arena; a schedule is chosen without scratch memory."""
+    best = min(_orders(fitted.graph), key=lambda each: each.arena.nbytes)
+    return fitted.moved(best, "order", "", 0.0) if _smaller(best, fitted) else fitted
+
+
+def _split(natural: Fitted, form: Callable[[int], Graph] | None) -> Iterable[Fitted]:
+    """Yield forms with ever smaller parts, until the arena no longer gets smaller."""
+    last, room = natural, cache_bytes()
+    for _ in range(MOST_FORMS):
+        if form is None:
+            return
+        room //= 2
+        best = min(_orders(form(room)), key=lambda each: each.arena.nbytes)
+        if not _smaller(best, last):
+            return
+        last = best
+        yield natural.moved(best, "split", f"{room} bytes", best.ns - natural.ns)
+
+
+def _orders(graph: Graph) -> list[Fitted]:
+    distinct = {schedule.order: schedule for schedule in schedules(graph)}
+    return [lay_out(graph, schedule) for schedule in distinct.values()]
+
+
+def _smaller(a: Fitted, b: Fitted) -> bool:
+    return a.arena.nbytes < b.arena.nbytes
+
+
+def _recomputed(fitted: Fitted, budget: int, *, parts: bool) -> Fitted:
+    """Return the graph with nodes computed again until its arena fits, or nothing more helps."""
+    refused: set[object] = set()
+    best, limit = fitted, budget
+    for _ in range(MOST_TRIALS):
+        arena, peak = fitted.arena, max(fitted.arena.live, default=0)
+        if arena.nbytes <= budget:
+            break
+        if peak <= limit:  # what is live would fit, but its layout has gaps
+            limit = peak - (arena.nbytes - budget)
+        graph, order = fitted.graph, fitted.schedule.order
+        found = recomputations(graph, order, arena, limit, parts=parts)
+        option = next((each for each in found if each.key not in refused), None)
+        if option is None:
+            break
+        graph = graph.copy()
+        after = option.apply(graph, [graph.nodes[node.output] for node in order])
+        schedule = schedule_as(graph, after)
+        one = Fitted(graph, schedule, lay_out_graph(graph, schedule), fitted.ns)
+        if max(one.arena.live) <= peak and _beyond(one, limit) < _beyond(fitted, limit):
+            fitted = fitted.moved(one, option.kind, option.tensor, option.ns)
+            best = min(best, fitted, key=lambda each: _rank(each, budget))
+        else:
+            refused.add(option.key)
+    return best
+
+
+def _beyond(fitted: Fitted, limit: int) -> int:
+    return sum(max(0, live - limit) for live in fitted.arena.live)
+
+
+def _has_parts(natural: Fitted, fitted: Fitted) -> bool:
+    """Return whether a graph computes tensors of other types than the natural one."""
+    types = {spec.type for spec in natural.graph.tensors.values()}
+    return any(spec.type not in types for spec in fitted.graph.tensors.values())

@@ -1,0 +1,223 @@
+"""Plans that fit in a budget: the same bits, and the arena that a session has."""
+
+import heapq
+
+import numpy as np
+import pytest
+
+from graph_checks import Builder, floats, random_inputs, shrink_cache
+from random_graphs import random_graph
+from taper_frontend.compiler import memory_budget
+from taper_frontend.compiler.compile import compile_graph, fuse_again
+from taper_frontend.compiler.memory_budget import fit, lay_out, report
+from taper_frontend.compiler.planning import make_plan, make_schedule
+from taper_runtime import InferenceSession
+from taper_runtime.executor.memory_use import memory_use
+
+
+def natural_of(graph, passes=None):
+    """The graph as planned without a budget, and before its nodes were fused."""
+    unfused = []
+    names = [f"out{i}" for i in range(len(graph.outputs))]
+    compile_graph(
+        graph, passes, output_names=names, before_fusion=lambda each: unfused.append(each.copy())
+    )
+    return lay_out(graph, make_schedule(graph)), unfused
+
+
+def run(fitted, feeds):
+    """The plan of a graph, and its results."""
+    plan = make_plan(fitted.graph, fitted.schedule)
+    return plan, InferenceSession(plan).run(None, feeds)
+
+
+def never(fitted):
+    raise AssertionError("recomputation of whole nodes gives the same bits")
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_random_graphs_in_budgets(seed, monkeypatch):
+    shrink_cache(monkeypatch, 256)
+    graph = random_graph(seed)
+    natural, unfused = natural_of(graph)
+    feeds = random_inputs(graph, seed)
+    budget = max(1, int(natural.arena.nbytes * (0.9, 0.6, 0.0)[seed % 3]))
+    fitted = fit(
+        natural,
+        budget,
+        lambda room: fuse_again(unfused[0], None, room, graph.outputs),
+        lambda other: all(
+            np.array_equal(a, b, equal_nan=True)
+            for a, b in zip(run_copy(natural, feeds), run_copy(other, feeds), strict=True)
+        ),
+    )
+    fitted.graph.verify()
+    before, expected = run(natural._replace(graph=graph), feeds)
+    plan, results = (before, expected) if fitted.graph is graph else run(fitted, feeds)
+    assert memory_use(plan).arena == fitted.arena.nbytes <= natural.arena.nbytes
+    assert memory_use(before).arena == natural.arena.nbytes
+    told = report(natural, fitted, budget)
+    assert told["natural"] - told["achieved"] == sum(move["bytes"] for move in told["moves"])
+    for want, got in zip(expected, results, strict=True):
+        assert want.tobytes() == got.tobytes()
+
+
+def run_copy(fitted, feeds):
+    """Results of a graph that stays as it is."""
+    graph = fitted.graph.copy()
+    order = tuple(graph.nodes[node.output] for node in fitted.schedule.order)
+    return run(fitted._replace(graph=graph, schedule=fitted.schedule._replace(order=order)), feeds)[
+        1
+    ]
+
+
+def long_skip(width=8192):
+    """A tensor that is made first and read last, over a chain of products that is small there."""
+    b = Builder()
+    x = b.input("x", 1, width)
+    skip = b.op("EXP", x)
+    y = b.op("MATMUL", skip, b.constant(floats(width, 8)))
+    for _ in range(3):
+        y = b.op("MATMUL", y, b.constant(floats(8, 8)))
+    y = b.op("MATMUL", y, b.constant(floats(8, width)))
+    y = b.op("MATMUL", y, b.constant(floats(width, 8)))
+    y = b.op("MATMUL", y, b.constant(floats(8, width)))
+    return b.done(b.op("MUL", y, skip))
+
+
+def test_recomputation_alone_meets_60_percent():
+    graph = long_skip()
+    natural, _ = natural_of(graph, ())
+    budget = int(0.6 * natural.arena.nbytes)
+    fitted = fit(natural, budget, None, never)
+    assert fitted.arena.nbytes <= budget
+    assert {move.kind for move in fitted.moves} == {"recompute"}
+    assert [node.op for node in fitted.schedule.order].count("EXP") == 2
+    feeds = random_inputs(graph)
+    _, expected = run(natural, feeds)
+    plan, results = run(fitted, feeds)
+    assert memory_use(plan).arena == fitted.arena.nbytes
+    assert expected[0].tobytes() == results[0].tobytes()
+    session = InferenceSession(plan)
+    session.run(None, feeds)
+    assert session.stats().layout.arena_bytes == fitted.arena.nbytes
+
+
+def test_a_budget_that_is_large_enough_changes_nothing():
+    natural, _ = natural_of(long_skip(), ())
+    assert fit(natural, natural.arena.nbytes, never, never) is natural
+
+
+def test_a_form_with_other_bits_is_not_used():
+    natural, _ = natural_of(long_skip(), ())
+    asked = []
+
+    def smaller(room):
+        form = long_skip(64)
+        compile_graph(form, (), output_names=["out0"])
+        return form
+
+    def refuse(fitted):
+        asked.append({move.kind for move in fitted.moves})
+        return False
+
+    assert {"split"} == {move.kind for move in fit(natural, 20_000, smaller, lambda _: True).moves}
+    fitted = fit(natural, 20_000, smaller, refuse)
+    assert asked == [{"split"}]
+    assert {move.kind for move in fitted.moves} == {"recompute"}
+
+
+def test_trials_are_bounded(monkeypatch):
+    laid_out = []
+    original = memory_budget.lay_out_graph
+
+    def counted(graph, schedule):
+        laid_out.append(graph)
+        return original(graph, schedule)
+
+    monkeypatch.setattr(memory_budget, "lay_out_graph", counted)
+    graph = random_graph(7)
+    natural, unfused = natural_of(graph)
+    fit(
+        natural,
+        1,
+        lambda room: fuse_again(unfused[0], None, room, graph.outputs),
+        lambda other: False,
+    )
+    forms = 1 + memory_budget.MOST_FORMS
+    most = 1 + 3 * forms + memory_budget.MOST_TRIALS * forms
+    assert len(laid_out) <= most + 3 + memory_budget.MOST_TRIALS  # again without parts
+
+
+# -- beside the optimum ------------------------------------------------------------------------
+
+
+def skips(seed, count):
+    """Products over a chain with skips: none computes in place, so that its memory is its own."""
+    b, rng = Builder(), np.random.default_rng(seed)
+    x = b.input("x", 1, 512)
+    made = [(b.op("MATMUL", x, b.constant(floats(512, 64))), 64)]
+    while len(made) < count - 1:
+        name, width = made[-1]
+        new = int(rng.choice([16, 64, 256, 1024]))
+        y = b.op("MATMUL", name, b.constant(floats(width, new)))
+        if rng.random() < 0.4 and len(made) > 2:
+            other, its = made[int(rng.integers(len(made) - 1))]
+            column = b.reshape(y, new, 1)
+            y = b.op("MATMUL", column, b.op("MATMUL", other, b.constant(floats(its, 4))))
+            y = b.reshape(y, 1, 4 * new)
+            new *= 4
+        made.append((y, new))
+    name, width = made[-1]
+    return b.done(b.op("MATMUL", name, b.constant(floats(width, 16))))
+
+
+def least_peak(natural):
+    """The least peak of any order, with any nodes computed any number of times.
+
+    A state is the set of tensors that are in memory; Dijkstra's algorithm finds the way to the last
+    node whose largest state is smallest.
+    """
+    arena, graph = natural.arena, natural.graph
+    names = [name for name in arena.steps if name in graph.nodes]
+    number = {name: i for i, name in enumerate(names)}
+
+    def source(name):
+        while name in graph.producers and name not in number:
+            name = graph.producers[name].inputs[0]
+        return name
+
+    needs = []
+    for name in names:
+        sources = {source(each) for each in graph.nodes[name].reads}
+        needs.append(sum(1 << number[each] for each in sources if each in number))
+    size = [arena.ranges[name].nbytes if name in arena.ranges else 0 for name in names]
+    scratch = [arena.scratch[arena.steps[name]] for name in names]
+    last = 1 << (len(names) - 1)
+    best, heap = {0: 0}, [(0, 0)]
+    while heap:
+        peak, state = heapq.heappop(heap)
+        if state & last:
+            return peak
+        if best[state] < peak:
+            continue
+        live = sum(size[i] for i in range(len(names)) if state >> i & 1)
+        following = [(peak, state & ~(1 << i)) for i in range(len(names)) if state >> i & 1]
+        following += [
+            (max(peak, live + size[i] + scratch[i]), state | 1 << i)
+            for i in range(len(names))
+            if not state >> i & 1 and state & needs[i] == needs[i]
+        ]
+        for cost, after in following:
+            if cost < best.get(after, 1 << 62):
+                best[after] = cost
+                heapq.heappush(heap, (cost, after))
+    raise AssertionError("no way to the output")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_near_the_optimum(seed):
+    natural, _ = natural_of(skips(seed, 9), ())
+    optimum = least_peak(natural)
+    fitted = fit(natural, optimum, None, never)
+    assert optimum <= fitted.arena.nbytes <= 1.05 * optimum
