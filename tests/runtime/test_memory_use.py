@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,12 +12,14 @@ from plan_files import small_plan
 from plan_oracle import Machine
 from plan_strategies import plans
 from sized_plans import sized_plan
-from taper_runtime import InferenceSession, SessionOptions
+from taper_runtime import InferenceSession, OptionError, SessionOptions
+from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import MemoryPlanning
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.executor.program import arena_ranges, make_runner
 from taper_runtime.executor.sites import executed_nodes
+from taper_runtime.plan.specialize import specialize
 from taper_runtime.reports.notebook import plan_html
 from taper_runtime.reports.report import describe_plan, plan_data
 
@@ -109,3 +112,50 @@ def test_planning_changes_memory_and_no_bit():
         for planning in (MemoryPlanning(), APART)
     )
     assert shared < own
+
+
+def budgeted(nbytes, **others):
+    options = SessionOptions()
+    options.memory_budget, options.intra_op_num_threads = nbytes, 1
+    for name, value in others.items():
+        setattr(options, name, value)
+    return options
+
+
+def test_a_session_refuses_a_plan_beyond_its_budget():
+    plan = small_plan()
+    need = memory_use(plan).arena
+    InferenceSession(plan, budgeted(need))
+    text = f"expected a run of at most {need - 1} bytes, got one that needs {need} on 1 threads"
+    with pytest.raises(OptionError, match=text):
+        InferenceSession(plan, budgeted(need - 1))
+
+
+def test_a_run_refuses_sizes_beyond_the_budget():
+    plan = sized_plan()
+    few, many = (memory_use(plan, {"B": b, "S": 4}).arena for b in (1, 8))
+    assert few < many
+    session = InferenceSession(plan, budgeted(few))
+
+    def run(batch):
+        tensors = specialize(plan, {"B": batch, "S": 4}).tensors
+        specs = [tensors[name] for name in plan.inputs]
+        feeds = {spec.name: np.ones(spec.shape, spec.dtype) for spec in specs}
+        return session.run(None, feeds)
+
+    first = run(1)
+    with pytest.raises(OptionError, match=f"got one that needs {many} on 1 threads, for inputs of"):
+        run(8)
+    assert np.array_equal(run(1)[0], first[0])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.0, True, "8", 1 << 63])
+def test_budgets_of_sessions_that_are_none(wrong):
+    with pytest.raises(InputError, match="memory_budget: expected bytes, an int from 1"):
+        SessionOptions().memory_budget = wrong
+
+
+def test_a_budget_needs_memory_that_is_known():
+    with pytest.raises(OptionError, match=r"memory_budget: .* got the interpreted executor"):
+        InferenceSession(small_plan(), budgeted(1 << 20, executor="interpreted"))
+    assert budgeted(5).memory_budget == 5

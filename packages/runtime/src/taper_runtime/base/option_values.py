@@ -232,6 +232,13 @@ def runs(name: str, value: object) -> int:
     return _whole(name, value, 1, MAX_THREADS, "a number of at least 1")
 
 
+def memory_budget(name: str, value: object) -> int | None:
+    """Check a number of bytes from 1 to 2**63 - 1, or None."""
+    if value is not None and (type(value) is not int or not 1 <= value < 1 << 63):
+        raise InputError(f"{name}: expected bytes, an int from 1 to 2**63 - 1, got {value!r}")
+    return value
+
+
 def frames(name: str, value: object) -> int:
     """Check a number of at least 0."""
     return _whole(name, value, 0, MAX_THREADS, "a number of at least 0")

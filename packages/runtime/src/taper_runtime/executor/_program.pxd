@@ -123,6 +123,7 @@ cdef class Program:
     cdef object table          # SizeTable
     cdef SizeCode sizes        # made from `table` when that is complete
     cdef object variables      # Variables
+    cdef int64_t memory_budget  # of a run, in bytes; 0: none
     cdef object refuse         # called with the steps that nothing serves
     cdef bint dynamic
     cdef tuple inputs

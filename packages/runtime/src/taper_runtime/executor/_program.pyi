@@ -97,4 +97,5 @@ class Program:
         tensor_bytes: Sequence[int],
         refuse: Callable[[list[int]], None],
         order: StepOrder | None = None,
+        memory_budget: int = 0,
     ) -> None: ...

@@ -123,11 +123,13 @@ cdef class Program:
         Raises an error about steps, given by index, that nothing serves.
     order : StepOrder, optional
         Without it steps run one after the other.
+    memory_budget : int
+        The most bytes of memory for a run; 0 for no limit.
     """
 
     def __cinit__(
         self, *, inputs, outputs, n_constants, steps, bodies, restores, threads, variables,
-        tensor_bytes, refuse, StepOrder order=None
+        tensor_bytes, refuse, StepOrder order=None, int64_t memory_budget=0
     ):
         self.inputs, self.outputs, self.n_constants = tuple(inputs), tuple(outputs), n_constants
         self.n_inputs = len(self.inputs)
@@ -142,7 +144,7 @@ cdef class Program:
         self.overwritten = {self._overwritten(step) for _, step in restores}
         self.threads, self.variables, self.order = threads, variables, order
         self.workers = threads if order is None else max(threads, order.leaders)
-        self.refuse = refuse
+        self.refuse, self.memory_budget = refuse, memory_budget
         self.dynamic = bool(variables.names)
         self.table = SizeTable(variables.names)
         self._bind(tensor_bytes)

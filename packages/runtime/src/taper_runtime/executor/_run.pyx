@@ -28,7 +28,9 @@ from taper_runtime.native.taper cimport *
 
 import numpy as np
 
-from taper_runtime.base.errors import InputError, NodeInputError, StoppedError, TaperError
+from taper_runtime.base.errors import (
+    InputError, NodeInputError, OptionError, StoppedError, TaperError
+)
 from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.formats import decode
 
@@ -146,6 +148,29 @@ def in_order(names, feed):
     return arrays
 
 
+cdef size_t _memory_for(Instance instance) except? 0:
+    """Return the bytes that a run needs: the arena, and scratch of each further worker.
+
+    Raises
+    ------
+    OptionError
+        If it is more than the program's memory budget.
+    """
+    cdef Program program = instance.program
+    cdef size_t need = (
+        instance.scratch_at + (program.workers - 1) * instance.worker_scratch_bytes
+    )
+    if program.memory_budget and need > <size_t>program.memory_budget:
+        sizes = instance.shapes() if program.dynamic else ()
+        at = f", for inputs of {sizes}" if sizes else ""
+        raise OptionError(
+            f"memory_budget: expected a run of at most {program.memory_budget} bytes, got one "
+            f"that needs {need} on {program.workers} threads{at}; export the model with "
+            "memory_budget, or use fewer threads"
+        )
+    return need
+
+
 cdef class Frame(PooledFrame):
     """Memory for one run at a time: an arena, and an instance's image with its own pointers.
 
@@ -159,11 +184,11 @@ cdef class Frame(PooledFrame):
         ------
         InputError
             If there is no memory for the arena.
+        OptionError
+            If the arena is larger than the program's memory budget.
         """
         cdef Program program = instance.program
-        cdef size_t need = (
-            instance.scratch_at + (program.workers - 1) * instance.worker_scratch_bytes
-        )
+        cdef size_t need = _memory_for(instance)
         if self.instance is None or self.instance.program is not program:
             self.results, self.result_bytes = None, 0
             self.bases = Buffer(program.n_bases * sizeof(void *))
@@ -463,6 +488,16 @@ cdef class Runner:
     def selections(self):
         """Return the Selection of each step in the instance used last, None for control flow."""
         return self._latest().selections[:self.program.n_run]
+
+    def check_memory(self):
+        """Check that a run of the instance used last fits in the program's memory budget.
+
+        Raises
+        ------
+        OptionError
+            If it does not.
+        """
+        _memory_for(self._latest())
 
     def arena(self):
         """Return the arena of the instance used last.

@@ -56,6 +56,8 @@ class CompiledExecutor(PlanExecutor):
 
             plan = with_saves(plan)
         runner = make_runner(plan, settings)
+        if not plan.sizes:
+            runner.check_memory()
         outputs = list(dict.fromkeys(plan.writes))
         repeated = None
         if len(outputs) < len(plan.writes):

@@ -51,6 +51,8 @@ class Settings(NamedTuple):
     planning : MemoryPlanning
         Whether tensors share memory, and how to lay out tensors whose sizes are known only in a
         run.
+    memory_budget : int
+        The most bytes of memory for a run; 0 for no limit.
     """
 
     threads: int = 1
@@ -58,6 +60,7 @@ class Settings(NamedTuple):
     pool: FramePool | None = None
     dispatch: Dispatch = CPU_ALONE
     planning: MemoryPlanning = MemoryPlanning()
+    memory_budget: int = 0
 
 
 DEFAULT_SETTINGS = Settings()

@@ -116,6 +116,7 @@ def make_runner(plan: Plan, settings: Settings = DEFAULT_SETTINGS) -> Runner:
         order=(
             _make_order(plan, nodes, kept, places, settings) if settings.nodes_at_once > 1 else None
         ),
+        memory_budget=settings.memory_budget,
     )
     weights = _program.Weights([plan.constants[name] for name in constants])
     return Runner(program, weights, [*example_sizes(plan).values()], settings.pool)

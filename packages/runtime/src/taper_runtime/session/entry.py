@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from taper_runtime.base.errors import InputError
+from taper_runtime.base.errors import InputError, OptionError
 from taper_runtime.base.option_values import ExecutionMode
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.executor_kinds import compile_plan
@@ -180,7 +180,13 @@ def _compile(
         from taper_runtime.extend.delegates import check_whole
 
         check_whole(plan, options.delegates)
-    settings = Settings(threads, at_once, pool, dispatch, options.memory_planning)
+    budget = options.memory_budget or 0
+    if budget and (options.executor == "interpreted" or plan.origins):
+        got = "the interpreted executor" if not plan.origins else "one whose nodes compute sizes"
+        raise OptionError(
+            f"memory_budget: expected a plan whose memory is known before a run, got {got}"
+        )
+    settings = Settings(threads, at_once, pool, dispatch, options.memory_planning, budget)
     return compile_plan(plan, settings, options.executor)
 
 

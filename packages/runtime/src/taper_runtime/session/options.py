@@ -258,6 +258,11 @@ class SessionOptions(_Options):
     memory_planning : SessionOptions.MemoryPlanning
         Whether tensors share memory, and how to lay out tensors whose sizes are known only in a
         run.
+    memory_budget : int or None
+        The most bytes that a run may need for intermediates and scratch, on this CPU and with these
+        threads. A plan that needs more is refused when the session is opened or, if sizes vary, by
+        the run that has such sizes. Each of ``max_concurrent_runs`` may need as much. Only for the
+        compiled executor, and plans whose sizes the inputs determine.
     load_timeout_s : float or None
         Seconds that opening a session may take. After that it ends with a LoadTimeoutError within
         100 ms. Code of delegates and of the user's kernels is not interrupted.
@@ -345,6 +350,7 @@ class SessionOptions(_Options):
     check_fingerprint: bool
     limits: Limits
     memory_planning: values.MemoryPlanning
+    memory_budget: int | None
     load_timeout_s: float | None
     delegates: Mapping[str, type[Delegate] | None]
     on_delegate_failure: str
@@ -390,6 +396,7 @@ class SessionOptions(_Options):
         "check_fingerprint": (False, values.flag),
         "limits": (Limits(), values.limits),
         "memory_planning": (MemoryPlanning(), values.planning),
+        "memory_budget": (None, values.memory_budget),
         "load_timeout_s": (None, values.timeout),
         "delegates": (MappingProxyType({}), _delegates),
         "on_delegate_failure": ("error", values.one_of(ON_DELEGATE_FAILURE)),
