@@ -432,6 +432,7 @@ MEASUREMENTS = {
         (*MODELS, *PEERS),
     ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
+    "budgets": ("tools.peers.budgets", "", MODELS),
     "parallel": ("tools.peers.parallel", "", TORCH),
     "forms": ("tools.peers.forms", "", MODELS),
     "costs": ("tools.peers.costs", "", MODELS, MINILM),
