@@ -39,6 +39,9 @@ def make():
 def program():
     return torch.export.export(make()[0], make()[1]), ()
 
+def decoder():
+    return Model().eval()
+
 def dims():
     return ({0: Dim("batch", max=64)}, None)
 
@@ -128,15 +131,47 @@ def test_mistakes_are_named(arguments, code, message, taper):
     assert not os.path.exists("m.taper")
 
 
-def test_page_has_every_option():
-    rows = re.findall(r"^\| \[`taper (\w+)`\].* \| (.*) \|", PAGE, re.M)
-    assert ("export", command_parser("export").description) in rows
-    flags = {flag for action in command_parser("export")._actions for flag in action.option_strings}
-    table = " ".join(re.findall(r"^\| (`-.*?) \|", section("export"), re.M))
+@pytest.mark.parametrize("name", ["export", "export-decoder"])
+def test_page_has_every_option(name):
+    rows = re.findall(r"^\| \[`taper ([\w-]+)`\].* \| (.*) \|", PAGE, re.M)
+    assert (name, command_parser(name).description) in rows
+    flags = {flag for action in command_parser(name)._actions for flag in action.option_strings}
+    table = " ".join(re.findall(r"^\| (`-.*?) \|", section(name), re.M))
     stated = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", table))
     assert stated | {"-h", "--help", "--json"} == flags
-    for action in command_parser("export")._actions:
-        assert all(f"`{choice}`" in section("export") for choice in action.choices or ())
+    for action in command_parser(name)._actions:
+        assert all(f"`{choice}`" in section(name) for choice in action.choices or ())
+
+
+def test_export_decoder_passes_its_options(taper, monkeypatch):
+    given = []
+
+    def export_decoder(model, **options):
+        given.append((type(model).__name__, options))
+        return small_plan()
+
+    monkeypatch.setattr(taper_frontend, "export_decoder", export_decoder, raising=False)
+    options = ["--max-context", "32", "--quantize", "int8", "--no-verify", "--quiet"]
+    code, out, _ = taper("export-decoder", "models_of_cli:decoder", "-o", "m.taper", *options)
+    assert code == 0
+    assert "m.taper" in out
+    expected = {"max_context": 32, "quantize": "int8", "progress": False, "verify": False}
+    assert given == [("Model", expected)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["models_of_cli:decoder", "--max-context", "8"], 1, "expected a model of transformers, w"),
+        (["models_of_cli:decoder", "--max-context", "0"], 2, "--max-context"),
+        (["models_of_cli:decoder"], 2, "required: --max-context"),
+        (["models_of_cli:nothing", "--max-context", "8"], 1, "has no attribute 'nothing'"),
+    ],
+)
+def test_mistakes_of_export_decoder_are_named(arguments, code, message, taper):
+    got, _, err = taper("export-decoder", *arguments, "-o", "m.taper")
+    assert (got, message in err) == (code, True), err
+    assert not os.path.exists("m.taper")
 
 
 def test_dynamic_shapes_of_a_function(taper):

@@ -281,5 +281,5 @@ def example(rows: int, vocabulary: int) -> dict[str, torch.Tensor]:
     return {
         IDS: torch.randint(0, vocabulary, (rows, 3), generator=generator),
         POSITION: torch.arange(rows),
-        KEPT: torch.tensor([1, 2]),
+        KEPT: torch.tensor([0, 2]),
     }

@@ -64,7 +64,7 @@ def split_into_row_tiles(graph: Graph, room: int | None = None) -> bool:
         done.update(link.node.output for link in chain)
         segments = _segments(graph, chain, room)
         if len(chain) > 1:
-            graph.listener.considered(_decision(graph, chain, segments))
+            graph.listener.considered(_decision(graph, chain, segments, room))
         for segment in segments:
             if segment.tiles:
                 _split(graph, segment)
@@ -73,9 +73,11 @@ def split_into_row_tiles(graph: Graph, room: int | None = None) -> bool:
     return changed
 
 
-def _decision(graph: Graph, chain: Sequence[_Link], segments: Sequence[_Segment]) -> Decision:
+def _decision(
+    graph: Graph, chain: Sequence[_Link], segments: Sequence[_Segment], room: int
+) -> Decision:
     """Return the decision about a chain, under the name of its last node."""
-    alone = [_segment(graph, [link]) for link in chain]
+    alone = [_segment(graph, [link], room) for link in chain]
     among = {
         "no tiles": round(sum(each.time for each in alone if each is not None)),
         "as chosen": round(sum(each.time for each in segments)),

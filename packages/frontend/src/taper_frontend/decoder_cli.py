@@ -1,0 +1,65 @@
+"""Add the command ``taper export-decoder``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taper_frontend.cli import public, saved
+from taper_runtime.cli.objects import named_object
+from taper_runtime.cli.shared_options import positive
+
+if TYPE_CHECKING:
+    import argparse
+
+    from taper_runtime.cli.command_line import Result
+
+
+def add_export_decoder(parser: argparse.ArgumentParser) -> None:
+    """Add the options; the runtime's command calls this through its entry point."""
+    parser.description = "export a language model of transformers to a plan"
+    parser.add_argument(
+        "model",
+        metavar="MODULE:FACTORY",
+        help="a function that returns a decoder-only model in evaluation mode",
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.taper", required=True)
+    parser.add_argument(
+        "--max-context",
+        type=positive,
+        metavar="N",
+        required=True,
+        help="the most tokens of a text, prompt included",
+    )
+    parser.add_argument(
+        "--quantize",
+        metavar="SCHEME",
+        help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="do not show on the terminal which step runs"
+    )
+    parser.add_argument(
+        "--no-verify",
+        action="store_false",
+        dest="verify",
+        help="skip the run beside the module; the logits of texts are compared all the same",
+    )
+    parser.set_defaults(command=_export_decoder)
+
+
+def _export_decoder(args: argparse.Namespace) -> Result:
+    """Export a decoder with the options of the command line, and save the plan."""
+    model = named_object(args.model)()
+    with warnings.catch_warnings():
+        # warnings of the export itself are in the report
+        warnings.filterwarnings("ignore", module=r"taper_frontend\.decoder_cli")
+        plan = public("export_decoder")(
+            model,
+            max_context=args.max_context,
+            quantize=args.quantize,
+            progress=not args.quiet,
+            verify=args.verify,
+        )
+    return saved(plan, args.output)
