@@ -20,6 +20,7 @@ from transformers import (
 import taper_runtime
 from taper_runtime import Generator, InputError
 from taper_runtime.generation.generation_request import find_continuation
+from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import (
     Sampler,
     Sampling,
@@ -193,6 +194,72 @@ def test_continuations() -> None:
     assert find_continuation([1, 2, 3], 4) == []
     assert find_continuation([1], 4) == []
     assert find_continuation([1, 1, 1], 0) == []
+
+
+@pytest.fixture
+def keeping(generator: Generator) -> Generator:
+    session = taper_runtime.InferenceSession(plan("gemma3"))
+    return Generator(session, prefix_cache_bytes=1_000_000)
+
+
+def test_texts_that_begin_alike_are_read_once_and_stay_the_same(
+    generator: Generator, keeping: Generator
+) -> None:
+    prompt = [word % WORDS for word in range(30)]
+    first = [*keeping.generate(prompt, max_new_tokens=5)]
+    assert first == [*generator.generate(prompt, max_new_tokens=5)]
+    for more, known in (
+        ([*first, 3], 34),  # a chat goes on: its last token was not read
+        ([7, 8], 30),
+        ([], 29),  # the last token of a prompt is read for its logits
+    ):
+        request = keeping.submit([*prompt, *more], max_new_tokens=6, logprobs=1)
+        other = generator.submit([*prompt, *more], max_new_tokens=6, logprobs=1)
+        assert request.read == known
+        for each, of in ((request, keeping), (other, generator)):
+            while of.active:
+                of.step()
+            assert each.finish_reason == "length"
+        assert request.tokens == other.tokens
+        for ours, theirs in zip(request.logprobs, other.logprobs, strict=True):
+            assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
+    assert keeping.submit([9, 9]).read == 0
+    keeping.cancel(keeping.active[0])
+
+
+def test_prefixes_leave_when_there_is_no_room() -> None:
+    def arrays(count: int) -> dict[str, np.ndarray]:
+        return {"keys": np.zeros((1, 1, count, 23), np.float32)}  # with the ids 100 bytes each
+
+    cache = PrefixCache(1000)
+    cache.put([1, 2, 3], arrays(3))
+    cache.put([1, 2, 3, 4], arrays(4))  # in place of its beginning
+    assert cache.nbytes == 400
+    cache.put([5] * 5, arrays(5))
+    assert cache.nbytes == 900
+    assert cache.find([1, 2, 9])[0] == 2  # used, so the other is older
+    cache.put([6, 6], arrays(2))
+    assert cache.nbytes == 600
+    assert cache.find([5, 5])[0] == 0
+    assert cache.has([1, 2, 3, 4])
+    assert not cache.has([1, 2, 3, 4, 5])
+    cache.put([7] * 11, arrays(11))  # larger than all room
+    assert cache.nbytes == 600
+    assert cache.find([])[0] == 0
+
+
+def test_a_part_of_a_state_must_fit() -> None:
+    state = taper_runtime.InferenceSession(plan("gemma3")).new_state()
+    part = (slice(None), slice(None), slice(3))
+    saved = {name: array + 1 for name, array in state.copy(part).items()}
+    state.restore(saved, part)
+    for name, array in state.copy().items():
+        assert (array[:, :, :3] == 1).all()
+        assert not array[:, :, 3:].any(), name
+    with pytest.raises(InputError, match="keys_0"):
+        state.restore(saved)
+    with pytest.raises(InputError, match="prefix_cache_bytes: expected an int of at least 0, got"):
+        Generator(taper_runtime.InferenceSession(plan("gemma3")), prefix_cache_bytes=-1)
 
 
 def test_ends(generator: Generator) -> None:

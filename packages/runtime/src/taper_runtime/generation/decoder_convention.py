@@ -30,6 +30,12 @@ IDS, POSITION, KEPT, LOGITS = "input_ids", "position", "logits_to_keep", "logits
 #: Axis of the states that counts positions.
 POSITION_AXIS = 2
 
+
+def first_positions(count: int) -> tuple[slice, ...]:
+    """Return the part of each state that holds its first positions, as an index."""
+    return (*[slice(None)] * POSITION_AXIS, slice(count))
+
+
 #: The key in a plan's metadata.
 _KEY = "decoder"
 

@@ -67,6 +67,8 @@ class GenerationRequest:
         ``"cancelled"``, ``"error"``, or None while it is being written.
     error : Exception or None
         What ended it, if ``finish_reason`` is ``"error"``.
+    read : int
+        How many of the tokens have been read.
     """
 
     def __init__(
@@ -84,7 +86,6 @@ class GenerationRequest:
         self.error: Exception | None = None
         self.limits = limits
         self.state = state
-        #: How many of the tokens the state has.
         self.read = 0
         self._context = convention.context
         self._sampler = Sampler(sampling)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
 from taper_runtime.generation.decoder_convention import (
     IDS,
@@ -14,9 +15,11 @@ from taper_runtime.generation.decoder_convention import (
     LOGITS,
     POSITION,
     as_plain_ids,
+    first_positions,
     read_convention,
 )
 from taper_runtime.generation.generation_request import GenerationRequest, make_limits
+from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import Sampling
 from taper_runtime.session.inference_session import InferenceSession
 
@@ -40,6 +43,11 @@ class Generator:
     ----------
     session : InferenceSession
         A session of such a plan. Its own state is not used.
+    prefix_cache_bytes : int
+        Keep what states hold of texts, up to so many bytes, and begin texts that begin alike with
+        it: the same prompt before several questions, or all that was said before in a chat. Logits
+        are then the same within rounding errors, for kernels add up a few tokens in another order
+        than many. By default nothing is kept.
 
     Attributes
     ----------
@@ -53,15 +61,21 @@ class Generator:
     Raises
     ------
     InputError
-        If the session's plan is no decoder.
+        If the session's plan is no decoder, or ``prefix_cache_bytes`` is no size.
     """
 
-    def __init__(self, session: InferenceSession) -> None:
+    def __init__(self, session: InferenceSession, *, prefix_cache_bytes: int = 0) -> None:
         if not isinstance(session, InferenceSession):
             raise InputError(f"session: expected an InferenceSession, got {type(session).__name__}")
         self._session = session
         self._convention = read_convention(session.plan)
         self.vocabulary, self.context, self.eos_token_ids = self._convention
+        if type(prefix_cache_bytes) is not int or prefix_cache_bytes < 0:
+            raise InputError(
+                "prefix_cache_bytes: expected an int of at least 0, got "
+                f"{describe(prefix_cache_bytes)}"
+            )
+        self._prefixes = PrefixCache(prefix_cache_bytes)
         self._active: list[GenerationRequest] = []
         self._lock = RLock()
 
@@ -145,7 +159,8 @@ class Generator:
             ones at each place.
         prompt_lookup_num_tokens : int, optional
             Look for the last tokens earlier in the text, and try so many that followed them there
-            in one run. The text is the same; copies of long passages are faster.
+            in one run; copies of long passages are faster. The text is the same but for rounding
+            errors, for kernels add up several tokens in another order than one.
 
         Returns
         -------
@@ -187,8 +202,24 @@ class Generator:
         state = self._session.new_state()
         request = GenerationRequest(prompt, self._convention, sampling, limits, state)
         with self._lock:
+            self._begin(request)
             self._active.append(request)
         return request
+
+    def _begin(self, request: GenerationRequest) -> None:
+        """Give a text what is known of its prompt; the last token is read for its logits."""
+        known, arrays = self._prefixes.find(request.ids)
+        count = min(known, len(request.ids) - 1)
+        if count:
+            part = first_positions(count)
+            request.state.restore({n: array[part] for n, array in arrays.items()}, part)
+            request.read = count
+
+    def _keep(self, request: GenerationRequest) -> None:
+        """Keep what a text's state holds."""
+        ids = request.all_ids[: request.read]
+        if self._prefixes.limit and ids and not self._prefixes.has(ids):
+            self._prefixes.put(ids, request.state.copy(first_positions(len(ids))))
 
     def stream(self, request: GenerationRequest) -> TokenStream:
         """Return an iterator over the tokens of a text, which steps while there is none.
@@ -244,7 +275,6 @@ class Generator:
             if guessed:
                 self._run([request], [pending + guessed])
             return bool(guessed)
-        # the ends of chunks are the same whatever part of the prompt a state already has
         self._run([request], [pending[: _CHUNK - request.read % _CHUNK]])
         return True
 
@@ -264,7 +294,10 @@ class Generator:
             state=[request.state for request in requests],
         )
         for request, new, row in zip(requests, ids, logits, strict=True):
+            reads_prompt = request.read < len(request.ids)
             request.advance(new, row)
+            if request.is_finished or (reads_prompt and request.read >= len(request.ids)):
+                self._keep(request)
 
     def _drop_finished(self) -> None:
         self._active = [request for request in self._active if not request.is_finished]

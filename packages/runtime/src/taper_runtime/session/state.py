@@ -108,13 +108,25 @@ class State:
         with self._turn.take():
             self._arrays[name][...] = checked
 
-    def copy(self) -> dict[str, np.ndarray]:
-        """Return copies of all states, including the generator, as one run left them."""
-        with self._turn.take():
-            return {name: array.copy() for name, array in self._arrays.items()}
+    def copy(self, part: Any = ...) -> dict[str, np.ndarray]:
+        """Return copies of all states, including the generator, as one run left them.
 
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        Parameters
+        ----------
+        part : slice, tuple of slice or Ellipsis
+            The part of each array that is copied; by default all of it.
+        """
+        with self._turn.take():
+            return {name: array[part].copy() for name, array in self._arrays.items()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], part: Any = ...) -> None:
         """Continue from the values that :meth:`copy` of this or another state returned.
+
+        Parameters
+        ----------
+        arrays : mapping of str to numpy.ndarray
+        part : slice, tuple of slice or Ellipsis
+            The part of each array that they are; the rest keeps its values.
 
         Raises
         ------
@@ -125,11 +137,11 @@ class State:
             raise InputError(f"states: expected a dict, got {type(arrays).__name__}")
         if arrays.keys() != self._arrays.keys():
             raise InputError(f"states: expected {[*self._arrays]}, got {[*arrays]}")
-        checked = {name: self._fitting(name, array) for name, array in arrays.items()}
+        checked = {name: self._fitting(name, array, part) for name, array in arrays.items()}
         self._turn.mark_complete()
         with self._turn.take():
             for name, array in checked.items():
-                self._arrays[name][...] = array
+                self._arrays[name][part] = array
 
     def reset(self, name: str | None = None) -> None:
         """Give a state, or all including the generator, the value that it was exported with.
@@ -153,9 +165,9 @@ class State:
         if not is_one_of(name, self.names):
             raise InputError(f"unknown state {name!r}; expected one of {[*self.names]}")
 
-    def _fitting(self, name: str, array: object) -> np.ndarray:
+    def _fitting(self, name: str, array: object, part: Any = ...) -> np.ndarray:
         spec = self._plan.tensors[name]
-        return check_input(spec._replace(shape=self._arrays[name].shape), array)
+        return check_input(spec._replace(shape=self._arrays[name][part].shape), array)
 
     # -- a run ------------------------------------------------------------------------------------
 
