@@ -120,7 +120,8 @@ def _check(model: Any, max_context: int) -> None:
         )
     if model.training:
         raise ExportError("model: expected evaluation mode, got training mode; call eval() first")
-    config = model.config.get_text_config(decoder=True)
+    own: Any = model.config
+    config = own.get_text_config(decoder=True)
     if type(max_context) is not int or max_context < 2:
         raise ExportError(f"max_context: expected an int of at least 2, got {max_context!r}")
     most = getattr(config, "max_position_embeddings", None)
