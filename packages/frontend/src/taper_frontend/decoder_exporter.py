@@ -118,10 +118,14 @@ def _check(model: Any, max_context: int) -> None:
         raise ExportError(
             f"model: expected a model of transformers, with a config, got {type(model).__name__}"
         )
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise ExportError(
+            f"{type(model).__name__}: expected a decoder-only model, got an encoder and a decoder"
+        )
     if model.training:
         raise ExportError("model: expected evaluation mode, got training mode; call eval() first")
-    own: Any = model.config
-    config = own.get_text_config(decoder=True)
+    whole: Any = model.config
+    config = whole.get_text_config(decoder=True)
     if type(max_context) is not int or max_context < 2:
         raise ExportError(f"max_context: expected an int of at least 2, got {max_context!r}")
     most = getattr(config, "max_position_embeddings", None)
