@@ -20,7 +20,8 @@ from encoder_folders import SENTENCES, SIZE, bert_folder
 from plan_files import small_plan
 from taper_runtime import InputError
 from taper_runtime.text import Encoder
-from taper_runtime.text.encoder_settings import SETTINGS, TOKENIZER, EncoderSettings
+from taper_runtime.text.encoder_settings import SETTINGS, EncoderSettings
+from taper_runtime.text.tokenizer_asset import TOKENIZER
 
 MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 PROMPT = "a query : "

@@ -12,6 +12,7 @@ from taper_frontend.checkpoint import filled
 from taper_frontend.decoder_module import ATTENTION, as_decoder, example, read_caches
 from taper_frontend.errors import ExportError, ExportWarning
 from taper_frontend.exporter import export
+from taper_frontend.text_assets import text_assets
 from taper_runtime.generation.decoder_convention import (
     IDS,
     KEPT,
@@ -42,6 +43,7 @@ def export_decoder(
     max_context: int,
     quantize: QuantizationConfig | str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    tokenizer: Any = None,
     **options: Any,
 ) -> Plan:
     """Export a decoder-only model of transformers to a plan that writes text.
@@ -61,6 +63,9 @@ def export_decoder(
         As for :func:`taper_frontend.export`.
     checkpoint : str or os.PathLike, optional
         As for :func:`taper_frontend.export`.
+    tokenizer : object, optional
+        A fast tokenizer of transformers, which becomes an asset of the plan, with its chat template
+        and the model's defaults: for :class:`taper_runtime.text.TextGenerator`.
     **options
         Further options of :func:`taper_frontend.export`: ``verify``, ``progress``, ``metadata``,
         ``packing``, ``trace``, ``cache``, ``passes``.
@@ -83,6 +88,7 @@ def export_decoder(
     _check(model, max_context)
     with filled(model, checkpoint):
         vocabulary = _vocabulary(model)
+        assets = {} if tokenizer is None else text_assets(model, tokenizer, vocabulary)
         decoder = as_decoder(model, read_caches(model), max_context, _ROWS)
         _compare(model, decoder, vocabulary, max_context)
         names = [name for name in decoder._buffers if name not in model._buffers]
@@ -109,7 +115,8 @@ def export_decoder(
         # of one row, as the session's own state has
         samples={name: plan.samples[name][one[name]] for name in plan.inputs},
     )
-    return DecoderConvention(vocabulary, max_context, _eos_token_ids(model)).recorded(plan)
+    convention = DecoderConvention(vocabulary, max_context, _eos_token_ids(model))
+    return convention.recorded(plan).with_assets(assets)
 
 
 def _check(model: Any, max_context: int) -> None:

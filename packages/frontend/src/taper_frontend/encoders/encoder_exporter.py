@@ -17,7 +17,8 @@ from taper_frontend.encoders.sentence_folder import (
 from taper_frontend.encoders.sentence_modules import SentenceEncoder, make_stage
 from taper_frontend.errors import ExportError
 from taper_frontend.exporter import export
-from taper_runtime.text.encoder_settings import SETTINGS, TOKENIZER, EncoderSettings
+from taper_runtime.text.encoder_settings import SETTINGS, EncoderSettings
+from taper_runtime.text.tokenizer_asset import TOKENIZER
 
 if TYPE_CHECKING:
     import os

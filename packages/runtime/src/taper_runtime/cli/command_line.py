@@ -20,7 +20,19 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 #: The runtime's own commands: modules of this package, each with a function ``add``.
-OWN = ("bench", "completion", "embed", "inspect", "kernels", "profile", "report", "run", "tune")
+OWN = (
+    "bench",
+    "chat",
+    "completion",
+    "embed",
+    "generate",
+    "inspect",
+    "kernels",
+    "profile",
+    "report",
+    "run",
+    "tune",
+)
 
 
 class Result(NamedTuple):

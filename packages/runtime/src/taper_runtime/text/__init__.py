@@ -1,12 +1,16 @@
-"""Turn text into embeddings with exported encoders: sentences in, arrays out.
+"""Run exported models on text: embeddings of sentences, and texts of language models.
 
->>> encoder = taper_runtime.text.Encoder("model.taper")
+>>> encoder = taper_runtime.text.Encoder("encoder.taper")
 >>> embeddings = encoder.encode(["A sentence.", "Another one."])
+>>> writer = taper_runtime.text.TextGenerator("decoder.taper")
+>>> for piece in writer.generate("Once upon a time", max_new_tokens=50):
+...     print(piece, end="")
 
-It needs ``pip install 'taper-runtime[text]'``: the package tokenizers, which is imported when an
-encoder is opened. The rest of Taper does not import this package.
+It needs ``pip install 'taper-runtime[text]'``: the package tokenizers, which is imported when a
+plan is opened, and jinja2, which a chat imports. The rest of Taper does not import this package.
 """
 
 from taper_runtime.text.encoder import Encoder
+from taper_runtime.text.text_generator import TextGenerator
 
-__all__ = ["Encoder"]
+__all__ = ["Encoder", "TextGenerator"]

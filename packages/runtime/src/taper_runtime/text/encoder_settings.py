@@ -1,4 +1,4 @@
-"""Define what a plan says of sentences: its assets, and the settings in one of them."""
+"""Define the settings of sentences, an asset of an encoder's plan."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.checks import describe, parse_object
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.text.tokenizer_asset import asset_of
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
-#: The assets of an encoder: the tokenizer, as the package tokenizers writes it, and the settings.
-TOKENIZER, SETTINGS = "tokenizer.json", "encoder.json"
+#: The asset that has the settings.
+SETTINGS = "encoder.json"
 
 
 class EncoderSettings(NamedTuple):
@@ -40,22 +41,6 @@ class EncoderSettings(NamedTuple):
     def to_json(self) -> str:
         """Return the settings as an asset has them."""
         return json.dumps(self._asdict())
-
-
-def asset_of(plan: Plan, name: str) -> bytes:
-    """Return the bytes of an asset that an encoder needs.
-
-    Raises
-    ------
-    InputError
-        If the plan does not have it.
-    """
-    if name not in plan.assets:
-        raise InputError(
-            f"plan.assets: expected {name!r}, as taper_frontend.export_encoder writes it, got "
-            f"{[*plan.assets]}"
-        )
-    return plan.assets[name].tobytes()
 
 
 def read_settings(plan: Plan) -> EncoderSettings:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.base.errors import InputError, TaperError
-from taper_runtime.text.encoder_settings import TOKENIZER, asset_of
+from taper_runtime.text.tokenizer_asset import read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +35,7 @@ class SentenceTokenizer:
     """
 
     def __init__(self, plan: Plan, vocab_size: int) -> None:
-        made = _parse(asset_of(plan, TOKENIZER))
-        count = made.get_vocab_size(with_added_tokens=True)
-        if count > vocab_size:
-            raise InputError(
-                f"plan.assets[{TOKENIZER!r}]: expected at most the {vocab_size} tokens of the "
-                f"model, got {count}"
-            )
+        made = read_tokenizer(plan, vocab_size)
         padding = made.padding or {}
         made.no_padding()  # a batch is padded when it is known
         self._made = made
@@ -99,17 +92,3 @@ class SentenceTokenizer:
             "token_type_ids": types,
             "pooling_mask": pooled,
         }
-
-
-def _parse(data: bytes) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise TaperError(
-            "taper_runtime.text needs the package tokenizers; install it with "
-            "`pip install 'taper-runtime[text]'`"
-        ) from error
-    try:
-        return Tokenizer.from_buffer(data)
-    except Exception as error:  # of no other type
-        raise InputError(f"plan.assets[{TOKENIZER!r}]: no tokenizer: {error}") from error

@@ -1,0 +1,120 @@
+"""Turn the messages of a chat into a prompt by the model's template, in Jinja's sandbox.
+
+A template comes from a stranger: it sees only the messages and two tokens, and cannot reach
+attributes of Python's objects. Its loops over ``range`` and what it writes are limited, the memory
+of its values is not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from taper_runtime.base.errors import InputError, TaperError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: The name of the asset.
+TEMPLATE = "chat_template.jinja"
+
+#: The most characters of a prompt, and the most steps of all ``range`` of one prompt.
+_MOST_CHARACTERS, _MOST_STEPS = 10_000_000, 100_000
+
+
+class ChatTemplate:
+    """Template of a model's prompts.
+
+    Parameters
+    ----------
+    source : str
+    tokens : mapping of str to str
+        The texts of ``bos_token`` and ``eos_token``.
+
+    Raises
+    ------
+    InputError
+        If the source is no template.
+    TaperError
+        If the package jinja2 is not installed.
+    """
+
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        try:
+            from jinja2 import TemplateError
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError as error:
+            raise TaperError(
+                "a chat needs the package jinja2; install it with "
+                "`pip install 'taper-runtime[text]'`"
+            ) from error
+
+        class Sandbox(ImmutableSandboxedEnvironment):
+            """Refuses products, which could be texts without end."""
+
+            intercepted_binops = frozenset(["*", "**"])
+
+            def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+                if operator == "**" or not (isinstance(left, int) and isinstance(right, int)):
+                    raise TemplateError(f"{operator}: expected a product of whole numbers")
+                return left * right
+
+        self._tokens = dict(tokens)
+        self._error = TemplateError
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = self._refuse
+        try:
+            self._template = environment.from_string(source)
+        except (TemplateError, RecursionError) as error:
+            raise InputError(f"plan.assets[{TEMPLATE!r}]: no template: {error}") from error
+
+    def _refuse(self, message: str) -> NoReturn:
+        raise self._error(message)
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the prompt after which the model answers.
+
+        Parameters
+        ----------
+        messages : sequence of mapping
+            Each with the texts ``role`` and ``content``.
+
+        Raises
+        ------
+        InputError
+            If messages have another form, the template refuses them or fails, or writes or loops
+            without end.
+        """
+        steps, parts, size = [0], [], 0
+
+        def limited(*bounds: int) -> range:
+            made = range(*bounds)
+            steps[0] += len(made)
+            if steps[0] > _MOST_STEPS:
+                self._refuse(f"expected at most {_MOST_STEPS} steps of all range()")
+            return made
+
+        given = {"messages": _checked(messages), "add_generation_prompt": True, **self._tokens}
+        try:
+            for part in self._template.generate(**given, range=limited):
+                parts.append(part)
+                size += len(part)
+                if size > _MOST_CHARACTERS:
+                    self._refuse(f"expected a prompt of at most {_MOST_CHARACTERS} characters")
+        except Exception as error:  # a template may raise whatever Python does
+            raise InputError(f"plan.assets[{TEMPLATE!r}]: the template fails: {error}") from error
+        return "".join(parts)
+
+
+def _checked(messages: Any) -> list[dict[str, Any]]:
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise InputError(f"messages: expected at least one message, got {messages!r}")
+    found = []
+    for index, message in enumerate(messages):
+        made = dict(message) if hasattr(message, "keys") else {}
+        for key in ("role", "content"):
+            if not isinstance(made.get(key), str):
+                raise InputError(
+                    f"messages[{index}]: expected an object with the texts 'role' and 'content'"
+                )
+        found.append(made)
+    return found

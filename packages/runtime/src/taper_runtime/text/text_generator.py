@@ -1,0 +1,168 @@
+"""Write texts with a plan of a language model and its tokenizer: prompts and chats in, text out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.checks import describe, parse_object
+from taper_runtime.base.errors import InputError
+from taper_runtime.generation.generator import Generator
+from taper_runtime.session.inference_session import InferenceSession
+from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
+from taper_runtime.text.text_stream import TextStream
+from taper_runtime.text.tokenizer_asset import asset_of, read_tokenizer
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from taper_runtime.plan.plan import Plan
+    from taper_runtime.session.options import SessionOptions
+
+#: The asset that has the texts of two tokens, and the model's defaults of generation.
+DEFAULTS = "generation.json"
+
+#: The defaults that a model may have, with their types; the draws are without effect where a text
+#: is greedy.
+DRAWS: Mapping[str, tuple[type, ...]] = {
+    "temperature": (int, float),
+    "top_k": (int,),
+    "top_p": (int, float),
+    "min_p": (int, float),
+}
+KNOWN = {"do_sample": (bool,), "repetition_penalty": (int, float), **DRAWS}
+
+
+class TextGenerator:
+    """Writes texts with a plan of :func:`taper_frontend.export_decoder` that has its tokenizer.
+
+    Parameters
+    ----------
+    path_or_bytes : str, os.PathLike, bytes or Plan
+        The plan, as :class:`taper_runtime.InferenceSession` takes it.
+    sess_options : SessionOptions, optional
+    model : str, optional
+        The plan's name, if the file has several.
+
+    Attributes
+    ----------
+    generator : Generator
+    tokenizer : tokenizers.Tokenizer
+    defaults : dict
+        The model's own defaults of :meth:`generate`.
+
+    Raises
+    ------
+    InputError
+        If the plan is no decoder, or has no tokenizer, or one that does not fit.
+    TaperError
+        If the package tokenizers is not installed. Also as :class:`taper_runtime.InferenceSession`.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes | Plan,
+        sess_options: SessionOptions | None = None,
+        *,
+        model: str | None = None,
+    ) -> None:
+        session = InferenceSession(path_or_bytes, sess_options, model=model)
+        self.generator = Generator(session)
+        self.tokenizer = read_tokenizer(session.plan, self.generator.vocabulary)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()  # a prompt that is too long is an error
+        self._words, self.defaults = _read_defaults(session.plan)
+        self._plan = session.plan
+        self._template: ChatTemplate | None = None
+
+    def generate(self, prompt: str, *, stop: Sequence[str] = (), **options: Any) -> TextStream:
+        """Go on with a text.
+
+        Parameters
+        ----------
+        prompt : str
+        stop : sequence of str
+            Strings in front of which the text ends.
+        **options
+            Those of :meth:`.Generator.submit`, in place of :attr:`defaults`.
+
+        Returns
+        -------
+        TextStream
+            An iterator over pieces of text.
+
+        Raises
+        ------
+        InputError
+            If the prompt is empty or too long, or an option is out of range.
+        """
+        return self._write(prompt, stop, options, is_whole=False)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], *, stop: Sequence[str] = (), **options: Any
+    ) -> TextStream:
+        """Answer the last message of a chat.
+
+        Parameters
+        ----------
+        messages : sequence of mapping
+            Each with the texts ``role`` and ``content``.
+        stop, **options
+            As of :meth:`generate`.
+
+        Returns
+        -------
+        TextStream
+
+        Raises
+        ------
+        InputError
+            If the plan has no template, or it fails. Also as :meth:`generate`.
+        TaperError
+            If the package jinja2 is not installed.
+        """
+        if self._template is None:
+            source = asset_of(self._plan, TEMPLATE).decode(errors="replace")
+            self._template = ChatTemplate(source, self._words)
+        return self._write(self._template.render(messages), stop, options, is_whole=True)
+
+    def _write(
+        self, prompt: str, stop: Sequence[str], options: dict[str, Any], *, is_whole: bool
+    ) -> TextStream:
+        """Begin a text; a whole prompt has its special tokens."""
+        if not isinstance(prompt, str):
+            raise InputError(f"prompt: expected a str, got {type(prompt).__name__}")
+        stops = _stops(stop)
+        try:
+            ids = self.tokenizer.encode(prompt, add_special_tokens=not is_whole).ids
+        except TypeError as error:
+            raise InputError("prompt: expected valid Unicode, got a lone surrogate") from error
+        given = {**self.defaults, **options}
+        if not given.get("do_sample", False):
+            given = {key: given[key] for key in given if key not in DRAWS or key in options}
+        request = self.generator.submit(ids, **given)
+        return TextStream(self.generator.stream(request), request, self.tokenizer, stops)
+
+
+def _stops(stop: Any) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(each, str) and each for each in stops):
+        raise InputError(f"stop: expected texts that are not empty, got {stop!r}")
+    return stops
+
+
+def _read_defaults(plan: Plan) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the texts of special tokens, and the defaults of generation."""
+    found = parse_object(asset_of(plan, DEFAULTS).decode(errors="replace"))
+    where = f"plan.assets[{DEFAULTS!r}]"
+    if found is None or found.keys() != {"tokens", "defaults"}:
+        raise InputError(f"{where}: expected an object with tokens and defaults")
+    words, defaults = found["tokens"], found["defaults"]
+    if type(words) is not dict or {*map(type, words.values())} - {str}:
+        raise InputError(f"{where}.tokens: expected an object of texts, got {describe(words)}")
+    if type(defaults) is not dict:
+        raise InputError(f"{where}.defaults: expected an object, got {describe(defaults)}")
+    for name, value in defaults.items():
+        if name not in KNOWN or type(value) not in KNOWN[name]:
+            raise InputError(f"{where}.defaults.{name}: expected no such value, got {value!r}")
+    return words, defaults

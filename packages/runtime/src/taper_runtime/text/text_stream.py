@@ -1,0 +1,116 @@
+"""Turn tokens into text while they are written."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_runtime.generation.generation_request import GenerationRequest
+    from taper_runtime.generation.generator import TokenStream
+
+
+class TextStream:
+    """Iterates over the pieces of a text as they are written.
+
+    A piece has whole characters only, and none of a stop string that may have begun. Where a stop
+    string is complete, the text ends in front of it.
+
+    Parameters
+    ----------
+    tokens : TokenStream
+    request : GenerationRequest
+        The one that the tokens come from.
+    tokenizer : tokenizers.Tokenizer
+    stops : sequence of str
+    """
+
+    def __init__(
+        self,
+        tokens: TokenStream,
+        request: GenerationRequest,
+        tokenizer: Any,
+        stops: Sequence[str],
+    ) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._tokens, self._request, self._tokenizer = tokens, request, tokenizer
+        self._stops = tuple(stops)
+        self._decoder = DecodeStream(skip_special_tokens=True)
+        self._held = ""
+        self._count = 0
+        self._is_stopped = self._is_over = False
+        self._began = time.monotonic()
+        self._first = self._last = self._began
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        while not self._is_over:
+            try:
+                token = next(self._tokens)
+            except StopIteration:
+                self._is_over = True
+                break
+            self._last = time.monotonic()
+            self._count += 1
+            if self._count == 1:
+                self._first = self._last
+            if self._ends_text():
+                continue
+            self._held += self._decoder.step(self._tokenizer, token) or ""
+            piece = self._take()
+            if piece:
+                return piece
+        piece, self._held = self._held, ""
+        if not piece:
+            raise StopIteration
+        return piece
+
+    def _ends_text(self) -> bool:
+        """Return whether the token that was read last is the one that ended the text."""
+        request = self._request
+        return request.finish_reason == "stop" and self._count == len(request.tokens)
+
+    def _take(self) -> str:
+        """Return what is sure to belong to the text, and hold the rest."""
+        found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        if found:
+            self._held = self._held[: min(found)]
+            self._is_stopped = self._is_over = True
+            self._tokens.close()
+            return ""
+        kept = max((_begun(self._held, stop) for stop in self._stops), default=0)
+        piece = self._held[: len(self._held) - kept]
+        self._held = self._held[len(piece) :]
+        return piece
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens have been written."""
+        return self._count
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Return why the text ended; ``"stop"`` after a stop string too; None while it goes on."""
+        return "stop" if self._is_stopped else self._request.finish_reason
+
+    @property
+    def first_token_s(self) -> float:
+        """Return the seconds to the first token."""
+        return self._first - self._began
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return the tokens after the first one for each second; 0 if there are none."""
+        seconds = self._last - self._first
+        return (self._count - 1) / seconds if seconds > 0 else 0.0
+
+
+def _begun(text: str, stop: str) -> int:
+    """Return how many characters at the end of a text are the beginning of a stop string."""
+    sizes = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(stop[:size])), 0)

@@ -1,0 +1,268 @@
+"""Texts of a decoder with its tokenizer: pieces, stops, chats, commands, and what is refused."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+import taper_frontend
+import taper_runtime.cli
+from cli_page import check_json, schema
+from taper_frontend import ExportError
+from taper_runtime import InputError
+from taper_runtime.text import TextGenerator
+from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
+from taper_runtime.text.text_generator import DEFAULTS
+from taper_runtime.text.tokenizer_asset import TOKENIZER
+
+END = "<|end|>"
+SOURCE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def byte_tokenizer():
+    """A token for each byte, and one that ends texts."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    found = PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
+    found.chat_template = SOURCE
+    return found
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=257, n_embd=16, n_layer=1, n_head=2, n_positions=256,
+        bos_token_id=None, eos_token_id=256,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture(scope="module")
+def path(model, tmp_path_factory):
+    plan = taper_frontend.export_decoder(
+        model, max_context=128, tokenizer=byte_tokenizer(), verify="outputs"
+    )
+    path = tmp_path_factory.mktemp("plans") / "writer.taper"
+    plan.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def writer(path):
+    return TextGenerator(path)
+
+
+def saying(writer, text, end=True):
+    """Options with which a model writes this text."""
+    ids = writer.tokenizer.encode(text).ids + [256] * end
+    state = iter(ids)
+
+    def choose(tokens, logits):
+        logits[:] = -np.inf
+        logits[next(state)] = 0
+        return logits
+
+    return {"logits_processors": [choose], "max_new_tokens": len(ids)}
+
+
+def test_texts_are_those_of_transformers(writer, model):
+    tokenizer = byte_tokenizer()
+    ids = tokenizer("The cat", return_tensors="pt")
+    with torch.no_grad():
+        out = model.generate(**ids, max_new_tokens=30, do_sample=False, pad_token_id=256)
+    wanted = tokenizer.decode(out[0][7:], skip_special_tokens=True)
+    stream = writer.generate("The cat", max_new_tokens=30)
+    # a character that is incomplete at the end is never shown
+    assert wanted.rstrip("\ufffd").startswith("".join(stream).rstrip("\ufffd"))
+    assert stream.tokens == len(out[0]) - 7
+    assert stream.finish_reason in ("length", "stop")
+
+
+def test_pieces_are_whole_characters(writer):
+    text = "naïve 日本 🙂!"
+    pieces = [*writer.generate("x", **saying(writer, text))]
+    assert "".join(pieces) == text
+    assert "🙂" in pieces
+    assert "日" in pieces
+
+
+def test_a_text_ends_in_front_of_a_stop_string_over_several_tokens(writer):
+    said = saying(writer, "one two STOP three")
+    stream = writer.generate("x", stop=["STOP", "three"], **said)
+    pieces = [*stream]
+    assert "".join(pieces) == "one two "
+    assert (stream.finish_reason, stream.tokens) == ("stop", 12)
+    assert writer.generator.active == ()
+
+
+def test_the_beginning_of_a_stop_string_is_written_where_the_text_goes_on(writer):
+    text = "ST STO STOSTO end STO"
+    pieces = [*writer.generate("x", stop="STOP", **saying(writer, text))]
+    assert "".join(pieces) == text
+    assert not any(piece in ("S", "ST") for piece in pieces)
+
+
+def test_the_token_that_ends_a_text_is_not_written(writer):
+    stream = writer.generate("x", **saying(writer, "done"))
+    assert "".join(stream) == "done"
+    assert (stream.finish_reason, stream.tokens) == ("stop", 5)
+    assert stream.tokens_per_second > 0 <= stream.first_token_s
+
+
+def test_a_chat_is_a_prompt_by_the_template(writer, monkeypatch):
+    prompts = []
+    submit = writer.generator.submit
+
+    def recorded(ids, **options):
+        prompts.append(ids)
+        return submit(ids, **options)
+
+    monkeypatch.setattr(writer.generator, "submit", recorded)
+    messages = [{"role": "user", "content": "hello"}]
+    assert "".join(writer.chat(messages, **saying(writer, "hi"))) == "hi"
+    wanted = byte_tokenizer().apply_chat_template(messages, add_generation_prompt=True)
+    assert prompts == [wanted["input_ids"]]
+
+
+def test_defaults_are_those_of_the_model(model):
+    model.generation_config.do_sample, model.generation_config.top_k = True, 7
+    try:
+        made = taper_frontend.text_assets.text_assets(model, byte_tokenizer(), 257)
+    finally:
+        model.generation_config.do_sample, model.generation_config.top_k = None, None
+    found = json.loads(made[DEFAULTS])
+    assert (found["defaults"]["do_sample"], found["defaults"]["top_k"]) == (True, 7)
+    assert found["tokens"] == {"eos_token": END}
+    greedy = taper_frontend.text_assets.text_assets(model, byte_tokenizer(), 257)
+    assert "top_k" not in json.loads(greedy[DEFAULTS])["defaults"]
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+TEMPLATES = {
+    "no template": ("{% for %}", "no template"),
+    "a refusal": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    "an unknown name": ("{{ nothing.at.all }}", "the template fails"),
+    "Python's classes": ("{{ messages.__class__.__mro__[1].x }}", "the template fails"),
+    "a changed message": ("{{ messages.append(1) }}", "the template fails"),
+    "a long loop": (
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "expected at most 100000 steps",
+    ),
+    "a long text": ("{{ 'a' * 1000000000 }}", "expected a product of whole numbers"),
+    "a power": ("{{ 9 ** 99999999 }}", "expected a product of whole numbers"),
+    "division by zero": ("{{ 1 // 0 }}", "the template fails"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TEMPLATES)
+def test_templates_that_fail_or_do_not_end_are_refused(case):
+    source, message = TEMPLATES[case]
+    with pytest.raises(InputError, match=message):
+        ChatTemplate(source, {}).render([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize(
+    "messages", [[], "hello", None, ["hello"], [{"role": "user"}], [{"role": 1, "content": "x"}]]
+)
+def test_messages_of_another_form_are_refused(messages):
+    with pytest.raises(InputError, match="messages"):
+        ChatTemplate("", {}).render(messages)
+
+
+WRONG = {
+    "prompt": ({"prompt": 5}, "prompt: expected a str, got int"),
+    "surrogate": ({"prompt": "\ud800"}, "prompt: expected valid Unicode"),
+    "empty": ({"prompt": ""}, "expected a prompt of 1 to 128 tokens"),
+    "long": ({"prompt": "x" * 200}, "expected a prompt of 1 to 128 tokens"),
+    "stop": ({"stop": [""]}, "stop: expected texts that are not empty"),
+    "stop of bytes": ({"stop": [b"x"]}, "stop: expected texts"),
+    "temperature": ({"do_sample": True, "temperature": -1.0}, "temperature"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_named(case, writer):
+    given, message = WRONG[case]
+    with pytest.raises(InputError, match=message):
+        writer.generate(**{"prompt": "x", "max_new_tokens": 1, **given})
+    assert writer.generator.active == ()
+
+
+DAMAGED = {
+    "no object": ({DEFAULTS: b"[]"}, "expected an object with tokens and defaults"),
+    "tokens": (
+        {DEFAULTS: b'{"tokens": [], "defaults": {}}'},
+        "tokens: expected an object of texts",
+    ),
+    "defaults": ({DEFAULTS: b'{"tokens": {}, "defaults": 1}'}, "defaults: expected an object"),
+    "a default": (
+        {DEFAULTS: b'{"tokens": {}, "defaults": {"logits_processors": [1]}}'},
+        "defaults.logits_processors: expected no such value",
+    ),
+    "tokenizer": ({TOKENIZER: b"{}"}, "no tokenizer"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_assets_are_named(case, path):
+    changed, message = DAMAGED[case]
+    with pytest.raises(InputError, match=message):
+        TextGenerator(taper_runtime.load(path).with_assets(changed))
+
+
+def test_a_plan_without_a_template_or_a_tokenizer_is_named(path):
+    plan = taper_runtime.load(path)
+    some = {name: data for name, data in plan.assets.items() if name != TEMPLATE}
+    with pytest.raises(InputError, match=r"plan.assets: expected 'chat_template.jinja'"):
+        TextGenerator(plan._replace(assets=some)).chat([{"role": "user", "content": "x"}])
+    with pytest.raises(InputError, match=r"plan.assets: expected 'tokenizer.json'"):
+        TextGenerator(plan._replace(assets={}))
+
+
+def test_tokenizers_that_do_not_fit_are_refused_at_export(model):
+    make = taper_frontend.text_assets.text_assets
+    with pytest.raises(ExportError, match="expected a fast tokenizer of transformers, got object"):
+        make(model, object(), 257)
+    with pytest.raises(ExportError, match="expected at most the 9 tokens of the model, got 257"):
+        make(model, byte_tokenizer(), 9)
+    several = byte_tokenizer()
+    several.chat_template = {"default": "", "tools": ""}
+    with pytest.raises(ExportError, match=r"expected one template, got \['default', 'tools'\]"):
+        make(model, several, 257)
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def test_generate_prints_the_text_and_the_speed(path, writer, capsys):
+    options = ["generate", str(path), "The cat", "--max-new-tokens", "5"]
+    assert taper_runtime.cli.main(options) == 0
+    err = capsys.readouterr().err
+    assert "5 tokens, the first after" in err
+    assert taper_runtime.cli.main([*options, "--json", "--temperature", "0"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    check_json(schema("generate"), found)
+    assert found["text"] == "".join(writer.generate("The cat", max_new_tokens=5))
+    assert taper_runtime.cli.main([*options, "--top-k", "3", "--seed", "1", "--json"]) == 0
+
+
+def test_chat_answers_each_line(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n\nagain\n"))
+    options = ["chat", str(path), "--max-new-tokens", "3", "--system", "be short", "--json"]
+    assert taper_runtime.cli.main(options) == 0
+    found = json.loads(capsys.readouterr().out)
+    check_json(schema("chat"), found)
+    roles = [message["role"] for message in found["messages"]]
+    assert roles == ["system", "user", "assistant", "user", "assistant"]
