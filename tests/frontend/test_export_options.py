@@ -190,3 +190,26 @@ def test_a_budget_that_no_plan_fits(natural):
     assert 64 < told["achieved"] == memory_use(plan).arena <= memory_use(natural).arena
     assert f"node {told['at']} needs them" in str(warned[0].message)
     assert "does not fit: " in describe_plan(plan)
+
+
+class Found(torch.nn.Module):
+    def forward(self, x):
+        return torch.nonzero(x)
+
+
+def test_a_budget_of_sizes_that_nodes_compute():
+    with pytest.raises(ExportError, match="memory_budget: expected a model whose inputs determine"):
+        taper_frontend.export(Found(), (torch.ones(3),), verify=False, memory_budget=1 << 20)
+
+
+def test_a_budget_where_sizes_vary():
+    plan = taper_frontend.export(
+        Model(),
+        (torch.ones(6, 4),),
+        dynamic_shapes=({0: "n"},),
+        verify=False,
+        memory_budget=1 << 20,
+    )
+    told = plan.metadata["memory"]
+    assert told["sizes"] == {"n": 6}
+    assert told["achieved"] == told["natural"] == memory_use(plan).arena

@@ -136,7 +136,8 @@ def compile_lowered(
     Raises
     ------
     ExportError
-        If the plan is not valid for all sizes, or the names of outputs do not fit.
+        If the plan is not valid for all sizes, or the names of outputs do not fit, or there is a
+        memory budget and nodes compute sizes.
     """
     lowered = program.lowered
     graph = lowered.graph
@@ -223,6 +224,11 @@ def _within_budget(
 ) -> tuple[Graph, Schedule, dict[str, Any]]:
     """Return the graph and its schedule in the form that fits the budget, and a report on it."""
     assert options.memory_budget is not None
+    if graph.origins:
+        raise ExportError(
+            "memory_budget: expected a model whose inputs determine all sizes, got one whose nodes "
+            f"compute {', '.join(graph.origins)}"
+        )
     natural = lay_out(graph, schedule)
 
     def form(room: int) -> Graph:

@@ -137,6 +137,7 @@ def report(natural: Fitted, fitted: Fitted, budget: int) -> dict[str, Any]:
         "ns": round(fitted.ns),
         "at": fitted.peak_node(),
         "isa": str(_kernels.active_isa()),
+        "sizes": dict(natural.graph.examples),
         "moves": [
             {"kind": kind, "what": what, "bytes": int(nbytes), "ns": round(ns)}
             for (kind, what), (nbytes, ns) in totals.items()
