@@ -13,6 +13,8 @@ import taper_frontend
 import taper_runtime
 from taper_frontend import ExportError, QuantizationConfig, quantize
 from taper_frontend.quantizing.observers import Observer
+from taper_runtime.machine.limits import typical
+from taper_runtime.plan import byte_products
 
 
 class Text(nn.Module):
@@ -55,25 +57,20 @@ def apart(a, b):
     return float((a - b).norm() / b.norm())
 
 
+def every(activations, **options):
+    """Quantize also what is predicted to be slower so."""
+    return QuantizationConfig(activations=activations, all_layers=True, **options)
+
+
 #: For each model and config the largest relative error, and how many products multiply bytes.
 CASES = [
-    ("text", "int8_dynamic", 0.02, {"MATMUL": 3}),
-    ("text", "int8_static", 0.05, {"MATMUL": 3}),
-    ("text", QuantizationConfig(activations="static", observer="percentile"), 0.05, {"MATMUL": 3}),
-    ("image", "int8_dynamic", 0.02, {"MATMUL": 1}),
-    ("image", "int8_static", 0.02, {"CONV": 3, "MATMUL": 1}),
-    (
-        "image",
-        QuantizationConfig(activations="static", observer="mse"),
-        0.02,
-        {"CONV": 3, "MATMUL": 1},
-    ),
-    (
-        "image",
-        QuantizationConfig(activations="static", reduce_range=True),
-        0.04,
-        {"CONV": 3, "MATMUL": 1},
-    ),
+    ("text", every("dynamic"), 0.02, {"MATMUL": 3}),
+    ("text", every("static"), 0.05, {"MATMUL": 3}),
+    ("text", every("static", observer="percentile"), 0.05, {"MATMUL": 3}),
+    ("image", every("dynamic"), 0.02, {"MATMUL": 1}),
+    ("image", every("static"), 0.02, {"CONV": 3, "MATMUL": 1}),
+    ("image", every("static", observer="mse"), 0.02, {"CONV": 3, "MATMUL": 1}),
+    ("image", every("static", reduce_range=True), 0.04, {"CONV": 3, "MATMUL": 1}),
     ("text", "int4.zeros", 0.3, {}),
     ("text", "float16", 1e-3, {}),
     ("image", "bfloat16", 1e-2, {}),
@@ -97,9 +94,56 @@ def test_torch_and_the_plan_compute_the_same(model, config, error, counts):
     assert apart(torch.from_numpy(y), got) < (1e-5 if model == "image" else 2e-3)
 
 
+class Slow(nn.Module):
+    """A convolution that is faster in Winograd's form than with bytes, and a product that is not.
+
+    That is so where bytes have no instruction of their own, as on AVX2.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.square = nn.Conv2d(64, 64, 3, padding=1)
+        self.head = nn.Linear(64, 512)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.square(x)).mean((2, 3)))
+
+
+@pytest.fixture
+def on_avx2(monkeypatch):
+    monkeypatch.setattr(byte_products, "typical", lambda isa: typical("avx2"))
+
+
+def test_a_layer_that_bytes_make_slower_stays_float32(on_avx2):
+    torch.manual_seed(0)
+    module, x = Slow().eval(), torch.randn(1, 64, 28, 28)
+    small = quantize(module, "int8_static", [x])
+    assert small.square is not module.square
+    assert isinstance(small.square, nn.Conv2d)
+    plan = taper_frontend.export(small, (x,))
+    found = [node.op for node in plan.nodes if node.attrs.get("accumulate")]
+    assert found == ["MATMUL"]
+    square, head = plan.metadata["quantized"]["predictions"]
+    assert (square["name"], square["computes"]) == ("square", "float32")
+    assert square["int8_us"] > square["float32_us"]
+    assert (head["name"], head["computes"]) == ("head", "int8")
+    assert head["int8_us"] < head["float32_us"]
+    assert f"left in float32: square, predicted {square['float32_us']:.1f} us" in plan.report()
+
+
+def test_all_layers_are_quantized_where_that_is_asked_for(on_avx2):
+    torch.manual_seed(0)
+    module, x = Slow().eval(), torch.randn(1, 64, 28, 28)
+    plan = taper_frontend.export(quantize(module, every("static"), [x]), (x,))
+    found = [node for node in plan.nodes if node.attrs.get("accumulate")]
+    assert [node.op for node in found] == ["CONV", "MATMUL"]
+    assert {each["computes"] for each in plan.metadata["quantized"]["predictions"]} == {"int8"}
+    assert f"slower with bytes than with floats: {found[0].output}," in plan.report()
+
+
 def test_an_export_quantizes_activations():
     module, batches = made("text")
-    plan = taper_frontend.export(module, (batches[0],), quantize="int8_dynamic")
+    plan = taper_frontend.export(module, (batches[0],), quantize=every("dynamic"))
     assert any(node.attrs.get("accumulate") for node in plan.nodes)
     (told,) = plan.metadata["quantized"]["distance"].values()
     with torch.no_grad():

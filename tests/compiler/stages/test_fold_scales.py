@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
@@ -103,3 +104,43 @@ def test_epilogue_stays():
     y = b.op("MATMUL", b.input("x", 5, 6), b.weight(6, 7), code=("RELU",), args=(0,))
     graph = check_keeps(fold, b.done(b.op("MUL", y, b.constant(floats(7)))))
     assert only(graph, "MATMUL").attrs["code"] == ("RELU",)
+
+
+class Sums(Builder):
+    """``y`` is the float32 of a product of bytes less zero points, times a factor per channel."""
+
+    def __init__(self):
+        super().__init__()
+        levels = self.constant(floats(6, 7, seed=9).astype(np.int8), "levels")
+        x = self.op("CAST", self.input("x", 5, 6), dtype="int8")
+        sums = self.op("MATMUL", x, levels, accumulate="int32")
+        zeros = self.constant(np.arange(7, dtype=np.int32), "zeros")
+        self.y = self.op("CAST", self.op("SUB", sums, zeros), dtype="float32")
+        self.y = self.op("MUL", self.y, self.vector(1))
+
+    def vector(self, seed):
+        return self.constant(floats(7, seed=seed), f"c{seed}")
+
+
+def test_sums_of_bytes_are_scaled_once():
+    b = Sums()
+    y = b.op("ADD", b.op("MUL", b.y, b.vector(2)), b.vector(3))
+    for op, scalar in (("MAXIMUM", 0.0), ("MINIMUM", 6.0)):
+        y = b.op(op, y, scalar=scalar, scalar_index=1)
+    graph = b.done(b.op("ROUND", b.op("MUL", y, scalar=20.0, scalar_index=1)))
+    check_fires(graph, fold)
+    assert op_counts(graph)["MUL"] == 1
+    assert only(graph, "MINIMUM").attrs["scalar"] == 120.0
+
+
+@pytest.mark.parametrize("factor", [-2.0, 0.0, np.inf, np.nan])
+def test_no_factor_that_could_swap_bounds(factor):
+    b = Sums()
+    y = b.op("MAXIMUM", b.y, scalar=0.5, scalar_index=1)
+    check_keeps(b.done(b.op("MUL", y, scalar=factor, scalar_index=1)), fold)
+
+
+def test_bounds_that_others_read_stay():
+    b = Sums()
+    y = b.op("RELU", b.y)
+    check_keeps(b.done(y, b.op("MUL", y, scalar=2.0, scalar_index=1)), fold)

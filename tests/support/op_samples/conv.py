@@ -44,6 +44,11 @@ def _of_bytes(
         "args": [0, 2, 1, 3, 4, -1, 5, -2, 6],
         "scalars": [0.0, 255.0],
     }
+    shifted = {
+        "code": "SUB CAST:float32 MUL ADD RELU MINIMUM ROUND ADD MAXIMUM MINIMUM CAST:int8".split(),
+        "args": [0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, 10, -2, 11, -3, 12, -4, 13],
+        "scalars": [180.6, -100.0, -128.0, 127.0],
+    }
     packed = {1: f"dots.{attrs.get('groups', 1)}"}
     levels = rng.integers(-128, 128, weight).astype(np.int8)
     signed = rng.integers(-128, 128, x).astype(np.int8)
@@ -53,6 +58,10 @@ def _of_bytes(
     yield Sample([unsigned, levels], attrs, formats=packed)
     factors = np.asarray(rng.uniform(0, 0.1, weight[-1]), np.float32)
     yield Sample([unsigned, levels, factors], attrs | requantize)
+    zeros = rng.integers(-900, 900, weight[-1]).astype(np.int32)
+    extras = zeros, factors, _floats(rng, weight[-1])
+    yield Sample([signed, levels, *extras], attrs | shifted, formats=packed)
+    yield Sample([unsigned, levels, *extras], attrs | shifted)
 
 
 def _samples() -> Iterator[Sample]:
@@ -76,6 +85,8 @@ def _samples() -> Iterator[Sample]:
         ((2, 9, 8, 35), (3, 3, 1, 35), {"groups": 35, "padding": [1, 1, 1, 1]}),
         ((1, 9, 8, 16), (5, 5, 1, 16), {"groups": 16, "stride": [2, 2], "padding": [2, 2, 2, 2]}),
         ((1, 9, 8, 16), (7, 7, 1, 16), {"groups": 16, "padding": [3, 3, 3, 3]}),
+        ((2, 8, 11, 19), (3, 3, 1, 19), {"groups": 19, "stride": [2, 2], "padding": [1, 0, 0, 1]}),
+        ((1, 7, 9, 24), (5, 5, 1, 24), {"groups": 24, "padding": [2, 2, 1, 3]}),
         ((1, 9, 8, 5), (3, 3, 1, 15), {"groups": 5, "dilation": [2, 1]}),
         ((1, 20, 40), (4, 1, 40), {"groups": 40, "padding": [3, 0]}),
         # Groups of a few channels: likewise.

@@ -60,6 +60,16 @@ def _samples() -> Iterator[Sample]:
         [np.arange(600, dtype=np.uint8).reshape(2, 300)],
         {"code": ["CAST:float32", "SQRT"], "args": [0, 1]},
     )
+    # What quantizes, with bounds on both sides of ROUND: all are one step of a kernel.
+    numbers = np.concatenate([40 * floats(3, 333), [[-np.inf] * 4 + [np.inf] * 4] * 3], axis=1)
+    numbers[0, :8] = [0.5, 1.5, -0.5, -2.5, 99.5, -99.5, 1e30, -1e30]
+    for dtype, least, most, shift in (("int8", -128.0, 127.0, 7.0), ("uint8", 0.0, 255.0, 0.0)):
+        quantize = {
+            "code": ["RELU", "MINIMUM", "ROUND", "ADD", "MAXIMUM", "MINIMUM", f"CAST:{dtype}"],
+            "args": [0, 1, -1, 2, 3, -2, 4, -3, 5, -4, 6],
+            "scalars": [98.7, shift, least, most],
+        }
+        yield Sample([numbers.astype(np.float32)], quantize)
 
 
 SAMPLES = {

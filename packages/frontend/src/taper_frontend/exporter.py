@@ -9,6 +9,7 @@ steps are repeated.
 from __future__ import annotations
 
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -258,13 +259,15 @@ def _export(
             read = unpacked(read)
         if options.quantizes_activations:
             step("quantize")
-            read = _quantized(read, options)
+            read = _quantized(read, options, [_batch(read, args, kwargs)])
         if isinstance(read, torch.nn.Module):
             plan = _export_module(read, args, kwargs, options, step)
         else:
             plan = _export_program(read, options, step)
         if read is not before and isinstance(before, torch.nn.Module) and options.verify:
             plan = _with_distance(plan, before, args, kwargs)
+        if predictions := getattr(read, "taper_predictions", None):
+            plan = _with_predictions(plan, predictions)
         check_axes(options.dynamic_axes or {}, plan)
         if options.quantize is not None and not options.quantizes_activations:
             step("quantize")
@@ -276,7 +279,20 @@ def _is_from(module: torch.nn.Module, package: str) -> bool:
     return any(type(each).__module__.startswith(package) for each in module.modules())
 
 
-def _quantized(model: Any, options: Options) -> torch.nn.Module:
+def _batch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
+    """Return the example as a batch of calibration data: here it shows sizes."""
+    if not kwargs or not isinstance(model, torch.nn.Module):
+        return args
+    return signature(model.forward).bind(*args, **kwargs).arguments
+
+
+def _with_predictions(plan: Plan, predictions: list[dict[str, Any]]) -> Plan:
+    """Add to a plan's report which layers were predicted to be faster with bytes."""
+    report = {**plan.metadata.get("quantized", {}), "predictions": predictions}
+    return plan._replace(metadata={**plan.metadata, "quantized": report})
+
+
+def _quantized(model: Any, options: Options, calibration: list[Any]) -> torch.nn.Module:
     """Return a module that multiplies bytes."""
     from taper_frontend.quantizing.module import quantize
 
@@ -291,7 +307,7 @@ def _quantized(model: Any, options: Options) -> torch.nn.Module:
             "quantize: expected no 'static' activations, which need data; call "
             "taper_frontend.quantize(module, config, calibration) and export its result"
         )
-    return quantize(model, asked)
+    return quantize(model, asked, calibration)
 
 
 def _with_distance(

@@ -135,16 +135,15 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
     for (int d = 0; d < 2; d++)
         last[d] = window_taps(&s->dims[d], at[d], &first[d]);
     const int64_t begin = i64_min(i64_max(0, at[2]), w->in);
-    const int64_t end =
-        i64_min(w->in, at[2] + (m - 1) * w->stride + (taps - 1) * w->dilation + 1);
+    const int64_t end = i64_min(w->in, at[2] + (m - 1) * w->stride + (taps - 1) * w->dilation + 1);
     const int64_t pixels = i64_max(0, end - begin), line_bytes = pixels * tap_bytes;
     bool takes = true;
     char *put = lines;
     for (int64_t i = first[0]; i < last[0]; i++)
         for (int64_t j = first[1]; j < last[1]; j++, put += line_bytes) {
             const int64_t z = at[0] + i * slice->dilation, y = at[1] + j * line->dilation;
-            const char *from = x + (((image * slice->in + z) * line->in + y) * w->in + begin) *
-                                       s->channels;
+            const char *from =
+                x + (((image * slice->in + z) * line->in + y) * w->in + begin) * s->channels;
             if (s->groups == 1)
                 takes &= engine->put(put, from, 1, pixels * s->in, is_signed);
             else

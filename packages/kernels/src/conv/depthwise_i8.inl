@@ -41,7 +41,8 @@ V_INLINE void i8_square(const int taps, const int stride, const bool is_signed,
                         const i8_square_tile *t) {
     const int positions = (DW_PIXELS - 1) * stride + taps, lines = stride + taps;
     const int32_t *w = t->weight;
-    for (int64_t from = 0; from < t->n; from += V_LEN, w += I8_SQUARE_PAIRS(taps, stride) * taps * V_LEN) {
+    for (int64_t from = 0; from < t->n;
+         from += V_LEN, w += I8_SQUARE_PAIRS(taps, stride) * taps * V_LEN) {
         const int64_t c = i64_min(from, t->n - V_LEN);
         vi sum[DW_ROWS][DW_PIXELS];
 #pragma GCC unroll 16
@@ -86,7 +87,8 @@ V_INLINE void i8_square(const int taps, const int stride, const bool is_signed,
         i8_square(taps, stride, true, t);                                                          \
     }
 DW_SQUARES(I8_DEFINE_SQUARE)
-#define I8_SQUARE_ROW(taps, stride) {i8_square_##taps##x##stride, i8_square_signed_##taps##x##stride},
+#define I8_SQUARE_ROW(taps, stride)                                                                \
+    {i8_square_##taps##x##stride, i8_square_signed_##taps##x##stride},
 /* By kind of depthwise_kind_of and whether bytes are signed. */
 static void (*const i8_squares[][2])(const i8_square_tile *t) = {DW_SQUARES(I8_SQUARE_ROW)};
 
@@ -114,8 +116,9 @@ static void i8_square_unit(const struct i8_conv_state *state, const char **at,
     const int64_t rows = i64_min(DW_ROWS, s->dims[1].out - y);
     for (int64_t p = 0; p < width; p += DW_PIXELS) {
         i8_square_locate(s, depthwise_rows[state->kind].kind, at, image, zeros, y, x + p);
-        const i8_square_tile tile = {at, weight, sums + p * s->outputs, row, rows,
-                                     i64_min(DW_PIXELS, width - p), s->outputs};
+        const i8_square_tile tile = {at,        weight, sums + p * s->outputs,
+                                     row,       rows,   i64_min(DW_PIXELS, width - p),
+                                     s->outputs};
         i8_squares[state->kind][is_signed](&tile);
     }
 }
@@ -132,8 +135,8 @@ static void i8_square_prepare(struct i8_conv_state *state, taper_work *work) {
     work->tasks = s->batch * s->dims[0].out * state->row_chunks * state->widths;
     const int64_t vectors = i64_ceil_div(n, V_LEN);
     const int64_t positions = ((DW_PIXELS - 1) * k.stride + k.taps) * (k.stride + k.taps);
-    state->tap_scratch = conv_aligned(vectors * I8_SQUARE_PAIRS(k.taps, k.stride) * k.taps *
-                                      (int64_t)sizeof(vi));
+    state->tap_scratch =
+        conv_aligned(vectors * I8_SQUARE_PAIRS(k.taps, k.stride) * k.taps * (int64_t)sizeof(vi));
     state->zero_scratch = state->tap_scratch + conv_aligned(positions * (int64_t)sizeof(char *));
     state->c_scratch = state->zero_scratch + conv_aligned(n);
     state->epilogue_scratch =

@@ -70,8 +70,8 @@ V_INLINE vi i8_dot_16(vi sums, vi a, vi b) {
     return sums;
 }
 V_INLINE vi i8_dot_u7(vi sums, vi a, vi b) {
-    static const int16_t ones[2 * V_LEN] __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1,
-                                                                         1, 1, 1, 1, 1, 1, 1, 1};
+    static const int16_t ones[2 * V_LEN]
+        __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
     vi products;
     __asm__("vpmaddubsw %3, %2, %1\n\tvpmaddwd %4, %1, %1\n\tvpaddd %1, %0, %0"
             : "+x"(sums), "=&x"(products)

@@ -112,8 +112,8 @@ static void chain_quantizes(const taper_program *p, program_instruction *chain) 
     int32_t rounds = 0, shifts = 0;
     for (; from > 1; from--) {
         const int kind = chain->step[from - 1];
-        const bool is_shift = kind == CHAIN_ADD && !rounds && !shifts &&
-                              chain->operand[operand - 1] >= SCALAR_SLOT;
+        const bool is_shift =
+            kind == CHAIN_ADD && !rounds && !shifts && chain->operand[operand - 1] >= SCALAR_SLOT;
         const bool is_bound = kind == CHAIN_MAX || kind == CHAIN_MIN || kind == CHAIN_RELU;
         if (!is_bound && !is_shift && (kind != CHAIN_ROUND || rounds))
             break;

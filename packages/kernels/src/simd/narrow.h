@@ -323,8 +323,8 @@ V_INLINE void vi_store_bytes(uint8_t *p, vi x) {
 V_INLINE vi vi_pair_bytes(const void *a, const void *b, const bool is_signed) {
 #if V_LEN == 16 && !defined(TAPER_EMULATED)
     const __m128i x = _mm_loadu_si128(a), y = _mm_loadu_si128(b);
-    const __m256i zipped = _mm256_inserti128_si256(
-        _mm256_castsi128_si256(_mm_unpacklo_epi8(x, y)), _mm_unpackhi_epi8(x, y), 1);
+    const __m256i zipped = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(x, y)),
+                                                   _mm_unpackhi_epi8(x, y), 1);
     return is_signed ? _mm512_cvtepi8_epi16(zipped) : _mm512_cvtepu8_epi16(zipped);
 #elif V_LEN == 8
     const __m128i zipped = _mm_unpacklo_epi8(_mm_loadl_epi64(a), _mm_loadl_epi64(b));

@@ -29,6 +29,13 @@ from taper_frontend.quantizing.layers import (
     TensorQuantizer,
 )
 from taper_frontend.quantizing.observers import Observer
+from taper_frontend.quantizing.prediction import (
+    PREDICTIONS,
+    Calls,
+    Prediction,
+    predict,
+    see_calls,
+)
 
 #: Batches of calibration data: a tensor, a tuple of arguments, or a dict of named ones each.
 Calibration = Iterable[Any]
@@ -53,6 +60,7 @@ class _Layer:
         self.observer = Observer(name)
         self.squares: torch.Tensor | None = None
         self.rounded: Rounded | None = None
+        self.calls = Calls()
 
     @property
     def weight(self) -> torch.Tensor:
@@ -105,7 +113,10 @@ def quantize(
     -------
     torch.nn.Module
         A copy of the module that computes with the quantized numbers. It exports as any other;
-        where its input is quantized, too, the plan multiplies bytes.
+        where its input is quantized, too, the plan multiplies bytes. A layer that the cost model
+        predicts to be slower so stays float32, unless ``all_layers`` asks for all; sizes are those
+        of the calibration, so without it none stays. The plan's ``metadata["quantized"]`` has the
+        predictions.
 
     Raises
     ------
@@ -127,8 +138,12 @@ def quantize(
         )
     if calibration is not None:
         _calibrate(module, layers, options, list(calibration))
+    predictions = _predictions(layers, options)
+    slower = {each.name for each in predictions if each.computes == FLOAT32}
     refused: list[str] = []
     for layer in layers:
+        if layer.name in slower:
+            continue
         try:
             setattr(layer.parent, layer.key, _quantized(layer, options))
         except ExportError as error:
@@ -136,7 +151,23 @@ def quantize(
     if refused:
         raise ExportError("\n".join(refused))
     _read_submodules(module)
+    if predictions:
+        setattr(module, PREDICTIONS, [each._asdict() for each in predictions])
     return module
+
+
+def _predictions(layers: list[_Layer], options: QuantizationConfig) -> list[Prediction]:
+    """Return the predicted times of the layers whose activations may be quantized."""
+    found = []
+    for layer in layers:
+        if not options.activations or layer.scheme.dtype != "int" or not layer.calls.are_known:
+            continue
+        by_rows = options.activations == "dynamic"
+        times = predict(layer.module, layer.rows, layer.calls, by_rows=by_rows)
+        stays = times.is_slower and not options.all_layers
+        int8, float32 = (round(ns / 1e3, 2) for ns in times)
+        found.append(Prediction(layer.name, FLOAT32 if stays else "int8", int8, float32))
+    return found
 
 
 def _layers(module: nn.Module, options: QuantizationConfig) -> list[_Layer]:
@@ -210,6 +241,8 @@ def _calibrate(
     for chunk in _chunks(corrected) or [[]]:
         hooks = [layer.module.register_forward_pre_hook(_square(layer)) for layer in chunk]
         hooks += [layer.module.register_forward_pre_hook(_observe(layer)) for layer in observed]
+        if options.activations:
+            hooks += [layer.module.register_forward_hook(_keep_calls(layer)) for layer in layers]
         observed = []
         try:
             _run(module, batches)
@@ -247,6 +280,13 @@ def _chunks(layers: list[_Layer]) -> list[list[_Layer]]:
 
 def _observe(layer: _Layer) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     return lambda module, args: layer.observer.see(args[0])
+
+
+def _keep_calls(layer: _Layer) -> Callable[..., None]:
+    def keep(calls: Calls) -> None:
+        layer.calls = calls
+
+    return see_calls(keep)
 
 
 def _square(layer: _Layer) -> Callable[[nn.Module, tuple[Any, ...]], None]:

@@ -162,10 +162,13 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
     rows = pixels if op == "CONV" else math.prod(x[:-1])
     each = 2 * rows * taps * (x[-1] // groups)
     puts = attrs["accumulate"] and groups < x[-1]
+    padding = each * (lanes - columns)
+    if attrs["accumulate"] and not puts:
+        padding += each * columns  # the bytes of a tap are zipped and widened for each channel
     return Cost(
         each * columns + output.size * len(attrs["code"]),
         output.nbytes + sum(t.nbytes for t in inputs),
-        padding=each * (lanes - columns),
+        padding=padding,
         sums=pixels * lanes,
         scratch=put_bytes(pixels * taps * x[-1]) if puts else 0,
         functions=_epilogue(inputs, output, attrs, output.size),

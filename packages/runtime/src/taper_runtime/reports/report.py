@@ -18,6 +18,7 @@ from taper_runtime.file.fields import features
 from taper_runtime.file.plain_data import to_json
 from taper_runtime.ops import REGISTRY
 from taper_runtime.plan.arithmetic import quantized_nodes
+from taper_runtime.plan.byte_products import slower_products
 from taper_runtime.plan.features import with_inner
 from taper_runtime.plan.readers import unread_inputs
 from taper_runtime.plan.recipes import parameter_names, recipe_text
@@ -363,8 +364,21 @@ def _describe_quantized(plan: Plan) -> list[str]:
     """Return lines on the products by weights of few bits: how many compute in which arithmetic."""
     found = Counter((each.op, each.stored, each.arithmetic) for each in quantized_nodes(plan))
     return [
-        f"{counted(count, 'product')} by quantized weights: {op}, {stored}: {arithmetic}"
-        for (op, stored, arithmetic), count in sorted(found.items())
+        *(
+            f"{counted(count, 'product')} by quantized weights: {op}, {stored}: {arithmetic}"
+            for (op, stored, arithmetic), count in sorted(found.items())
+        ),
+        *(
+            f"  predicted to be slower with bytes than with floats: {name}, "
+            f"{times.of_bytes / 1e3:.1f} us, not {times.of_floats / 1e3:.1f} us"
+            for name, times in slower_products(plan)
+        ),
+        *(
+            f"  left in float32: {each['name']}, predicted {each['float32_us']:.1f} us, with bytes "
+            f"{each['int8_us']:.1f} us"
+            for each in plan.metadata.get("quantized", {}).get("predictions", ())
+            if each["computes"] == "float32"
+        ),
     ]
 
 

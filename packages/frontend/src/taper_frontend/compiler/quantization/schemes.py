@@ -183,6 +183,9 @@ class QuantizationConfig(NamedTuple):
         bytes (VNNI on x86) multiply these faster; the others do not.
     correction : bool
         Whether integers of fewer than 8 bits are chosen with the calibration data (GPTQ).
+    all_layers : bool
+        Whether activations are also quantized of layers that are predicted to be slower with bytes
+        than with floats. By default these layers stay float32.
     """
 
     weights: str = "int8"
@@ -195,6 +198,7 @@ class QuantizationConfig(NamedTuple):
     observer: str = "minmax"
     reduce_range: bool = False
     correction: bool = True
+    all_layers: bool = False
 
     def check(self) -> None:
         """Check all that can be checked without a model.

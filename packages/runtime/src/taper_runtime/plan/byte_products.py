@@ -1,0 +1,146 @@
+"""Predict whether a product is faster with bytes or with floats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.sizes import is_static
+from taper_runtime.formats import TensorType
+from taper_runtime.formats.winograd import POINTS
+from taper_runtime.machine.cost import Locality, beyond_cache, cost, memory_ns, shared_ns
+from taper_runtime.machine.limits import CHAINED, typical
+from taper_runtime.native import _kernels
+from taper_runtime.ops import REGISTRY
+
+if TYPE_CHECKING:
+    from taper_runtime.ops.opdef import Attrs, Shape
+    from taper_runtime.plan.plan import Plan
+
+#: What follows the sums of bytes: zero points, factors, a summand, and the next layer's bytes.
+_BYTES = {
+    "code": ("SUB", "CAST:float32", "MUL", "ADD", "ROUND", "MAXIMUM", "MINIMUM", "CAST:int8"),
+    "args": (0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, -2, 10),
+    "scalars": (-128.0, 127.0),
+}
+#: The steps of these that quantize.
+_QUANTIZING = 4
+
+_FLOATS = {"code": ("ADD",), "args": (0, 1), "scalars": ()}
+
+_QUANTIZE = {
+    "code": ("MUL", "ROUND", "ADD", "MAXIMUM", "MINIMUM", "CAST:int8"),
+    "args": (0, -1, 1, 2, -2, 3, -3, 4, -4, 5),
+    "scalars": (1.0, 1.0, -128.0, 127.0),
+}
+
+
+class ProductTimes(NamedTuple):
+    """The predicted nanoseconds of a product on one thread.
+
+    Attributes
+    ----------
+    of_bytes : float
+        With int8 operands; the result is quantized for the next layer.
+    of_floats : float
+        In float32, with the conversions that it needs between neighbours that multiply bytes.
+    """
+
+    of_bytes: float
+    of_floats: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Return whether bytes are slower than floats."""
+        return self.of_bytes > self.of_floats
+
+
+def product_times(
+    op: str, x: Shape, weight: Shape, output: Shape, attrs: Attrs, *, by_rows: bool = False
+) -> ProductTimes:
+    """Predict the times of MATMUL or CONV, on the ISA level of this process.
+
+    Parameters
+    ----------
+    op : str
+    x, weight, output : tuple of int
+        Shapes as of the op: channels are last.
+    attrs : mapping
+        Those that say which elements are multiplied.
+    by_rows : bool
+        Whether each run chooses the range of each row of x.
+
+    Returns
+    -------
+    ProductTimes
+    """
+    definition, limits = REGISTRY[op], typical(_kernels.active_isa())
+    channels = output[-1:]
+
+    def time(dtype: str, form: str, result: str, extras: list[str], more: dict[str, Any]) -> float:
+        inputs = [TensorType(dtype, x), TensorType(dtype, weight, form)]
+        inputs += [TensorType(each, channels) for each in extras]
+        complete = definition.fill({**attrs, **more})
+        # the weight is read from memory; what the cache does not hold of x, by the next layer
+        place = Locality(
+            streamed=memory_ns(inputs[1].nbytes), waited=shared_ns(beyond_cache(inputs[0].nbytes))
+        )
+        return cost(definition, inputs, [TensorType(result, output)], complete, place, limits)
+
+    of_bytes = time(
+        "int8",
+        "plain",
+        "int8",
+        ["int32", "float32", "float32"],
+        {**_BYTES, "accumulate": "int32"},
+    )
+    formats = ["plain"]
+    if op == "CONV" and _has_tiles(attrs):
+        formats += [f"winograd.{tile}" for tile in POINTS]
+    of_floats = min(time("float32", form, "float32", ["float32"], _FLOATS) for form in formats)
+    elements = TensorType("float32", x).size
+    if by_rows:
+        passes = 2 * limits.function("MAXIMUM", "float32")
+        quantized = len(_QUANTIZE["code"]) * limits.function(CHAINED, "float32")
+        of_bytes += elements * (passes + quantized) + limits.node_ns
+    else:
+        floats, levels = (TensorType(dtype, output) for dtype in ("float32", "int8"))
+        of_floats += cost(REGISTRY["MAP"], [floats], [levels], _QUANTIZE, limits=limits)
+        of_floats -= elements * _QUANTIZING * limits.function(CHAINED, "float32")
+    return ProductTimes(of_bytes, of_floats)
+
+
+def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
+    """Return the products of bytes that are predicted to be slower than those of floats.
+
+    Parameters
+    ----------
+    plan : Plan
+        Products whose sizes vary are left out.
+
+    Returns
+    -------
+    list of (str, ProductTimes)
+        By the names of the nodes, in order.
+    """
+    found = []
+    for node in plan.nodes:
+        if not node.attrs.get("accumulate"):
+            continue
+        shapes = [plan.tensors[str(name)].shape for name in (*node.inputs[:2], node.output)]
+        if not all(is_static(size) for shape in shapes for size in shape):
+            continue
+        attrs = {name: value for name, value in node.attrs.items() if name not in _FLOATS}
+        times = product_times(node.op, *shapes, {**attrs, "accumulate": ""})
+        if times.is_slower:
+            found.append((node.output, times))
+    return found
+
+
+def _has_tiles(attrs: Attrs) -> bool:
+    """Return whether Winograd's algorithm can compute a convolution."""
+    return (
+        tuple(attrs["kernel"]) == (3, 3)
+        and tuple(attrs["stride"]) == tuple(attrs["dilation"]) == (1, 1)
+        and attrs.get("groups", 1) == 1
+    )
