@@ -121,10 +121,25 @@ def test_every_computed_node_has_a_line(conv_plan):
         assert chosen.startswith(kernels[name])
 
 
+def test_a_plan_from_a_cache_says_so():
+    for cache, line in (
+        ({"hit": True, "saved_s": 0.5}, "cache: taken, among made, taken"),
+        ({"hit": False, "reason": "empty"}, "cache: made, among made, taken; empty"),
+        ({"reason": ["x\x1b"]}, "cache: made, among made, taken; ['x\\x1b']"),
+    ):
+        lines = log_of(small_plan()._replace(metadata={"cache": cache}))
+        assert only(lines, "cache") == line
+    for damaged in (None, [], "hit"):
+        lines = log_of(small_plan()._replace(metadata={"cache": damaged}))
+        assert not any(line.startswith("cache") for line in lines)
+
+
 def test_numpy_has_a_reason():
     plan = plan_of("MATMUL", {}, (2, 3), (3, 4), dtype="float64")
     (line,) = [line for line in log_of(plan) if line.startswith("numpy ")]
     assert "numpy; MATMUL: " in line
+    told = only(log_of(plan), "native kernels")
+    assert told == f"native kernels: 0 of 1 node; first without: {plan.outputs[0]}"
     assert "it takes tensors of other dtypes or formats" in line
     stats = InferenceSession(plan).stats().compilability
     assert (stats.score, stats.breaks, stats.classes) == (0.0, 1, {"MATMUL": 1})

@@ -53,7 +53,7 @@ def session_decisions(
         If the decisions in the plan's metadata are damaged.
     """
     dispatch = make_dispatch(options, providers)
-    found = [*read_decisions(plan.metadata), *_of_session(options, providers)]
+    found = [*read_decisions(plan.metadata), *_of_cache(plan), *_of_session(options, providers)]
     if options.packing == "at_open":
         found += _of_formats(plan, dispatch, options)
     found += _of_kernels(entry, dispatch, options)
@@ -68,6 +68,16 @@ def session_decisions(
         text = f"{len(tuned.chosen)} used, {len(tuned.missing)} missing"
         found.append(Decision("tuned", "", text, reason="; ".join([used, *tuned.skipped])))
     return found
+
+
+def _of_cache(plan: Plan) -> Iterator[Decision]:
+    """Yield whether the plan of an export with a cache was taken from it, and why not."""
+    cache = plan.metadata.get("cache")
+    if isinstance(cache, dict):
+        taken = "taken" if cache.get("hit") is True else "made"
+        yield Decision(
+            "cache", "", taken, dict.fromkeys(("taken", "made")), str(cache.get("reason", ""))
+        )
 
 
 def decisions_about(plan: Plan, name: str) -> list[Decision]:
@@ -136,6 +146,10 @@ def _of_kernels(
 ) -> Iterator[Decision]:
     """Yield what computes each node; if sizes vary, without the candidates."""
     served = [kind for _, kind in entry.executor.served]
+    without = [node.output for node, kind in entry.executor.served if kind == "numpy"]
+    score = f"{len(served) - len(without)} of {counted(len(served), 'node')}"
+    why = f"first without: {without[0]}" if without else ""
+    yield Decision("native kernels", "", score, reason=why)
     for (site, kernel), kind in zip(entry.executor.steps, served, strict=True):
         if site.runs_blocks or site.node.op == "CALL_DELEGATE":
             continue
