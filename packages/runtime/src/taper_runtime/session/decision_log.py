@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from taper_runtime.base.decisions import Decision, read_decisions
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.text import counted, unknown
+from taper_runtime.base.text import counted, nearest
 from taper_runtime.executor.offers import find_offers
 from taper_runtime.executor.packing import formats_of_weights
 from taper_runtime.executor.tuned_choice import TunedChoice, offer_name
@@ -102,7 +102,9 @@ def decisions_about(plan: Plan, name: str) -> list[Decision]:
     nodes = list(with_inner(plan.entry().nodes))
     outputs = [output for node in nodes for output in node.outputs]
     if name not in outputs:
-        raise InputError(f"why: {unknown('node', name, outputs)}")
+        near = nearest(name, outputs)
+        hint = f"did you mean {near!r}?" if near else "`taper inspect` lists the nodes"
+        raise InputError(f"why: unknown node {name!r}; {hint}")
     options = SessionOptions()
     options.delegates = {n.attrs["backend"]: None for n in nodes if n.op == "CALL_DELEGATE"}
     session = InferenceSession(plan, options)
