@@ -49,6 +49,7 @@ class TextStream:
         return self
 
     def __next__(self) -> str:
+        """Return the next piece; write as many tokens as it takes."""
         while not self._is_over:
             try:
                 token = next(self._tokens)
