@@ -3,10 +3,12 @@
 import random
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 from transformers import (
     LogitsProcessorList,
@@ -18,7 +20,7 @@ from transformers import (
 )
 
 import taper_runtime
-from taper_runtime import Generator, InputError
+from taper_runtime import Generator, InputError, PlanFormatError
 from taper_runtime.generation.generation_request import find_continuation
 from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import (
@@ -31,9 +33,6 @@ from taper_runtime.generation.sampling import (
     penalize_repetition,
 )
 from tests.support.decoders import CONTEXT, WORDS, plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAMPLED = {"do_sample": True, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "seed": 5}
 
@@ -225,6 +224,57 @@ def test_texts_that_begin_alike_are_read_once_and_stay_the_same(
             assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
     assert keeping.submit([9, 9]).read == 0
     keeping.cancel(keeping.active[0])
+
+
+def test_prefixes_are_saved_and_mapped(keeping: Generator, tmp_path: Path) -> None:
+    path = tmp_path / "prefixes.safetensors"
+    text = [5, 6, 7, *keeping.generate([5, 6, 7], max_new_tokens=4)]
+    [*keeping.generate([9, 8], max_new_tokens=2)]
+    keeping.save_prefixes(path)
+    stored = safetensors.numpy.load_file(path)  # of another reader
+    assert stored["0/ids"].tolist() == text[:-1]
+    assert stored["0/keys_1"].shape == (1, 2, 6, 8)
+    other = Generator(taper_runtime.InferenceSession(plan("gemma3")), prefix_cache_bytes=10**6)
+    other.load_prefixes(path)
+    request = other.submit(text[:5], max_new_tokens=2)
+    assert request.read == 4
+    assert [*other.stream(request)] == text[5:]
+    none = Generator(taper_runtime.InferenceSession(plan("gemma3")))
+    none.load_prefixes(path)  # there is no room
+    assert none.submit(text[:5]).read == 0
+
+
+def test_files_of_prefixes_are_checked(keeping: Generator, tmp_path: Path) -> None:
+    path = tmp_path / "prefixes.safetensors"
+    [*keeping.generate([5, 6, 7], max_new_tokens=4)]
+    keeping.save_prefixes(path)
+    good = safetensors.numpy.load_file(path)
+    with safetensors.safe_open(path, "np") as file:
+        metadata = file.metadata()
+
+    def changed(name: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
+        tensors = {**good, name: array}
+        return {each: found for each, found in tensors.items() if found is not None}
+
+    ids = good["0/ids"]
+    for tensors, told, message in (
+        (good, {**metadata, "plan": "0" * 64}, "plan: expected .* got '0000"),
+        (good, {**metadata, "format": "pt"}, "format: expected 'taper prefixes', got 'pt'"),
+        (good, None, "format: expected 'taper prefixes', got None"),
+        (changed("0/more", ids), metadata, r"header\['0/more'\]: expected a state of"),
+        (changed("0/keys_0", None), metadata, r"header\['0'\]: expected \['ids', 'keys_0'"),
+        (changed("0/keys_0", good["0/keys_0"][:, :, :2]), metadata, "shape: expected"),
+        (changed("0/ids", ids.astype(np.int32)), metadata, "dtype: expected int64, got 'int32'"),
+        (changed("0/ids", ids[:0]), metadata, "expected 1 to 80 ids"),
+        (changed("0/ids", ids + 60), metadata, "expected ids from 0 to 59"),
+        (changed("0/ids", ids - 60), metadata, "expected ids from 0 to 59"),
+    ):
+        safetensors.numpy.save_file(tensors, path, told)
+        with pytest.raises(PlanFormatError, match=message):
+            keeping.load_prefixes(path)
+    path.write_bytes(b"no safetensors")
+    with pytest.raises(PlanFormatError):
+        keeping.load_prefixes(path)
 
 
 def test_prefixes_leave_when_there_is_no_room() -> None:

@@ -26,6 +26,7 @@ from taper_runtime.session.inference_session import InferenceSession
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taper_runtime.base.loading import FilePath
     from taper_runtime.generation.sampling import LogitsProcessor
 
 #: The most tokens of a prompt that one run reads; the arena grows with it.
@@ -205,6 +206,35 @@ class Generator:
             self._begin(request)
             self._active.append(request)
         return request
+
+    def save_prefixes(self, path: FilePath) -> None:
+        """Save what is kept of texts (``prefix_cache_bytes``) as a safetensors file.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+        """
+        from taper_runtime.generation.prefix_files import write_prefixes
+
+        with self._lock:
+            write_prefixes(path, self._session.plan, self._prefixes.kept)
+
+    def load_prefixes(self, path: FilePath) -> None:
+        """Keep what :meth:`save_prefixes` saved, as far as there is room; the file is mapped.
+
+        Raises
+        ------
+        PlanFormatError
+            If it is no such file, or one of another plan.
+        OSError
+            If it cannot be opened.
+        """
+        from taper_runtime.generation.prefix_files import read_prefixes
+
+        with self._lock:
+            for each in read_prefixes(path, self._session.plan, self._convention):
+                self._prefixes.put(each.ids, each.arrays)
 
     def _begin(self, request: GenerationRequest) -> None:
         """Give a text what is known of its prompt; the last token is read for its logits."""

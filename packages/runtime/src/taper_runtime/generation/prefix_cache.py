@@ -52,6 +52,11 @@ class PrefixCache:
         self._kept: list[KeptPrefix] = []  # the latest used last
 
     @property
+    def kept(self) -> tuple[KeptPrefix, ...]:
+        """Return all that is kept, the latest used last."""
+        return tuple(self._kept)
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of all that is kept."""
         return sum(each.nbytes for each in self._kept)
@@ -72,7 +77,7 @@ class PrefixCache:
         wanted = np.array(ids, np.int64)
         return any(each.common(wanted) == len(wanted) for each in self._kept)
 
-    def put(self, ids: Sequence[int], arrays: Mapping[str, np.ndarray]) -> None:
+    def put(self, ids: Sequence[int] | np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep a text in place of its own beginnings; others leave if there is no room."""
         new = KeptPrefix(np.array(ids, np.int64), arrays)
         if new.nbytes > self.limit:
