@@ -45,7 +45,10 @@ def _of_bytes(
         "scalars": [0.0, 255.0],
     }
     shifted = {
-        "code": "SUB CAST:float32 MUL ADD RELU MINIMUM ROUND ADD MAXIMUM MINIMUM CAST:int8".split(),
+        "code": [
+            *("SUB", "CAST:float32", "MUL", "ADD", "RELU", "MINIMUM"),
+            *("ROUND", "ADD", "MAXIMUM", "MINIMUM", "CAST:int8"),
+        ],
         "args": [0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, 10, -2, 11, -3, 12, -4, 13],
         "scalars": [180.6, -100.0, -128.0, 127.0],
     }

@@ -34,6 +34,10 @@ _QUANTIZE = {
     "scalars": (1.0, 1.0, -128.0, 127.0),
 }
 
+#: How much slower bytes must be: most predictions are right within a quarter, and floats between
+#: layers of bytes break up what would be one node.
+_WORTH = 1.25
+
 
 class ProductTimes(NamedTuple):
     """The predicted nanoseconds of a product on one thread.
@@ -51,8 +55,8 @@ class ProductTimes(NamedTuple):
 
     @property
     def is_slower(self) -> bool:
-        """Return whether bytes are slower than floats."""
-        return self.of_bytes > self.of_floats
+        """Return whether bytes are slower than floats, by more than predictions are off."""
+        return self.of_bytes > _WORTH * self.of_floats
 
 
 def product_times(
