@@ -9,9 +9,10 @@ from taper_runtime.base.sizes import is_static
 from taper_runtime.formats import TensorType
 from taper_runtime.formats.winograd import POINTS
 from taper_runtime.machine.cost import Locality, beyond_cache, cost, memory_ns, shared_ns
-from taper_runtime.machine.limits import CHAINED, typical
+from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import CHAINED
 
 if TYPE_CHECKING:
     from taper_runtime.ops.opdef import Attrs, Shape
@@ -131,11 +132,13 @@ def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
     for node in plan.nodes:
         if not node.attrs.get("accumulate"):
             continue
-        shapes = [plan.tensors[str(name)].shape for name in (*node.inputs[:2], node.output)]
-        if not all(is_static(size) for shape in shapes for size in shape):
+        x, weight, output = (
+            plan.tensors[str(name)].shape for name in (*node.inputs[:2], node.output)
+        )
+        if not all(is_static(size) for size in (*x, *weight, *output)):
             continue
         attrs = {name: value for name, value in node.attrs.items() if name not in _FLOATS}
-        times = product_times(node.op, *shapes, {**attrs, "accumulate": ""})
+        times = product_times(node.op, x, weight, output, {**attrs, "accumulate": ""})
         if times.is_slower:
             found.append((node.output, times))
     return found
