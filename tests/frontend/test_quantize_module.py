@@ -15,6 +15,7 @@ from taper_frontend import ExportError, QuantizationConfig, quantize
 from taper_frontend.quantizing.observers import Observer
 from taper_runtime.machine.limits import typical
 from taper_runtime.plan import byte_products
+from taper_runtime.reports.report import describe_quantized
 
 
 class Text(nn.Module):
@@ -128,7 +129,9 @@ def test_a_layer_that_bytes_make_slower_stays_float32(on_avx2):
     assert square["int8_us"] > square["float32_us"]
     assert (head["name"], head["computes"]) == ("head", "int8")
     assert head["int8_us"] < head["float32_us"]
-    assert f"left in float32: square, predicted {square['float32_us']:.1f} us" in plan.report()
+    assert f"left in float32: square, predicted {square['float32_us']:.1f} us" in "\n".join(
+        describe_quantized(plan)
+    )
 
 
 def test_all_layers_are_quantized_where_that_is_asked_for(on_avx2):
@@ -138,7 +141,9 @@ def test_all_layers_are_quantized_where_that_is_asked_for(on_avx2):
     found = [node for node in plan.nodes if node.attrs.get("accumulate")]
     assert [node.op for node in found] == ["CONV", "MATMUL"]
     assert {each["computes"] for each in plan.metadata["quantized"]["predictions"]} == {"int8"}
-    assert f"slower with bytes than with floats: {found[0].output}," in plan.report()
+    assert f"slower with bytes than with floats: {found[0].output}," in "\n".join(
+        describe_quantized(plan)
+    )
 
 
 def test_an_export_quantizes_activations():

@@ -319,7 +319,7 @@ def _describe_export(plan: Plan) -> list[str]:
         ),
         *_describe_budget(plan),
         *_describe_fallbacks(plan),
-        *_describe_quantized(plan),
+        *describe_quantized(plan),
         *_describe_copies(plan),
     ]
 
@@ -360,7 +360,7 @@ def _describe_fallbacks(plan: Plan) -> list[str]:
     return ["every node has a native kernel"] if plan.metadata.get("fallbacks") == [] else []
 
 
-def _describe_quantized(plan: Plan) -> list[str]:
+def describe_quantized(plan: Plan) -> list[str]:
     """Return lines on the products by weights of few bits: how many compute in which arithmetic."""
     found = Counter((each.op, each.stored, each.arithmetic) for each in quantized_nodes(plan))
     return [
