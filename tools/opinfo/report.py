@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from tools.opinfo.judge import (
     DTYPES,
     EXPORT,

@@ -19,7 +19,7 @@ from torch import nn
 
 import taper_frontend
 import taper_runtime
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from tools.peers.op_cases import cases
 from tools.peers.op_cases.reasons import NOT_TIMED, REASONS
 from tools.peers.page import command_line, describe_setting

@@ -20,7 +20,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from taper_frontend import QuantizationConfig, quantize
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from tools.peers.cases import SETS
 from tools.peers.engines import open_onnx
 from tools.peers.page import ROOT, command_line, describe_setting

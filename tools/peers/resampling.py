@@ -20,7 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 import taper_frontend
 import taper_runtime
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from tools.peers.ops import Called, least_times
 from tools.peers.page import command_line, describe_setting
 

@@ -27,7 +27,7 @@ from taper_frontend.compiler.rules import engine
 from taper_frontend.lowering import HANDLERS
 from taper_frontend.lowering.representation import Pairs
 from taper_frontend.verify.trials import VerificationError
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from tools.zoo import GROUPS
 
 if TYPE_CHECKING:

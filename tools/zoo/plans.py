@@ -22,7 +22,7 @@ import torch
 
 import taper_frontend
 import taper_runtime
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from taper_runtime.executor.memory_use import memory_use
 from tools.zoo import GROUPS
 

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taper_runtime.cli.progress import progress
+from taper_runtime.base.progress import progress
 from tools.zoo import ALL_GROUPS
 from tools.zoo.page import counts, page
 
