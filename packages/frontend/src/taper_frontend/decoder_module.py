@@ -50,7 +50,7 @@ class CacheSpec(NamedTuple):
     dtype: torch.dtype
 
 
-class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[no-untyped-call]
+class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
     """A layer of a cache of fixed length, each row of which is written at its own positions.
 
     Parameters
@@ -66,7 +66,7 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[no-untyped-call]
     values: Any
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.keys, self.values, self.positions = keys, values, positions
         self.is_initialized = True
 
@@ -239,7 +239,7 @@ def as_decoder(
     def layers(positions: torch.Tensor) -> Iterator[Any]:
         for number, spec in enumerate(caches):
             if spec is None:
-                yield cache_utils.DummyLayer()  # type: ignore[no-untyped-call]
+                yield cache_utils.DummyLayer()
             else:
                 keys, values = (getattr(decoder, f"{name}_{number}") for name in ("keys", "values"))
                 yield RowLayer(keys, values, positions)
