@@ -107,6 +107,7 @@ class Counting(Listener):
     """Counts the calls of Python functions of each pass."""
 
     def __init__(self):
+        super().__init__()
         self.counts = Counter()
         self.name = ""
 

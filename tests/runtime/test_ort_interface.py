@@ -93,7 +93,7 @@ def test_options_keep_what_they_are_given(name, value):
         ("log_severity_level", 5, r"4 \(fatal\).*got 5"),
         ("log_verbosity_level", -1, "at least 0"),
         ("logid", 3, "expected a string, got int"),
-        ("executor", "magic", "'compiled', 'interpreted', 'delegate', got 'magic'"),
+        ("executor", "magic", "'compiled', 'interpreted', 'checked', 'delegate', got 'magic'"),
     ],
 )
 def test_options_refuse_values(name, value, words):
