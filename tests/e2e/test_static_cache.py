@@ -18,27 +18,18 @@ transformers = pytest.importorskip("transformers")
 LENGTH, PROMPT, TOKENS = 48, 5, 12
 
 
-def language_model(kind):
+def language_model():
     torch.manual_seed(0)
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 64,
-        "vocab_size": 64,
-        "max_position_embeddings": 128,
-    }
-    if kind == "llama":
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
-    else:
-        config = transformers.Gemma3TextConfig(
-            **sizes,
-            head_dim=8,
-            sliding_window=8,
-            layer_types=["sliding_attention", "full_attention"],
-        )
-        model = transformers.Gemma3ForCausalLM(config)
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=64,
+        vocab_size=64,
+        max_position_embeddings=128,
+    )
+    model = transformers.LlamaForCausalLM(config)
     model.generation_config = transformers.GenerationConfig(
         use_cache=True,
         cache_implementation="static",
@@ -50,31 +41,24 @@ def language_model(kind):
 
 @pytest.fixture(scope="module")
 def exported():
-    """Make each kind of model and its plan, for any number of tokens at a time, once."""
+    """Make a model and its plan, for any number of tokens at a time, once."""
     from transformers.integrations.executorch import TorchExportableModuleForDecoderOnlyLM
 
-    made = {}
-
-    def make(kind):
-        if kind not in made:
-            model = language_model(kind)
-            with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-                patch.setitem(os.environ, "TRANSFORMERS_SDPA_FORCE_GQA", "1")
-                warnings.simplefilter("ignore")
-                wrapped = TorchExportableModuleForDecoderOnlyLM(
-                    model, batch_size=1, max_cache_len=LENGTH, device="cpu"
-                )
-                count = torch.export.Dim("count", min=1, max=LENGTH - 1)
-                program = wrapped.export(
-                    input_ids=torch.arange(PROMPT)[None],
-                    cache_position=torch.arange(PROMPT),
-                    dynamic_shapes={"input_ids": {1: count}, "cache_position": {0: count}},
-                    strict=True,
-                )
-                made[kind] = model, taper_frontend.export(program)
-        return made[kind]
-
-    return make
+    model = language_model()
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setitem(os.environ, "TRANSFORMERS_SDPA_FORCE_GQA", "1")
+        warnings.simplefilter("ignore")
+        wrapped = TorchExportableModuleForDecoderOnlyLM(
+            model, batch_size=1, max_cache_len=LENGTH, device="cpu"
+        )
+        count = torch.export.Dim("count", min=1, max=LENGTH - 1)
+        program = wrapped.export(
+            input_ids=torch.arange(PROMPT)[None],
+            cache_position=torch.arange(PROMPT),
+            dynamic_shapes={"input_ids": {1: count}, "cache_position": {0: count}},
+            strict=True,
+        )
+        return model, taper_frontend.export(program)
 
 
 def opened(plan, threads=1):
@@ -110,23 +94,20 @@ def reference(model, prompt, count=TOKENS):
     return tokens[len(prompt) :], np.array(logits)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_greedy_tokens_are_those_of_the_model(kind, exported):
-    model, plan = exported(kind)
-    # transformers' export of Gemma attends beyond the window of 8.
-    count = 3 if kind == "gemma" else TOKENS
+def test_greedy_tokens_are_those_of_the_model(exported):
+    model, plan = exported
     prompt = [3, 1, 4, 1, 5]
     session = opened(plan)
-    tokens, logits = decode(session, prompt, count)
-    want_tokens, want = reference(model, prompt, count)
+    tokens, logits = decode(session, prompt)
+    want_tokens, want = reference(model, prompt)
     assert tokens == want_tokens
     np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-4)
     session.reset_state()
-    np.testing.assert_array_equal(decode(session, prompt, count)[1], logits)
+    np.testing.assert_array_equal(decode(session, prompt)[1], logits)
 
 
 def test_sessions_and_threads_do_not_meet(exported):
-    _, plan = exported("llama")
+    _, plan = exported
     prompts = [2, 7, 1, 8], [6, 6, 6]
     alone = [decode(opened(plan), prompt)[1] for prompt in prompts]
     sessions = [opened(plan), opened(plan, threads=2)]
@@ -137,10 +118,9 @@ def test_sessions_and_threads_do_not_meet(exported):
             logits[i] = step(session, [int(logits[i].argmax())], len(prompt) + at - 1)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_texts_over_one_session_do_not_meet(kind, exported):
+def test_texts_over_one_session_do_not_meet(exported):
     """In turn, and from two threads at once: the bits are those of a session for each text."""
-    _, plan = exported(kind)
+    _, plan = exported
     prompts = [2, 7, 1, 8], [6, 6, 6]
     alone = [decode(opened(plan), prompt)[1] for prompt in prompts]
     session = opened(plan)
@@ -166,14 +146,14 @@ def test_texts_over_one_session_do_not_meet(kind, exported):
 
 
 def test_a_cache_of_one_row_is_no_batch(exported):
-    _, plan = exported("llama")
+    _, plan = exported
     session = opened(plan)
     with pytest.raises(InputError, match=r"state '.*' of shape \(.*\) has no dim that varies"):
         step(session, [1], 0, [session.new_state(), session.new_state()])
 
 
 def test_a_step_writes_one_row_of_each_cache(exported):
-    _, plan = exported("llama")
+    _, plan = exported
     caches = {name for name in plan.states if "cache" in name}
     assert len(caches) == 4
     assert all(plan.is_in_place(name) for name in caches)
@@ -192,7 +172,7 @@ def test_a_step_writes_one_row_of_each_cache(exported):
 
 
 def test_a_position_beyond_the_cache_changes_nothing(exported):
-    _, plan = exported("llama")
+    _, plan = exported
     session = opened(plan)
     decode(session, [1, 2, 3], 4)
     before = {name: session.get_state(name) for name in session.state_names}
@@ -203,7 +183,7 @@ def test_a_position_beyond_the_cache_changes_nothing(exported):
 
 
 def test_a_cache_that_grows_is_refused_with_what_to_do():
-    model, ids = language_model("llama"), torch.tensor([[1, 2, 3]])
+    model, ids = language_model(), torch.tensor([[1, 2, 3]])
     with torch.no_grad():
         cache = model(ids, use_cache=True).past_key_values
     with pytest.raises(
