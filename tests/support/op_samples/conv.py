@@ -92,6 +92,7 @@ def _samples() -> Iterator[Sample]:
         ((1, 7, 9, 24), (5, 5, 1, 24), {"groups": 24, "padding": [2, 2, 1, 3]}),
         ((1, 9, 8, 5), (3, 3, 1, 15), {"groups": 5, "dilation": [2, 1]}),
         ((1, 20, 40), (4, 1, 40), {"groups": 40, "padding": [3, 0]}),
+        ((1, 20, 40), (16, 1, 40), {"groups": 40, "padding": [3, 0]}),
         # Groups of a few channels: likewise.
         ((1, 9, 20, 20), (3, 3, 4, 20), {"groups": 5, "padding": [1, 1, 1, 1]}),
         ((1, 9, 20, 24), (3, 3, 8, 24), {"groups": 3, "stride": [2, 2]}),

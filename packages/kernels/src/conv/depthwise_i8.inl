@@ -293,7 +293,9 @@ static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work
     work->tasks = state->row_chunks = i64_ceil_div(state->rows, state->row_chunk);
     const int64_t blocks = i64_ceil_div(s->outputs, I8_TAP_COLS), pairs = i8_tap_pairs(s);
     state->tap_scratch = conv_aligned(blocks * pairs * 2 * (int64_t)sizeof(vi));
-    state->zero_scratch = state->tap_scratch + conv_aligned(2 * pairs * (int64_t)sizeof(char *));
+    /* The rows of all taps and zeros behind them, which pair with the last of an odd number. */
+    const int64_t rows = conv_taps(s) + 1;
+    state->zero_scratch = state->tap_scratch + conv_aligned(rows * (int64_t)sizeof(char *));
     state->c_scratch = state->zero_scratch + conv_aligned(s->outputs);
     state->epilogue_scratch =
         state->c_scratch + conv_aligned(state->row_chunk * s->outputs * (int64_t)sizeof(int32_t));
