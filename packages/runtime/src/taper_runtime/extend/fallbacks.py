@@ -161,7 +161,7 @@ class DelegateOrGraph(Delegate):
         try:
             self._delegate = kind(node)
             self._delegate.node = node
-        except Exception:
+        except Exception:  # of any kind: the delegate is other people's code
             self._refused()
 
     def use(self) -> DelegateUse:
@@ -180,7 +180,7 @@ class DelegateOrGraph(Delegate):
             return
         try:
             delegate.prepare_weights(weights)
-        except Exception:
+        except Exception:  # of any kind, as above
             if self._is_prepared:
                 raise  # new weights: the session keeps its own
             self._refused()
