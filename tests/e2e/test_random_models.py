@@ -5,7 +5,7 @@ import torch
 
 import taper_frontend
 from lowering import tensors_in
-from marks import NUMPY
+from marks import NUMPY, some
 from taper_runtime import InferenceSession, RunOptions, SessionOptions
 
 pytestmark = NUMPY
@@ -89,7 +89,7 @@ class Vits(torch.nn.Module):
         return self.model.decoder(self.model.flow(latents, mask, None, reverse=True), None)
 
 
-@pytest.mark.parametrize("architecture", [Informer, Vits])
+@pytest.mark.parametrize("architecture", some([Informer, Vits], [Informer]))
 def test_same_seed_same_numbers(architecture):
     torch.manual_seed(0)
     module = architecture().eval()

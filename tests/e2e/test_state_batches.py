@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import taper_frontend
 import taper_runtime
-from marks import NUMPY, STATE
+from marks import NUMPY, STATE, some
 from taper_frontend import ExportError
 from taper_frontend.compiler.planning import join_plans
 from taper_frontend.verify.trials import VerificationError
@@ -259,7 +259,11 @@ BATCHES = [(0,), (0, 1), (0, 1), (1, 0, 2), (2,), (3, 1, 2, 0), (3, 1, 2, 0), (2
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows"), [*((kind, 2) for kind in MODELS), ("decoder", 1), ("listener", 1)]
+    ("kind", "rows"),
+    some(
+        [*((kind, 2) for kind in MODELS), ("decoder", 1), ("listener", 1)],
+        [("decoder, time first", 2), ("decoder, where", 2), ("decoder", 1)],
+    ),
 )
 def test_rows_of_a_batch_are_sequences_by_themselves(kind, rows):
     """To torch's module of one row within rounding; to single runs too, with bits where told."""
@@ -457,7 +461,7 @@ def test_an_unknown_name_is_no_output_either():
         )
 
 
-@pytest.mark.parametrize("depth", ["outputs", True, "deep"])
+@pytest.mark.parametrize("depth", some(["outputs", True, "deep"], ["outputs", "deep"]))
 def test_verification_finds_a_wrong_row(depth):
     """A pass that lets all rows begin again with the first one's value."""
 

@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 pytestmark = NUMPY
 
 #: Model of the zoo -> nodes that may do nothing but move values. Each has one permutation where the
-#: image comes in. tests/zoo has more.
+#: image comes in. test_images.py has more.
 HUGGING_FACE = {
     "ResNetForImageClassification": 1,
     "MobileNetV2ForImageClassification": 1,

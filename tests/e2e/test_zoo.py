@@ -17,7 +17,7 @@ from zoo_checks import members, run
 
 torch.set_num_threads(1)
 
-#: Without a node that numpy computes: one architecture of each kind. tests/zoo has more.
+#: Without a node that numpy computes: one of each kind. test_architectures.py has more.
 NATIVE = {
     "text": [
         "BertModel",

@@ -15,9 +15,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from edge_values import KINDS, TORCH_DIFFERS, with_edges
 from lowering import evaluate_graph, lower_model, tensors_in
+from marks import some
 from taper_runtime.base.random_state import new_state
 
-DTYPES = (torch.float32, torch.int64, torch.bool)
+DTYPES = some((torch.float32, torch.int64, torch.bool), (torch.int64, torch.bool))
 
 #: First samples of an op, and of a dtype but float32 where handlers only move or make values: what
 #: they do of their arguments float32 shows.

@@ -1,6 +1,20 @@
-"""Marks for tests of models that warn at export of what the test is not about."""
+"""Marks of tests: those that another session runs, and those whose models warn at export."""
 
 import pytest
+
+#: The session `references` runs it, not `tests`: it judges more models or samples of a kind that
+#: `tests` has one of.
+REFERENCE = pytest.mark.reference
+
+
+def some(cases, more):
+    """Return parameters of a test: all cases, with those in `more` left to `references`."""
+    unknown = {*more} - {*cases}
+    assert not unknown, unknown
+    rows = {case: case if isinstance(case, tuple) else (case,) for case in cases}
+    marks = {True: REFERENCE, False: ()}
+    return [pytest.param(*row, marks=marks[case in more]) for case, row in rows.items()]
+
 
 #: Which nodes numpy computes is not what the test is about.
 NUMPY = pytest.mark.filterwarnings(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marks import NUMPY
+from marks import NUMPY, REFERENCE
 from vision_checks import check_microbatches, check_moves
 
 torch.set_num_threads(1)
 
-pytestmark = NUMPY
+pytestmark = [NUMPY, REFERENCE]
 
 #: Model of the zoo -> nodes that may do nothing but move values.
 MOVES = {

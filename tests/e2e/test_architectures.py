@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marks import NUMPY
+from marks import NUMPY, REFERENCE
 from zoo_checks import members, run
 
 torch.set_num_threads(1)
+
+pytestmark = REFERENCE
 
 #: Without a node that numpy computes.
 NATIVE = {
