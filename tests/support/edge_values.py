@@ -43,7 +43,7 @@ KERNELS_DIFFER = {
     **dict.fromkeys(
         (
             *("MATMUL", "GROUPED_MATMUL", "CONV", "CONV_TRANSPOSE", "COMPLEX_MUL"),
-            *("SUM", "MEAN", "PROD", "VAR", "CUMSUM", "LAYER_NORM", "RMS_NORM"),
+            *("SUM", "MEAN", "PROD", "VAR", "CUMSUM"),
             *("AVG_POOL", "ADAPTIVE_AVG_POOL", "RESAMPLE", "GRID_SAMPLE"),
         ),
         (("largest",), _SUMS),

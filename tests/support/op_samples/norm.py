@@ -44,17 +44,36 @@ def _samples_norm() -> Iterator[tuple[np.ndarray, list[np.ndarray], int, bool]]:
     yield rng.standard_normal((2, 3)), [np.ones(3), np.zeros(3)], 1, False
 
 
+#: Elements whose deviation, or its reciprocal, no normal float32 is; the eps beside them.
+_BEYOND_FLOATS = [
+    (np.array([[1, -2, 3]], np.float32), 1e308),
+    (np.array([[1e-3, -2e30, 3e38]], np.float32), 1e-6),
+    (np.array([[3e-42, -2e-44, 1e-45]], np.float32), 0.0),
+]
+
+
+def _samples_beyond_floats() -> Iterator[tuple[list[np.ndarray], float]]:
+    """x and weight, eps."""
+    for x, eps in _BEYOND_FLOATS:
+        for weight in ([2, 0.5, -1], [np.inf, -np.inf, 3e38]):
+            yield [x, np.array(weight, np.float32)], eps
+
+
 def _samples_layer_norm() -> Iterator[Sample]:
     for x, (weight, bias), dims, native in _samples_norm():
         base = {"dims": dims, "eps": 1e-5}
         for parameters in ((weight, bias), (weight,), (None, bias), ()):
             yield Sample([x, *parameters], base, native)
+    for inputs, eps in _samples_beyond_floats():
+        yield Sample(inputs, {"dims": 1, "eps": eps})
 
 
 def _samples_rms_norm() -> Iterator[Sample]:
     for x, (weight, _), dims, native in _samples_norm():
         yield Sample([x, weight], {"dims": dims, "eps": 1e-6}, native)
         yield Sample([x], {"dims": dims, "eps": 1e-6}, native)
+    for inputs, eps in _samples_beyond_floats():
+        yield Sample(inputs, {"dims": 1, "eps": eps})
 
 
 SAMPLES = {

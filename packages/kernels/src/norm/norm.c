@@ -2,6 +2,7 @@
  * LAYER_NORM and RMS_NORM: every row of the trailing dimensions is normalised by its own moments,
  * then scaled by weight and shifted by bias. May run in place: a row is read before it is written.
  */
+#include <float.h>
 #include <math.h>
 
 #include "common/tensor.h"
@@ -71,6 +72,30 @@ V_INLINE void norm_write(const norm_row *row, const bool centered, const bool we
                   n - i);
 }
 
+/* Whether a float holds the scale to full precision: not where it overflows or is denormal, which
+ * elements near the ends of the range of floats or a huge eps make it. */
+V_INLINE bool norm_scale_fits(double scale) {
+    return scale >= (double)FLT_MIN && scale <= (double)FLT_MAX;
+}
+
+/* Computes in double a row whose scale does not fit. */
+static void norm_row_double(const norm_row *row, const bool centered, double eps, float *y,
+                            const float *x, int64_t n) {
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; centered && i < n; i++)
+        sum += (double)x[i];
+    const double mean = sum / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        squares += ((double)x[i] - mean) * ((double)x[i] - mean);
+    const double deviation = sqrt(squares / (double)n + eps);
+    for (int64_t i = 0; i < n; i++) {
+        double value = ((double)x[i] - mean) / deviation;
+        value *= row->weight ? (double)row->weight[i] : 1.0;
+        value += row->bias ? (double)row->bias[i] : 0.0;
+        y[i] = (float)value;
+    }
+}
+
 V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row row, double eps,
                               float *y, const float *x, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++, x += n, y += n) {
@@ -81,6 +106,10 @@ V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row r
         const double offset = about.first / (double)n;
         const double variance = about.second / (double)n - offset * offset;
         const double scale = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + eps);
+        if (!norm_scale_fits(scale)) {
+            norm_row_double(&row, true, eps, y, x, n);
+            continue;
+        }
         row.center = v_set1(center);
         row.scale = v_set1((float)scale);
         row.shift = v_set1((float)(-offset * scale));
@@ -122,7 +151,12 @@ V_INLINE void rms_norm_rows(const bool weighted, norm_row row, double eps, float
                             int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++, x += n, y += n) {
         const double mean_square = row_fold(ROW_SUM_SQUARES, x, n) / (double)n;
-        row.scale = v_set1((float)(1.0 / sqrt(mean_square + eps)));
+        const double scale = 1.0 / sqrt(mean_square + eps);
+        if (!norm_scale_fits(scale)) {
+            norm_row_double(&row, false, eps, y, x, n);
+            continue;
+        }
+        row.scale = v_set1((float)scale);
         norm_write(&row, false, weighted, false, y, x, n);
     }
 }
