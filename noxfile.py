@@ -38,12 +38,20 @@ CLIENTS = ("-r", "tools/clients/requirements.txt")
 CLIENTS_ALONE = ("--no-deps", "-r", "tools/clients/no-deps.txt")
 
 
+#: Sessions compile here in turns, and wheels too: the kernels take minutes, once.
+BUILD = "build/nox"
+
+
 def install_packages(session: nox.Session, *setup: str) -> None:
-    """Install every package in place; each session keeps a build directory, so edits recompile."""
+    """Install every package in place, so that edits recompile.
+
+    A session that sets the build up in its own way has a folder of its own for it.
+    """
     session.install(*BUILD_TOOLS)
     in_place = ("--no-build-isolation", "--no-deps", "-e")
     options = [f"-Csetup-args={argument}" for argument in setup]
-    session.install(*in_place, ".", f"-Cbuild-dir=build/nox-{session.name}", *options)
+    build = f"{BUILD}-{session.name}" if setup else BUILD
+    session.install(*in_place, ".", f"-Cbuild-dir={build}", *options)
     session.install(*in_place, "packages/frontend", "-e", "packages/openinfer")
 
 
@@ -79,7 +87,7 @@ def build_wheels(session: nox.Session) -> None:
     """Build both wheels into dist/; compilation is incremental."""
     session.install(*BUILD_TOOLS)
     pip = ("python", "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", "dist")
-    session.run(*pip, ".", "-Cbuild-dir=build/nox-wheels")
+    session.run(*pip, ".", f"-Cbuild-dir={BUILD}")
     session.run(*pip, "packages/frontend")
 
 
