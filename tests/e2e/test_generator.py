@@ -399,6 +399,41 @@ def test_full_context_is_an_error(generator: Generator) -> None:
     assert text == request.tokens
 
 
+def test_texts_wait_for_a_place(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = taper_runtime.InferenceSession(plan("gemma3"))
+    small = Generator(session, max_active=2)
+    asked = [([3 + number, 4], {"max_new_tokens": 4 + 3 * number}) for number in range(5)]
+    requests = [small.submit(ids, **options) for ids, options in asked]
+    assert small.active == (*requests[:2],)
+    assert small.waiting == (*requests[2:],)
+    assert not hasattr(requests[2], "state")
+    small.cancel(requests[3])
+    small.cancel(requests[0])
+    assert small.active == (requests[1], requests[2])
+    while small.active:
+        assert len(small.active) <= 2
+        small.step()
+    assert small.waiting == ()
+    for (ids, options), request in zip(asked, requests, strict=True):
+        if request not in (requests[0], requests[3]):
+            assert request.tokens == [*generator.generate(ids, **options)]
+    assert requests[3].finish_reason == "cancelled"
+
+    monkeypatch.setattr(type(session), "new_state", _no_memory)
+    failed = small.submit([3])  # it alone ends
+    assert (failed.finish_reason, type(failed.error)) == ("error", MemoryError)
+    monkeypatch.undo()
+    assert [*small.generate(*asked[0][:1], **asked[0][1])]
+
+    for wrong in (0, True, 1.0):
+        with pytest.raises(InputError, match="max_active: expected None or an int of at least 1"):
+            Generator(session, max_active=wrong)  # type: ignore[arg-type]
+
+
+def _no_memory(_: Any) -> None:
+    raise MemoryError
+
+
 def test_iterator_that_is_left_ends_its_text(generator: Generator) -> None:
     for token in generator.generate([1]):
         assert 0 <= token < WORDS

@@ -69,7 +69,11 @@ class GenerationRequest:
         What ended it, if ``finish_reason`` is ``"error"``.
     read : int
         How many of the tokens have been read.
+    state : State
+        Set when the text begins, not while it waits.
     """
+
+    state: State
 
     def __init__(
         self,
@@ -77,7 +81,6 @@ class GenerationRequest:
         convention: DecoderConvention,
         sampling: Sampling,
         limits: TextLimits,
-        state: State,
     ) -> None:
         self.ids = tuple(ids)
         self.tokens: list[int] = []
@@ -85,7 +88,6 @@ class GenerationRequest:
         self.finish_reason: str | None = None
         self.error: Exception | None = None
         self.limits = limits
-        self.state = state
         self.read = 0
         self._context = convention.context
         self._sampler = Sampler(sampling)

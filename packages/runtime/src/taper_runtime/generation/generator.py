@@ -49,6 +49,9 @@ class Generator:
         it: the same prompt before several questions, or all that was said before in a chat. Logits
         are then the same within rounding errors, for kernels add up a few tokens in another order
         than many. By default nothing is kept.
+    max_active : int, optional
+        The most texts that are written at once. Later ones wait until another has ended, first come
+        first served, and take no memory for a state before. By default none waits.
 
     Attributes
     ----------
@@ -62,10 +65,17 @@ class Generator:
     Raises
     ------
     InputError
-        If the session's plan is no decoder, or ``prefix_cache_bytes`` is no size.
+        If the session's plan is no decoder, ``prefix_cache_bytes`` is no size, or ``max_active`` no
+        number.
     """
 
-    def __init__(self, session: InferenceSession, *, prefix_cache_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        session: InferenceSession,
+        *,
+        prefix_cache_bytes: int = 0,
+        max_active: int | None = None,
+    ) -> None:
         if not isinstance(session, InferenceSession):
             raise InputError(f"session: expected an InferenceSession, got {type(session).__name__}")
         self._session = session
@@ -76,8 +86,14 @@ class Generator:
                 "prefix_cache_bytes: expected an int of at least 0, got "
                 f"{describe(prefix_cache_bytes)}"
             )
+        if max_active is not None and (type(max_active) is not int or max_active < 1):
+            raise InputError(
+                f"max_active: expected None or an int of at least 1, got {describe(max_active)}"
+            )
         self._prefixes = PrefixCache(prefix_cache_bytes)
+        self._most = max_active
         self._active: list[GenerationRequest] = []
+        self._waiting: list[GenerationRequest] = []
         self._lock = RLock()
 
     def generate(self, ids: Sequence[int] | np.ndarray, **options: Any) -> TokenStream:
@@ -200,11 +216,10 @@ class Generator:
             logprobs=logprobs,
             prompt_lookup_num_tokens=prompt_lookup_num_tokens,
         )
-        state = self._session.new_state()
-        request = GenerationRequest(prompt, self._convention, sampling, limits, state)
+        request = GenerationRequest(prompt, self._convention, sampling, limits)
         with self._lock:
-            self._begin(request)
-            self._active.append(request)
+            self._waiting.append(request)
+            self._admit()
         return request
 
     def save_prefixes(self, path: FilePath) -> None:
@@ -236,8 +251,23 @@ class Generator:
             for each in read_prefixes(path, self._session.plan, self._convention):
                 self._prefixes.put(each.ids, each.arrays)
 
+    def _admit(self) -> None:
+        """Begin the texts that wait, as far as there is room."""
+        while self._waiting and (self._most is None or len(self._active) < self._most):
+            request = self._waiting.pop(0)
+            try:
+                self._begin(request)
+            except Exception as error:  # such as too little memory for its state
+                request.finish("error", error)
+            else:
+                self._active.append(request)
+
     def _begin(self, request: GenerationRequest) -> None:
-        """Give a text what is known of its prompt; the last token is read for its logits."""
+        """Give a text a state, and what is known of its prompt.
+
+        The prompt's last token is read in any case, for its logits.
+        """
+        request.state = self._session.new_state()
         known, arrays = self._prefixes.find(request.ids)
         count = min(known, len(request.ids) - 1)
         if count:
@@ -265,12 +295,17 @@ class Generator:
         """End a text, if it has not ended; other texts go on."""
         with self._lock:
             request.finish("cancelled")
-            self._drop_finished()
+            self._replace_finished()
 
     @property
     def active(self) -> tuple[GenerationRequest, ...]:
         """Return the texts that are being written, in the order in which they began."""
         return tuple(self._active)
+
+    @property
+    def waiting(self) -> tuple[GenerationRequest, ...]:
+        """Return the texts that have not begun, the next one first; see ``max_active``."""
+        return tuple(self._waiting)
 
     def step(self) -> list[GenerationRequest]:
         """Go on with all texts: read a chunk of each prompt, then write a token of each text.
@@ -294,7 +329,7 @@ class Generator:
                 if rows:
                     self._run(rows, [request.pending for request in rows])
             finally:
-                self._drop_finished()
+                self._replace_finished()
             return [r for r, count in before.items() if r.is_finished or len(r.tokens) > count]
 
     def _read_alone(self, request: GenerationRequest) -> bool:
@@ -329,8 +364,10 @@ class Generator:
             if request.is_finished or (reads_prompt and request.read >= len(request.ids)):
                 self._keep(request)
 
-    def _drop_finished(self) -> None:
+    def _replace_finished(self) -> None:
         self._active = [request for request in self._active if not request.is_finished]
+        self._waiting = [request for request in self._waiting if not request.is_finished]
+        self._admit()
 
 
 class TokenStream:
