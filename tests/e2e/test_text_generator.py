@@ -166,6 +166,37 @@ TEMPLATES = {
 }  # fmt: skip
 
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather <now> in a city, été",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+WITH_TOOLS = """{% for t in tools or [] %}{{ t | tojson }}{{ t.function | tojson(indent=2) }}
+{% endfor %}{% for m in messages %}{% if m.role == "skip" %}{% continue %}{% endif %}
+{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}
+{% endfor %}{% endfor %}{% if strftime_now("%Y") | length == 4 %}year{% endif %}"""
+
+
+@pytest.mark.parametrize("tools", [None, [TOOL]], ids=["none", "one"])
+def test_templates_see_tools_as_in_transformers(tools):
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Zürich"}}}
+    messages = [
+        {"role": "user", "content": "weather?"},
+        {"role": "skip", "content": ""},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "rain"},
+    ]
+    tokenizer = byte_tokenizer()
+    wanted = tokenizer.apply_chat_template(
+        messages, tools, chat_template=WITH_TOOLS, tokenize=False, add_generation_prompt=True
+    )
+    assert ChatTemplate(WITH_TOOLS, {}).render(messages, tools) == wanted
+    assert ("<now> in a city, été" in wanted) == bool(tools)
+
+
 @pytest.mark.parametrize("case", TEMPLATES)
 def test_templates_that_fail_or_do_not_end_are_refused(case):
     source, message = TEMPLATES[case]

@@ -7,6 +7,7 @@ of its values is not.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime.base.errors import InputError, TaperError
@@ -61,8 +62,13 @@ class ChatTemplate:
 
         self._tokens = dict(tokens)
         self._error = TemplateError
-        environment = Sandbox(trim_blocks=True, lstrip_blocks=True)
+        environment = Sandbox(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        # the names that transformers gives to templates
         environment.globals["raise_exception"] = self._refuse
+        environment.globals["strftime_now"] = _now
+        environment.filters["tojson"] = _as_json
         try:
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError) as error:
@@ -71,13 +77,19 @@ class ChatTemplate:
     def _refuse(self, message: str) -> NoReturn:
         raise self._error(message)
 
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """Return the prompt after which the model answers.
 
         Parameters
         ----------
         messages : sequence of mapping
-            Each with the texts ``role`` and ``content``.
+            Each with the texts ``role`` and ``content``, and whatever else the template reads.
+        tools : sequence of mapping, optional
+            Descriptions of functions that the model may ask to call, as the template reads them.
 
         Raises
         ------
@@ -94,7 +106,12 @@ class ChatTemplate:
                 self._refuse(f"expected at most {_MOST_STEPS} steps of all range()")
             return made
 
-        given = {"messages": _checked(messages), "add_generation_prompt": True, **self._tokens}
+        given = {
+            "messages": _checked(messages),
+            "tools": tools,
+            "add_generation_prompt": True,
+            **self._tokens,
+        }
         try:
             for part in self._template.generate(**given, range=limited):
                 parts.append(part)
@@ -104,6 +121,29 @@ class ChatTemplate:
         except Exception as error:  # a template may raise whatever Python does
             raise InputError(f"plan.assets[{TEMPLATE!r}]: the template fails: {error}") from error
         return "".join(parts)
+
+
+def _now(form: str) -> str:
+    from datetime import datetime
+
+    return datetime.now().strftime(form)
+
+
+def _as_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON as it is: that of Jinja itself is for pages, and escapes ``<``."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _checked(messages: Any) -> list[dict[str, Any]]:

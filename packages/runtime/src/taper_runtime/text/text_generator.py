@@ -9,6 +9,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.generation.generator import Generator
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
+from taper_runtime.text.piece_decoder import PieceDecoder
 from taper_runtime.text.text_stream import TextStream
 from taper_runtime.text.tokenizer_asset import asset_of, read_tokenizer
 
@@ -96,7 +97,7 @@ class TextGenerator:
         InputError
             If the prompt is empty or too long, or an option is out of range.
         """
-        return self._write(prompt, stop, options, is_whole=False)
+        return self._write(self.encode(prompt), stop, options)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], *, stop: Sequence[str] = (), **options: Any
@@ -121,34 +122,78 @@ class TextGenerator:
         TaperError
             If the package jinja2 is not installed.
         """
+        return self._write(self.encode_chat(messages), stop, options)
+
+    def encode(self, prompt: str) -> list[int]:
+        """Return the tokens of a prompt, with the special ones of the tokenizer.
+
+        Raises
+        ------
+        InputError
+            If it is no text.
+        """
+        return self._ids(prompt, is_whole=False)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Return the tokens of the prompt after which the model answers a chat.
+
+        Parameters
+        ----------
+        messages, tools
+            As of :meth:`.ChatTemplate.render`.
+
+        Raises
+        ------
+        InputError, TaperError
+            As :meth:`chat`.
+        """
         if self._template is None:
             source = asset_of(self._plan, TEMPLATE).decode(errors="replace")
             self._template = ChatTemplate(source, self._words)
-        return self._write(self._template.render(messages), stop, options, is_whole=True)
+        return self._ids(self._template.render(messages, tools), is_whole=True)
 
-    def _write(
-        self, prompt: str, stop: Sequence[str], options: dict[str, Any], *, is_whole: bool
-    ) -> TextStream:
-        """Begin a text; a whole prompt has its special tokens."""
-        if not isinstance(prompt, str):
-            raise InputError(f"prompt: expected a str, got {type(prompt).__name__}")
-        stops = _stops(stop)
-        try:
-            ids = self.tokenizer.encode(prompt, add_special_tokens=not is_whole).ids
-        except TypeError as error:
-            raise InputError("prompt: expected valid Unicode, got a lone surrogate") from error
+    def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options of :meth:`.Generator.submit`, with :attr:`defaults` where none is given.
+
+        Defaults of draws are left out where the text is greedy.
+        """
         given = {**self.defaults, **options}
         if not given.get("do_sample", False):
             given = {key: given[key] for key in given if key not in DRAWS or key in options}
-        request = self.generator.submit(ids, **given)
-        return TextStream(self.generator.stream(request), request, self.tokenizer, stops)
+        return given
 
+    def pieces(self, stop: str | Sequence[str] = ()) -> PieceDecoder:
+        """Return a decoder of one text, which ends in front of these strings.
 
-def _stops(stop: Any) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(each, str) and each for each in stops):
-        raise InputError(f"stop: expected texts that are not empty, got {stop!r}")
-    return stops
+        Raises
+        ------
+        InputError
+            If one is no text, or empty.
+        """
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if not all(isinstance(each, str) and each for each in stops):
+            raise InputError(f"stop: expected texts that are not empty, got {stop!r}")
+        return PieceDecoder(self.tokenizer, stops)
+
+    def _ids(self, prompt: str, *, is_whole: bool) -> list[int]:
+        """Return the tokens of a prompt; a whole one has its special tokens."""
+        if not isinstance(prompt, str):
+            raise InputError(f"prompt: expected a str, got {type(prompt).__name__}")
+        try:
+            ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=not is_whole).ids
+        except TypeError as error:
+            raise InputError("prompt: expected valid Unicode, got a lone surrogate") from error
+        return ids
+
+    def _write(self, ids: list[int], stop: Sequence[str], options: dict[str, Any]) -> TextStream:
+        """Begin a text."""
+        pieces = self.pieces(stop)
+        request = self.generator.submit(ids, **self.with_defaults(options))
+        return TextStream(self.generator.stream(request), request, pieces)
 
 
 def _read_defaults(plan: Plan) -> tuple[dict[str, str], dict[str, Any]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from taper_runtime.generation.generation_request import GenerationRequest
     from taper_runtime.generation.generator import TokenStream
+    from taper_runtime.text.piece_decoder import PieceDecoder
 
 
 class TextStream:
@@ -23,25 +22,15 @@ class TextStream:
     tokens : TokenStream
     request : GenerationRequest
         The one that the tokens come from.
-    tokenizer : tokenizers.Tokenizer
-    stops : sequence of str
+    pieces : PieceDecoder
     """
 
     def __init__(
-        self,
-        tokens: TokenStream,
-        request: GenerationRequest,
-        tokenizer: Any,
-        stops: Sequence[str],
+        self, tokens: TokenStream, request: GenerationRequest, pieces: PieceDecoder
     ) -> None:
-        from tokenizers.decoders import DecodeStream
-
-        self._tokens, self._request, self._tokenizer = tokens, request, tokenizer
-        self._stops = tuple(stops)
-        self._decoder = DecodeStream(skip_special_tokens=True)
-        self._held = ""
+        self._tokens, self._request, self._pieces = tokens, request, pieces
         self._count = 0
-        self._is_stopped = self._is_over = False
+        self._is_over = False
         self._began = time.monotonic()
         self._first = self._last = self._began
 
@@ -62,11 +51,13 @@ class TextStream:
                 self._first = self._last
             if self._ends_text():
                 continue
-            self._held += self._decoder.step(self._tokenizer, token) or ""
-            piece = self._take()
+            piece = self._pieces.push(token)
+            if self._pieces.is_stopped:
+                self._is_over = True
+                self._tokens.close()
             if piece:
                 return piece
-        piece, self._held = self._held, ""
+        piece = self._pieces.finish()
         if not piece:
             raise StopIteration
         return piece
@@ -76,19 +67,6 @@ class TextStream:
         request = self._request
         return request.finish_reason == "stop" and self._count == len(request.tokens)
 
-    def _take(self) -> str:
-        """Return what is sure to belong to the text, and hold the rest."""
-        found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
-        if found:
-            self._held = self._held[: min(found)]
-            self._is_stopped = self._is_over = True
-            self._tokens.close()
-            return ""
-        kept = max((_begun(self._held, stop) for stop in self._stops), default=0)
-        piece = self._held[: len(self._held) - kept]
-        self._held = self._held[len(piece) :]
-        return piece
-
     @property
     def tokens(self) -> int:
         """Return how many tokens have been written."""
@@ -97,7 +75,7 @@ class TextStream:
     @property
     def finish_reason(self) -> str | None:
         """Return why the text ended; ``"stop"`` after a stop string too; None while it goes on."""
-        return "stop" if self._is_stopped else self._request.finish_reason
+        return "stop" if self._pieces.is_stopped else self._request.finish_reason
 
     @property
     def first_token_s(self) -> float:
@@ -109,9 +87,3 @@ class TextStream:
         """Return the tokens after the first one for each second; 0 if there are none."""
         seconds = self._last - self._first
         return (self._count - 1) / seconds if seconds > 0 else 0.0
-
-
-def _begun(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a stop string."""
-    sizes = range(min(len(text), len(stop) - 1), 0, -1)
-    return next((size for size in sizes if text.endswith(stop[:size])), 0)
