@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.prometheus import Metric, Sample, metrics_text
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.plan.compilability import Compilability, compilability
 
@@ -139,7 +140,7 @@ class Stats(NamedTuple):
         **labels : str
             Labels for every line, such as ``model="minilm"``.
         """
-        return "".join(_lines(self, labels))
+        return metrics_text(session_metrics(self, labels))
 
 
 def read_stats(
@@ -217,8 +218,8 @@ _METRICS = {
 }
 
 
-def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of each metric in Prometheus' text format."""
+def session_metrics(stats: Stats, labels: Mapping[str, str]) -> Iterator[Metric]:
+    """Yield each metric of a session, with these labels."""
     frames = stats.frames
     plain = (
         stats.runs,
@@ -241,21 +242,11 @@ def _lines(stats: Stats, labels: Mapping[str, str]) -> Iterator[str]:
         stats.large_page_bytes,
     )
     for (name, (kind, text)), value in zip(_METRICS.items(), plain, strict=True):
-        yield f"# HELP taper_{name} {text}\n# TYPE taper_{name} {kind}\n"
         if value is not None:
-            yield f"taper_{name}{_text(labels)} {value}\n"
+            yield Metric(name, kind, text, [Sample(labels, value)])
             continue
-        for field, share in _QUANTILES.items():
-            at = _text({**labels, "quantile": f"{share:g}"})
-            yield f"taper_{name}{at} {getattr(stats.times, field)}\n"
-
-
-def _text(labels: Mapping[str, str]) -> str:
-    """Return labels in braces, with their values escaped."""
-    if not labels:
-        return ""
-    values = {
-        name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        for name, value in labels.items()
-    }
-    return "{" + ",".join(f'{name}="{value}"' for name, value in values.items()) + "}"
+        times = [
+            Sample({**labels, "quantile": f"{share:g}"}, getattr(stats.times, field))
+            for field, share in _QUANTILES.items()
+        ]
+        yield Metric(name, kind, text, times)
