@@ -4,14 +4,12 @@ import io
 import json
 import sys
 
-import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import taper_frontend
 import taper_runtime.cli
+from byte_writer import END, byte_model, byte_plan, byte_tokenizer, saying
 from cli_page import check_json, schema
 from taper_frontend import ExportError
 from taper_runtime import InputError
@@ -20,60 +18,22 @@ from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
 from taper_runtime.text.text_generator import DEFAULTS
 from taper_runtime.text.tokenizer_asset import TOKENIZER
 
-END = "<|end|>"
-SOURCE = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-
-
-def byte_tokenizer():
-    """A token for each byte, and one that ends texts."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    found = PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
-    found.chat_template = SOURCE
-    return found
-
 
 @pytest.fixture(scope="module")
 def model():
-    torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=257, n_embd=16, n_layer=1, n_head=2, n_positions=256,
-        bos_token_id=None, eos_token_id=256,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config).eval()
+    return byte_model()
 
 
 @pytest.fixture(scope="module")
-def path(model, tmp_path_factory):
-    plan = taper_frontend.export_decoder(
-        model, max_context=128, tokenizer=byte_tokenizer(), verify="outputs"
-    )
+def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("plans") / "writer.taper"
-    plan.save(path)
+    byte_plan().save(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def writer(path):
     return TextGenerator(path)
-
-
-def saying(writer, text, end=True):
-    """Options with which a model writes this text."""
-    ids = writer.tokenizer.encode(text).ids + [256] * end
-    state = iter(ids)
-
-    def choose(tokens, logits):
-        logits[:] = -np.inf
-        logits[next(state)] = 0
-        return logits
-
-    return {"logits_processors": [choose], "max_new_tokens": len(ids)}
 
 
 def test_texts_are_those_of_transformers(writer, model):

@@ -29,6 +29,8 @@ FLOORS = {
         "reports",
         "session",
         "generation",
+        "text",
+        "serving",
         "capi",
         "",
         "cli",

@@ -31,6 +31,7 @@ OWN = (
     "profile",
     "report",
     "run",
+    "serve",
     "tune",
 )
 

@@ -73,6 +73,11 @@ class DecoderConvention(NamedTuple):
         return made
 
 
+def is_decoder(plan: Plan) -> bool:
+    """Return whether a plan says that it follows the convention."""
+    return _KEY in plan.metadata
+
+
 def read_convention(plan: Plan) -> DecoderConvention:
     """Return what a plan records of its decoder.
 

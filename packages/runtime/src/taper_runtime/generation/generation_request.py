@@ -98,6 +98,10 @@ class GenerationRequest:
         """Return whether no token follows."""
         return self.finish_reason is not None
 
+    def ends_at(self, place: int) -> bool:
+        """Return whether the token at this place of the text is the one that ended it."""
+        return self.finish_reason == "stop" and place == len(self.tokens) - 1
+
     @property
     def pending(self) -> list[int]:
         """Return the tokens that the state does not have yet; at least one."""

@@ -76,6 +76,7 @@ class Generator:
         prefix_cache_bytes: int = 0,
         max_active: int | None = None,
     ) -> None:
+        """Check the arguments; nothing runs."""
         if not isinstance(session, InferenceSession):
             raise InputError(f"session: expected an InferenceSession, got {type(session).__name__}")
         self._session = session

@@ -141,6 +141,18 @@ class Encoder:
             found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), _LEAST)
         return found[0] if isinstance(sentences, str) else found
 
+    def count_tokens(self, sentences: str | Iterable[str], prompt_name: str | None = None) -> int:
+        """Return how many tokens :meth:`encode` reads, special ones included.
+
+        Raises
+        ------
+        InputError
+            As :meth:`encode`.
+        """
+        prompt = self._prompt(prompt_name)
+        texts = [prompt + text for text in _texts(sentences)]
+        return sum(len(ids) for ids, _ in self._tokenizer.tokens(texts))
+
     def _prompt(self, name: str | None) -> str:
         """Return what stands before sentences."""
         settings = self._settings

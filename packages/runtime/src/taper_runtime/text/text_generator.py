@@ -44,9 +44,13 @@ class TextGenerator:
     sess_options : SessionOptions, optional
     model : str, optional
         The plan's name, if the file has several.
+    prefix_cache_bytes : int
+    max_active : int, optional
+        As of :class:`.Generator`.
 
     Attributes
     ----------
+    session : InferenceSession
     generator : Generator
     tokenizer : tokenizers.Tokenizer
     defaults : dict
@@ -66,14 +70,18 @@ class TextGenerator:
         sess_options: SessionOptions | None = None,
         *,
         model: str | None = None,
+        prefix_cache_bytes: int = 0,
+        max_active: int | None = None,
     ) -> None:
-        session = InferenceSession(path_or_bytes, sess_options, model=model)
-        self.generator = Generator(session)
-        self.tokenizer = read_tokenizer(session.plan, self.generator.vocabulary)
+        self.session = InferenceSession(path_or_bytes, sess_options, model=model)
+        self.generator = Generator(
+            self.session, prefix_cache_bytes=prefix_cache_bytes, max_active=max_active
+        )
+        plan = self.session.plan
+        self.tokenizer = read_tokenizer(plan, self.generator.vocabulary)
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()  # a prompt that is too long is an error
-        self._words, self.defaults = _read_defaults(session.plan)
-        self._plan = session.plan
+        self._words, self.defaults = _read_defaults(plan)
         self._template: ChatTemplate | None = None
 
     def generate(self, prompt: str, *, stop: Sequence[str] = (), **options: Any) -> TextStream:
@@ -152,7 +160,7 @@ class TextGenerator:
             As :meth:`chat`.
         """
         if self._template is None:
-            source = asset_of(self._plan, TEMPLATE).decode(errors="replace")
+            source = asset_of(self.session.plan, TEMPLATE).decode(errors="replace")
             self._template = ChatTemplate(source, self._words)
         return self._ids(self._template.render(messages, tools), is_whole=True)
 
@@ -175,7 +183,7 @@ class TextGenerator:
             If one is no text, or empty.
         """
         stops = [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(each, str) and each for each in stops):
+        if not all(type(each) is str and each for each in stops):
             raise InputError(f"stop: expected texts that are not empty, got {stop!r}")
         return PieceDecoder(self.tokenizer, stops)
 

@@ -49,7 +49,7 @@ class TextStream:
             self._count += 1
             if self._count == 1:
                 self._first = self._last
-            if self._ends_text():
+            if self._request.ends_at(self._count - 1):
                 continue
             piece = self._pieces.push(token)
             if self._pieces.is_stopped:
@@ -61,11 +61,6 @@ class TextStream:
         if not piece:
             raise StopIteration
         return piece
-
-    def _ends_text(self) -> bool:
-        """Return whether the token that was read last is the one that ended the text."""
-        request = self._request
-        return request.finish_reason == "stop" and self._count == len(request.tokens)
 
     @property
     def tokens(self) -> int:
