@@ -70,7 +70,7 @@ def open_model(
     TaperError
         As :func:`taper_runtime.load` and :class:`taper_runtime.InferenceSession`.
     """
-    if not name.isascii() or not name.translate(_MARKS).isalnum():
+    if type(name) is not str or not name.isascii() or not name.translate(_MARKS).isalnum():
         raise InputError(
             f"name: expected a model's name of letters, digits and ._:-, got {name!r}; give one "
             "as NAME=FILE"
