@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -274,6 +275,9 @@ def test_the_command_serves(tmp_path, monkeypatch, capsys):
     ):
         assert taper_runtime.cli.main(["serve", *arguments]) == 1
         assert message in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert taper_runtime.cli.main(["serve", path]) == 1
+    assert "needs the package uvicorn; install it with `pip install" in capsys.readouterr().err
     for port in ("65536", "x"):
         with pytest.raises(SystemExit):
             command_parser("serve").parse_args([path, "--port", port])
