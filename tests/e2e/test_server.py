@@ -193,7 +193,7 @@ def test_stop_strings_end_a_text(server, monkeypatch):
 def test_a_greedy_text_needs_no_draws(server, alone):
     text = "".join(alone.chat(HELLO, max_new_tokens=5))
     for fields in ({}, {"temperature": 0, "top_p": 0.5, "seed": 3}, {"seed": 3}):
-        found = chat(server, max_tokens=5, **fields)
+        found = chat(server, max_completion_tokens=5, **fields)
         assert found["choices"][0]["message"]["content"] == text
 
 
@@ -463,6 +463,9 @@ WRONG = {
     "bias token": (CHAT, {**WRITER, "logit_bias": {"257": 1}}, 400, "tokens less than 257"),
     "bias value": (CHAT, {**WRITER, "logit_bias": {"1": 101}}, 400, "logit_bias"),
     "max_tokens": (CHAT, {**WRITER, "max_tokens": 0}, 400, "max_tokens: expected a whole number"),
+    "two limits": (
+        CHAT, {**WRITER, "max_tokens": 1, "max_completion_tokens": 1}, 400, "max_tokens: expected",
+    ),
     "top_logprobs": (CHAT, {**WRITER, "top_logprobs": 2}, 400, "expected logprobs to be true"),
     "logprobs": (CHAT, {**WRITER, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
     "stop": (CHAT, {**WRITER, "stop": [""]}, 400, "stop: expected a text"),

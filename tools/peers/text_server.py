@@ -36,7 +36,7 @@ REQUESTS = 4  # of each client, after one that is not counted
 
 #: Sizes of the models: hidden, intermediate, layers, heads, heads of keys, words.
 MODELS = {
-    "30M": (384, 1024, 8, 6, 2, 8000),
+    "19M": (384, 1024, 8, 6, 2, 8000),
     "340M": (1024, 2816, 24, 16, 8, 32000),
 }
 

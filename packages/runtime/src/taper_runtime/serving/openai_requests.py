@@ -102,7 +102,9 @@ def read_chat(data: Mapping[str, Any]) -> WritingRequest:
     found = fields.take("messages", "a list of messages", lambda v: isinstance(v, list) and v)
     messages = [_message(each, f"messages[{index}]") for index, each in enumerate(found)]
     most = fields.whole("max_completion_tokens", 1, None, None)
-    most = fields.whole("max_tokens", 1, None, None) if most is None else most
+    older = fields.whole("max_tokens", 1, None, None)
+    if most is not None and older is not None:
+        raise fields.error("max_tokens", "expected no max_completion_tokens beside it")
     logprobs = fields.whole("top_logprobs", 0, MOST_LOGPROBS, None)
     if fields.flag("logprobs", False):
         logprobs = logprobs or 0
@@ -112,7 +114,7 @@ def read_chat(data: Mapping[str, Any]) -> WritingRequest:
     if kind.get("type", "text") != "text":
         raise fields.error("response_format", "this server writes plain text only")
     tools = _tools(fields)
-    return _writing(fields, most, logprobs, messages=messages, tools=tools)
+    return _writing(fields, most or older, logprobs, messages=messages, tools=tools)
 
 
 def read_completion(data: Mapping[str, Any]) -> WritingRequest:
