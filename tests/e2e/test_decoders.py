@@ -66,7 +66,7 @@ def test_tokens_that_end_texts_are_the_models() -> None:
     ("name", "change", "message"),
     [
         ("mamba", {}, r"MambaForCausalLM: layer 0 of the cache: expected a DynamicLayer or Dynam"),
-        ("t5", {}, r"T5ForCondit.*: expected a decoder-only model, got an encoder and a dec"),
+        ("gpt2", {"max_source": 8}, r"max_source: expected None for GPT2LM.*, which has no enc"),
         ("gpt_neo", {}, r"GPTNeoForCausalLM: expected the logits of whole texts .* relative error"),
         ("gpt2", {"checkpoint": "missing.safetensors"}, r"missing.safetensors"),
         ("gpt2", {"max_context": 129}, r"max_context: expected at most 128, the positions of GPT2"),

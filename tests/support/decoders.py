@@ -25,7 +25,7 @@ _SIZES = {
 }
 
 #: Configs by name: two that work, with grouped heads and a sliding window in one of two layers, and
-#: with learned positions; and three that do not.
+#: with learned positions; and two that do not.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "Gemma3TextConfig",
@@ -62,10 +62,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "mamba": ("MambaConfig", {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1}),
-    "t5": (
-        "T5Config",
-        {"vocab_size": WORDS, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1},
-    ),
 }
 
 
@@ -74,10 +70,7 @@ def decoder(name: str, **changes: Any) -> Any:
     config, sizes = CONFIGS[name]
     made = getattr(transformers, config)(**sizes, **changes)
     torch.manual_seed(1)
-    automatic = (
-        transformers.AutoModelForSeq2SeqLM if name == "t5" else transformers.AutoModelForCausalLM
-    )
-    model = automatic.from_config(made).eval()
+    model = transformers.AutoModelForCausalLM.from_config(made).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:

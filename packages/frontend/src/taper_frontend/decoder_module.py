@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
 
 #: The names by which a forward may take its cache: that of transformers from 5.24 on, and before.
-_CACHES = ("cache", "past_key_values")
+CACHES = ("cache", "past_key_values")
 
 #: How attention may be computed, by transformers' names.
 ATTENTION = ("sdpa", "eager")
@@ -95,7 +95,7 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         return int(self.keys.shape[2])
 
 
-def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Tensor]:
+def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Tensor | None]:
     """Return what makes masks of rows at their own positions, as transformers calls it.
 
     ``sdpa`` takes masks of bool, ``eager`` takes numbers that it adds.
@@ -107,14 +107,20 @@ def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Te
         kv_length: int,
         mask_function: Callable[..., torch.Tensor],
         dtype: torch.dtype = torch.float32,
+        attention_mask: torch.Tensor | None = None,
         **_: Any,
-    ) -> torch.Tensor:
-        seen = mask_function(
-            torch.arange(batch_size)[:, None, None, None],
-            torch.zeros((1, 1, 1, 1), dtype=torch.int64),
-            positions[:, None, :, None],
-            torch.arange(kv_length)[None, None, None, :],
-        )
+    ) -> torch.Tensor | None:
+        if mask_function is masking_utils.bidirectional_mask_function:  # of a source
+            if attention_mask is None:
+                return None
+            seen = attention_mask[:, None, None, :].bool()
+        else:
+            seen = mask_function(
+                torch.arange(batch_size)[:, None, None, None],
+                torch.zeros((1, 1, 1, 1), dtype=torch.int64),
+                positions[:, None, :, None],
+                torch.arange(kv_length)[None, None, None, :],
+            )
         if attention == "sdpa":
             return seen
         return torch.where(seen, torch.zeros((), dtype=dtype), torch.finfo(dtype).min)
@@ -137,12 +143,16 @@ def _attend(
 
     transformers' own function decides by that number, so that 1 would need a program of its own.
     """
-    for name, given in (("position_bias", position_bias), ("softcap", softcap)):
-        if given is not None:
-            raise ExportError(
-                f"attention of {type(module).__name__}: expected none with {name} in 'sdpa'; make "
-                "the model with attn_implementation='eager'"
-            )
+    if softcap is not None:
+        raise ExportError(
+            f"attention of {type(module).__name__}: expected none with softcap in 'sdpa'; make the "
+            "model with attn_implementation='eager'"
+        )
+    if position_bias is not None and attention_mask is not None:
+        least = torch.finfo(query.dtype).min
+        attention_mask = torch.where(attention_mask, position_bias, least)
+    elif position_bias is not None:
+        attention_mask = position_bias
     result = torch.nn.functional.scaled_dot_product_attention(
         query,
         key,
@@ -174,7 +184,7 @@ def read_caches(model: Any) -> list[CacheSpec | None]:
             f"{type(model).__name__}: expected a decoder of transformers, which takes input_ids "
             f"and use_cache, got {type(error).__name__}: {error}"
         ) from error
-    found = (getattr(result, name, None) for name in _CACHES)
+    found = (getattr(result, name, None) for name in CACHES)
     cache = next((each for each in found if each is not None), None)
     if not isinstance(cache, cache_utils.Cache) or isinstance(
         cache, cache_utils.EncoderDecoderCache
@@ -183,10 +193,10 @@ def read_caches(model: Any) -> list[CacheSpec | None]:
             f"{type(model).__name__}: expected a decoder-only model that returns a Cache of "
             f"transformers, got {type(cache).__name__}"
         )
-    return [_spec(model, number, layer) for number, layer in enumerate(cache.layers)]
+    return [cache_spec(model, number, layer) for number, layer in enumerate(cache.layers)]
 
 
-def _spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | None:
+def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | None:
     """Return what a layer of a growing cache holds."""
     if isinstance(layer, cache_utils.DummyLayer):
         return None
@@ -229,10 +239,10 @@ def as_decoder(
             decoder.register_buffer(f"{name}_{number}", zeros, persistent=False)
     original = type(model).forward
     takes = inspect.signature(original).parameters
-    cache_name = next((name for name in _CACHES if name in takes), None)
+    cache_name = next((name for name in CACHES if name in takes), None)
     if cache_name is None:
         raise ExportError(
-            f"{type(model).__name__}.forward: expected an argument {' or '.join(_CACHES)}, got "
+            f"{type(model).__name__}.forward: expected an argument {' or '.join(CACHES)}, got "
             f"{', '.join([*takes][1:])}"
         )
 
@@ -254,7 +264,7 @@ def as_decoder(
             given["position_ids"] = positions
         if KEPT in takes:
             given[KEPT] = logits_to_keep
-        with _replaced(positions):
+        with replaced(positions):
             logits: torch.Tensor = original(decoder, **given).logits
         return logits if KEPT in takes else logits[:, logits_to_keep]
 
@@ -262,7 +272,7 @@ def as_decoder(
     return decoder
 
 
-def _replaced(positions: torch.Tensor) -> ExitStack:
+def replaced(positions: torch.Tensor) -> ExitStack:
     """Return a context in which transformers makes masks of these positions."""
     masks = {name: _row_mask(positions, name) for name in ATTENTION}
     stack = ExitStack()

@@ -10,7 +10,8 @@ A run reads some new tokens of each row, and gives the logits of some of them:
 ===================  ======  =========================  =================================
 
 Each state is ``[rows, heads, context, width]``: keys or values, written at the positions of the new
-tokens. What lies behind them is not read, so a row may go back to any earlier position.
+tokens. What lies behind them is not read, so a row may go back to any earlier position. A decoder
+behind an encoder reads states of :mod:`.encoder_convention`, too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,16 @@ IDS, POSITION, KEPT, LOGITS = "input_ids", "position", "logits_to_keep", "logits
 
 #: Axis of the states that counts positions.
 POSITION_AXIS = 2
+
+
+#: The state that counts the positions of an encoder's source, and how the names of the states of
+#: cross attention begin. They hold what the encoder wrote.
+SOURCE_LENGTH, CROSS = "source_length", "cross_"
+
+
+def counts_positions(state: str) -> bool:
+    """Return whether a state holds keys or values of the decoder's own tokens."""
+    return state != SOURCE_LENGTH and not state.startswith(CROSS)
 
 
 def first_positions(count: int) -> tuple[slice, ...]:
@@ -136,7 +147,7 @@ def _check_ends(plan: Plan, convention: DecoderConvention) -> None:
             f"output {LOGITS!r}: expected [rows, kept, {convention.vocabulary}], "
             f"got {[*logits.shape]}"
         )
-    for name in plan.states:
+    for name in filter(counts_positions, plan.states):
         shape = plan.tensors[name].shape
         if len(shape) != 4 or shape[POSITION_AXIS] != convention.context:
             raise InputError(
@@ -145,14 +156,15 @@ def _check_ends(plan: Plan, convention: DecoderConvention) -> None:
             )
 
 
-def as_plain_ids(ids: Any, convention: DecoderConvention, what: str) -> list[int]:
+def as_plain_ids(ids: Any, vocabulary: int, what: str) -> list[int]:
     """Return token ids as a list of ints.
 
     Parameters
     ----------
     ids : sequence of int or numpy.ndarray
         One-dimensional.
-    convention : DecoderConvention
+    vocabulary : int
+        The number of tokens.
     what : str
         The name for errors.
 
@@ -171,8 +183,8 @@ def as_plain_ids(ids: Any, convention: DecoderConvention, what: str) -> list[int
     for place, each in enumerate(found):
         if isinstance(each, bool) or not hasattr(each, "__index__"):
             raise InputError(f"{what}[{place}]: expected an int, got {type(each).__name__}")
-        if not 0 <= each < convention.vocabulary:
+        if not 0 <= each < vocabulary:
             raise InputError(
-                f"{what}[{place}]: expected an id from 0 to {convention.vocabulary - 1}, got {each}"
+                f"{what}[{place}]: expected an id from 0 to {vocabulary - 1}, got {each}"
             )
     return list(map(int, found))

@@ -58,6 +58,8 @@ class GenerationRequest:
     ----------
     ids : tuple of int
         The prompt.
+    source : numpy.ndarray or None
+        What the encoder has to read before, as the input of one row.
     tokens : list of int
         The tokens so far, with the one that ended it.
     logprobs : list of TokenLogprobs
@@ -81,8 +83,10 @@ class GenerationRequest:
         convention: DecoderConvention,
         sampling: Sampling,
         limits: TextLimits,
+        source: np.ndarray | None = None,
     ) -> None:
         self.ids = tuple(ids)
+        self.source = source
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: str | None = None
@@ -233,7 +237,7 @@ def make_limits(
     ends = convention.eos_token_ids if eos_token_id is None else eos_token_id
     ends = (ends,) if isinstance(ends, int) else ends
     stops = [
-        *as_plain_ids(ends, convention, "eos_token_id"),
-        *as_plain_ids(stop_token_ids, convention, "stop_token_ids"),
+        *as_plain_ids(ends, convention.vocabulary, "eos_token_id"),
+        *as_plain_ids(stop_token_ids, convention.vocabulary, "stop_token_ids"),
     ]
     return TextLimits(max_new_tokens, frozenset(stops), logprobs, prompt_lookup_num_tokens)

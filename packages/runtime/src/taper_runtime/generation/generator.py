@@ -18,6 +18,7 @@ from taper_runtime.generation.decoder_convention import (
     first_positions,
     read_convention,
 )
+from taper_runtime.generation.encoder_convention import ENCODE, read_encoder
 from taper_runtime.generation.generation_request import GenerationRequest, make_limits
 from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import Sampling
@@ -82,6 +83,7 @@ class Generator:
         self._session = session
         self._convention = read_convention(session.plan)
         self.vocabulary, self.context, self.eos_token_ids = self._convention
+        self._encoder = read_encoder(session.plan, self.vocabulary)
         if type(prefix_cache_bytes) is not int or prefix_cache_bytes < 0:
             raise InputError(
                 "prefix_cache_bytes: expected an int of at least 0, got "
@@ -90,6 +92,11 @@ class Generator:
         if max_active is not None and (type(max_active) is not int or max_active < 1):
             raise InputError(
                 f"max_active: expected None or an int of at least 1, got {describe(max_active)}"
+            )
+        if prefix_cache_bytes and self._encoder is not None:
+            raise InputError(
+                "prefix_cache_bytes: expected 0 for a decoder behind an encoder, whose texts "
+                f"depend on their sources, got {prefix_cache_bytes}"
             )
         self._prefixes = PrefixCache(prefix_cache_bytes)
         self._most = max_active
@@ -124,6 +131,7 @@ class Generator:
         self,
         ids: Sequence[int] | np.ndarray,
         *,
+        decoder_input_ids: Sequence[int] | np.ndarray | None = None,
         max_new_tokens: int | None = None,
         do_sample: bool = False,
         temperature: float = 1.0,
@@ -144,8 +152,12 @@ class Generator:
 
         Parameters
         ----------
-        ids : sequence of int
-            The prompt, at least one token.
+        ids : sequence of int or numpy.ndarray
+            The prompt, at least one token. Behind an encoder it is the encoder's source instead:
+            tokens, or a spectrogram, float32 ``[bins, n]``.
+        decoder_input_ids : sequence of int, optional
+            The prompt of a decoder behind an encoder; by default the tokens with which the model
+            begins.
         max_new_tokens : int, optional
             The most tokens to write. Without it the text goes on until a token ends it; a full
             context is then an error.
@@ -202,11 +214,11 @@ class Generator:
             logits_processors,
         )
         sampling.check()
-        prompt = as_plain_ids(ids, self._convention, "ids")
+        prompt, what, source = self._read_prompt(ids, decoder_input_ids)
         if not 1 <= len(prompt) <= self.context:
             raise InputError(
-                f"ids: expected a prompt of 1 to {self.context} tokens, the context of the model, "
-                f"got {len(prompt)}"
+                f"{what}: expected a prompt of 1 to {self.context} tokens, the context of the "
+                f"model, got {len(prompt)}"
             )
         limits = make_limits(
             self._convention,
@@ -217,11 +229,27 @@ class Generator:
             logprobs=logprobs,
             prompt_lookup_num_tokens=prompt_lookup_num_tokens,
         )
-        request = GenerationRequest(prompt, self._convention, sampling, limits)
+        request = GenerationRequest(prompt, self._convention, sampling, limits, source)
         with self._lock:
             self._waiting.append(request)
             self._admit()
         return request
+
+    def _read_prompt(
+        self, ids: Any, decoder_input_ids: Any
+    ) -> tuple[list[int], str, np.ndarray | None]:
+        """Return the decoder's prompt and its name, and the encoder's source if there is one."""
+        if self._encoder is None:
+            if decoder_input_ids is not None:
+                raise InputError(
+                    "decoder_input_ids: expected None for a model without an encoder, got "
+                    f"{describe(decoder_input_ids)}; ids is the prompt"
+                )
+            return as_plain_ids(ids, self.vocabulary, "ids"), "ids", None
+        source, name = self._encoder.checked(ids), "decoder_input_ids"
+        if decoder_input_ids is None:
+            return [*self._encoder.convention.decoder_input_ids], name, source
+        return as_plain_ids(decoder_input_ids, self.vocabulary, name), name, source
 
     def save_prefixes(self, path: FilePath) -> None:
         """Save what is kept of texts (``prefix_cache_bytes``) as a safetensors file.
@@ -335,6 +363,8 @@ class Generator:
 
     def _read_alone(self, request: GenerationRequest) -> bool:
         """Read several tokens of a text, if it has so many: of the prompt, or looked up."""
+        if request.source is not None:
+            self._encode(request)
         pending = request.pending
         if len(pending) == 1:
             guessed = request.look_up()
@@ -343,6 +373,13 @@ class Generator:
             return bool(guessed)
         self._run([request], [pending[: _CHUNK - request.read % _CHUNK]])
         return True
+
+    def _encode(self, request: GenerationRequest) -> None:
+        """Let the encoder read a source, once; it is alone, so that no row is padded."""
+        assert self._encoder is not None
+        feed = {self._encoder.input: request.source}
+        self._session.run(None, feed, entry=ENCODE, state=[request.state])
+        request.source = None
 
     def _run(self, requests: Sequence[GenerationRequest], ids: Sequence[Sequence[int]]) -> None:
         """Run rows of as many tokens each, and give each text its logits."""

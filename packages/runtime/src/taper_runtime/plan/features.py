@@ -25,6 +25,10 @@ def _has_zero_states(plan: Plan) -> bool:
     return not states <= plan.constants.keys()
 
 
+def _has_read_states(plan: Plan) -> bool:
+    return any(name == after for e in _entries(plan) for name, after in e.states.items())
+
+
 def _entries(plan: Plan) -> list[Plan | Entry]:
     return [plan, *plan.entries.values()]
 
@@ -36,6 +40,7 @@ SHOWN: Mapping[str, Callable[[Plan], bool]] = {
     "complex": _has_complex,
     "delegates": lambda plan: any(has_delegates(entry.nodes) for entry in _entries(plan)),
     "entries": lambda plan: bool(plan.entries),
+    "read_states": _has_read_states,
     "zero_states": _has_zero_states,
 }
 

@@ -242,6 +242,9 @@ def _check_write_to_state(
     root = plan.tensors[plan.placements[output].root]
     if root.role != "state":
         return
+    if plan.states.get(root.name) == root.name:
+        field = f"plan.states[{root.name!r}]"
+        fail(field, "expected another tensor than the state, which a node writes", output)
     undone = REGISTRY[node.op].save is not None and output == node.output
     if not (undone and _is_in_place(plan, types, node, node.reads[0], extents)):
         fail(

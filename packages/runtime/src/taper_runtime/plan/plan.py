@@ -258,7 +258,8 @@ class Plan(NamedTuple):
         and the row-major index of the element. Nodes that use the variable come after that tensor.
     states : mapping of str to str
         For each tensor of role state, the tensor with its value after a run: one of role output, or
-        one in the state's own memory, which is then written in place.
+        one in the state's own memory, which is then written in place, or the state itself, which is
+        then only read.
     default : str
         The name of the default entry.
     entries : mapping of str to Entry

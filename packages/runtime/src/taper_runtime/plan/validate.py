@@ -158,13 +158,14 @@ def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> N
     check_samples(plan)
     types = {name: spec.type for name, spec in watched(plan.tensors.items())}
     last_read = _check_nodes(plan, types, _CheckScope(set(plan.tensors), comparisons))
-    places = {after: plan.placements.get(after) for after in plan.states.values()}
+    changed = {name: after for name, after in plan.states.items() if name != after}
+    places = {after: plan.placements.get(after) for after in changed.values()}
     check_memory(
         plan,
         types,
         last_read,
         comparisons,
-        {n: state for state, n in plan.states.items() if (at := places[n]) and at.root == state},
+        {n: state for state, n in changed.items() if (at := places[n]) and at.root == state},
     )
     _check_trees(plan)
 
@@ -325,7 +326,7 @@ def _check_signature(
 
 
 def _check_states(plan: Plan, kept: Collection[str]) -> None:
-    """Check that each state has its own next value: an output of the same type.
+    """Check that each state has its own next value: an output of the same type, or itself.
 
     States in ``kept`` need no next value; then nothing may read them.
     """
@@ -350,6 +351,8 @@ def _check_states(plan: Plan, kept: Collection[str]) -> None:
         field = f"plan.states[{name!r}]"
         if name not in plan.tensors or plan.tensors[name].role != "state":
             raise PlanFormatError(field, "expected the name of a tensor of role state")
+        if after == name:  # the entry only reads it
+            continue
         if type(after) is not str or after not in plan.tensors or after in taken:
             fail(
                 field,
