@@ -16,7 +16,7 @@ SOURCES = [[5, 6, 7], [9], [1, 2, 3, 4, 8, 33, 12]]
 
 
 def test_texts_are_torchs_alone_and_in_a_batch() -> None:
-    made, of = plan("t5"), model("t5")
+    made, of = plan("bart"), model("bart")
     assert made.entry_names == ("decode", "encode")
     generator = Generator(taper_runtime.InferenceSession(made))
     expected = [greedy(of, source, 64) for source in SOURCES]
@@ -33,7 +33,7 @@ def test_texts_are_torchs_alone_and_in_a_batch() -> None:
 
 
 def test_caches_are_written_in_place_and_weights_stored_once() -> None:
-    made = plan("t5")
+    made = plan("bart")
     for entry in made.entry_names:
         one = made.entry(entry)
         assert [n for n in one.states if not one.is_in_place(n) and "keys" in n] == []
@@ -50,12 +50,12 @@ def test_caches_are_written_in_place_and_weights_stored_once() -> None:
 def test_files_list_the_feature() -> None:
     from taper_runtime.plan.features import SHOWN
 
-    assert SHOWN["read_states"](plan("t5"))
-    assert not SHOWN["read_states"](plan("t5").entry("encode"))
+    assert SHOWN["read_states"](plan("bart"))
+    assert not SHOWN["read_states"](plan("bart").entry("encode"))
 
 
 def test_plans_that_write_to_a_state_that_they_only_read() -> None:
-    one, state = plan("t5").entry("encode"), "cross_keys_0"
+    one, state = plan("bart").entry("encode"), "cross_keys_0"
     written = one.states[state]
     spec = one.tensors[written]._replace(role="intermediate")
     changed = one._replace(
@@ -67,8 +67,8 @@ def test_plans_that_write_to_a_state_that_they_only_read() -> None:
 
 
 def test_a_prompt_of_the_decoder() -> None:
-    of, prompt = model("t5"), [0, 7, 3]
-    generator = Generator(taper_runtime.InferenceSession(plan("t5")))
+    of, prompt = model("bart"), [2, 7, 3]
+    generator = Generator(taper_runtime.InferenceSession(plan("bart")))
     expected = of.generate(
         torch.tensor([SOURCES[0]]),
         decoder_input_ids=torch.tensor([prompt]),
@@ -106,17 +106,17 @@ def test_a_forced_token_follows_the_first() -> None:
     ],
 )
 def test_what_is_refused(ids: Any, options: dict[str, Any], message: str) -> None:
-    generator = Generator(taper_runtime.InferenceSession(plan("t5")))
+    generator = Generator(taper_runtime.InferenceSession(plan("bart")))
     with pytest.raises(InputError, match=message):
         generator.generate(ids, **options)
     assert generator.active == ()
 
 
 def test_plans_with_no_such_encoder() -> None:
-    session = taper_runtime.InferenceSession(plan("t5"))
+    session = taper_runtime.InferenceSession(plan("bart"))
     with pytest.raises(InputError, match="prefix_cache_bytes: expected 0 for a decoder behind an"):
         Generator(session, prefix_cache_bytes=1000)
-    whole = plan("t5")
+    whole = plan("bart")
     good = whole.metadata["encoder"]
     for data, message in (
         (
@@ -153,7 +153,7 @@ def test_exports_that_are_refused(changes: dict[str, Any], message: str) -> None
 
 
 def test_the_plan_can_be_run_by_hand() -> None:
-    of, session = model("t5"), taper_runtime.InferenceSession(plan("t5"))
+    of, session = model("bart"), taper_runtime.InferenceSession(plan("bart"))
     states = [session.new_state(), session.new_state()]
     source, ids = np.array([[5, 6, 7], [8, 9, 4]]), np.array([[2, 3], [2, 11]])
     (hidden,) = session.run(None, {"input_ids": source}, entry="encode", state=states)

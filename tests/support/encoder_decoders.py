@@ -29,7 +29,7 @@ _BART = {
     "decoder_start_token_id": 2,
 }
 
-#: Models by name: the class, its config's sizes. The first is tested always, all in tests/zoo.
+#: Models by name: the class, its config's sizes. bart is tested always, the others in tests/zoo.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", "T5Config", _T5 | {"decoder_start_token_id": 0}),
     "bart": ("BartForConditionalGeneration", "BartConfig", _BART),
@@ -45,11 +45,6 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "plbart": ("PLBartForConditionalGeneration", "PLBartConfig", _BART),
     "mt5": ("MT5ForConditionalGeneration", "MT5Config", _T5 | {"decoder_start_token_id": 0}),
     "umt5": ("UMT5ForConditionalGeneration", "UMT5Config", _T5 | {"decoder_start_token_id": 0}),
-    "switch_transformers": (
-        "SwitchTransformersForConditionalGeneration",
-        "SwitchTransformersConfig",
-        _T5 | {"decoder_start_token_id": 0, "num_experts": 2},
-    ),
 }
 
 

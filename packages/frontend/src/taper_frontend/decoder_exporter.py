@@ -12,6 +12,7 @@ from taper_frontend.decoder_module import ATTENTION, as_decoder, example, read_c
 from taper_frontend.encoder_decoder_exporter import export_encoder_decoder
 from taper_frontend.errors import ExportError
 from taper_frontend.export_rows import ROW, ROWS, check_close, export_rows
+from taper_frontend.speech_assets import speech_assets
 from taper_frontend.text_assets import text_assets
 from taper_runtime.generation.decoder_convention import (
     IDS,
@@ -20,6 +21,7 @@ from taper_runtime.generation.decoder_convention import (
     POSITION,
     DecoderConvention,
 )
+from taper_runtime.generation.encoder_convention import SOURCE_FEATURES
 
 if TYPE_CHECKING:
     import os
@@ -65,7 +67,8 @@ def export_decoder(
         As for :func:`taper_frontend.export`.
     tokenizer : object, optional
         A fast tokenizer of transformers, which becomes an asset of the plan, with its chat template
-        and the model's defaults: for :class:`taper_runtime.text.TextGenerator`.
+        and the model's defaults: for :class:`taper_runtime.text.TextGenerator`, and of Whisper for
+        :class:`taper_runtime.speech.Transcriber`.
     **options
         Further options of :func:`taper_frontend.export`: ``verify``, ``progress``, ``metadata``,
         ``packing``, ``trace``, ``cache``, ``passes``.
@@ -90,6 +93,8 @@ def export_decoder(
     with filled(model, checkpoint):
         vocabulary = _vocabulary(model)
         assets = {} if tokenizer is None else text_assets(model, tokenizer, vocabulary)
+        if assets and model.main_input_name == SOURCE_FEATURES:
+            assets |= speech_assets(model)
         if getattr(model.config, "is_encoder_decoder", False):
             plan = export_encoder_decoder(model, vocabulary, max_context, max_source, **options)
         elif max_source is not None:

@@ -9,7 +9,7 @@ from torch.export import Dim
 
 from taper_frontend.compiler.planning import join_plans
 from taper_frontend.decoder_module import example
-from taper_frontend.encoder_decoder_module import EncoderDecoder, Source, read_source, split
+from taper_frontend.encoder_decoder_module import EncoderDecoder, SourceInput, read_source, split
 from taper_frontend.errors import ExportError
 from taper_frontend.export_rows import ROW, ROWS, check_close, export_rows
 from taper_runtime.generation.decoder_convention import IDS, KEPT, LOGITS, POSITION
@@ -101,7 +101,7 @@ def _start(model: Any) -> tuple[int, ...]:
 
 
 def _compare(
-    model: Any, parts: EncoderDecoder, source: Source, vocabulary: int, context: int
+    model: Any, parts: EncoderDecoder, source: SourceInput, vocabulary: int, context: int
 ) -> None:
     """Check that rows at different positions have the logits that the model gives whole texts."""
     count = min(_CHECKED, context)

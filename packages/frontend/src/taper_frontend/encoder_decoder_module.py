@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _SOURCE = 5
 
 
-class Source(NamedTuple):
-    """What an encoder reads.
+class SourceInput(NamedTuple):
+    """Input of an encoder.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class CrossLayer(RowLayer):
         return self.get_max_length()
 
 
-def read_source(model: Any, max_source: int | None) -> Source:
+def read_source(model: Any, max_source: int | None) -> SourceInput:
     """Return what the encoder of a model reads.
 
     Raises
@@ -130,7 +130,7 @@ def read_source(model: Any, max_source: int | None) -> Source:
                 f"got {max_source!r}"
             )
         frames = positions * convs[0].stride[0] * convs[1].stride[0]
-        return Source(SOURCE_FEATURES, 0, positions, bins, frames)
+        return SourceInput(SOURCE_FEATURES, 0, positions, bins, frames)
     if model.main_input_name != SOURCE_IDS:
         raise ExportError(
             f"{kind}: expected an encoder of {SOURCE_IDS} or {SOURCE_FEATURES}, got one of "
@@ -148,17 +148,17 @@ def read_source(model: Any, max_source: int | None) -> Source:
             f"(config.max_position_embeddings), got {max_source}"
         )
     table = model.get_encoder().get_input_embeddings()
-    return Source(SOURCE_IDS, table.weight.shape[0], max_source)
+    return SourceInput(SOURCE_IDS, table.weight.shape[0], max_source)
 
 
-def split(model: Any, source: Source, context: int, rows: int) -> EncoderDecoder:
+def split(model: Any, source: SourceInput, context: int, rows: int) -> EncoderDecoder:
     """Return the two modules of a model.
 
     Parameters
     ----------
     model : torch.nn.Module
         An encoder-decoder of transformers.
-    source : Source
+    source : SourceInput
     context : int
         The positions of the decoder's cache.
     rows : int
@@ -176,7 +176,7 @@ def split(model: Any, source: Source, context: int, rows: int) -> EncoderDecoder
     )
 
 
-def _read_caches(model: Any, source: Source) -> tuple[list[CacheSpec | None], list[CacheSpec]]:
+def _read_caches(model: Any, source: SourceInput) -> tuple[list[CacheSpec | None], list[CacheSpec]]:
     """Run a model on an example; return what its caches hold of the decoder and of the source."""
     kind = type(model).__name__
     given = {
@@ -204,7 +204,9 @@ def _read_caches(model: Any, source: Source) -> tuple[list[CacheSpec | None], li
     return own, [spec for spec in cross if spec is not None]
 
 
-def _cross_states(source: Source, cross: Sequence[CacheSpec], rows: int) -> dict[str, torch.Tensor]:
+def _cross_states(
+    source: SourceInput, cross: Sequence[CacheSpec], rows: int
+) -> dict[str, torch.Tensor]:
     """Return zeros for the states that the encoder writes."""
     zeros = {
         f"{CROSS}{name}_{number}": torch.zeros(
@@ -240,7 +242,9 @@ def _cache_name(model: Any) -> str:
     return found
 
 
-def _as_encoder(model: Any, source: Source, zeros: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+def _as_encoder(
+    model: Any, source: SourceInput, zeros: Mapping[str, torch.Tensor]
+) -> torch.nn.Module:
     """Return a module that encodes a source, and fills buffers."""
     encoder: torch.nn.Module = copy.copy(model)
     encoder._buffers = dict(model._buffers)
@@ -250,6 +254,7 @@ def _as_encoder(model: Any, source: Source, zeros: Mapping[str, torch.Tensor]) -
     original, cache_name = type(model).forward, _cache_name(model)
 
     def forward(source: torch.Tensor) -> torch.Tensor:
+        """Return the encoder's result, ``[rows, positions, width]``."""
         rows = source.shape[0]
         with replaced(torch.zeros((rows, 1), dtype=torch.int64)):
             hidden: torch.Tensor = model.get_encoder()(source)[0]
@@ -276,7 +281,7 @@ def _as_encoder(model: Any, source: Source, zeros: Mapping[str, torch.Tensor]) -
 
 def _as_decoder(
     model: Any,
-    source: Source,
+    source: SourceInput,
     own: Sequence[CacheSpec | None],
     context: int,
     zeros: Mapping[str, torch.Tensor],
@@ -295,6 +300,7 @@ def _as_decoder(
         use_cache: bool,
         return_dict: bool,
     ) -> Any:
+        """Read tokens as a model without an encoder does."""
         (states,) = held
         rows = input_ids.shape[0]
         seen = None

@@ -32,6 +32,7 @@ OWN = (
     "report",
     "run",
     "serve",
+    "transcribe",
     "tune",
 )
 

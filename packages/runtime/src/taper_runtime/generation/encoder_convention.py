@@ -41,7 +41,7 @@ _KEY = "encoder"
 
 
 class EncoderConvention(NamedTuple):
-    """What a plan records of its encoder.
+    """Sizes of an encoder and first tokens of its decoder, as their plan records them.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class EncoderConvention(NamedTuple):
 
 
 class SourceEncoder(NamedTuple):
-    """The encoder of a plan: what is recorded of it, and its input.
+    """Record and input of a plan's encoder.
 
     Attributes
     ----------

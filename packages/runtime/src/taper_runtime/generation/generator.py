@@ -84,25 +84,28 @@ class Generator:
         self._convention = read_convention(session.plan)
         self.vocabulary, self.context, self.eos_token_ids = self._convention
         self._encoder = read_encoder(session.plan, self.vocabulary)
-        if type(prefix_cache_bytes) is not int or prefix_cache_bytes < 0:
-            raise InputError(
-                "prefix_cache_bytes: expected an int of at least 0, got "
-                f"{describe(prefix_cache_bytes)}"
-            )
         if max_active is not None and (type(max_active) is not int or max_active < 1):
             raise InputError(
                 f"max_active: expected None or an int of at least 1, got {describe(max_active)}"
             )
-        if prefix_cache_bytes and self._encoder is not None:
-            raise InputError(
-                "prefix_cache_bytes: expected 0 for a decoder behind an encoder, whose texts "
-                f"depend on their sources, got {prefix_cache_bytes}"
-            )
-        self._prefixes = PrefixCache(prefix_cache_bytes)
+        self._prefixes = self._prefix_cache(prefix_cache_bytes)
         self._most = max_active
         self._active: list[GenerationRequest] = []
         self._waiting: list[GenerationRequest] = []
         self._lock = RLock()
+
+    def _prefix_cache(self, limit: int) -> PrefixCache:
+        """Return a cache of so many bytes, if the plan can have one."""
+        if type(limit) is not int or limit < 0:
+            raise InputError(
+                f"prefix_cache_bytes: expected an int of at least 0, got {describe(limit)}"
+            )
+        if limit and self._encoder is not None:
+            raise InputError(
+                "prefix_cache_bytes: expected 0 for a decoder behind an encoder, whose texts "
+                f"depend on their sources, got {limit}"
+            )
+        return PrefixCache(limit)
 
     def generate(self, ids: Sequence[int] | np.ndarray, **options: Any) -> TokenStream:
         """Write a text, token by token.

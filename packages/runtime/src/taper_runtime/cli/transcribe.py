@@ -1,0 +1,61 @@
+"""Add the command ``taper transcribe``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taper_runtime.base.text import printable
+from taper_runtime.cli.command_line import Result
+from taper_runtime.cli.shared_options import (
+    add_plan,
+    add_session_options,
+    load_plan,
+    session_options,
+)
+
+if TYPE_CHECKING:
+    import argparse
+
+    from taper_runtime.speech import SpeechSegment
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.description = "write down the speech of a wav file"
+    add_plan(parser)
+    parser.add_argument(
+        "audio", type=Path, metavar="SPEECH.wav", help="one channel of 16,000 samples a second"
+    )
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="what is spoken, such as en (default: as the model hears it)",
+    )
+    parser.add_argument(
+        "--task",
+        metavar="TASK",
+        help="transcribe, or translate into English (default: the model's)",
+    )
+    add_session_options(parser)
+    parser.set_defaults(command=_transcribe)
+
+
+def _transcribe(args: argparse.Namespace) -> Result:
+    """Print each segment as it is read."""
+    from taper_runtime.speech import Transcriber
+
+    transcriber = Transcriber(load_plan(args), session_options(args))
+    segments = []
+    for each in transcriber.segments(args.audio, language=args.language, task=args.task):
+        segments.append(each)
+        if not args.json:
+            print(printable(_line(each)))
+            sys.stdout.flush()
+    data = [{**each._asdict(), "tokens": [*each.tokens]} for each in segments]
+    return Result({"segments": data}, "")
+
+
+def _line(segment: SpeechSegment) -> str:
+    return f"[{segment.start:.2f} - {segment.end:.2f}] {segment.text.strip()}"
