@@ -65,7 +65,7 @@ def test_tokens_that_end_texts_are_the_models() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("mamba", {}, r"MambaForCausalLM: layer 0 of the cache: expected a DynamicLayer or Dynam"),
+        ("rwkv", {}, r"RwkvForCausalLM: expected a decoder-only model that returns a Cache of tr"),
         ("gpt2", {"max_source": 8}, r"max_source: expected None for GPT2LM.*, which has no enc"),
         ("gpt_neo", {}, r"GPTNeoForCausalLM: expected the logits of whole texts .* relative error"),
         ("gpt2", {"checkpoint": "missing.safetensors"}, r"missing.safetensors"),

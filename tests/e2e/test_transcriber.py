@@ -125,8 +125,9 @@ def test_segments_come_as_they_are_read(transcriber: Transcriber) -> None:
 )
 def test_prompts_of_generation_configs(changes: dict[str, Any], prompt: tuple[Any, ...]) -> None:
     with changed(whisper().generation_config, changes):
-        settings = json.loads(speech_assets(whisper())[SPEECH])
+        settings = json.loads(speech_assets(whisper(), 128)[SPEECH])
     assert settings["start"] == START
+    assert settings["suppressed"] == [3, START]
     assert tuple(settings["forced"]) == prompt
 
 
@@ -151,7 +152,7 @@ def test_configs_that_are_refused(changes: dict[str, Any], message: str) -> None
         changed(whisper().generation_config, changes),
         pytest.raises(ExportError, match=message),
     ):
-        speech_assets(whisper())
+        speech_assets(whisper(), 128)
 
 
 def write(

@@ -24,8 +24,8 @@ _SIZES = {
     "pad_token_id": 0,
 }
 
-#: Configs by name: two that work, with grouped heads and a sliding window in one of two layers, and
-#: with learned positions; and two that do not.
+#: Configs by name: with grouped heads and a sliding window in one of two layers, with learned
+#: positions, with recurrent states; and two that do not work.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "Gemma3TextConfig",
@@ -61,7 +61,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "window_size": 16,
         },
     ),
-    "mamba": ("MambaConfig", {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1}),
+    "mamba": (
+        "MambaConfig",
+        {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+    ),
+    "rwkv": ("RwkvConfig", {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2}),
 }
 
 

@@ -58,7 +58,7 @@ def whisper() -> Any:
         "no_timestamps_token_id": NO_TIMES,
         "forced_decoder_ids": [[1, None], [2, TRANSCRIBE]],
         "is_multilingual": True,
-        "suppress_tokens": [3, START],
+        "suppress_tokens": [3, START, VOCABULARY],
         "begin_suppress_tokens": [4, END],
         "max_initial_timestamp_index": 20,
         "max_length": CONTEXT,

@@ -12,6 +12,7 @@ from taper_frontend.decoder_module import ATTENTION, as_decoder, example, read_c
 from taper_frontend.encoder_decoder_exporter import export_encoder_decoder
 from taper_frontend.errors import ExportError
 from taper_frontend.export_rows import ROW, ROWS, check_close, export_rows
+from taper_frontend.recurrent_layers import RecurrentSpec
 from taper_frontend.speech_assets import speech_assets
 from taper_frontend.text_assets import text_assets
 from taper_runtime.generation.decoder_convention import (
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 #: The most tokens of each row on which a decoder with buffers is compared with its model.
 _CHECKED = 64
+
+#: The same for a decoder with recurrent states, which may read them one by one.
+_CHECKED_IN_ORDER = 12
 
 
 def export_decoder(
@@ -55,7 +59,8 @@ def export_decoder(
     ----------
     model : torch.nn.Module
         A model with a head, such as ``AutoModelForCausalLM`` makes, in evaluation mode. Its forward
-        takes ``input_ids`` and a cache of keys and values. It is not changed.
+        takes ``input_ids`` and a cache of keys and values, of recurrent states or of both. It is
+        not changed.
     max_context : int
         The most tokens of a sequence, prompt included: the positions of its cache.
     max_source : int, optional
@@ -94,7 +99,7 @@ def export_decoder(
         vocabulary = _vocabulary(model)
         assets = {} if tokenizer is None else text_assets(model, tokenizer, vocabulary)
         if assets and model.main_input_name == SOURCE_FEATURES:
-            assets |= speech_assets(model)
+            assets |= speech_assets(model, vocabulary)
         if getattr(model.config, "is_encoder_decoder", False):
             plan = export_encoder_decoder(model, vocabulary, max_context, max_source, **options)
         elif max_source is not None:
@@ -110,14 +115,22 @@ def export_decoder(
 
 def _export_decoder(model: Any, vocabulary: int, max_context: int, **options: Any) -> Plan:
     """Export a model without an encoder that was checked."""
-    decoder = as_decoder(model, read_caches(model), max_context, ROWS)
-    _compare(model, decoder, vocabulary, max_context)
+    caches = read_caches(model)
+    decoder = as_decoder(model, caches, max_context, ROWS)
+    recurrent = [spec for spec in caches if isinstance(spec, RecurrentSpec)]
+    reads_one = any(spec.reads_one for spec in recurrent)
+    if recurrent:
+        _compare_in_order(model, decoder, vocabulary, max_context, 1 if reads_one else 3)
+    else:
+        _compare(model, decoder, vocabulary, max_context)
     names = [name for name in decoder._buffers if name not in model._buffers]
     count, kept = (Dim(name, min=1, max=max_context) for name in ("count", "kept"))
     inputs = {IDS: {0: "rows", 1: count}, POSITION: ROW, KEPT: {0: kept}}
+    if reads_one:
+        inputs = {IDS: ROW, POSITION: ROW, KEPT: {}}
     return export_rows(
         decoder,
-        example(ROWS, vocabulary),
+        example(ROWS, vocabulary, 1 if reads_one else 3),
         {**inputs, **dict.fromkeys(names, ROW)},
         input_names=[*inputs],
         output_names=[LOGITS],
@@ -200,10 +213,41 @@ def _compare(model: Any, decoder: torch.nn.Module, vocabulary: int, context: int
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
             if isinstance(error, ExportError):
                 raise
-            raise ExportError(
-                f"{type(model).__name__}: expected a decoder that takes a cache of its caller, got "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            raise _no_decoder(model, error) from error
+    _clear(model, decoder)
+
+
+def _compare_in_order(
+    model: Any, decoder: torch.nn.Module, vocabulary: int, context: int, step: int
+) -> None:
+    """Check that a decoder with recurrent states has the logits of whole texts, step by step."""
+    count = min(_CHECKED_IN_ORDER, context)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, vocabulary, (ROWS, count), generator=generator)
+    with torch.no_grad():
+        try:
+            whole = model(input_ids=ids, use_cache=False).logits
+            for first in range(0, count, step):
+                new = ids[:, first : first + step]
+                position = torch.full((ROWS,), first)
+                got = decoder(new, position, torch.arange(new.shape[1]))
+                check_close(model, got, whole[:, first : first + step])
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if isinstance(error, ExportError):
+                raise
+            raise _no_decoder(model, error) from error
+    _clear(model, decoder)
+
+
+def _no_decoder(model: Any, error: Exception) -> ExportError:
+    return ExportError(
+        f"{type(model).__name__}: expected a decoder that takes a cache of its caller, got "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _clear(model: Any, decoder: torch.nn.Module) -> None:
+    """Give the states their first values again."""
     for name, buffer in decoder._buffers.items():
         if name not in model._buffers and buffer is not None:
             buffer.zero_()

@@ -18,6 +18,7 @@ from transformers import cache_utils, masking_utils, modeling_utils
 
 from taper_frontend.capture.turns import TORCH
 from taper_frontend.errors import ExportError
+from taper_frontend.recurrent_layers import RecurrentLayer, RecurrentSpec, recurrent_spec
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.generation.decoder_convention import IDS, KEPT, POSITION
 
@@ -164,7 +165,7 @@ def _attend(
     return result.transpose(1, 2).contiguous(), None
 
 
-def read_caches(model: Any) -> list[CacheSpec | None]:
+def read_caches(model: Any) -> list[CacheSpec | RecurrentSpec | None]:
     """Run a model on two tokens, and return what each layer of its cache holds.
 
     None stands for layers that keep nothing of their own.
@@ -193,7 +194,12 @@ def read_caches(model: Any) -> list[CacheSpec | None]:
             f"{type(model).__name__}: expected a decoder-only model that returns a Cache of "
             f"transformers, got {type(cache).__name__}"
         )
-    return [cache_spec(model, number, layer) for number, layer in enumerate(cache.layers)]
+    return [
+        recurrent_spec(model, number, layer)
+        if isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin)
+        else cache_spec(model, number, layer)
+        for number, layer in enumerate(cache.layers)
+    ]
 
 
 def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | None:
@@ -204,15 +210,15 @@ def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | N
         expected = " or ".join(each.__name__ for each in _LAYERS)
         raise ExportError(
             f"{type(model).__name__}: layer {number} of the cache: expected a {expected}, of keys "
-            f"and values for each position, got a {type(layer).__name__}; states of other kinds, "
-            "such as recurrent ones, are not supported"
+            f"and values for each position, got a {type(layer).__name__}; states of other kinds "
+            "are not supported"
         )
     (_, heads, _, width), (_, value_heads, _, value_width) = layer.keys.shape, layer.values.shape
     return CacheSpec((heads, width), (value_heads, value_width), layer.keys.dtype)
 
 
 def as_decoder(
-    model: Any, caches: Sequence[CacheSpec | None], context: int, rows: int
+    model: Any, caches: Sequence[CacheSpec | RecurrentSpec | None], context: int, rows: int
 ) -> torch.nn.Module:
     """Return a module that shares all parts of a model, and reads tokens of rows with buffers.
 
@@ -221,7 +227,7 @@ def as_decoder(
     Parameters
     ----------
     model : torch.nn.Module
-    caches : sequence of CacheSpec or None
+    caches : sequence of CacheSpec, RecurrentSpec or None
         For each layer of the cache.
     context : int
         The positions of the cache.
@@ -233,6 +239,11 @@ def as_decoder(
     decoder._non_persistent_buffers_set = set(model._non_persistent_buffers_set)
     for number, spec in enumerate(caches):
         if spec is None:
+            continue
+        if isinstance(spec, RecurrentSpec):
+            for name, one in spec.names(number):
+                zeros = torch.zeros((rows, *one.shape[1:]), dtype=one.dtype)
+                decoder.register_buffer(name, zeros, persistent=False)
             continue
         for name, (heads, width) in (("keys", spec.keys), ("values", spec.values)):
             zeros = torch.zeros((rows, heads, context, width), dtype=spec.dtype)
@@ -250,6 +261,9 @@ def as_decoder(
         for number, spec in enumerate(caches):
             if spec is None:
                 yield cache_utils.DummyLayer()
+            elif isinstance(spec, RecurrentSpec):
+                names = [name for name, _ in spec.names(number)]
+                yield RecurrentLayer(number, spec, {n: getattr(decoder, n) for n in names})
             else:
                 keys, values = (getattr(decoder, f"{name}_{number}") for name in ("keys", "values"))
                 yield RowLayer(keys, values, positions)
@@ -285,11 +299,11 @@ def replaced(positions: torch.Tensor) -> ExitStack:
     return stack
 
 
-def example(rows: int, vocabulary: int) -> dict[str, torch.Tensor]:
+def example(rows: int, vocabulary: int, count: int = 3) -> dict[str, torch.Tensor]:
     """Return example inputs: some tokens of rows at different positions."""
     generator = torch.Generator().manual_seed(0)
     return {
-        IDS: torch.randint(0, vocabulary, (rows, 3), generator=generator),
+        IDS: torch.randint(0, vocabulary, (rows, count), generator=generator),
         POSITION: torch.arange(rows),
-        KEPT: torch.tensor([0, 2]),
+        KEPT: torch.tensor([0, 2] if count > 2 else [0]),
     }

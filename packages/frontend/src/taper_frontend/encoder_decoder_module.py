@@ -119,7 +119,7 @@ def read_source(model: Any, max_source: int | None) -> SourceInput:
         bins, positions = (
             getattr(encoder, n, None) for n in ("num_mel_bins", "max_source_positions")
         )
-        convs = [getattr(encoder, name, None) for name in ("conv1", "conv2")]
+        convs: list[Any] = [getattr(encoder, name, None) for name in ("conv1", "conv2")]
         if bins is None or positions is None or None in convs:
             raise ExportError(
                 f"{kind}: expected an encoder of spectrograms as Whisper's, got another"

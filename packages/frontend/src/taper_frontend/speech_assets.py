@@ -17,13 +17,15 @@ _OTHERS = (
 )
 
 
-def speech_assets(model: Any) -> dict[str, bytes]:
+def speech_assets(model: Any, vocabulary: int) -> dict[str, bytes]:
     """Return the asset by its name.
 
     Parameters
     ----------
     model : torch.nn.Module
         Whisper of transformers, with its ``generation_config``.
+    vocabulary : int
+        The tokens that the model has logits for.
 
     Raises
     ------
@@ -60,11 +62,16 @@ def speech_assets(model: Any) -> dict[str, bytes]:
         forced=_forced(of),
         languages={code.strip("<|>"): token for code, token in of("lang_to_id", {}).items()},
         tasks=dict(of("task_to_id", {})),
-        suppressed=tuple(of("suppress_tokens", ())),
-        suppressed_first=tuple(of("begin_suppress_tokens", ())),
+        suppressed=_known(of("suppress_tokens", ()), vocabulary),
+        suppressed_first=_known(of("begin_suppress_tokens", ()), vocabulary),
         last_first_time=of("max_initial_timestamp_index"),
     )
     return {SPEECH: json.dumps(settings._asdict()).encode()}
+
+
+def _known(tokens: Any, vocabulary: int) -> tuple[int, ...]:
+    """Return the tokens that the model has; configs by default name some of trained checkpoints."""
+    return tuple(token for token in tokens if 0 <= token < vocabulary)
 
 
 def _forced(of: Any) -> tuple[int | None, ...]:

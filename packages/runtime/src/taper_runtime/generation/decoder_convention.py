@@ -12,6 +12,10 @@ A run reads some new tokens of each row, and gives the logits of some of them:
 Each state is ``[rows, heads, context, width]``: keys or values, written at the positions of the new
 tokens. What lies behind them is not read, so a row may go back to any earlier position. A decoder
 behind an encoder reads states of :mod:`.encoder_convention`, too.
+
+States ``conv_*`` and ``recurrent_*``, ``[rows, ...]``, are those of recurrent layers: of all tokens
+so far, whatever the position. Such a row can go back by a copy of them alone. With ``recurrent_*``
+a run reads one token of each row: ``count`` is 1.
 """
 
 from __future__ import annotations
@@ -36,10 +40,18 @@ POSITION_AXIS = 2
 #: cross attention begin. They hold what the encoder wrote.
 SOURCE_LENGTH, CROSS = "source_length", "cross_"
 
+#: How the names of the states of short convolutions and of recurrences begin.
+CONV, RECURRENT = "conv_", "recurrent_"
+
 
 def counts_positions(state: str) -> bool:
     """Return whether a state holds keys or values of the decoder's own tokens."""
-    return state != SOURCE_LENGTH and not state.startswith(CROSS)
+    return state != SOURCE_LENGTH and not state.startswith((CROSS, CONV, RECURRENT))
+
+
+def is_recurrent(state: str) -> bool:
+    """Return whether a state is of all tokens so far, so that a row cannot go back without it."""
+    return state.startswith((CONV, RECURRENT))
 
 
 def first_positions(count: int) -> tuple[slice, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
+from taper_runtime.base.sizes import is_static
 from taper_runtime.generation.decoder_convention import (
     IDS,
     KEPT,
@@ -16,6 +17,7 @@ from taper_runtime.generation.decoder_convention import (
     POSITION,
     as_plain_ids,
     first_positions,
+    is_recurrent,
     read_convention,
 )
 from taper_runtime.generation.encoder_convention import ENCODE, read_encoder
@@ -88,6 +90,10 @@ class Generator:
             raise InputError(
                 f"max_active: expected None or an int of at least 1, got {describe(max_active)}"
             )
+        self._recurrent = [*filter(is_recurrent, session.plan.states)]
+        # a plan of recurrences reads one token at once
+        count = session.plan.tensors[IDS].shape[1]
+        self._chunk = count if is_static(count) else _CHUNK
         self._prefixes = self._prefix_cache(prefix_cache_bytes)
         self._most = max_active
         self._active: list[GenerationRequest] = []
@@ -104,6 +110,11 @@ class Generator:
             raise InputError(
                 "prefix_cache_bytes: expected 0 for a decoder behind an encoder, whose texts "
                 f"depend on their sources, got {limit}"
+            )
+        if limit and self._recurrent:
+            raise InputError(
+                f"prefix_cache_bytes: expected 0 for a decoder with states {self._recurrent}, "
+                f"which are of a whole text, not of its beginning, got {limit}"
             )
         return PrefixCache(limit)
 
@@ -359,7 +370,7 @@ class Generator:
             try:
                 rows = [request for request in before if not self._read_alone(request)]
                 if rows:
-                    self._run(rows, [request.pending for request in rows])
+                    self._run(rows, [request.pending[:1] for request in rows])
             finally:
                 self._replace_finished()
             return [r for r, count in before.items() if r.is_finished or len(r.tokens) > count]
@@ -367,20 +378,33 @@ class Generator:
     def _read_alone(self, request: GenerationRequest) -> bool:
         """Read several tokens of a text, if it has so many: of the prompt, or looked up."""
         if request.source is not None:
-            self._encode(request)
+            self._encode(request, request.source)
+        if self._chunk == 1:
+            return False
         pending = request.pending
         if len(pending) == 1:
             guessed = request.look_up()
             if guessed:
-                self._run([request], [pending + guessed])
+                self._try(request, guessed)
             return bool(guessed)
-        self._run([request], [pending[: _CHUNK - request.read % _CHUNK]])
+        self._run([request], [pending[: self._chunk - request.read % self._chunk]])
         return True
 
-    def _encode(self, request: GenerationRequest) -> None:
+    def _try(self, request: GenerationRequest, guessed: list[int]) -> None:
+        """Read guesses after the last token; those that were wrong leave no trace."""
+        before = request.read
+        kept = {name: request.state.get(name) for name in self._recurrent}
+        self._run([request], [request.pending + guessed])
+        right = request.all_ids[before : request.read]
+        if kept and len(right) <= len(guessed) and not request.is_finished:
+            for name, array in kept.items():
+                request.state.set(name, array)
+            self._feed([request], [right], [before], [0])
+
+    def _encode(self, request: GenerationRequest, source: np.ndarray) -> None:
         """Let the encoder read a source, once; it is alone, so that no row is padded."""
         assert self._encoder is not None
-        feed = {self._encoder.input: request.source}
+        feed = {self._encoder.input: source}
         self._session.run(None, feed, entry=ENCODE, state=[request.state])
         request.source = None
 
@@ -389,21 +413,30 @@ class Generator:
         count = len(ids[0])
         # of a text that has all of these tokens, the last has logits to choose by
         known = len(requests[0].pending)
-        first = min(known, count) - 1
-        (logits,) = self._session.run(
-            [LOGITS],
-            {
-                IDS: np.array(ids, np.int64),
-                POSITION: np.array([request.read for request in requests], np.int64),
-                KEPT: np.arange(first, count),
-            },
-            state=[request.state for request in requests],
-        )
+        kept = range(min(known, count) - 1, count)
+        logits = self._feed(requests, ids, [request.read for request in requests], kept)
         for request, new, row in zip(requests, ids, logits, strict=True):
             reads_prompt = request.read < len(request.ids)
             request.advance(new, row)
             if request.is_finished or (reads_prompt and request.read >= len(request.ids)):
                 self._keep(request)
+
+    def _feed(
+        self,
+        requests: Sequence[GenerationRequest],
+        ids: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        kept: Sequence[int],
+    ) -> np.ndarray:
+        """Run rows of tokens at positions, and return the logits of some of them."""
+        feed = {
+            IDS: np.array(ids, np.int64),
+            POSITION: np.array(positions, np.int64),
+            KEPT: np.array(kept, np.int64),
+        }
+        states = [request.state for request in requests]
+        logits: np.ndarray = self._session.run([LOGITS], feed, state=states)[0]
+        return logits
 
     def _replace_finished(self) -> None:
         self._active = [request for request in self._active if not request.is_finished]

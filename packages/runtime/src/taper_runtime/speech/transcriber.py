@@ -238,8 +238,8 @@ class Transcriber:
             for start, end, piece in pieces:
                 words = [token for token in piece if token < begin]
                 text = self.tokenizer.decode(words, skip_special_tokens=True)
-                times = ((offset + each) * _STEP for each in (start, end))
-                yield SpeechSegment(*times, text, tuple(piece))
+                first_s, last_s = (offset + start) * _STEP, (offset + end) * _STEP
+                yield SpeechSegment(first_s, last_s, text, tuple(piece))
             first += count if steps is None else steps * self._stride
 
 

@@ -1,0 +1,50 @@
+"""Judge the texts of the language models that the suite leaves out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+import decoders
+import encoder_decoders
+import taper_frontend
+import taper_runtime
+from recurrent_decoders import RECURRENT
+
+torch.set_num_threads(1)
+
+PROMPTS = [[5, 6, 7], [9], [1, 2, 3, 4, 8, 33, 12]]
+
+
+def texts(plan):
+    """Return texts that are written together."""
+    generator = taper_runtime.Generator(taper_runtime.InferenceSession(plan))
+    requests = [generator.submit(prompt, max_new_tokens=64) for prompt in PROMPTS]
+    while generator.active:
+        generator.step()
+    return [request.tokens for request in requests]
+
+
+@pytest.mark.parametrize("name", [name for name in encoder_decoders.MODELS if name != "bart"])
+def test_encoder_decoders(name):
+    of = encoder_decoders.model(name)
+    expected = [encoder_decoders.greedy(of, prompt, 64) for prompt in PROMPTS]
+    assert texts(encoder_decoders.plan(name)) == expected
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent(name):
+    config, sizes = RECURRENT[name]
+    torch.manual_seed(1)
+    made = getattr(transformers, config)(**sizes)
+    model = transformers.AutoModelForCausalLM.from_config(made).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    model.generation_config.eos_token_id = None
+    expected = [decoders.greedy(model, prompt, 64) for prompt in PROMPTS]
+    plan = taper_frontend.export_decoder(model, max_context=80, verify=False)
+    assert plan.metadata["fallbacks"] == []
+    assert texts(plan) == expected
