@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import transformers
+from torch.utils._pytree import tree_leaves
 
 import decoders
 import encoder_decoders
@@ -48,3 +51,33 @@ def test_recurrent(name):
     plan = taper_frontend.export_decoder(model, max_context=80, verify=False)
     assert plan.metadata["fallbacks"] == []
     assert texts(plan) == expected
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_stages_of_generation(static):
+    """transformers' exporters make programs of the stages, with a cache among the inputs."""
+    from transformers.exporters.utils import decompose_for_generation
+
+    import taper_frontend.transformers_backend as backend
+
+    model = decoders.decoder("gemma3")
+    config = transformers.GenerationConfig(
+        cache_implementation="static" if static else None, max_length=32, pad_token_id=0
+    )
+    given = {
+        "input_ids": torch.tensor([[5, 6, 7, 8]]),
+        "attention_mask": torch.ones((1, 4), dtype=torch.int64),
+    }
+    exported = backend.TaperExporter().export_for_generation(
+        model, given, backend.TaperConfig(), generation_config=config
+    )
+    stages = decompose_for_generation(model, given, generation_config=config)
+    assert exported.runners.keys() == stages.keys()
+    for name, (part, feed) in stages.items():
+        with torch.no_grad():
+            expected = part(**copy.deepcopy(dict(feed)))
+        got = exported.runners[name](**copy.deepcopy(dict(feed)))
+        torch.testing.assert_close(got.logits, expected.logits, rtol=1e-3, atol=1e-4)
+        for ours, theirs in zip(tree_leaves(got), tree_leaves(expected), strict=True):
+            if isinstance(theirs, torch.Tensor):
+                torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
