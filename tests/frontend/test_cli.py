@@ -151,11 +151,18 @@ def test_export_decoder_passes_its_options(taper, monkeypatch):
         return small_plan()
 
     monkeypatch.setattr(taper_frontend, "export_decoder", export_decoder, raising=False)
-    options = ["--max-context", "32", "--quantize", "int8", "--no-verify", "--quiet"]
+    options = ["--max-context", "32", "--max-source", "8", "--quantize", "int8"]
+    options += ["--no-verify", "--quiet"]
     code, out, _ = taper("export-decoder", "models_of_cli:decoder", "-o", "m.taper", *options)
     assert code == 0
     assert "m.taper" in out
-    expected = {"max_context": 32, "quantize": "int8", "progress": False, "verify": False}
+    expected = {
+        "max_context": 32,
+        "max_source": 8,
+        "quantize": "int8",
+        "progress": False,
+        "verify": False,
+    }
     assert given == [("Model", expected)]
 
 
@@ -164,6 +171,7 @@ def test_export_decoder_passes_its_options(taper, monkeypatch):
     [
         (["models_of_cli:decoder", "--max-context", "8"], 1, "expected a model of transformers, w"),
         (["models_of_cli:decoder", "--max-context", "0"], 2, "--max-context"),
+        (["models_of_cli:decoder", "--max-context", "8", "--max-source", "0"], 2, "--max-source"),
         (["models_of_cli:decoder"], 2, "required: --max-context"),
         (["models_of_cli:nothing", "--max-context", "8"], 1, "has no attribute 'nothing'"),
     ],

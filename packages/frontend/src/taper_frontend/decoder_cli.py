@@ -22,7 +22,7 @@ def add_export_decoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODULE:FACTORY",
-        help="a function that returns a decoder-only model in evaluation mode",
+        help="a function that returns a model in evaluation mode",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.taper", required=True)
     parser.add_argument(
@@ -31,6 +31,12 @@ def add_export_decoder(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         required=True,
         help="the most tokens of a text, prompt included",
+    )
+    parser.add_argument(
+        "--max-source",
+        type=positive,
+        metavar="N",
+        help="the most tokens that an encoder before the decoder reads",
     )
     parser.add_argument(
         "--quantize",
@@ -58,6 +64,7 @@ def _export_decoder(args: argparse.Namespace) -> Result:
         plan = public("export_decoder")(
             model,
             max_context=args.max_context,
+            max_source=args.max_source,
             quantize=args.quantize,
             progress=not args.quiet,
             verify=args.verify,
