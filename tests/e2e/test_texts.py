@@ -13,9 +13,12 @@ import decoders
 import encoder_decoders
 import taper_frontend
 import taper_runtime
+from marks import REFERENCE
 from recurrent_decoders import RECURRENT
 
 torch.set_num_threads(1)
+
+pytestmark = REFERENCE
 
 PROMPTS = [[5, 6, 7], [9], [1, 2, 3, 4, 8, 33, 12]]
 
