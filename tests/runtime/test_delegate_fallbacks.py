@@ -13,6 +13,7 @@ from taper_frontend.compiler.partition import Partition, register_backend, unreg
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, InputError, KernelError, SessionOptions
 from taper_runtime.base.sizes import variable
+from taper_runtime.base.text import MAX_MESSAGE
 from taper_runtime.extend.fallbacks import DelegateUse
 from taper_runtime.plan.replaceable import WeightSpec
 from weighted_plans import weight
@@ -147,7 +148,13 @@ def test_a_delegate_is_left_out_after_so_many_failures(plan, executor):
         failures = min(run, 2)
         node = session.plan.nodes[-1].output
         told = DelegateUse(
-            node, "chip", "chip_native_failed_fallback", run < 2, failures, fallbacks=run
+            node,
+            "chip",
+            "chip_native_failed_fallback",
+            run < 2,
+            failures,
+            fallbacks=run,
+            error="RuntimeError: broken",
         )
         assert session.stats().delegates == (told,)
     assert len(asked) == 2
@@ -166,11 +173,56 @@ def test_where_the_graph_fails_too_both_errors_are_told(plan, executor):
     assert session.stats().errors == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (RefusesSubgraph, "InputError: not this one"),
+        (RefusesSizes, "ValueError: not of this size"),
+        (Fails, "RuntimeError: broken"),
+    ],
+)
+def test_what_a_delegate_raised_is_told(plan, kind, told):
+    session = opened(plan, "fallback", kind)
+    session.run(None, FEED)
+    (use,) = session.stats().delegates
+    assert use.error == told
+    (line,) = [line for line in session.decision_log() if line.startswith("delegate ")]
+    assert line.endswith(f"; {use.reason} ({told})")
+    with pytest.raises(KernelError, match=rf"cpu_fallback_failed: .* after {told}"):
+        session.run(None, {"x": X, "i": np.array([0, 3], np.int64)})
+
+
+def test_what_a_delegate_raised_is_told_in_one_line_of_bounded_length(plan):
+    class Wordy(Doubler):
+        def run(self, inputs, outputs):
+            raise RuntimeError("\x1b[2J\n" + "x" * 10_000)
+
+    class Silent(Doubler):
+        def run(self, inputs, outputs):
+            class MuteError(Exception):
+                def __str__(self):
+                    raise ValueError
+
+            raise MuteError
+
+    for kind, begin in ((Wordy, r"RuntimeError: \x1b[2J\nxxx"), (Silent, "MuteError: its message")):
+        session = opened(plan, "fallback", kind)
+        session.run(None, FEED)
+        (use,) = session.stats().delegates
+        assert use.error.startswith(begin)
+        assert len(use.error) <= MAX_MESSAGE + 3
+        with pytest.raises(KernelError) as raised:
+            opened(plan, "error", kind).run(None, FEED)
+        assert begin in str(raised.value)
+        assert len(str(raised.value)) < 2 * MAX_MESSAGE
+
+
 def test_weights_that_are_refused_when_opened_are_a_fallback():
     session = opened(make(constant=True), "fallback", RefusesWeights)
     np.testing.assert_array_equal(session.run(None, {"i": INDEX})[0], X[INDEX] * 2)
     (use,) = session.stats().delegates
     assert use.reason == "chip_native_unsupported_fallback"
+    assert use.error == "ValueError: not these"
     assert (use.is_used, use.failures, use.fallbacks) == (False, 0, 1)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.errors import KernelError, TaperError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.extend.delegates import Delegate
-from taper_runtime.extend.servers import bind_server
+from taper_runtime.extend.servers import bind_server, told_error
 from taper_runtime.plan.features import with_inner
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class DelegateUse(NamedTuple):
     fallbacks : int
         Runs in which the graph computed the subgraph in a delegate's place. Where the options leave
         out the delegate, all runs do, and are not counted.
+    error : str
+        The last refusal or failure of the delegate: the exception's type and message, printable and
+        at most :data:`taper_runtime.base.text.MAX_MESSAGE` characters long; empty if there is none.
     """
 
     node: str
@@ -58,6 +61,7 @@ class DelegateUse(NamedTuple):
     is_used: bool
     failures: int
     fallbacks: int
+    error: str = ""
 
 
 class Fallbacks:
@@ -155,20 +159,21 @@ class DelegateOrGraph(Delegate):
         super().__init__(node)
         self._graph, self._most = graph, most_failures
         self._lock = threading.Lock()  # many threads run a session
-        self._reason, self._failures, self._fallbacks = "", 0, 0
+        self._reason, self._error, self._failures, self._fallbacks = "", "", 0, 0
         self._is_prepared = not node.weights
         self._delegate: Delegate | None = None
         try:
             self._delegate = kind(node)
             self._delegate.node = node
-        except Exception:  # of any kind: the delegate is other people's code
-            self._refused()
+        except Exception as error:  # of any kind: the delegate is other people's code
+            self._refused(error)
 
     def use(self) -> DelegateUse:
         """Tell what computes the subgraph."""
         node = self.node
         counts = self._failures, self._fallbacks
-        return DelegateUse(node.name, node.server, self._reason, self._asked() is not None, *counts)
+        is_used = self._asked() is not None
+        return DelegateUse(node.name, node.server, self._reason, is_used, *counts, self._error)
 
     def prepare_weights(self, weights: Mapping[int, np.ndarray]) -> None:
         """Let the delegate prepare weights: its refusal of the first ones is a fallback.
@@ -180,10 +185,10 @@ class DelegateOrGraph(Delegate):
             return
         try:
             delegate.prepare_weights(weights)
-        except Exception:  # of any kind, as above
+        except Exception as error:  # of any kind, as above
             if self._is_prepared:
                 raise  # new weights: the session keeps its own
-            self._refused()
+            self._refused(error)
         self._is_prepared = True
 
     def commit_weights(self) -> None:
@@ -197,16 +202,17 @@ class DelegateOrGraph(Delegate):
         if (delegate := self._asked()) is not None:
             try:
                 compute = bind_server(delegate, attrs, types)
-            except KernelError:
+            except KernelError as error:
                 self._reason = f"{self.node.server}_native_unsupported_fallback"
+                self._error = _told(error)
         return partial(self._compute, compute)
 
     def _asked(self) -> Delegate | None:
         """Return the delegate if it is still asked."""
         return self._delegate if self._failures < self._most else None
 
-    def _refused(self) -> None:
-        self._delegate = None
+    def _refused(self, error: Exception) -> None:
+        self._delegate, self._error = None, _told(error)
         self._reason = f"{self.node.server}_native_unsupported_fallback"
 
     def _compute(
@@ -228,7 +234,7 @@ class DelegateOrGraph(Delegate):
             results = self._graph()([array for array in inputs if array is not None])
         except TaperError as error:
             self._reason = "cpu_fallback_failed"
-            cause = f" after {failed}" if failed else ""
+            cause = f" after {_told(failed) if failed else self._error}".removesuffix(" after ")
             raise KernelError(f"cpu_fallback_failed: {error}{cause}") from error
         for output, result in zip(outputs, results, strict=True):
             output[...] = result
@@ -236,4 +242,13 @@ class DelegateOrGraph(Delegate):
             self._fallbacks += 1
             if failed is not None:
                 self._failures += 1
+                self._error = _told(failed)
                 self._reason = f"{self.node.server}_native_failed_fallback"
+
+
+def _told(error: Exception) -> str:
+    """Return the type and the message of what a delegate raised."""
+    cause = error.__cause__  # of a KernelError: what the delegate itself raised
+    if isinstance(error, KernelError) and isinstance(cause, Exception):
+        error = cause
+    return told_error(error)

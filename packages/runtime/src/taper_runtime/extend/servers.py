@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from taper_runtime.base.buffers import read_only
 from taper_runtime.base.errors import InputError, KernelError, NodeInputError, TaperError
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.base.text import printable, with_end
 
 if TYPE_CHECKING:
     import numpy as np
@@ -392,7 +393,16 @@ def _calling(node: ServedNode, method: str, call: Callable[[], Any]) -> Any:
 
 
 def _broken(node: ServedNode, method: str, error: Exception) -> KernelError:
-    return KernelError(f"{_title(node)}: {method} raised {type(error).__name__}: {error}")
+    return KernelError(f"{_title(node)}: {method} raised {told_error(error)}")
+
+
+def told_error(error: Exception) -> str:
+    """Return the type and the message of what external code raised: one line of bounded length."""
+    try:
+        text = str(error)
+    except Exception:  # of any kind: __str__ is external code too
+        text = "its message cannot be made"
+    return with_end(printable(f"{type(error).__name__}: {text}"))
 
 
 def _checked(
@@ -416,7 +426,7 @@ def _checked(
     try:
         result = function(tuple(inputs[first:]), tuple(outputs))
     except Exception as error:
-        raise KernelError(f"{what} raised {type(error).__name__}: {error}") from error
+        raise KernelError(f"{what} raised {told_error(error)}") from error
     if result is not None:
         raise KernelError(
             f"{what}: expected it to write its outputs and return nothing, got "

@@ -61,7 +61,8 @@ def session_decisions(
         instead = "an error" if use.reason == "forced_error" else "its graph"
         chosen = use.backend if use.is_used else instead
         among = dict.fromkeys((use.backend, "its graph"))
-        found.append(Decision("delegate", use.node, chosen, among, use.reason))
+        why = f"{use.reason} ({use.error})" if use.error else use.reason
+        found.append(Decision("delegate", use.node, chosen, among, why))
     tuned = entry.tuned_nodes()
     if tuned is not None:
         used = f"{counted(len(tuned.changed), 'node')} differ from the default kernel"
