@@ -13,6 +13,7 @@ from torch import nn
 
 import taper_frontend
 from taper_frontend.compiler.planning import join_plans
+from taper_frontend.errors import ExportError
 from taper_runtime import (
     InferenceSession,
     InputError,
@@ -23,7 +24,7 @@ from taper_runtime import (
 )
 from taper_runtime.cli import main
 from taper_runtime.executor.node_trials import TrialResult, tunable_nodes
-from taper_runtime.executor.tuned_choice import machine_setting, offer_name
+from taper_runtime.executor.tuned_choice import machine_setting
 from taper_runtime.extend.servers import label_of
 from taper_runtime.file.measurements import Quartiles, append_measurements
 from taper_runtime.formats import find
@@ -443,7 +444,7 @@ def test_the_winners_of_planted_times_compute(name, tmp_path):
     kernels = {label_of(site.node): kernel for site, kernel in session._default.executor.steps}
     for node, winner in winners:
         for label in node.labels:
-            assert kernels[label] == offer_name(winner.offer), label
+            assert kernels[label] == winner.way.kernel, label
         formats = {
             spec.name: spec.format
             for spec in winner.plan.tensors.values()
@@ -461,6 +462,48 @@ def test_the_winners_of_planted_times_compute(name, tmp_path):
     assert stored.stats().tuned.missing == ()
     same_bits = InferenceSession(plan, options_of(packing="at_open", tuned=file))
     assert run(same_bits, x) == run(InferenceSession(plan), x)
+
+
+@pytest.mark.parametrize("packing", ["stored", "at_open"])
+@pytest.mark.parametrize("name", ["convolutions", "products", "tied"])
+def test_an_export_takes_the_winners(name, packing, tmp_path, monkeypatch):
+    monkeypatch.setenv("TAPER_NUM_THREADS", "1")
+    plan, file = exported(name, packing="at_open"), tmp_path / "times"
+    append_measurements(file, [])
+    planted(plan, file, lambda node: len(node.candidates) - 1)
+    module, x = made(name)
+    measured = {"tuned": file, "require_tuned": True}
+    tuned = export(module, x, packing=packing, other_bits=True, **measured)
+    choices = {"kernel_choice": "measured", "packing": "at_open"}
+    session = InferenceSession(plan, options_of(**measured, **choices))
+    for weight in packed(session.plan):
+        assert tuned.tensors[weight].format == session.plan.tensors[weight].format
+    assert bool(tuned.derived) == (packing == "at_open")
+    y = np.frombuffer(run(InferenceSession(tuned), x)[0], np.float32)
+    np.testing.assert_allclose(y, module(x).detach().numpy().ravel(), rtol=1e-3, atol=1e-4)
+    same_bits = export(module, x, packing=packing, tuned=file)
+    assert run(InferenceSession(same_bits), x) == run(InferenceSession(plan), x)
+    assert same_bits.metadata["tuned"]["skipped"] == []
+    if name == "convolutions":
+        lines = [d for d in tuned.metadata["decisions"] if d["reason"] == "measured times"]
+        assert lines
+        same_bits.save(tmp_path / "m.taper")
+        assert load(tmp_path / "m.taper").fingerprint() == same_bits.fingerprint()
+
+
+def test_an_export_that_requires_times_is_refused_without_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAPER_NUM_THREADS", "1")
+    file = tmp_path / "times"
+    append_measurements(file, [])
+    with pytest.raises(
+        ExportError, match=r"require_tuned: node .*: expected measured times with w"
+    ):
+        export(*made("convolutions"), tuned=file, require_tuned=True, other_bits=True)
+    file.write_text("no times\n")
+    with pytest.raises(ExportError, match=r"tuned: .*expected a database of `taper tune`"):
+        export(*made("products"), tuned=file)
+    with pytest.raises(ExportError, match=r"tuned: .*No such file"):
+        export(*made("products"), tuned=tmp_path / "none")
 
 
 def test_a_weight_without_measured_times_has_the_format_of_the_estimate(tmp_path):

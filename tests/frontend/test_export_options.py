@@ -213,3 +213,31 @@ def test_a_budget_where_sizes_vary():
     told = plan.metadata["memory"]
     assert told["sizes"] == {"n": 6}
     assert told["achieved"] == told["natural"] == memory_use(plan).arena
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tuned": 3}, "tuned: expected a path or None, got 3"),
+        ({"tuned": ""}, "tuned: expected a path or None, got ''"),
+        ({"require_tuned": True}, "require_tuned: expected the database of `taper tune` in tuned"),
+        ({"other_bits": True}, "other_bits: expected the database of `taper tune` in tuned"),
+        ({"tuned": "x", "require_tuned": 1}, "require_tuned: expected True or False, got 1"),
+        ({"tuned": "x", "memory_budget": 5}, "tuned: expected None beside memory_budget"),
+        ({"tuned": "x", "quantize": "int8"}, "tuned: expected None beside quantize"),
+    ],
+)
+def test_wrong_options_of_tuning_are_refused(options, message):
+    with pytest.raises(ExportError, match=message):
+        Options(**options).check()
+
+
+def test_a_fingerprint_covers_the_database(tmp_path):
+    file = tmp_path / "times"
+    file.write_text("")
+    before = Options(tuned=file).fingerprint()
+    assert before == Options(tuned=str(file)).fingerprint() != Options().fingerprint()
+    file.write_text("\n")
+    assert Options(tuned=file).fingerprint() != before
+    with pytest.raises(ExportError, match=r"tuned: .*No such file"):
+        Options(tuned=tmp_path / "none").fingerprint()

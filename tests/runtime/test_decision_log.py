@@ -17,8 +17,8 @@ from taper_runtime import InferenceSession, PlanFormatError, SessionOptions, loa
 from taper_runtime.base.decisions import Decision, read_decisions
 from taper_runtime.cli import main
 from taper_runtime.executor.node_trials import tunable_nodes
-from taper_runtime.executor.tuned_choice import machine_setting, offer_name
-from taper_runtime.file.measurements import Measurement, Quartiles, append_measurements, node_key
+from taper_runtime.executor.tuned_choice import machine_setting
+from taper_runtime.file.measurements import Measurement, Quartiles, append_measurements
 from taper_runtime.native import _kernels
 
 ISA = _kernels.active_isa()
@@ -151,10 +151,9 @@ def test_measured_times_stand_in_the_line(tmp_path):
     file, here = tmp_path / "times", machine_setting(ISA, 1)
     (node,) = tunable_nodes(plan, ISA, other_bits=True)
     times = {
-        str(offer_name(each.offer)): Quartiles(10.0 + i, 11.0 + i, 12.0 + i)
-        for i, each in enumerate(node.candidates)
+        each.name: Quartiles(10.0 + i, 11.0 + i, 12.0 + i) for i, each in enumerate(node.candidates)
     }
-    append_measurements(file, [Measurement(node_key(node.candidates[0].node), here, times)])
+    append_measurements(file, [Measurement(node.candidates[0].key, here, times)])
     lines = log_of(plan, tuned=file, kernel_choice="measured")
     assert only(lines, "kernel").endswith("MATMUL: measured times")
     assert "(11 ns)" in only(lines, "kernel")

@@ -59,7 +59,7 @@ def chosen(session):
 def plant(file, plan, winner, machine=HERE, *, margin=10.0):
     """Write times in which one kernel wins; a negative margin lets the quartiles overlap."""
     (node,) = tunable_nodes(plan, ISA, other_bits=True)
-    names = [node_trials.candidate_text(each) for each in node.candidates]
+    names = [str(each) for each in node.candidates]
     assert winner in names
     slow = Quartiles(100.0 + margin, 120.0 + margin, 140.0 + margin)
     fast = Quartiles(80.0, 90.0, 100.0)
@@ -168,6 +168,32 @@ def test_options_that_contradict(file):
     assert again.tuned == str(file)
 
 
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_a_node_may_be_fastest_on_fewer_threads(file, fewer):
+    plan = plan_of("MATMUL", {}, (300, 300), (300, 300))
+    machine = machine_setting(ISA, 2)
+    (node,) = tunable_nodes(plan, ISA, other_bits=False, threads=2)
+    whole, one = node.candidates
+    assert (whole.name + " on 1 thread", one.way.threads) == (one.name, 1)
+    slow, fast = Quartiles(100.0, 110.0, 120.0), Quartiles(10.0, 11.0, 12.0)
+    times = [slow, fast] if fewer else [fast, slow]
+    append_measurements(file, node_trials.TrialResult(node, times, fewer).measurements(machine))
+    session = InferenceSession(plan, options_of(file, intra_op_num_threads=2, require_tuned=True))
+    tuned = session.stats().tuned
+    assert tuned.threads == ({"y (MATMUL)": 1} if fewer else {})
+    assert tuned.changed == (("y (MATMUL)",) if fewer else ())
+    (line,) = [line for line in session.decision_log() if line.startswith("kernel y")]
+    chosen = one.name if fewer else whole.name
+    assert line.startswith(f"kernel y: {chosen}, among ")
+    assert f", {whole.name} ({'110' if fewer else '11'} ns), {one.name} (" in line
+    feed = feed_of(plan)
+    plain = InferenceSession(plan, options_of())
+    assert session.run(None, feed)[0].tobytes() == plain.run(None, feed)[0].tobytes()
+    for _ in range(20 if fewer else 0):
+        _, (workers,) = session._default.executor.profile(list(feed.values()))
+        assert len([begin for begin, *_ in workers if begin]) == 1
+
+
 # -- measuring -------------------------------------------------------------------------------------
 
 
@@ -223,9 +249,8 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     InferenceSession(tmp_path / "m.taper", options_of(file, require_tuned=True))
     assert main(command) == 0
     text = capsys.readouterr().out
-    assert text.startswith(
-        "1 node with several kernels, 1 of them different: 1 in the database before, 0 measured now"
-    )
+    assert text.startswith("1 node and 0 chains of nodes with several ways, 1 of them different:")
+    assert ": 1 in the database before, 0 measured now" in text
     assert len(read_measurements(file, HERE).by_node) == 1
 
 
@@ -238,6 +263,21 @@ def test_the_budget_ends_the_command(tmp_path, capsys):
     assert "0 measured now, 1 left" in text
     assert "the budget is spent; not measured: y (AMAX) and those of less work" in text
     assert file.read_bytes() == b""
+
+
+def test_the_command_writes_what_won(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(node_trials, "_LEAST_TURNS", 2)
+    monkeypatch.setattr(node_trials, "_NODE_NS", 0)
+    plan, path, output = reduction(), tmp_path / "m.taper", tmp_path / "tuned.taper"
+    plan.save(path)
+    assert main(["tune", str(path), "-o", str(output), "--threads", "1", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["database"] == f"{path}.times"
+    assert data["output"] == str(output)
+    assert len(read_measurements(f"{path}.times", HERE).by_node) == 1
+    feed = feed_of(plan)
+    before, after = (InferenceSession(each).run(None, feed)[0] for each in (path, output))
+    assert before.tobytes() == after.tobytes()
 
 
 @pytest.mark.parametrize("budget", ["", "0", "-1s", "1h", "s", "1e3", "nan", "0s"])

@@ -96,6 +96,24 @@ def add_export(parser: argparse.ArgumentParser) -> None:
         "that it fits",
     )
     parser.add_argument(
+        "--tuned",
+        type=Path,
+        metavar="FILE",
+        help="a database of `taper tune`: split chains and choose formats by its measured times",
+    )
+    parser.add_argument(
+        "--require-tuned",
+        action="store_true",
+        default=None,
+        help="refuse a model of which the database lacks times",
+    )
+    parser.add_argument(
+        "--other-bits",
+        action="store_true",
+        default=None,
+        help="take what wins in the database also where it gives other bits",
+    )
+    parser.add_argument(
         "--cache",
         metavar="FOLDER",
         help="take the plan of an equal export from this folder, or store it there (default: "
@@ -141,7 +159,7 @@ def _export(args: argparse.Namespace) -> Result:
         return _explained(explain(model, inputs, kwargs, model=args.program, **shapes))
     names = (
         *("input_names", "output_names", "trace", "weights", "packing", "quantize", "cache"),
-        "memory_budget",
+        *("memory_budget", "tuned", "require_tuned", "other_bits"),
     )
     given = {name: getattr(args, name) for name in names}
     options = {key: value for key, value in given.items() if value is not None} | shapes

@@ -76,6 +76,9 @@ def export(
     strict: bool = False,
     cache: str | os.PathLike[str] | bool | None = None,
     memory_budget: int | None = None,
+    tuned: str | os.PathLike[str] | None = None,
+    require_tuned: bool = False,
+    other_bits: bool = False,
 ) -> Plan:
     """Export a model to a plan.
 
@@ -144,6 +147,17 @@ def export(
         are computed again beside late readers, at the least estimated time; results have the same
         bits. If nothing fits, the plan has the smallest arena that was found, with a warning.
         ``metadata["memory"]`` tells what was done; see ``docs/how-to/memory-budget.md``.
+    tuned : str or os.PathLike, optional
+        A database of measured times that ``taper tune`` wrote. Chains of nodes that have times
+        there, for this CPU, ISA level and the default number of threads, are split in the way that
+        won, and weights have the format that won. Nothing is measured now. Without times the
+        estimates decide; ``metadata["tuned"]`` tells which; see ``docs/how-to/tune.md``.
+    require_tuned : bool
+        Refuse a model of which a chain or a weight for which there is a choice has no measured
+        times.
+    other_bits : bool
+        Whether ``tuned`` may choose formats with which results differ in their last bits, such as
+        forms of Winograd.
     metadata : mapping of str to str, optional
         Further texts to store in the plan: labels, an alphabet, a version. A session returns them
         in ``get_modelmeta().custom_metadata_map``.
@@ -234,6 +248,9 @@ def export(
         strict=strict,
         cache=cache,
         memory_budget=memory_budget,
+        tuned=tuned,
+        require_tuned=require_tuned,
+        other_bits=other_bits,
     )
     options.check()
     plan = cached_file(module, options, partial(_export, module, args, kwargs))

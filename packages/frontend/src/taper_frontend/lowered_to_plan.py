@@ -8,6 +8,7 @@ from taper_frontend.compiler.analysis.quantized import rounded_weights, unserved
 from taper_frontend.compiler.compile import compile_graph, fuse_again
 from taper_frontend.compiler.memory_budget import fit, lay_out, report
 from taper_frontend.compiler.partition import Partition
+from taper_frontend.compiler.pass_registry import find_passes, with_room
 from taper_frontend.compiler.planning import (
     make_plan,
     make_schedule,
@@ -148,10 +149,16 @@ def compile_lowered(
     delegate = options.delegate or ""
     partition = Partition(options.partition, delegate) if options.partition else None
     unfused: list[Graph] = []
+    passes, splits = options.passes, None
+    if options.tuned is not None:
+        from taper_frontend.tuned_plan import tuned_splits
+
+        splits = tuned_splits(options)
+        passes = with_room(find_passes(passes), splits)
     with tracing(graph, options.trace, title, program.describe):
         records = compile_graph(
             graph,
-            options.passes,
+            passes,
             partition=partition,
             output_names=output_names(
                 program.output_structure,
@@ -172,6 +179,10 @@ def compile_lowered(
             {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
         ],
     }
+    if splits is not None:
+        metadata["tuned"] = {"splits": splits.chosen, "missing": splits.missing}
+        for decision in splits.decisions:
+            graph.listener.considered(decision)
     samples = dict(zip(graph.inputs, program.samples, strict=False))
     if options.memory_budget is not None:
         step("budget")
@@ -244,11 +255,15 @@ def _within_budget(
 
 
 def finish_plan(plan: Plan, options: Options) -> Plan:
-    """Quantize a plan if that was asked for, and leave out what its sessions compute."""
+    """Quantize or tune a plan if that was asked for; leave out what its sessions compute."""
     if options.quantize is not None and not options.quantizes_activations:
         plan = quantize_plan(
             plan, options.quantize, packing=options.packing, verify=options.verify is not False
         )
+    elif options.tuned is not None:
+        from taper_frontend.tuned_plan import with_tuned_weights
+
+        plan = with_tuned_weights(plan, options)
     elif options.packs_at_open:
         plan = without_packed(plan)
     plan = without_decoded(plan)

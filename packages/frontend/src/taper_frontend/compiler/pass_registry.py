@@ -18,6 +18,7 @@ from taper_runtime.base.text import unknown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from taper_frontend.compiler.analysis.chains import Room
     from taper_frontend.compiler.graph.graph import Graph
 
 
@@ -137,12 +138,12 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
     return tuple([known[pass_] if isinstance(pass_, str) else pass_ for pass_ in passes])
 
 
-def with_room(passes: Iterable[Pass], room: int) -> tuple[Pass, ...]:
-    """Return the passes, of which those that split nodes make parts for ``room`` bytes."""
+def with_room(passes: Iterable[Pass], room: Room) -> tuple[Pass, ...]:
+    """Return the passes, of which those that split nodes make parts for ``room``."""
     return tuple([_with_room(pass_, room) for pass_ in passes])
 
 
-def _with_room(pass_: Pass, room: int) -> Pass:
+def _with_room(pass_: Pass, room: Room) -> Pass:
     if isinstance(pass_, Stage):
         return replace(pass_, steps=with_room(pass_.steps, room))
     if isinstance(pass_, Group):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.partition import Subgraphs, find_backend
@@ -13,14 +14,17 @@ from taper_frontend.errors import ExportError
 from taper_frontend.lowering.keep import Keep
 from taper_runtime.base.option_values import PACKING
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.executor.tuned_choice import machine_setting
+from taper_runtime.native._kernels import active_isa
+from taper_runtime.session.opening import thread_count
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from taper_frontend.compiler.pipeline import Pass
     from taper_frontend.compiler.quantization.schemes import QuantizationConfig
+    from taper_runtime.file.measurements import MachineSetting
 
 #: The values of ``weights``.
 WEIGHTS = ("fixed", "replaceable")
@@ -59,6 +63,9 @@ class Options(NamedTuple):
     strict: bool = False
     cache: str | os.PathLike[str] | bool | None = None
     memory_budget: int | None = None
+    tuned: str | os.PathLike[str] | None = None
+    require_tuned: bool = False
+    other_bits: bool = False
 
     def check(self) -> None:
         """Check everything that can be checked without a module.
@@ -88,12 +95,34 @@ class Options(NamedTuple):
         Keep(self.keep)
         if self.memory_budget is not None:
             self._check_budget(self.memory_budget)
+        self._check_tuned(self.tuned)
         if self.quantize is not None:
             read_quantization(self.quantize)
             if self.replaceable:
                 raise ExportError(
                     "quantize: expected None beside weights='replaceable', since other weights "
                     "would need other scales"
+                )
+
+    def _check_tuned(self, tuned: object) -> None:
+        """Check the options that are about measured times."""
+        for name in ("require_tuned", "other_bits"):
+            value = getattr(self, name)
+            if type(value) is not bool:
+                raise ExportError(f"{name}: expected True or False, got {value!r}")
+            if value and tuned is None:
+                raise ExportError(
+                    f"{name}: expected the database of `taper tune` in tuned, got None"
+                )
+        if tuned is None:
+            return
+        if not isinstance(tuned, (str, os.PathLike)) or not os.fspath(tuned):
+            raise ExportError(f"tuned: expected a path or None, got {tuned!r}")
+        for name in ("memory_budget", "quantize"):
+            if getattr(self, name) is not None:
+                raise ExportError(
+                    f"tuned: expected None beside {name}, for which the plan is made again in "
+                    "other forms; export with one of them"
                 )
 
     def _check_budget(self, budget: object) -> None:
@@ -125,7 +154,7 @@ class Options(NamedTuple):
     @property
     def keeps_plain(self) -> bool:
         """Return whether a plan needs plain weights until the end of the export."""
-        return self.packs_at_open or self.quantize is not None
+        return self.packs_at_open or self.quantize is not None or self.tuned is not None
 
     @property
     def quantizes_activations(self) -> bool:
@@ -143,7 +172,7 @@ class Options(NamedTuple):
             If an option is not plain data, and so has no fingerprint: a pass that is a function, a
             partition, or a trace to be written. The message names the first such parameter.
         """
-        given = self._asdict().items()
+        given = {**self._asdict(), "tuned": self._times()}.items()
         parts = [(name, _plain(name, value)) for name, value in given if name not in _ASIDE]
         users = registered_among(self.passes)
         if users:
@@ -151,6 +180,22 @@ class Options(NamedTuple):
                 f"passes: expected only passes of Taper for a fingerprint, got {users[0]!r}"
             )
         return sha256(repr(parts).encode()).hexdigest()
+
+    def _times(self) -> object:
+        """Return the database's digest and the machine whose times are taken, for a fingerprint."""
+        if self.tuned is None:
+            return None
+        try:
+            with open(self.tuned, "rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ExportError(f"tuned: {error}") from error
+        return [digest, *map(str, machine_of_export())]
+
+
+def machine_of_export() -> MachineSetting:
+    """Return the machine whose measured times an export takes: this one, with default threads."""
+    return machine_setting(active_isa(), thread_count())
 
 
 #: The default options.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,11 @@ from taper_runtime.session.opening import thread_count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+
     from taper_runtime.executor.node_trials import TrialResult, TunableNode
     from taper_runtime.file.measurements import MachineSetting, Measurements
+    from taper_runtime.plan.plan import Plan
 
 _BUDGET = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m)?")
 
@@ -41,9 +45,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--db",
         type=Path,
-        required=True,
         metavar="FILE",
-        help="the database to which measured times are added; SessionOptions.tuned reads it",
+        help="the database to which measured times are added; SessionOptions.tuned and "
+        "export(tuned=) read it (default: FILE.taper.times beside the plan)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE.taper",
+        help="write the plan with the formats of weights and the splits of chains that won",
     )
     parser.add_argument(
         "--budget",
@@ -78,22 +89,32 @@ def _tune(args: argparse.Namespace) -> Result:
     from taper_runtime.plan.replaceable import completed
     from taper_runtime.plan.specialize import specialize
 
-    plan = completed(load_plan(args))
+    stored = load_plan(args)
+    plan = completed(stored)
     if plan.origins:
         raise InputError("expected a plan whose inputs decide all sizes, got nodes that do")
     sizes = feed_sizes(plan, make_feed(plan, args.size))
     machine = machine_setting(_kernels.active_isa(), thread_count(args.threads))
-    append_measurements(args.db, [])  # fails now rather than after the budget is spent
-    known = read_measurements(args.db, machine)
-    nodes = tunable_nodes(specialize(plan, sizes), machine.isa, other_bits=args.other_bits)
+    database = args.db or args.plan.with_name(f"{args.plan.name}.times")
+    append_measurements(database, [])  # fails now rather than after the budget is spent
+    known = read_measurements(database, machine)
+    chains, splits_left_alone = _chains(plan)
+    nodes = tunable_nodes(
+        specialize(plan, sizes),
+        machine.isa,
+        other_bits=args.other_bits,
+        threads=machine.threads,
+    )
+    nodes = sorted([*nodes, *chains], key=lambda node: -node.estimate_ns)
     wanted = [node for node in nodes if not _is_known(node, known)]
     with progress("tune", len(wanted)) as advance:
-        results, refused = _measure(args, wanted, machine, advance)
+        results, refused = _measure(database, args.budget, wanted, machine, advance)
     data: dict[str, Any] = {
-        "database": str(args.db),
+        "database": str(database),
         "sizes": sizes,
         **machine._asdict(),
         "nodes": sum(len(node.labels) for node in nodes),
+        "chains": sum(len(node.labels) for node in chains),
         "distinct": len(nodes),
         "known": len(nodes) - len(wanted),
         "measured": [_record(each) for each in results],
@@ -101,47 +122,101 @@ def _tune(args: argparse.Namespace) -> Result:
         "refused": refused,
         "skipped": list(known.skipped),
         "formats_left_alone": formats_left_alone(plan),
+        "splits_left_alone": splits_left_alone,
+        "output": None,
     }
+    if args.output is not None:
+        feed = make_feed(plan, args.size)
+        measured = read_measurements(database, machine)
+        tuned = _tuned_plan(stored, measured, feed, other_bits=args.other_bits)
+        tuned.save(args.output)
+        data["output"] = str(args.output)
     return Result(data, "\n".join(_lines(data)))
+
+
+def _splits() -> Any:
+    """Return the module that splits chains, of a package with a compiler; None without it."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="taper.tuning", name="splits"):
+        return point.load()
+    return None
+
+
+def _chains(plan: Plan) -> tuple[list[TunableNode], str]:
+    """Return the chains of a plan that can be split in several ways, or why none are measured."""
+    from taper_runtime.base.errors import TaperError
+
+    splits = _splits()
+    if splits is None:
+        return [], "taper-frontend is not installed"
+    if plan.sizes:
+        return [], "sizes vary"
+    try:
+        return splits.tunable_splits(plan), ""
+    except TaperError as error:
+        return [], str(error)
+
+
+def _tuned_plan(
+    stored: Plan, measured: Measurements, feed: Mapping[str, np.ndarray], *, other_bits: bool
+) -> Plan:
+    """Return a plan with what won, which gives the results that it gave before."""
+    from taper_runtime.base.errors import TaperError
+    from taper_runtime.executor.tuned_choice import TunedChoice
+    from taper_runtime.plan.replaceable import completed, is_packed, without_packed
+    from taper_runtime.session.tuned_formats import check_tuned, with_tuned_formats
+
+    plan = completed(stored)
+    tuned = with_tuned_formats(plan, TunedChoice(measured, other_bits=other_bits))
+    splits = _splits()
+    if splits is not None and not plan.sizes:
+        with suppress(TaperError):  # plans whose chains were not measured either
+            tuned = completed(splits.with_tuned_splits(tuned, splits.TunedSplits(measured)))
+    check_tuned(plan, tuned, feed, other_bits=other_bits)
+    if any(
+        name not in stored.constants for name in plan.derived if is_packed(plan.tensors[name].type)
+    ):
+        tuned = without_packed(tuned)
+    return tuned
 
 
 def _is_known(node: TunableNode, known: Measurements) -> bool:
     """Return whether the database has the times of all candidates of a node."""
-    from taper_runtime.executor.tuned_choice import offer_name
-    from taper_runtime.file.measurements import node_key
-
-    return all(
-        known.find(node_key(each.node), [str(offer_name(each.offer))]) for each in node.candidates
-    )
+    return all(known.find(each.key, [each.name]) for each in node.candidates)
 
 
 def _measure(
-    args: argparse.Namespace, nodes: Sequence[TunableNode], machine: MachineSetting, advance: Any
+    database: Path,
+    budget: float,
+    nodes: Sequence[TunableNode],
+    machine: MachineSetting,
+    advance: Any,
 ) -> tuple[list[TrialResult], dict[str, str]]:
     """Measure nodes until the budget is spent; return their times, and why some have none."""
     from taper_runtime.base.errors import TaperError
     from taper_runtime.executor.node_trials import measure_node
     from taper_runtime.file.measurements import append_measurements
 
-    end = time.perf_counter_ns() + 1e9 * args.budget
+    end = time.perf_counter_ns() + 1e9 * budget
+    # one thread: its own time, which other work on the machine does not change much
+    clock = time.thread_time_ns if machine.threads == 1 else time.perf_counter_ns
     results, refused = [], {}
     for node in nodes:
         if time.perf_counter_ns() >= end:
             break
         try:
-            results.append(measure_node(node, machine, time.perf_counter_ns))
+            results.append(measure_node(node, machine, clock))
         except TaperError as error:
             refused[node.labels[0]] = str(error)
         else:
-            append_measurements(args.db, results[-1].measurements(machine))
+            append_measurements(database, results[-1].measurements(machine))
         advance()
     return results, refused
 
 
 def _record(result: TrialResult) -> dict[str, Any]:
-    from taper_runtime.executor.node_trials import candidate_text
-
-    names = [candidate_text(each) for each in result.node.candidates]
+    names = list(map(str, result.node.candidates))
     return {
         "labels": result.node.labels,
         "runs": result.node.runs,
@@ -156,7 +231,8 @@ def _lines(data: Mapping[str, Any]) -> list[str]:
     """Return the report in words."""
     measured = data["measured"]
     summary = (
-        f"{counted(data['nodes'], 'node')} with several kernels, {data['distinct']} of them "
+        f"{counted(data['nodes'] - data['chains'], 'node')} and {counted(data['chains'], 'chain')} "
+        f"of nodes with several ways, {data['distinct']} of them "
         f"different: {data['known']} in the database before, {len(measured)} measured now, "
         f"{len(data['left'])} left"
     )
@@ -166,7 +242,7 @@ def _lines(data: Mapping[str, Any]) -> list[str]:
     )
     lines = [
         summary,
-        f"another kernel than the default one won for {len(won)} of those measured",
+        f"another way than the default one won for {len(won)} of those measured",
     ]
     for each in won[:_LISTED]:
         more = f" and {len(each['labels']) - 1} more" if len(each["labels"]) > 1 else ""
@@ -185,5 +261,9 @@ def _lines(data: Mapping[str, Any]) -> list[str]:
             f"{counted(count, 'weight')} packed in the file: their formats were not tuned; export "
             "with packing='at_open' for that"
         )
+    if data["splits_left_alone"]:
+        lines.append(f"splits were not tuned: {printable(data['splits_left_alone'])}")
+    if data["output"]:
+        lines.append(printable(f"{data['output']}: the plan with what won"))
     lines += [f"{data['database']}: {printable(reason)}" for reason in data["skipped"]]
     return lines

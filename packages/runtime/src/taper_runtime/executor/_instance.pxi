@@ -156,6 +156,7 @@ cdef class Instance:
         cdef int64_t workers = 1
         cdef Py_ssize_t k
         cdef Body body
+        cdef Selection selection
         if step.control is not None:
             for index in step.control.bodies:
                 body = self.program.bodies[index]
@@ -168,6 +169,9 @@ cdef class Instance:
                 native[i].work.tasks // max(1, native[i].work.phases),
                 max(1, self.value(step.threads_slot)),
             )
+            selection = self.selections[i]
+            if selection.threads:
+                workers = min(workers, selection.threads)
         native[i].workers = <int32_t>workers
         return 0
 

@@ -1,8 +1,8 @@
 """Measure the kernels that may compute each node of a plan, as ``taper tune`` does.
 
-Each node becomes a plan of one node. The candidates of a node are its kernels and their variants
-and, where the plan has a weight plain, the formats of that weight. They are warmed up, then run in
-turns, so that a disturbance of the machine meets all of them alike.
+Each node becomes a plan of one node. The candidates of a node are its kernels and their variants,
+on all threads and on fewer, and, where the plan has a weight plain, the formats of that weight.
+They are warmed up, then run in turns, so that a disturbance of the machine meets all of them alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taper_runtime.executor.compiled import CompiledExecutor
 from taper_runtime.executor.executor import Settings
 from taper_runtime.executor.packing import formats_of_weights
 from taper_runtime.executor.sites import sites
-from taper_runtime.executor.tuned_choice import fastest, offer_name
+from taper_runtime.executor.tuned_choice import Way, fastest, offer_name, ways_of
 from taper_runtime.extend.providers import Dispatch
 from taper_runtime.extend.servers import label_of
 from taper_runtime.file.measurements import Measurement, Quartiles, node_key
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.sites import Site
     from taper_runtime.file.measurements import MachineSetting, NodeKey
-    from taper_runtime.native.variants import KernelName, Offer
+    from taper_runtime.native.variants import Offer
 
 #: How often each candidate runs at least and at most, and after how many nanoseconds of a node's
 #: candidates no further turn begins.
@@ -44,22 +44,38 @@ _TURN_NS = 200_000
 
 
 class Candidate(NamedTuple):
-    """One way to compute a node.
+    """One way to compute a node, or a chain of nodes.
 
     Attributes
     ----------
     plan : Plan
-        Of the node alone, with its weights in the formats of this way.
-    node : ChosenNode
-    offer : Offer
+        Of the node or the chain alone, with its weights in the formats of this way.
+    key : NodeKey
+    name : str
+        The name under which its times are stored.
+    ns : float
+        The estimated nanoseconds of a run.
+    way : Way or None
+        Of a node. A chain's nodes have their default kernels.
     valueless : tuple of str
         The constants of the plan that have memory, but no values: weights in other formats.
     """
 
     plan: Plan
-    node: ChosenNode
-    offer: Offer
-    valueless: tuple[str, ...]
+    key: NodeKey
+    name: str
+    ns: float
+    way: Way | None = None
+    valueless: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return its name, and the formats of a node's weights."""
+        formats = [
+            spec.format
+            for spec in self.plan.tensors.values()
+            if self.way is not None and spec.role == "constant" and is_packed(spec.type)
+        ]
+        return f"{self.name} of {', '.join(formats)}" if formats else self.name
 
 
 class TunableNode(NamedTuple):
@@ -82,8 +98,7 @@ class TunableNode(NamedTuple):
     @property
     def estimate_ns(self) -> float:
         """Return the estimated time of all of them in a run."""
-        default = self.candidates[0]
-        return self.runs * estimate_ns(default.node, default.offer)
+        return self.runs * self.candidates[0].ns
 
 
 class TrialResult(NamedTuple):
@@ -111,16 +126,15 @@ class TrialResult(NamedTuple):
         """Return a measurement for each format of the node's weights."""
         found: dict[NodeKey, dict[str, Quartiles]] = {}
         for candidate, times in zip(self.node.candidates, self.times, strict=True):
-            names = found.setdefault(node_key(candidate.node), {})
-            names[str(offer_name(candidate.offer))] = times
+            found.setdefault(candidate.key, {})[candidate.name] = times
         return [Measurement(key, machine, ns) for key, ns in found.items()]
 
 
 class _Listening(Choice):
-    """Takes the first offer, or the one of a name, and keeps what was offered."""
+    """Takes the first offer, or a way, and keeps what was offered."""
 
-    def __init__(self, name: KernelName | None = None) -> None:
-        self._name = name
+    def __init__(self, way: Way | None = None) -> None:
+        self._way = way
         self.node: ChosenNode | None = None
         self.offers: Sequence[Offer] = ()
 
@@ -131,14 +145,18 @@ class _Listening(Choice):
         self.node, self.offers = node, offers
         if not offers:
             return None
-        return [offer_name(each) for each in offers].index(self._name) if self._name else 0
+        return [offer_name(each) for each in offers].index(self._way.kernel) if self._way else 0
+
+    def threads(self, node: ChosenNode, offer: Offer) -> int:
+        """See :meth:`Choice.threads`."""
+        return self._way.threads if self._way else 0
 
 
 # -- which nodes, and their candidates -------------------------------------------------------------
 
 
-def tunable_nodes(plan: Plan, isa: str, *, other_bits: bool) -> list[TunableNode]:
-    """Return the nodes of a plan for which there is a choice, the most expensive ones first.
+def tunable_nodes(plan: Plan, isa: str, *, other_bits: bool, threads: int = 1) -> list[TunableNode]:
+    """Return the nodes of a plan for which there is a choice, in order.
 
     Parameters
     ----------
@@ -148,6 +166,8 @@ def tunable_nodes(plan: Plan, isa: str, *, other_bits: bool) -> list[TunableNode
         The ISA level.
     other_bits : bool
         Whether candidates whose results may differ in bits from the default one's are included.
+    threads : int
+        How many threads may compute a node; candidates use fewer, too.
     """
     dispatch = Dispatch(isa=isa)
     formats = formats_of_weights(plan, dispatch, other_bits=other_bits)
@@ -155,21 +175,26 @@ def tunable_nodes(plan: Plan, isa: str, *, other_bits: bool) -> list[TunableNode
     for site in sites(plan, dispatch):
         if site.runs_blocks:
             continue
-        candidates = list(_candidates(site, formats, isa, other_bits=other_bits))
+        candidates = list(_candidates(site, formats, isa, threads, other_bits=other_bits))
         if len(candidates) < 2:
             continue
-        key = tuple((node_key(each.node), offer_name(each.offer)) for each in candidates)
+        key = tuple((each.key, each.name) for each in candidates)
         node = found.get(key)
         if node is None:
             found[key] = TunableNode([label_of(site.node)], site.trips, candidates)
         else:
             node.labels.append(label_of(site.node))
             found[key] = node._replace(runs=node.runs + site.trips)
-    return sorted(found.values(), key=lambda node: -node.estimate_ns)
+    return list(found.values())
 
 
 def _candidates(
-    site: Site, formats: Mapping[str, Mapping[str, float]], isa: str, *, other_bits: bool
+    site: Site,
+    formats: Mapping[str, Mapping[str, float]],
+    isa: str,
+    threads: int,
+    *,
+    other_bits: bool,
 ) -> Iterator[Candidate]:
     """Yield the candidates of a node, the default one first."""
     others = [
@@ -185,9 +210,12 @@ def _candidates(
             CompiledExecutor.compile(alone, Settings(dispatch=Dispatch(isa=isa, choice=heard)))
         except TaperError:
             continue
-        for offer in heard.offers:
-            if heard.node is not None and (other_bits or not offer.other_bits):
-                yield Candidate(alone, heard.node, offer, tuple(changed))
+        if heard.node is None:
+            continue
+        key, offers = node_key(heard.node), {offer_name(each): each for each in heard.offers}
+        for way in ways_of(heard.node, heard.offers, threads, other_bits=other_bits):
+            ns = estimate_ns(heard.node, offers[way.kernel])
+            yield Candidate(alone, key, str(way), ns, way, tuple(changed))
 
 
 def _alone(site: Site, formats: Mapping[str, str]) -> Plan:
@@ -295,7 +323,7 @@ def _runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], objec
     plan = candidate.plan
     made = {name: _values(plan.tensors[name]) for name in candidate.valueless}
     plan = plan._replace(constants={**plan.constants, **made})
-    choice = _Listening(offer_name(candidate.offer))
+    choice = None if candidate.way is None else _Listening(candidate.way)
     settings = Settings(machine.threads, dispatch=Dispatch(isa=machine.isa, choice=choice))
     executor = CompiledExecutor.compile(plan, settings)
     inputs = [_values(plan.tensors[name]) for name in plan.reads]
@@ -319,14 +347,3 @@ def formats_left_alone(plan: Plan) -> list[str]:
             if spec.role == "constant" and is_packed(spec.type) and name not in plan.derived
         }
     )
-
-
-def candidate_text(candidate: Candidate) -> str:
-    """Return the name of a candidate: its kernel and variant, and the formats of its weights."""
-    formats = [
-        spec.format
-        for spec in candidate.plan.tensors.values()
-        if spec.role == "constant" and is_packed(spec.type)
-    ]
-    text = str(offer_name(candidate.offer))
-    return f"{text} of {', '.join(formats)}" if formats else text

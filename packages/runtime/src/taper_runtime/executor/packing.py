@@ -16,7 +16,7 @@ from taper_runtime.executor.executor import definition, input_types, output_type
 from taper_runtime.executor.offers import find_offers
 from taper_runtime.executor.program import example_sizes
 from taper_runtime.executor.sites import Site, sites
-from taper_runtime.executor.tuned_choice import TunedChoice, fastest
+from taper_runtime.executor.tuned_choice import TunedChoice, Way, fastest, offer_name
 from taper_runtime.file.measurements import Quartiles
 from taper_runtime.formats import FAMILIES, PLAIN, family, find
 from taper_runtime.machine.cost import weight_cost
@@ -306,7 +306,7 @@ def _way(
     extra = (offer.extra_flops, offer.scratch_traffic) if offer.variant else None
     ns = weight_cost(op, types, outputs, attrs, places[0], limits, extra)
     tuned = dispatch.choice if isinstance(dispatch.choice, TunedChoice) else None
-    times = None if tuned is None else tuned.times(told, offer)
+    times = None if tuned is None else tuned.times(told, Way(offer_name(offer)))
     return _Way(offer.kernel, offer.variant, site.trips * ns, told, times, site.trips)
 
 

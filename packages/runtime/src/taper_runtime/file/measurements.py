@@ -135,8 +135,8 @@ def node_key(node: ChosenNode) -> NodeKey:
     outputs = zip(node.outputs, node.strides[count:], strict=True)
     return NodeKey(
         node.op.name,
-        tuple(None if type_ is None else _type_text(type_, strides) for type_, strides in inputs),
-        tuple(_type_text(type_, strides) for type_, strides in outputs),
+        tuple(None if type_ is None else type_text(type_, strides) for type_, strides in inputs),
+        tuple(type_text(type_, strides) for type_, strides in outputs),
         _json(to_json(dict(node.attrs), "attrs")),
     )
 
@@ -146,12 +146,13 @@ def _json(data: object) -> str:
     return json.dumps(data, separators=(",", ":"), sort_keys=True)
 
 
-def _type_text(type_: TensorType, strides: Sequence[int]) -> str:
+def type_text(type_: TensorType, strides: Sequence[int] | None = None) -> str:
+    """Return dtype, shape and format, and the strides if they are not row-major."""
     text = f"{type_.dtype}{_numbers(type_.shape)}"
     if type_.format != PLAIN:
         text += f" {type_.format}"
     shape = type_.storage.shape
-    if not is_contiguous(shape, tuple(strides)):
+    if strides is not None and not is_contiguous(shape, tuple(strides)):
         # the stride of a dim of size 1 has no meaning
         text += (
             f" strides {_numbers(0 if n == 1 else s for n, s in zip(shape, strides, strict=True))}"

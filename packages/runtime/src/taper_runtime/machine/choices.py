@@ -64,6 +64,10 @@ class Choice(ABC):
             Kernels and variants of the op that do not support the node, each with the reason.
         """
 
+    def threads(self, node: ChosenNode, offer: Offer) -> int:
+        """Return the most threads that compute a node by the offer that was chosen; 0 for any."""
+        return 0
+
 
 class First(Choice):
     """Takes the first kernel that supports a node, in its default variant."""
@@ -159,6 +163,10 @@ class Forced(Choice):
             raise UnsupportedOpError(self._reason(node, offers, refused))
         chosen = self._among.choose(node, [offers[i] for i in named], refused)
         return None if chosen is None else named[chosen]
+
+    def threads(self, node: ChosenNode, offer: Offer) -> int:
+        """See :meth:`Choice.threads`."""
+        return self._among.threads(node, offer)
 
     def _reason(
         self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]

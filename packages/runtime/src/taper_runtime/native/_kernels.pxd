@@ -35,6 +35,7 @@ cdef class Selection:
     cdef KernelAttrs attrs  # of the chosen kernel
     cdef list reasons       # str: why the candidates before the chosen one do not serve
     cdef int32_t number     # number of its variant, from 1 on; 0 where it has none
+    cdef int32_t threads    # the most threads that compute the step; 0 for any number
     cdef object server      # Server: it computes the step where no kernel does
 
 

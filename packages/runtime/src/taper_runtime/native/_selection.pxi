@@ -111,6 +111,7 @@ cdef Selection select_kernel(
                 name = selection.chosen.name
                 raise InternalError(f"kernel {name!r} refuses a node that it accepted before")
             selection.number = step.work.variant
+            selection.threads = choice.threads(node, offers[index])
             del selection.reasons[candidates.index(selection.chosen):]
     return selection
 

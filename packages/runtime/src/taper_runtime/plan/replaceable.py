@@ -279,6 +279,25 @@ def without_packed(plan: Plan) -> Plan:
     return _without(plan, {name for name in plan.derived if is_packed(plan.tensors[name].type)})
 
 
+def stored_packed(plan: Plan) -> Plan:
+    """Return a plan that has its packed weights without their recipes and the plain weights.
+
+    Recipes of weights that a session may replace stay, and those that decode fewer bits.
+    """
+    dropped = set()
+    for name, recipe in plan.derived.items():
+        leaves = [plan.weights[each] for each in weights_needed({name: recipe})]
+        if all(x.kind == "constant" and x.dtype == plan.tensors[name].dtype for x in leaves):
+            dropped.add(name)
+    derived = {name: recipe for name, recipe in plan.derived.items() if name not in dropped}
+    needed = weights_needed(derived)
+    weights = {n: x for n, x in plan.weights.items() if x.kind != "constant" or n in needed}
+    originals = {name: x for name, x in plan.originals.items() if name in weights}
+    values, direct = weight_values(plan), set(map(direct_weight, derived.values()))
+    originals |= {name: values[name] for name in sorted(needed - direct)}
+    return plan._replace(derived=derived, weights=weights, originals=originals)
+
+
 def without_decoded(plan: Plan) -> Plan:
     """Return the plan without constants that recipes decode from fewer bits of constants alone."""
     return _without(plan, {name for name in plan.derived if _is_decoded(plan, name)})

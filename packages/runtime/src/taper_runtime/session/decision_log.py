@@ -10,7 +10,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import counted, nearest
 from taper_runtime.executor.offers import find_offers
 from taper_runtime.executor.packing import formats_of_weights
-from taper_runtime.executor.tuned_choice import TunedChoice, offer_name
+from taper_runtime.executor.tuned_choice import TunedChoice, Way, offer_name, ways_of
 from taper_runtime.machine.choices import estimate_ns
 from taper_runtime.native import _kernels
 from taper_runtime.plan.features import with_inner
@@ -169,13 +169,18 @@ def _of_kernel(
 ) -> Decision:
     """Return the decision about the kernel of a node, or why it has none."""
     node = site.node
-    heard = find_offers(site.plan, node, _not_required(dispatch))
+    asked = _not_required(dispatch)
+    heard = find_offers(site.plan, node, asked)
     if not heard.offers:
         why = [f"{name}: {reason}" for name, reason in heard.refused[:_REFUSED]]
         text = "; ".join(why) or f"no kernel of {node.op} at level {dispatch.isa}"
         return Decision("numpy", node.output, "numpy", reason=f"{node.op}: {text}")
     among, why_chosen = _times(heard, dispatch, options)
-    return Decision("kernel", node.output, str(kernel), among, f"{node.op}: {why_chosen}")
+    fewer = 0
+    if heard.taken is not None and isinstance(asked.choice, TunedChoice):
+        fewer = asked.choice.threads(heard.node, heard.taken)
+    chosen = str(Way(kernel, fewer))
+    return Decision("kernel", node.output, chosen, among, f"{node.op}: {why_chosen}")
 
 
 def _not_required(dispatch: Dispatch) -> Dispatch:
@@ -190,15 +195,21 @@ def _times(
 ) -> tuple[Mapping[str, int | None], str]:
     """Return the candidates for a node with their times, and why one of them was chosen."""
     names = [str(offer_name(each)) for each in heard.offers]
+    ways = list(map(Way, map(offer_name, heard.offers)))
+    if isinstance(dispatch.choice, TunedChoice):
+        threads = dispatch.choice.measurements.machine.threads
+        ways = ways_of(heard.node, heard.offers, threads, other_bits=True)
     if heard.node.op.name in dispatch.kernels:
         return dict.fromkeys(names), "SessionOptions.kernels"
-    if len(names) == 1:
+    if len(ways) == 1:
         return {}, "the only one that serves it"
     if isinstance(dispatch.choice, TunedChoice):
-        measured = [dispatch.choice.times(heard.node, each) for each in heard.offers]
+        measured = [dispatch.choice.times(heard.node, each) for each in ways]
         known = [None if each is None else round(each.median) for each in measured]
         if any(ns is not None for ns in known):
-            return dict(zip(names, known, strict=True)), "measured times"
+            return dict(zip(map(str, ways), known, strict=True)), "measured times"
+        if len(names) == 1:
+            return {}, "the only one that serves it, on all threads; no measured times"
     estimates = [round(estimate_ns(heard.node, each)) for each in heard.offers]
     among = dict(zip(names, estimates, strict=True))
     if options.kernel_choice == "cost":

@@ -6,11 +6,12 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.batch import BatchAxes
+from taper_frontend.compiler.analysis.chains import Room, room_of
 from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.base.decisions import Decision
 from taper_runtime.base.text import counted
-from taper_runtime.machine.cost import Locality, beyond_cache, cache_bytes, shared_ns
+from taper_runtime.machine.cost import Locality, beyond_cache, shared_ns
 from taper_runtime.plan.liveness import LiveRange, lifetimes, live_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _MOST, _MOST_NODES = 16, 1 << 12
 
 
-def split_into_microbatches(graph: Graph, room: int | None = None) -> bool:
+def split_into_microbatches(graph: Graph, room: Room | None = None) -> bool:
     """Compute runs of nodes for one micro-batch after the other.
 
     ::
@@ -42,19 +43,19 @@ def split_into_microbatches(graph: Graph, room: int | None = None) -> bool:
     Parameters
     ----------
     graph : Graph
-    room : int, optional
-        The bytes within which the operands of a node cause no traffic. By default those of a core's
-        own cache.
+    room : int or callable, optional
+        The bytes within which the operands of a node cause no traffic, or a function that returns
+        them for the whole graph (:data:`.chains.Room`). By default those of a core's own cache.
 
     Returns
     -------
     bool
         Whether anything was split.
     """
-    room = room or cache_bytes()
     batch = BatchAxes(graph)
-    if not batch.rows:
+    if batch.items < 2:
         return False
+    room = room_of(room, "micro-batches", graph.copy)
     order = _batch_last(graph, batch)
     counts, among = _least_time(graph, batch, order, room)
     changed = False
@@ -63,8 +64,7 @@ def split_into_microbatches(graph: Graph, room: int | None = None) -> bool:
         if count > 1:
             split_nodes(graph, batch, nodes, count)
             changed = True
-        if batch.items > 1:
-            graph.listener.considered(_decision(nodes, count, among))
+        graph.listener.considered(_decision(nodes, count, among))
     return changed
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.analysis.chains import Room, chain_alone, room_of
 from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST, _MOST = 8, 64
 
 
-def split_into_row_tiles(graph: Graph, room: int | None = None) -> bool:
+def split_into_row_tiles(graph: Graph, room: Room | None = None) -> bool:
     """Compute chains of nodes over large images [N, H, *, C] one row tile after the other.
 
     ::
@@ -45,16 +47,15 @@ def split_into_row_tiles(graph: Graph, room: int | None = None) -> bool:
     Parameters
     ----------
     graph : Graph
-    room : int, optional
-        The most bytes that a node of a chain reads and writes for one tile. By default those of a
-        core's own cache.
+    room : int or callable, optional
+        The most bytes that a node of a chain reads and writes for one tile, or a function that
+        returns them for a chain (:data:`.chains.Room`). By default those of a core's own cache.
 
     Returns
     -------
     bool
         Whether anything was split.
     """
-    room = room or cache_bytes()
     done: set[str] = set()
     changed = False
     for node in graph.order():
@@ -62,9 +63,12 @@ def split_into_row_tiles(graph: Graph, room: int | None = None) -> bool:
             continue
         chain = _chain(graph, node)
         done.update(link.node.output for link in chain)
-        segments = _segments(graph, chain, room)
-        if len(chain) > 1:
-            graph.listener.considered(_decision(graph, chain, segments, room))
+        if len(chain) < 2:
+            continue
+        nodes = [link.node for link in chain]
+        nbytes = room_of(room, "row tiles", partial(chain_alone, graph, nodes))
+        segments = _segments(graph, chain, nbytes)
+        graph.listener.considered(_decision(graph, chain, segments, nbytes))
         for segment in segments:
             if segment.tiles:
                 _split(graph, segment)
