@@ -155,9 +155,26 @@ def test_budgets_that_are_none(budget):
         Options(memory_budget=budget).check()
 
 
-def test_a_budget_beside_rounded_weights():
-    with pytest.raises(ExportError, match="memory_budget: expected None beside quantize"):
-        Options(memory_budget=1 << 20, quantize="int8").check()
+@pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
+def test_a_budget_beside_rounded_weights(natural):
+    args = tuple(torch.from_numpy(sample.copy()) for sample in natural.samples.values())
+    whole = taper_frontend.export(Skip().eval(), args, verify=False, quantize="int8")
+    arena = memory_use(whole).arena
+    plan = taper_frontend.export(
+        Skip().eval(), args, verify=False, quantize="int8", memory_budget=arena - 8192
+    )
+    told = plan.metadata["memory"]
+    assert told["natural"] == arena
+    assert told["achieved"] == memory_use(plan).arena <= arena - 8192
+    assert plan.metadata["quantized"]["layers"] == whole.metadata["quantized"]["layers"]
+    (result,), (expected,) = (
+        taper_runtime.InferenceSession(each).run(None, dict(plan.samples)) for each in (plan, whole)
+    )
+    assert result.tobytes() == expected.tobytes()
+    least = taper_frontend.export(
+        Skip().eval(), args, verify=False, quantize="int8", memory_budget=64
+    )
+    assert [note["kind"] for note in least.metadata["warnings"]].count("memory") == 1
 
 
 def test_a_budget_that_is_met(natural):

@@ -11,6 +11,7 @@ from taper_frontend.compiler import memory_budget
 from taper_frontend.compiler.compile import compile_graph, fuse_again
 from taper_frontend.compiler.memory_budget import fit, lay_out, report
 from taper_frontend.compiler.planning import make_plan, make_schedule
+from taper_frontend.compiler.planning.tile_regions import tiled_regions
 from taper_runtime import InferenceSession
 from taper_runtime.executor.memory_use import memory_use
 
@@ -101,6 +102,50 @@ def test_recomputation_alone_meets_60_percent():
     session = InferenceSession(plan)
     session.run(None, feeds)
     assert session.stats().layout.arena_bytes == fitted.arena.nbytes
+
+
+def residual_blocks(height=24, width=8):
+    """Blocks that add what they read, wide between a narrow beginning and a narrow end."""
+    b = Builder()
+    y = b.input("x", 1, height, width, 2)
+    window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    y = b.op("MATMUL", y, b.constant(floats(2, 64)))
+    for _ in range(2):
+        z = b.op("MATMUL", y, b.constant(floats(64, 8)))
+        z = b.op("CONV", z, b.constant(floats(3, 3, 8, 8)), **window)
+        y = b.op("ADD", b.op("MATMUL", z, b.constant(floats(8, 64))), y)
+    return b.done(b.op("MATMUL", y, b.constant(floats(64, 2))))
+
+
+def test_residual_blocks_are_computed_in_parts():
+    """No split of a chain helps: a node reads and writes whole wide tensors."""
+    graph = residual_blocks()
+    natural, _ = natural_of(graph)
+    budget = int(0.6 * natural.arena.nbytes)
+    fitted = fit(natural, budget, None, lambda other: True)
+    assert fitted.arena.nbytes <= budget
+    assert {move.kind for move in fitted.moves} == {"tile"}
+    assert sum(move.ns for move in fitted.moves) >= 0
+    feeds = random_inputs(graph)
+    _, expected = run(natural, feeds)
+    plan, results = run(fitted, feeds)
+    assert memory_use(plan).arena == fitted.arena.nbytes
+    assert expected[0].tobytes() == results[0].tobytes()
+    # a neighbour of two parts is computed once in each, and only what a part needs
+    convolutions = [node for node in fitted.schedule.order if node.op == "CONV"]
+    rows = [fitted.graph.tensors[node.output].shape[1] for node in convolutions]
+    assert sum(rows) < 2 * 24 * 2
+
+
+def test_regions_of_a_strangers_forms_are_left_alone():
+    """Rows of softmax over rows cannot be cut, and a region has one result alone."""
+    b = Builder()
+    x = b.input("x", 1, 16, 64)
+    y = b.op("EXP", x)
+    z = b.op("SOFTMAX", y, axis=1)
+    graph = b.done(z, b.op("MATMUL", y, b.constant(floats(64, 64))))
+    natural, _ = natural_of(graph, ())
+    assert tiled_regions(graph, natural.schedule.order, natural.arena, 1) == []
 
 
 def test_a_budget_that_is_large_enough_changes_nothing():

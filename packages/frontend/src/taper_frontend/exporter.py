@@ -286,7 +286,7 @@ def _export(
         if predictions := getattr(read, "taper_predictions", None):
             plan = _with_predictions(plan, predictions)
         check_axes(options.dynamic_axes or {}, plan)
-        if options.quantize is not None and not options.quantizes_activations:
+        if options.quantizes_weights:
             step("quantize")
         return finish_plan(plan, options)
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.analysis.quantized import rounded_weights, unserved_weights
 from taper_frontend.compiler.compile import compile_graph, fuse_again
-from taper_frontend.compiler.memory_budget import fit, lay_out, report
+from taper_frontend.compiler.memory_budget import within_budget
 from taper_frontend.compiler.partition import Partition
 from taper_frontend.compiler.pass_registry import find_passes, with_room
 from taper_frontend.compiler.planning import (
     make_plan,
     make_schedule,
     plan_unfused,
-    same_results,
 )
 from taper_frontend.compiler.trace import tracing
 from taper_frontend.errors import ExportError
@@ -37,12 +36,11 @@ from taper_runtime.plan.replaceable import without_decoded, without_packed
 from taper_runtime.plan.trees import TENSORS, with_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
-    from taper_frontend.compiler.planning import Schedule
     from taper_frontend.export_progress import ExportProgress
     from taper_frontend.lowering.lower import Lowered
     from taper_frontend.lowering.pytrees import TreeStructure
@@ -184,10 +182,15 @@ def compile_lowered(
         for decision in splits.decisions:
             graph.listener.considered(decision)
     samples = dict(zip(graph.inputs, program.samples, strict=False))
-    if options.memory_budget is not None:
+    if options.memory_budget is not None and not options.quantizes_weights:
         step("budget")
-        graph, schedule, metadata["memory"] = _within_budget(
-            graph, schedule, unfused, options, samples
+
+        def form(room: int) -> Graph:
+            return fuse_again(unfused[0], options.passes, room, graph.outputs)
+
+        again = form if unfused and options.partition is None else None
+        graph, schedule, metadata["memory"] = within_budget(
+            graph, schedule, options.memory_budget, again, samples
         )
     try:
         plan = make_plan(
@@ -226,39 +229,16 @@ def compile_lowered(
     return Compiled(plan, graph, unfused[0] if unfused else None)
 
 
-def _within_budget(
-    graph: Graph,
-    schedule: Schedule,
-    unfused: Sequence[Graph],
-    options: Options,
-    samples: Mapping[str, np.ndarray],
-) -> tuple[Graph, Schedule, dict[str, Any]]:
-    """Return the graph and its schedule in the form that fits the budget, and a report on it."""
-    assert options.memory_budget is not None
-    if graph.origins:
-        raise ExportError(
-            "memory_budget: expected a model whose inputs determine all sizes, got one whose nodes "
-            f"compute {', '.join(graph.origins)}"
-        )
-    natural = lay_out(graph, schedule)
-
-    def form(room: int) -> Graph:
-        return fuse_again(unfused[0], options.passes, room, graph.outputs)
-
-    fitted = fit(
-        natural,
-        options.memory_budget,
-        form if unfused and options.partition is None else None,
-        lambda other: same_results((graph, schedule), (other.graph, other.schedule), samples),
-    )
-    return fitted.graph, fitted.schedule, report(natural, fitted, options.memory_budget)
-
-
 def finish_plan(plan: Plan, options: Options) -> Plan:
     """Quantize or tune a plan if that was asked for; leave out what its sessions compute."""
-    if options.quantize is not None and not options.quantizes_activations:
+    if options.quantizes_weights:
+        assert options.quantize is not None
         plan = quantize_plan(
-            plan, options.quantize, packing=options.packing, verify=options.verify is not False
+            plan,
+            options.quantize,
+            packing=options.packing,
+            verify=options.verify is not False,
+            memory_budget=options.memory_budget,
         )
     elif options.tuned is not None:
         from taper_frontend.tuned_plan import with_tuned_weights

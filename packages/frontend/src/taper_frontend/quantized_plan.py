@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taper_frontend.compiler.from_plan import plan_again, to_named_graph
+from taper_frontend.compiler.memory_budget import within_budget
+from taper_frontend.compiler.planning import make_schedule
 from taper_frontend.compiler.quantization.choose import quantize_weights
 from taper_frontend.compiler.quantization.schemes import (
     FLOAT32,
@@ -15,6 +17,7 @@ from taper_frontend.compiler.quantization.schemes import (
     read_quantization,
 )
 from taper_frontend.errors import ExportError
+from taper_frontend.request.notes import of_memory
 from taper_runtime.executor.executor_kinds import DEFAULT_KIND
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.compare import describe, difference, readable, tolerance
@@ -34,6 +37,7 @@ def quantize_plan(
     *,
     packing: str | None = None,
     verify: bool = True,
+    memory_budget: int | None = None,
 ) -> Plan:
     """Store the weights of a plan in fewer bits; torch is not needed.
 
@@ -51,6 +55,8 @@ def quantize_plan(
         default as the plan.
     verify : bool
         Whether to run both plans on the samples and compare them; see :func:`check_quantized`.
+    memory_budget : int, optional
+        The bytes that the arena of the new plan may take; see :func:`taper_frontend.export`.
 
     Returns
     -------
@@ -78,7 +84,14 @@ def quantize_plan(
         "layers": [{**layer._asdict(), "shape": list(layer.shape)} for layer in layers],
     }
     at_open = None if packing is None else packing == "at_open"
-    new = plan_again(plan, graph, {**plan.metadata, "quantized": report}, packed_at_open=at_open)
+    metadata, schedule = {**plan.metadata, "quantized": report}, None
+    if memory_budget is not None:
+        graph, schedule, told = within_budget(
+            graph, make_schedule(graph), memory_budget, None, plan.samples
+        )
+        notes = [note._asdict() for note in of_memory(told)]
+        metadata |= {"memory": told, "warnings": [*metadata.get("warnings", ()), *notes]}
+    new = plan_again(plan, graph, metadata, packed_at_open=at_open, schedule=schedule)
     return (
         with_distance(check_quantized(new), _results(plan)) if verify and has_samples(new) else new
     )

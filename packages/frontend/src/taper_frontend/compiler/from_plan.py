@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.pipeline import Pass
+    from taper_frontend.compiler.planning import Schedule
     from taper_runtime.ops.opdef import TensorType
     from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode, TensorSpec
     from taper_runtime.plan.recipes import RecipeStep
@@ -97,6 +98,7 @@ def plan_again(
     renamed: Mapping[str, str] | None = None,
     *,
     packed_at_open: bool | None = None,
+    schedule: Schedule | None = None,
 ) -> Plan:
     """Make a plan of a graph that was made of another plan and then changed.
 
@@ -111,6 +113,8 @@ def plan_again(
         New names of outputs.
     packed_at_open : bool, optional
         Whether sessions pack weights; by default as in the other plan.
+    schedule : Schedule, optional
+        The order of the graph's nodes, as for :func:`.make_plan`.
     """
     if packed_at_open is None:
         packed_at_open = any(is_packed(plan.tensors[name].type) for name in plan.derived)
@@ -118,6 +122,7 @@ def plan_again(
     metadata = {key: value for key, value in metadata.items() if key != "verified"}
     new = make_plan(
         graph,
+        schedule,
         samples=plan.samples,
         input_tree=plan.input_tree,
         output_tree=None if plan.output_tree is None else _renamed(plan.output_tree, renamed),

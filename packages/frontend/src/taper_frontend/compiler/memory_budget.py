@@ -11,21 +11,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.analysis.estimates import placed_cost
+from taper_frontend.compiler.planning import same_results
 from taper_frontend.compiler.planning.arena import Arena, lay_out_graph
 from taper_frontend.compiler.planning.order import Schedule, schedule_as, schedules
 from taper_frontend.compiler.planning.recompute import recomputations
+from taper_frontend.compiler.planning.tile_regions import tiled_regions
+from taper_frontend.errors import ExportError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.machine.cost import cache_bytes
 from taper_runtime.native import _kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
+
+    import numpy as np
 
     from taper_frontend.compiler.graph.graph import Graph
 
 #: The most forms with smaller parts, and the most arenas that are laid out for recomputations in
 #: each form. Each form has as many orders as :func:`.order.schedules` returns.
 MOST_FORMS, MOST_TRIALS = 3, 32
+
+#: How often regions are computed in parts, each time where the result still needs too much.
+MOST_TILINGS = 2
 
 
 class Move(NamedTuple):
@@ -34,10 +42,11 @@ class Move(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``"order"``, ``"split"``, ``"recompute"``, or ``"later"``: nodes run later, beside their
-        readers.
+        ``"order"``, ``"split"``, ``"tile"``, ``"recompute"``, or ``"later"``: nodes run later,
+        beside their readers.
     what : str
-        The bytes for which parts of nodes were made, or the tensor that is computed again.
+        The bytes for which parts of nodes were made, the regions that are computed in parts with
+        their numbers, or the tensor that is computed again.
     nbytes : int
         How many bytes smaller the arena is.
     ns : float
@@ -90,6 +99,46 @@ def lay_out(graph: Graph, schedule: Schedule) -> Fitted:
     return Fitted(graph, schedule, arena, sum(placed_cost(graph, node) for node in executed))
 
 
+def within_budget(
+    graph: Graph,
+    schedule: Schedule,
+    budget: int,
+    form: Callable[[int], Graph] | None,
+    samples: Mapping[str, np.ndarray],
+) -> tuple[Graph, Schedule, dict[str, Any]]:
+    """Return a graph and its schedule in the form that fits a budget, and a report on it.
+
+    Parameters
+    ----------
+    graph : Graph
+    schedule : Schedule
+    budget : int
+        In bytes.
+    form : callable, optional
+        See :func:`fit`.
+    samples : mapping of str to numpy.ndarray
+        Inputs with which forms are compared.
+
+    Raises
+    ------
+    ExportError
+        If nodes compute sizes.
+    """
+    if graph.origins:
+        raise ExportError(
+            "memory_budget: expected a model whose inputs determine all sizes, got one whose nodes "
+            f"compute {', '.join(graph.origins)}"
+        )
+    natural = lay_out(graph, schedule)
+    fitted = fit(
+        natural,
+        budget,
+        form,
+        lambda other: same_results((graph, schedule), (other.graph, other.schedule), samples),
+    )
+    return fitted.graph, fitted.schedule, report(natural, fitted, budget)
+
+
 def fit(
     natural: Fitted,
     budget: int,
@@ -115,7 +164,7 @@ def fit(
     if natural.arena.nbytes <= budget:
         return natural
     best = _search(natural, budget, form, parts=True)
-    if any(move.kind == "split" for move in best.moves) or _has_parts(natural, best):
+    if any(move.kind in ("split", "tile") for move in best.moves) or _has_parts(natural, best):
         if same_bits(best):
             return best
         best = _search(natural, budget, None, parts=False)
@@ -149,6 +198,8 @@ def _search(
     natural: Fitted, budget: int, form: Callable[[int], Graph] | None, *, parts: bool
 ) -> Fitted:
     starts = [_ordered(natural), *_split(natural, form)]
+    if parts:
+        starts += [_tiled(each, budget) for each in starts]
     best: Fitted | None = None
     for start in sorted(starts, key=lambda each: each.ns):
         if best is None or best.arena.nbytes > budget or start.ns < best.ns:
@@ -181,6 +232,39 @@ def _split(natural: Fitted, form: Callable[[int], Graph] | None) -> Iterable[Fit
             return
         last = best
         yield natural.moved(best, "split", f"{room} bytes", best.ns - natural.ns)
+
+
+def _tiled(fitted: Fitted, budget: int) -> Fitted:
+    """Return the graph with regions computed in parts where it needs more than the budget.
+
+    If that is not met, more is allowed: regions that lead to less are found only below a limit
+    that their ends can meet.
+    """
+    best = fitted
+    for limit in (budget, (budget + fitted.arena.nbytes) // 2):
+        if best.arena.nbytes > budget:
+            best = min(best, _tiled_below(fitted, limit), key=lambda each: _rank(each, budget))
+    return best
+
+
+def _tiled_below(fitted: Fitted, limit: int) -> Fitted:
+    for _ in range(MOST_TILINGS):
+        if fitted.arena.nbytes <= limit:
+            break
+        graph, order = fitted.graph.copy(), fitted.schedule.order
+        found = tiled_regions(fitted.graph, order, fitted.arena, limit)
+        after = [graph.nodes[node.output] for node in order]
+        for region in found:
+            after = region.apply(graph, after)
+        if not found:
+            break
+        schedule = schedule_as(graph, after)
+        one = Fitted(graph, schedule, lay_out_graph(graph, schedule), fitted.ns)
+        if not _smaller(one, fitted):
+            break
+        what = ", ".join(f"{each.names[-1]} in {len(each.parts)}" for each in found)
+        fitted = fitted.moved(one, "tile", what, sum(each.ns for each in found))
+    return fitted
 
 
 def _orders(graph: Graph) -> list[Fitted]:

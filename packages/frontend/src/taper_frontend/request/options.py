@@ -130,11 +130,6 @@ class Options(NamedTuple):
             raise ExportError(
                 f"memory_budget: expected bytes, an int from 1 to 2**63 - 1, got {budget!r}"
             )
-        if self.quantize is not None and not self.quantizes_activations:
-            raise ExportError(
-                "memory_budget: expected None beside quantize, since the plan is made again after "
-                "its weights are rounded; quantize the module, and export that with a budget"
-            )
 
     @property
     def depth(self) -> str:
@@ -160,6 +155,11 @@ class Options(NamedTuple):
     def quantizes_activations(self) -> bool:
         """Return whether a module is quantized before it is captured."""
         return self.quantize is not None and bool(read_quantization(self.quantize).activations)
+
+    @property
+    def quantizes_weights(self) -> bool:
+        """Return whether the weights of a plan are quantized, after it was made and verified."""
+        return self.quantize is not None and not self.quantizes_activations
 
     def fingerprint(self) -> str:
         """Return a SHA-256, in hexadecimal, of the options that decide the plan.

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.chains import Room, chain_alone, room_of
 from taper_frontend.compiler.analysis.estimates import node_cost
 from taper_frontend.compiler.analysis.regions import part_of, regions
-from taper_frontend.compiler.stages.schedule.tiles import Tiles
+from taper_frontend.compiler.stages.schedule.tiles import Tiles, rows_together
 from taper_runtime.base.decisions import Decision
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
-from taper_runtime.formats import winograd
 from taper_runtime.machine.cost import Locality, cache_bytes, shared_ns
 from taper_runtime.ops.region import Same, Window
 
@@ -203,7 +202,7 @@ def _segment(graph: Graph, links: Sequence[_Link], room: int) -> _Segment | None
     if all(graph.tensors[link.node.output].nbytes <= room for link in links[:-1]):
         return None
     images, rows = last.shape[:2]
-    step = max(_step(graph, link.node) for link in links)
+    step = max(rows_together(graph, link.node) for link in links)
     for count in range(2, _MOST + 1):
         # Whole images, as long as there are at least as many images as tiles.
         groups = min(count, images)
@@ -227,13 +226,6 @@ def _shares(count: int, parts: int, step: int = 1) -> list[Range]:
     """Return about equal ranges, which begin at multiples of ``step``."""
     starts = [count * i // parts // step * step for i in range(parts)]
     return list(zip(starts, [*starts[1:], count], strict=True))
-
-
-def _step(graph: Graph, node: Node) -> int:
-    """Return how many rows a node computes together: those of a tile of Winograd's algorithm."""
-    weights = [node.inputs[k] for k in node.definition.weights if k < len(node.inputs)]
-    formats = [graph.tensors[name].format for name in weights if name in graph.tensors]
-    return max((winograd.tile_of(name) or 1 for name in formats), default=1)
 
 
 def _spans(links: Sequence[_Link], tile: _Tile) -> list[tuple[_Tile, _Tile]]:
@@ -268,7 +260,7 @@ def _peak(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
 def _tile_time(graph: Graph, links: Sequence[_Link], tile: _Tile) -> float:
     time = 0.0
     for link, (_, made) in zip(links, _spans(links, tile), strict=True):
-        step = _step(graph, link.node)
+        step = rows_together(graph, link.node)
         start, stop = made.rows
         computed = made._replace(rows=(start, start + -(-(stop - start) // step) * step))
         share = _share(graph.tensors[link.node.output].shape, computed)

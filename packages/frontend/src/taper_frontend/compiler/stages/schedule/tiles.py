@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.analysis.regions import part_of
 from taper_frontend.compiler.graph.node import ABSENT
 from taper_runtime.base.errors import InternalError
+from taper_runtime.formats import winograd
 from taper_runtime.ops.region import Part
 from taper_runtime.ops.type_rules import replace
 
@@ -63,7 +64,13 @@ class Tiles:
             return ABSENT
         key = tensor, tuple(ranges)
         if key not in self._made:
-            self._made[key] = self._slice(tensor, ranges)
+            part = next((each for each in self._made if _contains(each, key)), None)
+            if part is None or self._made[part] == tensor:
+                self._made[key] = self._slice(tensor, ranges)
+            else:  # of a larger part that was computed
+                starts = [start for start, _ in part[1]]
+                inner = [(a - at, b - at) for (a, b), at in zip(ranges, starts, strict=True)]
+                self._made[key] = self._slice(self._made[part], inner)
         return self._made[key]
 
     def _slice(self, tensor: str, ranges: Sequence[Range]) -> str:
@@ -81,6 +88,20 @@ class Tiles:
                 attrs = {"shape": replace(shape, axis, stop - start)}
             tensor = graph.add_node(op, inputs, attrs, name=f"{tensor}{self._suffix}")
         return tensor
+
+
+def _contains(part: tuple[str, tuple[Range, ...]], key: tuple[str, tuple[Range, ...]]) -> bool:
+    """Return whether a part of the same tensor has all of another one."""
+    return part[0] == key[0] and all(
+        start <= a and b <= stop for (start, stop), (a, b) in zip(part[1], key[1], strict=True)
+    )
+
+
+def rows_together(graph: Graph, node: Node) -> int:
+    """Return how many rows a node computes together: those of a tile of Winograd's algorithm."""
+    weights = [node.inputs[k] for k in node.definition.weights if k < len(node.inputs)]
+    formats = [graph.tensors[name].format for name in weights if name in graph.tensors]
+    return max((winograd.tile_of(name) or 1 for name in formats), default=1)
 
 
 def _whole(graph: Graph, node: Node) -> Part:

@@ -1,0 +1,294 @@
+"""Compute regions of a scheduled graph in parts, so that tensors inside need little memory.
+
+A *region* is a run of nodes, in the order in which they run, of which only the last one is read
+afterwards. It may have branches, such as the blocks of a residual network. For each part of the
+last output, every node computes the range that its readers in the region need, once. Neighbouring
+parts may both compute a range, and both read the weights. The passes that split do so where it is
+faster; this does it where memory is short.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from taper_frontend.compiler.analysis.estimates import placed_cost
+from taper_frontend.compiler.analysis.regions import part_of
+from taper_frontend.compiler.graph.node import ABSENT
+from taper_frontend.compiler.stages.schedule.tiles import Tiles, rows_together
+from taper_runtime.base.checks import aligned
+from taper_runtime.base.records import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
+    from taper_frontend.compiler.planning.arena import Arena
+    from taper_runtime.ops.region import Range
+
+#: The most nodes of a region, the parts that are tried, and the most regions that are weighed.
+_LONGEST, _COUNTS, _MOST_WEIGHED = 48, (2, 3, 4, 6, 8, 16), 128
+
+#: The range of each axis of a node's output that a part needs.
+_Ranges = tuple["Range", ...]
+
+
+class TiledRegion(NamedTuple):
+    """A region and how it is computed.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The nodes in order, by their outputs.
+    parts : tuple of dict of str to tuple of Range
+        For each part, the ranges of every node's output.
+    nbytes : int
+        The estimated bytes at the step with the most of them.
+    ns : float
+        How much longer it takes, estimated.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[Mapping[str, _Ranges], ...]
+    nbytes: int
+    ns: float
+
+    def apply(self, graph: Graph, order: Sequence[Node]) -> list[Node]:
+        """Change the graph, and return the order of its nodes afterwards."""
+        known = len(graph.nodes)
+        name = self.names[-1]
+        shape = graph.tensors[name].shape
+        results, axis = [], 0
+        for ranges in self.parts:
+            tiles = Tiles(graph, ".part")
+            for each in self.names:
+                if each in ranges:
+                    made = tiles.compute(graph.nodes[each], dict(enumerate(ranges[each])))
+            results.append(made)
+            axis = next(i for i, each in enumerate(ranges[name]) if each != (0, shape[i]))
+        added = [*graph.nodes.values()][known:]
+        graph.replace_node(graph.nodes[name], "CAT", results, {"axis": axis})
+        after: list[Node] = []
+        for node in order:
+            after += [*added, node] if node.output == name else [node]
+        return [node for node in after if graph.nodes.get(node.output) is node]
+
+
+def tiled_regions(
+    graph: Graph, order: Sequence[Node], arena: Arena, limit: int
+) -> list[TiledRegion]:
+    """Return regions to compute in parts, so that few steps need more than ``limit`` bytes.
+
+    Parameters
+    ----------
+    graph : Graph
+    order : sequence of Node
+        The order in which the nodes run.
+    arena : Arena
+        The arena of the graph in that order.
+    limit : int
+        In bytes.
+
+    Returns
+    -------
+    list of TiledRegion
+        They have no node in common. Steps that no region makes smaller stay as they are.
+    """
+    return _RegionFinder(graph, order, arena, limit).best()
+
+
+class _RegionFinder:
+    """Finder of regions around steps of a scheduled graph."""
+
+    def __init__(self, graph: Graph, order: Sequence[Node], arena: Arena, limit: int) -> None:
+        self._graph, self._order, self._arena, self._limit = graph, order, arena, limit
+        self._place = {node.output: place for place, node in enumerate(order)}
+        self._last = [self._last_reader(node) for node in order]
+        self._weighed_regions = 0
+
+    def _last_reader(self, node: Node) -> int:
+        """Return the place of the last reader of a node; beyond all for what is kept."""
+        graph, last = self._graph, -1
+        for name in node.outputs:
+            if graph.is_output(name) or name in graph.kept:
+                return len(self._order)
+            last = max([last, *(self._place[each.output] for each in graph.consumers(name))])
+        return last
+
+    def best(self) -> list[TiledRegion]:
+        """Return the regions after which the least is needed, at the least time.
+
+        This is a shortest path over the places in the order: each step runs as it is, or a region
+        leads over all its steps.
+        """
+        ends: dict[int, list[tuple[int, TiledRegion]]] = {}
+        for start, stop in self._windows():
+            for region in self._ways(start, stop):
+                ends.setdefault(stop, []).append((start, region))
+        steps, live = self._arena.steps, self._arena.live
+        best: list[tuple[int, float, list[TiledRegion]]] = [(0, 0.0, [])]
+        for place, node in enumerate(self._order):
+            beyond, ns, regions = best[place]
+            own = live[steps[node.output]] - self._limit if node.output in steps else 0
+            options = [(max(beyond, own, 0), ns, regions)]
+            for start, region in ends.get(place, ()):
+                beyond, ns, regions = best[start]
+                needed = max(beyond, region.nbytes - self._limit)
+                options.append((needed, ns + region.ns, [*regions, region]))
+            best.append(min(options, key=lambda option: option[:2]))
+        return best[-1][2]
+
+    def _windows(self) -> list[tuple[int, int]]:
+        """Return the first and last places of regions that may help, short ones first."""
+        found = []
+        live, steps = self._arena.live, self._arena.steps
+        for start in range(len(self._order)):
+            needed, helps = -1, False
+            for stop in range(start, min(len(self._order), start + _LONGEST)):
+                node = self._order[stop]
+                if node.blocks or len(node.outputs) > 1 or not self._graph.is_static(node):
+                    break
+                executed = node.output in steps
+                helps = helps or (executed and live[steps[node.output]] > self._limit)
+                if helps and executed and needed <= stop and stop > start:
+                    found.append((start, stop))
+                needed = max(needed, self._last[stop])
+        return sorted(found, key=lambda each: each[1] - each[0])
+
+    def _ways(self, start: int, stop: int) -> Iterator[TiledRegion]:
+        """Yield a region in ever more parts, until one fits."""
+        outside = self._outside(start, stop)
+        if self._weighed_regions >= _MOST_WEIGHED or outside >= self._limit:
+            return
+        self._weighed_regions += 1
+        nodes = tuple(self._order[start : stop + 1])
+        for count in _COUNTS:
+            region = self._weighed(nodes, count, outside)
+            if region is None:
+                return
+            if count == _COUNTS[0] and not self._may_fit(region, outside):
+                return
+            yield region
+            if region.nbytes <= self._limit:
+                return
+
+    def _may_fit(self, region: TiledRegion, outside: int) -> bool:
+        """Return whether more parts than the fewest might fit: as if nothing were read twice."""
+        least = (region.nbytes - outside) * _COUNTS[0] // _COUNTS[-1]
+        return outside + least <= self._limit
+
+    def _outside(self, start: int, stop: int) -> int:
+        """Return the most bytes that are live during a region and are not computed inside."""
+        arena = self._arena
+        inside = {arena.roots.get(node.output) for node in self._order[start:stop]}
+        last = arena.roots.get(self._order[stop].output)
+        inside.discard(last)
+        steps = [
+            arena.steps[node.output]
+            for node in self._order[start : stop + 1]
+            if node.output in arena.steps
+        ]
+        first, final = min(steps), max(steps)
+        total = 0
+        for root, lives in arena.ranges.items():
+            if root in inside:
+                continue
+            if root == last or (lives.birth <= final and lives.death >= first):
+                total += lives.nbytes
+        return total
+
+    def _weighed(self, nodes: Sequence[Node], count: int, outside: int) -> TiledRegion | None:
+        """Return a region in so many parts, with what it needs; None if it cannot be."""
+        graph, last = self._graph, nodes[-1]
+        shape = graph.tensors[last.output].shape
+        axis = next((i for i, size in enumerate(shape) if size != 1), None)
+        if axis is None:
+            return None
+        size, step = shape[axis], rows_together(graph, last) if axis == 1 else 1
+        rows = -(-size // step)
+        if rows < 2 * count:
+            return None
+        parts: list[dict[str, _Ranges]] = []
+        for part in range(count):
+            ends = step * (rows * part // count), min(size, step * (rows * (part + 1) // count))
+            whole: _Ranges = tuple((0, size) for size in shape)
+            ranges = self._needs(nodes, (*whole[:axis], ends, *whole[axis + 1 :]))
+            if ranges is None:
+                return None
+            parts.append(ranges)
+        before = sum(self._ns(node, None) for node in nodes)
+        after = sum(self._ns(node, ranges.get(node.output)) for ranges in parts for node in nodes)
+        nbytes = outside + max(self._bytes(nodes, ranges) for ranges in parts)
+        return TiledRegion(
+            tuple(node.output for node in nodes), tuple(parts), nbytes, max(0.0, after - before)
+        )
+
+    def _needs(self, nodes: Sequence[Node], wanted: _Ranges) -> dict[str, _Ranges] | None:
+        """Return the ranges of each node's output that a part of the last one needs."""
+        graph = self._graph
+        inside = {node.output for node in nodes}
+        needs: dict[str, _Ranges] = {nodes[-1].output: wanted}
+        for node in reversed(nodes):
+            if node.output not in needs:
+                continue
+            shape = graph.tensors[node.output].shape
+            step = rows_together(graph, node)
+            if step > 1:  # rows in other groups would have other bits
+                first, (start, end), *rest = needs[node.output]
+                whole = start // step * step, min(shape[1], -(-end // step) * step)
+                needs[node.output] = first, whole, *rest
+            cuts = {i: each for i, each in enumerate(needs[node.output]) if each != (0, shape[i])}
+            part = part_of(graph, node, cuts) if cuts else None
+            if cuts and part is None:
+                return None
+            for place, name in enumerate(node.inputs):
+                if name == ABSENT or name not in inside:
+                    continue
+                own: _Ranges = tuple((0, size) for size in graph.tensors[name].shape)
+                read = own if part is None else part.inputs[place]
+                known = needs.get(name, read)
+                needs[name] = tuple(
+                    (min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, read, strict=True)
+                )
+        return needs
+
+    def _share(self, node: Node, ranges: _Ranges) -> float:
+        shape = self._graph.tensors[node.output].shape
+        return prod(
+            (stop - start) / size for (start, stop), size in zip(ranges, shape, strict=True)
+        )
+
+    def _ns(self, node: Node, ranges: _Ranges | None) -> float:
+        if node.output not in self._arena.steps:
+            return 0.0
+        share = 1.0 if ranges is None else self._share(node, ranges)
+        return placed_cost(self._graph, node, share) if share else 0.0
+
+    def _bytes(self, nodes: Sequence[Node], ranges: Mapping[str, _Ranges]) -> int:
+        """Return the most bytes of parts that are live at once, with scratch."""
+        arena, graph = self._arena, self._graph
+        last: dict[str, int] = {}
+        for place, node in enumerate(nodes):
+            for name in node.reads:
+                last[self._owner(name)] = place
+        live: dict[str, int] = {}
+        most = 0
+        for place, node in enumerate(nodes):
+            if node.output not in ranges or node.output not in arena.steps:
+                continue
+            share = self._share(node, ranges[node.output])
+            if node is not nodes[-1]:
+                live[node.output] = aligned(int(share * graph.nbytes(node.output)))
+            scratch = arena.scratch[arena.steps[node.output]]
+            most = max(most, sum(live.values()) + scratch)
+            live = {name: n for name, n in live.items() if last.get(name, place) > place}
+        return most
+
+    def _owner(self, name: str) -> str:
+        """Return the node whose result a tensor is or views."""
+        node = self._graph.producers.get(name)
+        while node is not None and node.output not in self._arena.steps and node.reads:
+            name = node.inputs[0]
+            node = self._graph.producers.get(name)
+        return name
