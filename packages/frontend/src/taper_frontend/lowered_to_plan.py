@@ -168,6 +168,8 @@ def compile_lowered(
             before_fusion=lambda graph: unfused.append(graph.copy()),
             step=step.inside("optimize"),
         )
+        for decision in () if splits is None else splits.decisions:
+            graph.listener.considered(decision)
     step("plan")
     schedule = make_schedule(graph)
     metadata: dict[str, Any] = {
@@ -179,8 +181,6 @@ def compile_lowered(
     }
     if splits is not None:
         metadata["tuned"] = {"splits": splits.chosen, "missing": splits.missing}
-        for decision in splits.decisions:
-            graph.listener.considered(decision)
     samples = dict(zip(graph.inputs, program.samples, strict=False))
     if options.memory_budget is not None and not options.quantizes_weights:
         step("budget")

@@ -92,11 +92,13 @@ def _least_time(
 ) -> tuple[list[int], dict[str, int | None]]:
     """Return the number of micro-batches of each node that takes the least time in all.
 
-    Also return the estimated nanoseconds of all nodes with it, and without a split.
+    Also return the estimated nanoseconds of all nodes with it, without a split, and with each
+    number of micro-batches for all nodes that can have it.
     """
     most = min(batch.items, _MOST, _MOST_NODES // max(1, len(order)))
     choices = [1, *(count for count in (2, 4, 8) if count < most), *([most] if most > 1 else [])]
-    whole, times = 0.0, {1: 0.0}  # the least time up to a node, by the node's count
+    uniform = dict.fromkeys(choices, 0.0)
+    times = {1: 0.0}  # the least time up to a node, by the node's count
     chosen: list[dict[int, int]] = []  # for each count of a node, the best count of the node before
     *between, last = _live_across(graph, batch, order, room)
     for node, live in zip(order, between, strict=True):
@@ -106,7 +108,7 @@ def _least_time(
             before[count], time = _cheapest(times, count, live)
             ns = _node_ns(graph, batch, node, count, room)
             after[count] = time + ns
-            whole += ns if count == 1 else 0.0
+            uniform[count] += ns
         chosen.append(before)
         times = after
     count, least = _cheapest(times, 1, last)
@@ -114,7 +116,8 @@ def _least_time(
     for before in reversed(chosen):
         counts.append(count)
         count = before[count]
-    return counts[::-1], {"no split": round(whole), "as chosen": round(least)}
+    among = {"no split" if n == 1 else f"all in {n}": round(ns) for n, ns in uniform.items()}
+    return counts[::-1], {**among, "as chosen": round(least)}
 
 
 def _cheapest(times: dict[int, float], count: int, live: float) -> tuple[int, float]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: The most nodes of a chain that are considered together, and the most tiles: inputs of a CAT.
 _LONGEST, _MOST = 8, 64
 
+#: The most segments that a decision lists.
+_LISTED = 100
+
 
 def split_into_row_tiles(graph: Graph, room: Room | None = None) -> bool:
     """Compute chains of nodes over large images [N, H, *, C] one row tile after the other.
@@ -66,8 +69,8 @@ def split_into_row_tiles(graph: Graph, room: Room | None = None) -> bool:
             continue
         nodes = [link.node for link in chain]
         nbytes = room_of(room, "row tiles", partial(chain_alone, graph, nodes))
-        segments = _segments(graph, chain, nbytes)
-        graph.listener.considered(_decision(graph, chain, segments, nbytes))
+        segments, weighed = _segments(graph, chain, nbytes)
+        graph.listener.considered(_decision(chain, segments, weighed))
         for segment in segments:
             if segment.tiles:
                 _split(graph, segment)
@@ -77,19 +80,17 @@ def split_into_row_tiles(graph: Graph, room: Room | None = None) -> bool:
 
 
 def _decision(
-    graph: Graph, chain: Sequence[_Link], segments: Sequence[_Segment], room: int
+    chain: Sequence[_Link], segments: Sequence[_Segment], weighed: Sequence[_Segment]
 ) -> Decision:
-    """Return the decision about a chain, under the name of its last node."""
-    alone = [_segment(graph, [link], room) for link in chain]
-    among = {
-        "no tiles": round(sum(each.time for each in alone if each is not None)),
-        "as chosen": round(sum(each.time for each in segments)),
-    }
-    tiled = [each for each in segments if each.tiles]
-    chosen = ", ".join(
-        f"{len(each.tiles)} for {each.links[0].node.output} to {each.links[-1].node.output}"
-        for each in tiled
-    )
+    """Return the decision about a chain, under the name of its last node.
+
+    Its candidates are the whole chain without tiles and as chosen, and each segment alone.
+    """
+    whole = sum(each.time for each in weighed if not each.tiles)
+    among = {"no tiles": round(whole), "as chosen": round(sum(each.time for each in segments))}
+    tiled = [each for each in weighed if each.tiles]
+    among |= {each.text(): round(each.time) for each in tiled[:_LISTED]}
+    chosen = ", ".join(each.text() for each in segments if each.tiles)
     why = f"{counted(len(chain), 'node')} from {chain[0].node.output}; least estimated time"
     return Decision("row tiles", chain[-1].node.output, chosen or "none", among, why)
 
@@ -135,6 +136,10 @@ class _Segment(NamedTuple):
     tiles: Sequence[_Tile]
     time: float  # the estimated time in nanoseconds
 
+    def text(self) -> str:
+        """Return how many tiles it has, and for which nodes."""
+        return f"{len(self.tiles)} for {self.links[0].node.output} to {self.links[-1].node.output}"
+
 
 # -- what is a chain -------------------------------------------------------------------------------
 
@@ -178,18 +183,22 @@ def _link(graph: Graph, node: Node, source: str) -> _Link | None:
 # -- what is weighed -------------------------------------------------------------------------------
 
 
-def _segments(graph: Graph, chain: Sequence[_Link], room: int) -> list[_Segment]:
-    """Split a chain into the segments with the least estimated time."""
+def _segments(
+    graph: Graph, chain: Sequence[_Link], room: int
+) -> tuple[list[_Segment], list[_Segment]]:
+    """Split a chain into the segments with the least estimated time; also return all weighed."""
+    weighed = []
     best: list[tuple[float, list[_Segment]]] = [(0.0, [])]
     for stop in range(1, len(chain) + 1):
         options = []
         for start in range(max(0, stop - _LONGEST), stop):
             segment = _segment(graph, chain[start:stop], room)
             if segment is not None:
+                weighed.append(segment)
                 time, before = best[start]
                 options.append((time + segment.time, [*before, segment]))
         best.append(min(options, key=lambda option: option[0]))
-    return best[-1][1]
+    return best[-1][1], weighed
 
 
 def _segment(graph: Graph, links: Sequence[_Link], room: int) -> _Segment | None:
