@@ -444,6 +444,7 @@ MEASUREMENTS = {
     ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),
     "budgets": ("tools.peers.budgets", "", MODELS),
+    "originals": ("tools.peers.originals", "", MODELS),
     "tuned": ("tools.peers.tuned", "", MODELS, MINILM),
     "parallel": ("tools.peers.parallel", "", TORCH),
     "forms": ("tools.peers.forms", "", MODELS),

@@ -109,9 +109,10 @@ def exact(make: Case) -> np.ndarray:
         return module.double()(*(a.double() for a in args)).numpy()
 
 
-def ablate(family: str, size: str, seconds: float) -> tuple[list[str], dict[str, float]]:
+def ablate(
+    family: str, size: str, make: Callable[..., Any], seconds: float
+) -> tuple[list[str], dict[str, float]]:
     """The rows of one model, and the median seconds of each variant."""
-    make = FAMILIES[family][size]
     want = exact(make)
     with torch.no_grad():
         runs = variants(family, make)
@@ -153,7 +154,7 @@ def main() -> None:
         print(f"\n{head}")
         table, medians = [head], {}
         for size in FAMILIES[family]:
-            rows, medians[size] = ablate(family, size, seconds)
+            rows, medians[size] = ablate(family, size, FAMILIES[family][size], seconds)
             print(*rows, sep="\n", flush=True)
             table += rows
         print(verdict(medians))

@@ -62,6 +62,7 @@ class TiledRegion(NamedTuple):
         results, axis = [], 0
         for ranges in self.parts:
             tiles = Tiles(graph, ".part")
+            made = ""
             for each in self.names:
                 if each in ranges:
                     made = tiles.compute(graph.nodes[each], dict(enumerate(ranges[each])))
