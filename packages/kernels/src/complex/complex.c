@@ -3,6 +3,8 @@
  * last dimension. Inputs have any strides; the output may take over the memory of an input, because
  * a number is read before it is written.
  */
+#include <string.h>
+
 #include "common/tensor.h"
 #include "complex/kernels.inc"
 #include "isa/isa.h"
@@ -88,27 +90,27 @@ static taper_status f32_complex_mul_prepare(const taper_call *call, taper_work *
     return TAPER_OK;
 }
 
-/* (ar, ai) br + (-ai, ar) bi: lanes of a vector are V_LEN / 2 numbers. */
-struct complex_lanes {
-    vi real, imag, swap;
-    vf sign;
-};
+/* The numbers of a vector as integers, whose lower half is the real part. Shifts of these take less
+ * than permutations of all lanes. */
+typedef uint64_t complex_vector __attribute__((vector_size(V_LEN * sizeof(float))));
 
-static struct complex_lanes complex_lanes(void) {
-    int32_t real[V_LEN], imag[V_LEN], swap[V_LEN];
-    float sign[V_LEN];
-    for (int32_t i = 0; i < V_LEN; i++) {
-        real[i] = i & ~1;
-        imag[i] = i | 1;
-        swap[i] = i ^ 1;
-        sign[i] = i & 1 ? 1.0f : -1.0f;
-    }
-    return (struct complex_lanes){vi_load(real), vi_load(imag), vi_load(swap), v_load(sign)};
+V_INLINE vf complex_floats(complex_vector numbers) {
+    vf a;
+    memcpy(&a, &numbers, sizeof a);
+    return a;
 }
 
-V_INLINE vf complex_product(const struct complex_lanes *l, vf a, vf b) {
-    const vf turned = v_xor_sign(v_permute(a, l->swap), l->sign);
-    return v_fma(a, v_permute(b, l->real), v_mul(turned, v_permute(b, l->imag)));
+/* (ar, ai) br + (-ai, ar) bi. */
+V_INLINE vf complex_product(vf a, vf b) {
+    const complex_vector minus = (complex_vector){0} + ((uint64_t)1 << 31), /* of a real part */
+        low = (complex_vector){0} + UINT32_MAX;
+    complex_vector x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    const vf real = complex_floats((y & low) | y << 32),
+             imag = complex_floats((y & ~low) | y >> 32);
+    const vf turned = complex_floats((x << 32 | x >> 32) ^ minus);
+    return v_fma(a, real, v_mul(turned, imag));
 }
 
 /* Loads the first `count` numbers of a row, at most V_LEN / 2. */
@@ -124,18 +126,26 @@ V_INLINE vf complex_load(const float *x, const struct complex_operand *p, int64_
 }
 
 /* Multiplies n numbers: y is contiguous, a and b have the strides of their operands. */
-static void complex_row(float *y, const float *a, const float *b, int64_t n,
-                        const struct complex_operand *pa, const struct complex_operand *pb) {
-    const struct complex_lanes lanes = complex_lanes();
+V_INLINE void complex_row_of(float *y, const float *a, const float *b, int64_t n,
+                             const struct complex_operand *pa, const struct complex_operand *pb) {
     for (int64_t i = 0; i < n; i += V_LEN / 2) {
         const int64_t count = i64_min(V_LEN / 2, n - i);
-        const vf product = complex_product(&lanes, complex_load(a + i * pa->step, pa, count),
+        const vf product = complex_product(complex_load(a + i * pa->step, pa, count),
                                            complex_load(b + i * pb->step, pb, count));
         if (2 * count == V_LEN)
             v_store(y + 2 * i, product);
         else
             v_store_n(y + 2 * i, product, 2 * count);
     }
+}
+
+static void complex_row(float *y, const float *a, const float *b, int64_t n,
+                        const struct complex_operand *pa, const struct complex_operand *pb) {
+    const struct complex_operand one = {.step = 2, .part = 1};
+    if (pa->part == 1 && pa->step == 2 && pb->part == 1 && pb->step == 2)
+        complex_row_of(y, a, b, n, &one, &one);
+    else
+        complex_row_of(y, a, b, n, pa, pb);
 }
 
 /* A task is some whole rows, or a part of one. */

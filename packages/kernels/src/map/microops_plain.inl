@@ -19,6 +19,16 @@ enum { C_BLOCK = 64, C_WIDEST = 8 }; /* elements; bytes of one */
  * Returns false if the operands are refused. */
 typedef bool (*c_blocks)(void *out, const void *const *in, const int64_t *step, int64_t count);
 
+/* Makes a block of copies of an element. */
+static void c_fill(char *block, const void *element, int64_t size) {
+    uint64_t bytes = 0;
+    memcpy(&bytes, element, (size_t)size);
+    for (int64_t bits = 8 * size; bits < 64; bits *= 2)
+        bytes |= bytes << bits;
+    for (int64_t i = 0; i < C_BLOCK * size / 8; i++)
+        memcpy(block + 8 * i, &bytes, sizeof bytes);
+}
+
 /* Runs a micro-op on n elements: whole blocks in place, the others in a copy, whose last elements
  * are not zero. An operand of step 0 becomes a block of equal elements. */
 static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, const int8_t *sizes,
@@ -33,9 +43,7 @@ static __attribute__((noinline)) bool c_run(c_blocks blocks, int64_t out_size, c
         step[k] = in[k].step * C_BLOCK;
         from[k] = in[k].data;
         if (step[k] == 0) {
-            memcpy(copies[k], in[k].data, (size_t)sizes[k]);
-            for (int64_t done = sizes[k]; done < C_BLOCK * sizes[k]; done *= 2)
-                memcpy(copies[k] + done, copies[k], (size_t)done);
+            c_fill(copies[k], in[k].data, sizes[k]);
             from[k] = copies[k];
         }
     }

@@ -5,9 +5,9 @@
  */
 
 enum {
-    /* Where the block is contiguous and rows are shorter than this, a tile has several rows:
-     * operands that do not have the output's layout are then copied to a tile register first. */
-    PROGRAM_FLAT_COLS = 256,
+    /* Where the block is contiguous and a tile holds more rows than this, it has several: operands
+     * that do not have the output's layout are then copied to a tile register first. */
+    PROGRAM_FLAT_ROWS = 2,
     PROGRAM_GATHER_ROWS = 16, /* elements of a cache line */
     PROGRAM_GATHER_MORE = 16, /* elements of a row of a gathered operand beside those of a tile: no
                                * power of two, so that rows share no cache set */
@@ -88,7 +88,7 @@ static bool is_one_element(const program_input *in) { return in->every_row && in
 
 /* Returns whether some block can run with several rows per tile. */
 static bool may_be_flat(const taper_program *p) {
-    return p->rows > 1 && p->cols < PROGRAM_FLAT_COLS;
+    return p->rows > 1 && PROGRAM_FLAT_ROWS * p->cols < p->tile;
 }
 
 /* Never read in place. */

@@ -30,10 +30,11 @@ struct scatter_steps {
 };
 
 enum {
-    TILE = 512,       /* places that are computed at a time, so that they stay in L1 */
-    PART_COLUMNS = 4, /* fewest columns per part */
-    PLACE_PARTS = 2,  /* most parts of a line with an index for each element: every part reads all
-                         indices, which takes most of the time */
+    TILE = 512,        /* places that are computed at a time, so that they stay in L1 */
+    PART_COLUMNS = 32, /* fewest columns per part: runs that a CPU prefetches */
+    FEW_COLUMNS = 32,  /* of a row that is short for a run of its own */
+    PLACE_PARTS = 2,   /* most parts of a line with an index for each element: every part reads all
+                          indices, which takes most of the time */
 };
 
 struct scatter_tile {
@@ -241,8 +242,8 @@ static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8
  * column j * y_col of the line. Returns false if an index is outside. */
 TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *restrict places,
                                      const void *restrict data, int64_t n, int64_t step,
-                                     int64_t y_col, const bool is_int32) {
-    const uint64_t size = (uint64_t)s->positions.size, y_step = (uint64_t)s->y_step;
+                                     const uint64_t y_step, int64_t y_col, const bool is_int32) {
+    const uint64_t size = (uint64_t)s->positions.size;
     const uint64_t wrap = s->positions.wrap ? size : 0;
     uint64_t outside = 0; /* its upper bit is set if an index is outside */
     for (int64_t j = 0; j < n; j++) {
@@ -257,10 +258,13 @@ TENSOR_INLINE bool scatter_locate_as(const struct scatter_state *s, int64_t *res
 
 static bool scatter_locate(const struct scatter_state *s, int64_t *places, const void *index,
                            int64_t n, int64_t step, int64_t y_col) {
+    const uint64_t y_step = (uint64_t)s->y_step;
     if (s->positions.is_int32)
-        return scatter_locate_as(s, places, index, n, step, y_col, true);
-    return step == 1 ? scatter_locate_as(s, places, index, n, 1, y_col, false)
-                     : scatter_locate_as(s, places, index, n, step, y_col, false);
+        return scatter_locate_as(s, places, index, n, step, y_step, y_col, true);
+    if (step != 1)
+        return scatter_locate_as(s, places, index, n, step, y_step, y_col, false);
+    return y_step == 1 ? scatter_locate_as(s, places, index, n, 1, 1, y_col, false)
+                       : scatter_locate_as(s, places, index, n, 1, y_step, y_col, false);
 }
 
 /* One line: pointers to its first elements, and the part of it to compute. */
@@ -288,11 +292,12 @@ static int64_t scatter_keep(const struct scatter_state *s, struct scatter_tile *
 }
 
 /* Combines n elements that each have their own index: a run along the axis if there is one column,
- * else a run along the columns. */
+ * else a run along the columns; some whole rows of `cols` columns, one after the other, if cols is
+ * not 0. */
 static taper_status scatter_run(const struct scatter_state *s, const struct scatter_line *l,
-                                const uint8_t *index, const uint8_t *src, int64_t n,
+                                const uint8_t *index, const uint8_t *src, int64_t n, int64_t cols,
                                 struct scatter_tile *tile) {
-    const bool column = s->index_cols == 1;
+    const bool column = s->index_cols == 1, whole = column || cols;
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
     const int64_t index_step = column ? s->index_steps.axis : s->index_steps.col;
     const int64_t src_step = column ? s->src_steps.axis : s->src_steps.col;
@@ -300,9 +305,12 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
     const bool all = l->part.first == 0 && l->part.last == s->positions.size;
     uint8_t *y = l->y + l->part.col * s->size;
     for (int64_t length; n > 0; n -= length) {
-        length = i64_min(n, TILE);
-        if (!scatter_locate(s, tile->places, index, length, index_step, !column))
+        length = i64_min(n, cols ? TILE / cols * cols : TILE);
+        if (!scatter_locate(s, tile->places, index, length, index_step, !whole))
             return TAPER_BAD_INDEX;
+        for (int64_t row = 0; cols && row < length; row += cols)
+            for (int64_t c = 1; c < cols; c++)
+                tile->places[row + c] += c;
         if (all) {
             s->combiner->places(y, tile->places, src, src_step, length);
         } else {
@@ -311,7 +319,7 @@ static taper_status scatter_run(const struct scatter_state *s, const struct scat
         }
         index += length * index_step * index_size;
         src += length * src_step * s->size;
-        y += column ? 0 : length * s->size;
+        y += whole ? 0 : length * s->size;
     }
     return TAPER_OK;
 }
@@ -343,20 +351,25 @@ static taper_status scatter_rows(const struct scatter_state *s, const struct sca
 }
 
 /* Combines one line. A single column is one run along the axis. Several columns are a row for each
- * position of src along the axis if they share an index, else a run for each. */
+ * position of src along the axis if they share an index, else a run for each, or for several if
+ * their rows are short and lie one after the other. */
 static taper_status scatter_line(const struct scatter_state *s, const struct scatter_line *l,
                                  struct scatter_tile *tile) {
     if (s->index_cols == 1)
-        return scatter_run(s, l, l->index, l->src, s->count, tile);
+        return scatter_run(s, l, l->index, l->src, s->count, 0, tile);
     if (s->one_index)
         return scatter_rows(s, l, tile);
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
     const int64_t col = l->part.col, n = i64_min(l->part.col_last, s->index_cols) - col;
+    if (n == s->index_cols && n <= FEW_COLUMNS && s->index_steps.axis == n * s->index_steps.col &&
+        s->src_steps.axis == n * s->src_steps.col)
+        return scatter_run(s, l, l->index, l->src, s->count * n, n, tile);
     taper_status status = TAPER_OK;
     for (int64_t k = 0; k < s->count && n > 0 && status == TAPER_OK; k++) {
         const int64_t index = k * s->index_steps.axis + col * s->index_steps.col;
         const int64_t src = k * s->src_steps.axis + col * s->src_steps.col;
-        status = scatter_run(s, l, l->index + index * index_size, l->src + src * s->size, n, tile);
+        status =
+            scatter_run(s, l, l->index + index * index_size, l->src + src * s->size, n, 0, tile);
     }
     return status;
 }
