@@ -18,7 +18,7 @@ from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
 from tools.peers.op_cases import cases
 from tools.peers.op_cases.case import Case, drawn
-from tools.peers.op_cases.reasons import NOT_TIMED
+from tools.peers.op_cases.reasons import NOT_TIMED, REASONS
 from tools.peers.page import cpu_name, write_section
 from tools.zoo.architecture import Architecture
 from tools.zoo.newcomers import NEWCOMERS
@@ -234,6 +234,13 @@ def test_every_op_is_timed_or_has_a_reason_why_not():
     timed = {case.op for case in cases()} - {""}
     assert timed | NOT_TIMED.keys() == REGISTRY.keys()
     assert not timed & NOT_TIMED.keys()
+
+
+def test_every_reason_is_of_a_case_and_is_stale_where_none_is_slow():
+    assert {ops.pattern_for(case) for case in cases()} - {None} == REASONS.keys()
+    (case,) = [case for case in cases() if (case.op, case.call) == ("CUMMAX", "float32, dim 1")]
+    assert ops.stale_reasons([case], [case]) == []
+    assert ops.stale_reasons([], [case]) == [ops.pattern_for(case)]
 
 
 def test_a_slow_op_shows_unless_a_call_explains_it():

@@ -1,8 +1,9 @@
 """Time every op beside torch, on one thread: docs/results/ops.md.
 
 `--only "SCATTER|GATHER"` times some, `--below 1` prints those alone that are slower at some size,
-`--write docs/results/ops.md` writes the page. The cases, and the reasons why some may be slow, are
-in tools/peers/op_cases.
+`--minutes 2` is the CPU time that all turns together take, and `--write docs/results/ops.md` writes
+the page. The cases, and the reasons why some may be slow, are in tools/peers/op_cases. A slow case
+without a reason, and a reason that no slow case has, are named at the end.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SECONDS = 3e-4  # of a turn: enough for the clock
 LEAST = 0.8  # of torch's time over ours, below which a case needs a reason
+LEAST_SECONDS = 0.01  # of the turns of a size
 CALL = 2e-6  # seconds that a run may take more than a call of torch, whatever it computes
 
 PAGE = """# Speed of each op
@@ -147,10 +149,22 @@ def measure(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
     return Timing(ours, theirs, bool(plan.metadata["fallbacks"]))
 
 
+def pattern_for(case: Case) -> str | None:
+    """Return the first pattern of REASONS that fits a case; None if none does."""
+    name = f"{case.op} {case.call}"
+    return next((pattern for pattern in REASONS if re.search(pattern, name)), None)
+
+
 def reason_for(case: Case) -> str:
     """Return why a case may be slower than torch; empty if it may not."""
-    name = f"{case.op} {case.call}"
-    return next((reason for pattern, reason in REASONS.items() if re.search(pattern, name)), "")
+    pattern = pattern_for(case)
+    return REASONS[pattern] if pattern else ""
+
+
+def stale_reasons(slow: Sequence[Case], timed: Sequence[Case]) -> list[str]:
+    """Return the patterns that fit cases which were timed, none of which is slow."""
+    used = {pattern_for(case) for case in slow}
+    return [p for p in REASONS if p not in used and p in {pattern_for(case) for case in timed}]
 
 
 def row_of(case: Case, timings: Sequence[Timing]) -> str:
@@ -166,26 +180,32 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a regular expression of op and call")
-    parser.add_argument("--seconds", type=float, default=0.05, help="for each size of a case")
+    parser.add_argument("--minutes", type=float, default=4, help="of CPU time, of all turns")
     parser.add_argument("--below", type=float, help="print cases below this ratio alone")
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # exports name the nodes that numpy computes
-    rows, unexplained = [], []
+    rows, unexplained, slow = [], [], []
     chosen = [case for case in cases() if re.search(options.only, f"{case.op} {case.call}")]
+    seconds = 60 * options.minutes / max(1, sum(len(case.sizes) for case in chosen))
+    seconds = max(LEAST_SECONDS, seconds)
     with progress("ops", len(chosen)) as advance:
         for case in chosen:
-            timings = [measure(case, size, options.seconds) for size in case.sizes]
+            timings = [measure(case, size, seconds) for size in case.sizes]
             rows.append(row_of(case, timings))
-            if any(t.is_slow for t in timings) and not reason_for(case):
-                unexplained.append(f"{case.op} {case.call}".strip())
+            if any(t.is_slow for t in timings):
+                slow.append(case)
+                if not reason_for(case):
+                    unexplained.append(f"{case.op} {case.call}".strip())
             least = min(t.ratio for t in timings)
             if not options.write and (options.below is None or least < options.below):
                 print(rows[-1], flush=True)
             advance()
     if unexplained:
         print(f"below {LEAST} without a reason: {'; '.join(unexplained)}")
+    if stale := stale_reasons(slow, chosen):
+        print(f"reasons that no slow case has: {'; '.join(stale)}")
     if options.write:
         others = "\n".join(f"| {op} | {why} |" for op, why in NOT_TIMED.items())
         setting = describe_setting(command_line("ops"))
