@@ -119,7 +119,17 @@ def _samples() -> Iterator[Sample]:
     whole = [rng.integers(-9, 9, (1, 4, 4, 2)), rng.integers(-9, 9, (2, 2, 2, 3))]
     yield Sample(whole, _attrs((2, 2)), native=False)
     wide = [floats(1, 4, 3).astype(np.float64), floats(2, 3, 2).astype(np.float64)]
-    yield Sample(wide, _attrs((2,)), native=False)
+    yield Sample(wide, _attrs((2,)))
+    for x, weight, given in (
+        ((2, 9, 6, 5), (3, 3, 5, 34), {"padding": [1, 1, 1, 2], "stride": [2, 1]}),
+        ((1, 7, 8, 6), (3, 2, 3, 20), {"groups": 2, "dilation": [2, 3], "padding": [0, 0, 5, 5]}),
+        ((2, 6, 7, 9), (3, 3, 1, 9), {"groups": 9, "padding": [1, 1, 1, 1]}),
+        ((1, 5, 4, 3, 70), (2, 3, 2, 70, 7), {"padding": [0, 1, 1, 0, 0, 0]}),
+        ((1, 3, 3, 0), (3, 3, 0, 4), {}),
+    ):
+        doubles = [floats(*shape).astype(np.float64) for shape in (x, weight, weight[-1:])]
+        yield Sample(doubles[:2], _attrs(weight[: len(x) - 2], **given))
+        yield Sample(doubles, _attrs(weight[: len(x) - 2], **given) | bias_relu)
     yield from _samples_winograd(floats)
 
 
@@ -166,8 +176,11 @@ def _samples_transpose() -> Iterator[Sample]:
     attrs = _attrs((2, 2), stride=[2, 2])
     program = {"code": ["ADD", "MUL"], "args": [0, 1, 2, -1], "scalars": [3.0]}
     yield from _with_packed(floats(1, 3, 4, 5), floats(2, 2, 5, 20), attrs | program, floats(20))
+    for x, weight, given in cases:
+        doubles = [rng.standard_normal(x), rng.standard_normal(weight)]
+        yield Sample(doubles, _attrs(weight[: len(x) - 2], **given))
     wide = [rng.standard_normal((1, 3, 3, 2)), rng.standard_normal((2, 2, 2, 3))]
-    yield Sample(wide, attrs, native=False)
+    yield Sample([*wide, rng.standard_normal(3)], attrs | program)
     levels = [rng.integers(-9, 9, each.shape).astype(np.int8) for each in wide]
     yield Sample(levels, attrs | {"accumulate": "int32"}, native=False)
 

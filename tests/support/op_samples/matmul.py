@@ -88,10 +88,14 @@ def _samples() -> Iterator[Sample]:
             yield Sample([integers(*left), integers(*right)])
         yield Sample([integers(2, 5, 7), integers(9, 7)], {"transpose_b": True})
         bias = {"code": ["ADD"], "args": [0, 1]}
-        yield Sample([integers(3, 4), integers(4, 5), integers(5)], bias, native=False)
+        yield Sample([integers(3, 4), integers(4, 5), integers(5)], bias)
     yield Sample([np.ones((3, 4), np.int8), np.ones((4, 5), np.int8)], native=False)
     yield from _of_bytes(rng)
-    yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1}, native=False)
+    yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1})
+    for a, b in (((2, 9, 5), (5, 21)), ((33, 300), (300, 140)), ((3, 9), (9, 5)), ((3, 0), (0, 4))):
+        doubles = [floats(*shape).astype(np.float64) for shape in (a, b, b[-1:])]
+        yield Sample(doubles, bias | {"alpha": 0.5})
+        yield Sample([doubles[0], np.array(doubles[1].T, order="C")], {"transpose_b": True})
 
 
 def _of_bytes(rng: np.random.Generator) -> Iterator[Sample]:

@@ -3,7 +3,7 @@
  * describes what a node computes, and conv_block.inl where the operands of a block of pixels are.
  * conv.inl computes blocks as matrix products, winograd.inl as matrix products of transformed
  * tiles. depthwise.inl is for convolutions in which every channel is a group, groups.inl for small
- * groups. conv_i8.inl computes CONV of bytes.
+ * groups. conv_i8.inl computes CONV of bytes, conv_f64.inl both of float64.
  */
 #include <string.h>
 
@@ -15,6 +15,7 @@
 #include "map/program.h"
 
 #include "gemm/engine_i8.h"
+#include "simd/double.h"
 #include "simd/narrow.h"
 
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
@@ -38,6 +39,8 @@ TAPER_DEFINE_ATTRS(conv)
 #include "conv/conv_i8.inl"
 
 #include "conv/depthwise_i8.inl"
+
+#include "conv/conv_f64.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {

@@ -59,10 +59,11 @@ static void conv_squeeze(conv_shape *s) {
     }
 }
 
-/* Returns false if the tensors are not those of a node of this kind: of float32, or of bytes with
+/* Returns false if the tensors are not those of a node of this dtype. TAPER_INT8: of bytes with
  * sums in int32, whose dtypes the kernel's row says. */
-static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
-                          bool transposed, bool bytes) {
+static bool conv_shape_in(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
+                          bool transposed, taper_dtype dtype) {
+    const bool bytes = dtype == TAPER_INT8;
     if (call->n_inputs < 2)
         return false;
     const taper_tensor *x = &call->inputs[0], *weight = &call->inputs[1], *output = call->output;
@@ -70,7 +71,7 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
     *s = (conv_shape){.transposed = transposed, .packed = weight->format == packed};
     if (weight->format != TAPER_PLAIN && !(s->packed && weight->shape[0] == attrs->groups))
         return false;
-    if (!window_dims(s->dims, x, output, bytes ? TAPER_ABSENT : TAPER_FLOAT32, &attrs->kernel,
+    if (!window_dims(s->dims, x, output, bytes ? TAPER_ABSENT : dtype, &attrs->kernel,
                      &attrs->stride, &attrs->padding, transposed ? -INT32_MAX : 0,
                      &attrs->dilation))
         return false;
@@ -93,9 +94,8 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
     if (s->packed && bytes)
         numel = s->groups * i64_ceil_div(s->out, GEMM_NR) *
                 i8_panel_bytes(i64_ceil_div(conv_rows(s), I8_GROUP));
-    if (!tensor_is(weight, bytes ? TAPER_INT8 : TAPER_FLOAT32, numel) ||
-        !(transposed ? conv_transposed_fits(s, &attrs->padding)
-                     : windows_fit(s->dims, &attrs->padding)))
+    if (!tensor_is(weight, dtype, numel) || !(transposed ? conv_transposed_fits(s, &attrs->padding)
+                                                         : windows_fit(s->dims, &attrs->padding)))
         return false;
 
     conv_squeeze(s);
@@ -105,4 +105,10 @@ static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct co
         s->padded = s->padded || transposed || w->low > 0 || last >= w->in;
     }
     return true;
+}
+
+/* The same of float32 or of bytes. */
+static bool conv_shape_of(conv_shape *s, const taper_call *call, const struct conv_attrs *attrs,
+                          bool transposed, bool bytes) {
+    return conv_shape_in(s, call, attrs, transposed, bytes ? TAPER_INT8 : TAPER_FLOAT32);
 }

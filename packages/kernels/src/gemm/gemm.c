@@ -1,9 +1,10 @@
 /*
- * MATMUL in float32, in bytes and in integers, GROUPED_MATMUL in float32, and INDEX_SELECT of
+ * MATMUL in floats, in bytes and in integers, GROUPED_MATMUL in float32, and INDEX_SELECT of
  * columns of blocks. matmul_shape.inl reduces every case of ranks, strides and batches to a batch
  * of plain products C = A * B; matmul.inl chooses how B is read, splits the work and applies the
  * epilogue to each block of C while it is in cache; element.h says what B may hold; gemm_f32.inl,
- * gemm_narrow.inl and dot_f32.inl compute blocks; matmul_int.inl computes products of integers;
+ * gemm_narrow.inl and dot_f32.inl compute blocks; matmul_typed.inl computes products of integers
+ * and of float64;
  * matmul_i8.inl those of bytes with sums in int32, by the blocks of gemm_i8.inl.
  */
 #include <assert.h>
@@ -86,27 +87,41 @@ const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_block, NULL};
 
 #include "gemm/matmul_i8.inl"
 
-#define INT_ELEMENT uint32_t
-#define INT_DTYPE TAPER_INT32
-#define INT_NAME(name) i32_##name
-#define INT_IS_WIDE(x) 0
-#define INT_NARROW(x, y) ((x) * (y))
-#include "gemm/matmul_int.inl"
+#define TYPED_ELEMENT uint32_t
+#define TYPED_DTYPE TAPER_INT32
+#define TYPED_NAME(name) i32_##name
+#define TYPED_IS_WIDE(x) 0
+#define TYPED_ADD(sum, x, y) ((sum) + (x) * (y))
+#define TYPED_ADD_NARROW TYPED_ADD
+#include "gemm/typed_tile.inl"
+#include "gemm/matmul_typed.inl"
+#include "gemm/typed_end.inl"
 
-#define INT_ELEMENT uint64_t
-#define INT_DTYPE TAPER_INT64
-#define INT_NAME(name) i64_##name
-#define INT_IS_WIDE(x) (((x) + ((uint64_t)1 << 31)) >> 32)
+#define TYPED_ELEMENT uint64_t
+#define TYPED_DTYPE TAPER_INT64
+#define TYPED_NAME(name) i64_##name
+#define TYPED_IS_WIDE(x) (((x) + ((uint64_t)1 << 31)) >> 32)
+#define TYPED_ADD(sum, x, y) ((sum) + (x) * (y))
 #if defined(__AVX512F__)
-#define INT_NARROW(x, y) ((INT_VECTOR)_mm512_mul_epi32((__m512i)(x), (__m512i)(y)))
+#define TYPED_ADD_NARROW(sum, x, y)                                                                \
+    ((sum) + (TYPED_VECTOR)_mm512_mul_epi32((__m512i)(x), (__m512i)(y)))
 #elif defined(__AVX2__)
-#define INT_NARROW(x, y) ((INT_VECTOR)_mm256_mul_epi32((__m256i)(x), (__m256i)(y)))
+#define TYPED_ADD_NARROW(sum, x, y)                                                                \
+    ((sum) + (TYPED_VECTOR)_mm256_mul_epi32((__m256i)(x), (__m256i)(y)))
 #elif defined(__SSE4_1__)
-#define INT_NARROW(x, y) ((INT_VECTOR)_mm_mul_epi32((__m128i)(x), (__m128i)(y)))
+#define TYPED_ADD_NARROW(sum, x, y)                                                                \
+    ((sum) + (TYPED_VECTOR)_mm_mul_epi32((__m128i)(x), (__m128i)(y)))
 #else
-#define INT_NARROW(x, y) ((x) * (y))
+#define TYPED_ADD_NARROW TYPED_ADD
 #endif
-#include "gemm/matmul_int.inl"
+#include "gemm/typed_tile.inl"
+#include "gemm/matmul_typed.inl"
+#include "gemm/typed_end.inl"
+
+#include "gemm/f64_tile.inl"
+#define TYPED_DTYPE TAPER_FLOAT64
+#include "gemm/matmul_typed.inl"
+#include "gemm/typed_end.inl"
 
 #define TAPER_KERNEL_ROWS
 static const taper_kernel kernels[] = {

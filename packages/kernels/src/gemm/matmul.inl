@@ -228,18 +228,17 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
 
 /* ---- run ---- */
 
-static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, int64_t col,
-                            int64_t cols, char *scratch) {
-    const struct matmul_state *state = call->state;
-    const taper_program *p = &state->epilogue;
+/* Runs an epilogue on a part of C. */
+static void matmul_finish(const taper_program *p, const taper_call *call, const matmul_shape *s,
+                          int64_t row, int64_t rows, int64_t col, int64_t cols, char *scratch) {
     if (p->count == 0)
         return;
     const taper_tensor *extras = call->inputs + 2;
-    const int64_t n = state->shape.n;
-    float *c = call->output->data;
-    scratch += state->epilogue_scratch;
-    if (!state->shape.swapped) {
-        PROGRAM.run(p, extras, row, row + rows, col, col + cols, c + row * n + col, n, scratch);
+    const int64_t n = s->n;
+    char *c = call->output->data;
+    if (!s->swapped) {
+        PROGRAM.run(p, extras, row, row + rows, col, col + cols,
+                    c + (row * n + col) * p->output_size, n, scratch);
         return;
     }
     /* The program's rows are not the rows of this product: a run of columns here is a run of
@@ -249,11 +248,18 @@ static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, i
             const int64_t first = e / p->cols, c0 = e - first * p->cols;
             const int64_t whole = c0 == 0 ? (end - e) / p->cols : 0;
             const int64_t c1 = whole ? p->cols : i64_min(p->cols, c0 + end - e);
-            PROGRAM.run(p, extras, first, first + i64_max(1, whole), c0, c1, c + e, p->cols,
-                        scratch);
+            PROGRAM.run(p, extras, first, first + i64_max(1, whole), c0, c1, c + e * p->output_size,
+                        p->cols, scratch);
             e += i64_max(1, whole) * (c1 - c0);
         }
     }
+}
+
+static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, int64_t col,
+                            int64_t cols, char *scratch) {
+    const struct matmul_state *state = call->state;
+    matmul_finish(&state->epilogue, call, &state->shape, row, rows, col, cols,
+                  scratch + state->epilogue_scratch);
 }
 
 /* a, b: those of the part's batch. */
