@@ -92,6 +92,9 @@ def _samples() -> Iterator[Sample]:
     yield Sample([np.ones((3, 4), np.int8), np.ones((4, 5), np.int8)], native=False)
     yield from _of_bytes(rng)
     yield Sample([floats(3, 4).astype(np.float64), np.ones(4)], {"alpha": 0.1})
+    infinite = np.ones((9, 5))
+    infinite[-1] = np.inf  # in the last of a number of rows that is not one of whole vectors
+    yield Sample([np.ones((3, 9)), infinite])
     for a, b in (((2, 9, 5), (5, 21)), ((33, 300), (300, 140)), ((3, 9), (9, 5)), ((3, 0), (0, 4))):
         doubles = [floats(*shape).astype(np.float64) for shape in (a, b, b[-1:])]
         yield Sample(doubles, bias | {"alpha": 0.5})

@@ -32,8 +32,6 @@ _LIBM = "through the C library, one element at a time; no model of the zoo has i
 _NUMPY = "computed by numpy; no model of the zoo has it"
 _LAPACK = "LAPACK of numpy: a call takes tens of microseconds, and its OpenBLAS is not torch's MKL"
 
-_BLAS = "BLAS of numpy, and windows that numpy copies; no model of the zoo has it"
-
 #: Regular expressions of op and call, and why such a case may be slower than torch.
 REASONS = {
     r"^(TAN|ASIN|ACOS|ATAN|SINH|COSH|ASINH|ACOSH|ATANH|ATAN2|POW) ": _DOUBLES,
@@ -43,7 +41,6 @@ REASONS = {
     r"^(PROD|SUM|VAR) uint8": _NUMPY,
     r"^(INVERSE|SOLVE|CHOLESKY|SOLVE_TRIANGULAR|DET|SLOGDET|QR|SVD|EIGH|MATRIX_EXP) ": _LAPACK,
     r"^LU ": "numpy has no LU: a loop over columns in numpy; no model of the zoo has it",
-    r"^(MATMUL|CONV|CONV_TRANSPOSE| convolution.*) .*float64": _BLAS,
     r"^FMOD|^REMAINDER|^FLOOR_DIV": "exact, by quotients of doubles: half as many in a vector",
     r"^CAST .*float16|^CAST .*bfloat16": "plain loops, without the CPU's own conversion",
     r"^CAST ": "plain loops; NaN and numbers out of range have one result on all CPUs",

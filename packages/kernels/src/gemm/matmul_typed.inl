@@ -148,19 +148,21 @@ static void TYPED_FEW_ROWS(const matmul_shape *s, const TYPED_ELEMENT *a, const 
                 }
             continue;
         }
-        for (int64_t i = 0; i < k; i += TYPED_FEW_K) {
+        for (int64_t i = 0, n; i < k; i += n) {
+            n = k - i < TYPED_FEW_K ? 1 : TYPED_FEW_K;
             const TYPED_ELEMENT *lines[TYPED_FEW_K];
-            const int64_t n = i64_min(TYPED_FEW_K, k - i);
-            for (int64_t j = 0; j < TYPED_FEW_K; j++) /* beyond the last: times 0 */
-                lines[j] = piece + (i + i64_min(j, n - 1)) * s->b_k_stride;
+            for (int64_t j = 0; j < n; j++)
+                lines[j] = piece + (i + j) * s->b_k_stride;
             for (int64_t row = 0; row < rows; row++) {
                 const TYPED_ELEMENT *x = scratch + row * k + i;
-                const TYPED_ELEMENT x0 = x[0], x1 = n > 1 ? x[1] : 0, x2 = n > 2 ? x[2] : 0,
-                                    x3 = n > 3 ? x[3] : 0;
                 TYPED_ELEMENT *restrict line = c + row * s->n;
-                for (int64_t j = 0; j < cols; j++)
-                    line[j] +=
-                        x0 * lines[0][j] + x1 * lines[1][j] + x2 * lines[2][j] + x3 * lines[3][j];
+                if (n == 1)
+                    for (int64_t j = 0; j < cols; j++)
+                        line[j] += x[0] * lines[0][j];
+                else
+                    for (int64_t j = 0; j < cols; j++)
+                        line[j] += x[0] * lines[0][j] + x[1] * lines[1][j] + x[2] * lines[2][j] +
+                                   x[3] * lines[3][j];
             }
         }
     }
