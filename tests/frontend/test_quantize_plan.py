@@ -248,6 +248,34 @@ def test_what_has_no_fixed_weights_is_refused(plans):
         quantize_plan(plans["image"][0], QuantizationConfig(layers={"frist.*": "int4"}))
 
 
+@pytest.mark.parametrize("scheme", ["int4", "int8"])
+def test_activations_are_rounded_in_groups(plans, scheme):
+    """The integers are those of the scheme; numpy rounds as QUANTIZE and DEQUANTIZE do."""
+    plan, _, x, _ = plans["text"]
+    grouped = quantize_plan(plan, f"{scheme}_grouped")
+    weights = [spec for spec in grouped.tensors.values() if spec.format.startswith("blocks.")]
+    rounding = [node for node in grouped.nodes if node.attrs.get("activation_group")]
+    assert len(rounding) >= len(weights) > 0
+    assert {node.attrs["activation_group"] for node in rounding} == {32}
+    plain = quantize_plan(plan, scheme)
+    apart = np.abs(run(grouped, x)[0] - run(plain, x)[0]).max() / np.abs(run(plain, x)[0]).max()
+    assert 1e-4 < apart < 0.05
+    texts = {layer["arithmetic"] for layer in layers(grouped).values()}
+    assert any("activations rounded to int8 in groups of 32" in text for text in texts)
+    again = quantize_plan(plain, QuantizationConfig("float32", activations="grouped"))
+    np.testing.assert_array_equal(run(again, x)[0], run(grouped, x)[0])
+
+
+def test_grouped_activations_are_those_of_a_plan():
+    with pytest.raises(ExportError, match="for a module, got 'grouped'"):
+        taper_frontend.quantize(nn.Linear(32, 16).eval(), "int4_grouped")
+    x = torch.randn(2, 32)
+    plan = taper_frontend.export(nn.Linear(32, 16).eval(), (x,), quantize="int4_grouped")
+    (node,) = plan.nodes
+    assert node.attrs["activation_group"] == 32
+    assert "groups of 32" in taper_runtime.plan.arithmetic.quantized_nodes(plan)[0].arithmetic
+
+
 def test_quantized_weights_stay_as_they_are(plans):
     plan, _, x, _ = plans["text"]
     once = quantize_plan(plan, "int4")

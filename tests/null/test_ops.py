@@ -278,6 +278,18 @@ def test_epilogue_is_a_program_on_the_product():
     np.testing.assert_array_equal(got, evaluate("MAP", product, bias, residual, **program))
 
 
+def test_activations_are_rounded_to_multiples_of_their_groups_largest():
+    x = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    x[1, :16], x[1, 16:32], x[2, 5] = 0, 1e-38, -np.inf
+    got = evaluate("MATMUL", x, np.eye(64, dtype=np.float32), activation_group=16)
+    groups = x[:2].astype(np.float64).reshape(2, 4, 16)
+    step = np.abs(groups).max(2, keepdims=True) / 127
+    step[1, 1] = 1  # so small numbers count as 0
+    want = np.where(step > 0, np.rint(groups / np.where(step > 0, step, 1)) * step, 0)
+    np.testing.assert_allclose(got[:2], want.reshape(2, 64), rtol=1e-6)
+    assert np.isnan(got[2]).all()
+
+
 @pytest.mark.parametrize("name", ["EMBEDDING", "INDEX_SELECT", "GATHER", "SCATTER"])
 @pytest.mark.parametrize("index", [-(2**31), -8, 7, 2**31 - 1])
 def test_index_out_of_range_is_refused(name, index):

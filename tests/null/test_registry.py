@@ -406,6 +406,9 @@ def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
             {"accumulate": "int16"},
         ),
         ("MATMUL", [(2, 3), (3, 4)], "a where sums are int32 of int8", {"accumulate": "int32"}),
+        ("MATMUL", [(2, 6), (6, 4)], "whole groups of 4 activations", {"activation_group": 4}),
+        ("MATMUL", [(2, 6), (6, 4)], "whole groups of -2 activations", {"activation_group": -2}),
+        ("MATMUL", [("int64", (3,)), ("int64", (3,))], "float32 acti", {"activation_group": 3}),
         (
             "MATMUL",
             [("int8", (2, 3)), ("uint8", (3, 4))],

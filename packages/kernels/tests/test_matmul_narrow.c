@@ -1,6 +1,8 @@
 /* Compares MATMUL by weights of fewer bits with the bits of the same product in float32. */
 #include "gemm_case.h"
 
+#include <math.h>
+
 /* A random 16-bit float with any sign and mantissa; the exponents are those of some small numbers,
  * and of denormals. */
 static uint16_t random_half(taper_dtype dtype) {
@@ -199,6 +201,120 @@ static void every_format(void) {
     }
 }
 
+/* ---- activations that are rounded to int8 ---- */
+
+/* Rounds each group of A as the kernel does, in place. */
+static void round_groups(const taper_tensor *a, int64_t group) {
+    for (int64_t r = 0; r < a->shape[0]; r++)
+        for (int64_t g = 0; g < a->shape[1]; g += group) {
+            float *x = (float *)a->data + r * a->strides[0] + g * a->strides[1], most = 0;
+            for (int64_t i = 0; i < group; i++)
+                most = fmaxf(most, fabsf(x[i * a->strides[1]]));
+            const float factor = most < 0x1p-100f ? 0 : 127 / most;
+            for (int64_t i = 0; i < group; i++) {
+                float *at = x + i * a->strides[1];
+                *at = nearbyintf(*at * factor) * (most / 127);
+            }
+        }
+}
+
+/* Compares with sums in double of the same rounded numbers; whole rows and few rows have the same
+ * bits, and so have threads. */
+static void check_rounded(product p, const narrow *kind, int64_t group) {
+    const int64_t m = p.a.dims[0], n = p.b.dims[1], k = p.b.dims[0];
+    p.packed = true;
+    tensors t = make(&p);
+    const taper_tensor plain = t.inputs[1];
+    t.inputs[1] = narrow_weight(&t, kind, p.b.layout == MISALIGNED);
+    for (int64_t i = 0; i < k * n; i++) {
+        const int64_t row = i / n, col = i % n;
+        ((float *)t.b.data)[i] = ((float *)plain.data)[(col / 16 * k + row) * 16 + col % 16];
+    }
+    t.attrs.activation_group = group;
+    check_threads("MATMUL", NULL, t.inputs, 2 + p.n_extras, &t.output, &t.attrs);
+    const size_t bytes = (size_t)(m * n) * sizeof(float);
+    float *want = check_alloc(bytes, 0);
+    memcpy(want, t.output.data, bytes);
+    for (int64_t rows = 1; rows < (m < 9 ? m : 9); rows++) {
+        take_rows(&t, &p, rows);
+        CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+        CHECK(memcmp(want, t.output.data, (size_t)(rows * n) * sizeof *want) == 0,
+              "%s: %lld rows of %lld have other bits", kind->name, (long long)rows, (long long)m);
+    }
+    take_rows(&t, &p, m);
+    memcpy(t.output.data, want, bytes);
+    round_groups(&t.inputs[0], group);
+    compare(&t, &p);
+    check_free(want);
+    release(&t);
+}
+
+static void rounded(void) {
+    static const int64_t ms[] = {1, 2, 3, 4, 5, 8, 13, 70};
+    for (int i = 0; i < NARROWS; i++) {
+        if (!narrows[i].bits)
+            continue;
+        for (size_t s = 0; s < sizeof ms / sizeof *ms; s++) {
+            product p = matrices(ms[s], 1 + (int64_t)s * 37, 64 << s % 3);
+            p.a.layout = s % 2 ? COLUMNS : ROWS;
+            p.b.layout = s % 3 ? ROWS : MISALIGNED;
+            check_rounded(p, &narrows[i], 32);
+            check_rounded(p, &narrows[i], s % 2 ? 8 : 16);
+            p.alpha = -0.37;
+            p.epilogue = s % 2 ? &head : &chain;
+            p.n_extras = 2;
+            p.extras[0] = (operand){1, {p.b.dims[1]}, ROWS};
+            p.extras[1] = (operand){2, {ms[s], p.b.dims[1]}, ROWS};
+            check_rounded(p, &narrows[i], 32);
+        }
+        check_rounded(matrices(3, 700, 2176), &narrows[i], 32);
+    }
+}
+
+/* The largest magnitudes, groups of zeros and of tiny numbers; a NaN or an infinity reaches its
+ * row alone, which becomes NaN. */
+static void rounded_values(void) {
+    static const float values[] = {0, 1e-38f, 3e38f, NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < NARROWS; i++)
+        for (size_t v = 0; narrows[i].bits && v < sizeof values / sizeof *values; v++) {
+            product p = matrices(5, 20, 64);
+            p.packed = true;
+            tensors t = make(&p);
+            t.inputs[1] = level_weight(&t, &narrows[i], 0);
+            t.attrs.activation_group = 16;
+            float *a = t.inputs[0].data, *c = t.output.data;
+            const bool is_finite = values[v] - values[v] == 0;
+            for (int at = 0; at < (is_finite ? 16 : 1); at++)
+                a[2 * 64 + 16 + at] = v == 2 && at > 0 ? 0 : values[v];
+            CHECK(run(&t, &p, 1) == TAPER_OK, "not run");
+            for (int at = 0; at < 100; at++) {
+                const bool own = at / 20 == 2 && (!is_finite || (v == 2 && !(c[at] - c[at] == 0)));
+                CHECK(own ? v == 2 || isnan(c[at]) : c[at] - c[at] == 0, "%s, %g: %g",
+                      narrows[i].name, values[v], c[at]);
+            }
+            release(&t);
+        }
+}
+
+static void rounded_unsupported(void) {
+    for (int i = 0; i < NARROWS; i++) {
+        product p = matrices(4, 20, 64);
+        p.packed = true;
+        tensors t = make(&p);
+        t.attrs.activation_group = 32;
+        CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "a weight of floats");
+        t.inputs[1] = narrow_weight(&t, &narrows[i], false);
+        CHECK((run(&t, &p, 1) == TAPER_OK) == (narrows[i].bits != 0), "%s", narrows[i].name);
+        static const int64_t groups[] = {-8, 4, 12, 24, 64};
+        for (size_t g = 0; g < sizeof groups / sizeof *groups; g++) {
+            t.attrs.activation_group = groups[g];
+            CHECK(run(&t, &p, 1) == TAPER_UNSUPPORTED, "%s, groups of %lld", narrows[i].name,
+                  (long long)groups[g]);
+        }
+        release(&t);
+    }
+}
+
 static void unsupported(void) {
     for (int i = 0; i < NARROWS; i++) {
         if (!narrows[i].bits)
@@ -248,7 +364,8 @@ static void bench_narrow(void) {
 
 int main(int argc, char **argv) {
     static const check_case cases[] = {
-        {"every_format", every_format},
+        {"every_format", every_format},     {"rounded", rounded},
+        {"rounded_values", rounded_values}, {"rounded_unsupported", rounded_unsupported},
         {"unsupported", unsupported},
     };
     static const check_case benches[] = {

@@ -2,6 +2,7 @@
 
 import pytest
 
+from taper_frontend.compiler.quantization.round_activations import activation_group
 from taper_frontend.compiler.quantization.schemes import (
     QuantizationConfig,
     Scheme,
@@ -62,6 +63,29 @@ def test_bytes_are_those_of_the_bits(bits, group, zeros):
 def test_mistakes_are_named(given, message):
     with pytest.raises(ExportError, match=message):
         read_quantization(QuantizationConfig(**given))
+
+
+def test_presets_are_options():
+    assert read_quantization("int4_grouped") == QuantizationConfig("int4", activations="grouped")
+    assert not read_quantization("int8_grouped").needs_module
+    assert read_quantization("int8_dynamic").needs_module
+
+
+@pytest.mark.parametrize(
+    ("format", "group"),
+    [
+        ("blocks.4.32.float16.symmetric", 32),
+        ("blocks.8.768.float32.zeros", 32),
+        ("blocks.8.16.float32.symmetric", 16),
+        ("blocks.u4.40.float16.offsets", 8),
+        ("blocks.2.64.float16.symmetric", 0),
+        ("blocks.q4k.32.float16.offsets", 0),
+        ("blocks.e4m3.128.float32.symmetric", 0),
+        ("panels.1", 0),
+    ],
+)
+def test_groups_of_activations_divide_the_blocks_of_a_weight(format, group):
+    assert activation_group(format) == group
 
 
 def test_what_is_no_option_is_refused():

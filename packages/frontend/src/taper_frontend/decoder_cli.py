@@ -41,7 +41,8 @@ def add_export_decoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize",
         metavar="SCHEME",
-        help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...",
+        help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...; "
+        "int8_grouped or int4_grouped: with activations of 8 bits",
     )
     parser.add_argument(
         "--quiet", action="store_true", help="do not show on the terminal which step runs"

@@ -25,7 +25,8 @@ def add_quantize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheme",
         default="int8",
-        help="int8, int4, int4.GROUP.zeros.SCALES, float16 or bfloat16 (default: int8)",
+        help="int8, int4, int4.GROUP.zeros.SCALES, float16 or bfloat16; int8_grouped or "
+        "int4_grouped, with activations of 8 bits (default: int8)",
     )
     parser.add_argument(
         "--layer",
@@ -78,11 +79,10 @@ def _fraction(text: str) -> float:
 
 def _quantize(args: argparse.Namespace) -> Result:
     """Quantize a plan with the options of the command line, and save it."""
-    from taper_frontend.compiler.quantization.schemes import QuantizationConfig
+    from taper_frontend.compiler.quantization.schemes import read_quantization
     from taper_frontend.quantized_plan import quantize_plan
 
-    options = QuantizationConfig(
-        weights=args.scheme,
+    options = read_quantization(args.scheme)._replace(
         layers=dict(map(_pair, args.layer)),
         search=not args.no_search,
         max_bytes=args.max_bytes,

@@ -45,6 +45,7 @@ struct matmul_state {
     matmul_shape shape;
     float alpha;
     bool dot;                   /* computes dot products */
+    int64_t group;              /* k of A that are rounded to int8 together; 0: they are floats */
     gemm_b_form b_form;         /* otherwise */
     int64_t k_piece;            /* of the sum, in registers at once */
     int64_t max_rows, max_cols; /* of C, computed before the epilogue */
@@ -97,6 +98,10 @@ static bool matmul_serves(const matmul_shape *s, int32_t variant) {
     }
 }
 
+static bool matmul_can_round(const matmul_shape *s, int64_t group) {
+    return s->packed && !s->swapped && rounded_serves(&s->b_head, s->b_element, group);
+}
+
 static void matmul_choose(struct matmul_state *state, int32_t variant) {
     const matmul_shape *s = &state->shape;
     state->dot = variant == MATMUL_DOT;
@@ -108,7 +113,9 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
     const int64_t step = matmul_step(s);
     state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / step) * step;
     state->k_piece = i64_min(s->k, MATMUL_KC);
-    if (s->b_head.rows) /* whole blocks */
+    if (state->group)
+        state->k_piece = s->k;
+    else if (s->b_head.rows) /* whole blocks */
         state->k_piece = i64_max(1, state->k_piece / s->b_head.rows) * s->b_head.rows;
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
@@ -129,6 +136,8 @@ static void matmul_split(struct matmul_state *state) {
     const int64_t col_cost = state->row_chunk * element_cost + GEMM_LINE_COST * s->k;
     const int64_t step = matmul_step(s);
     int64_t cols = matmul_round_up(i64_ceil_div(MATMUL_TASK_COST, col_cost), step);
+    if (state->group)
+        cols = i64_max(cols, ROUNDED_COLS);
     cols = i64_min(cols, state->max_cols);
     cols = matmul_round_up(i64_ceil_div(s->n, i64_ceil_div(s->n, cols)), step);
     state->col_chunk = cols;
@@ -144,7 +153,8 @@ static void matmul_split(struct matmul_state *state) {
 /* An A that is strided along k is copied where its columns are read many times. */
 static bool matmul_copies_a(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    return s->a_k_stride != 1 && (s->m > 1 || s->b_head.rows) && state->b_form != GEMM_B_ROWS;
+    return s->a_k_stride != 1 && !state->group && (s->m > 1 || s->b_head.rows) &&
+           state->b_form != GEMM_B_ROWS;
 }
 
 /* Floats of scratch for A and for B. */
@@ -152,14 +162,16 @@ static int64_t matmul_a_floats(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     if (state->dot)
         return s->a_k_stride == 1 ? 0 : i64_min(s->m, MATMUL_DOT_ROWS) * s->k;
-    if (!matmul_copies_a(state))
-        return 0;
-    return i64_min(s->m, state->max_rows) * (state->k_piece + MATMUL_PAD);
+    const int64_t rows = i64_min(s->m, state->max_rows);
+    if (state->group)
+        return rows * rounded_row_bytes(s->k, state->group) / (int64_t)sizeof(float);
+    return matmul_copies_a(state) ? rows * (state->k_piece + MATMUL_PAD) : 0;
 }
 
 static int64_t matmul_b_floats(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
-    if (state->dot || (state->b_form == GEMM_B_PANELS && !gemm_widens(s->m, s->b_element)))
+    if (state->dot || state->group ||
+        (state->b_form == GEMM_B_PANELS && !gemm_widens(s->m, s->b_element)))
         return 0;
     return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
 }
@@ -197,12 +209,14 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     if (call->n_inputs < 2 || !matmul_shape_of(&state->shape, call, attrs, TAPER_FLOAT32))
         return TAPER_UNSUPPORTED;
     const int32_t variant = call->variant ? call->variant : matmul_best(&state->shape);
-    if (!matmul_serves(&state->shape, variant))
+    state->group = attrs->activation_group;
+    if (!matmul_serves(&state->shape, variant) ||
+        (state->group && !matmul_can_round(&state->shape, state->group)))
         return TAPER_UNSUPPORTED;
     matmul_choose(state, variant);
     state->fused = program_fuses_nothing;
     /* Only tiles fuse an epilogue, and only where C has the layout of the output. */
-    const bool tiles = !state->dot && !state->shape.swapped;
+    const bool tiles = !state->dot && !state->shape.swapped && !state->group;
     const taper_status status = PROGRAM.prepare(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
         call->n_inputs - 2, call->output, TAPER_FLOAT32, tiles ? &state->fused : NULL);
@@ -343,6 +357,36 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
     }
 }
 
+/* Rounds rows of A, unless scratch has them: `put` is the first of the rows that it has, or -1. */
+static void matmul_rounded(const taper_call *call, const matmul_part *part, const float *a,
+                           const float *b, char *scratch, int64_t *put) {
+    const struct matmul_state *state = call->state;
+    const matmul_shape *s = &state->shape;
+    rounded_block g = {.a = scratch,
+                       .a_row_bytes = rounded_row_bytes(s->k, state->group),
+                       .k = s->k,
+                       .group = state->group,
+                       .panel_bytes = s->k / s->b_head.rows * s->b_head.stride * (int64_t)sizeof *b,
+                       .head = s->b_head,
+                       .ldc = s->n,
+                       .alpha = state->alpha};
+    g.b = (const char *)b + part->col / GEMM_NR * g.panel_bytes;
+    const int64_t blocks = i64_ceil_div(part->rows, state->max_rows);
+    int64_t row = part->row;
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t rows = (part->rows + block) / blocks, c_row = part->batch * s->m + row;
+        if (*put != c_row)
+            for (int64_t r = 0; r < rows; r++)
+                rounded_put(scratch + r * g.a_row_bytes, a + (row + r) * s->a_row_stride,
+                            s->a_k_stride, s->k, state->group);
+        *put = c_row;
+        g.c = (float *)call->output->data + c_row * s->n + part->col;
+        rounded_block_run(&g, rows, part->cols, s->b_element);
+        matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
+        row += rows;
+    }
+}
+
 /* The largest part that begins at `unit` and ends before `last`: whole columns of row chunks, or
  * some row chunks of one column chunk. Returns the unit after it. */
 static int64_t matmul_next_part(const struct matmul_state *state, int64_t unit, int64_t last,
@@ -367,6 +411,7 @@ static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_
     const struct matmul_state *state = call->state;
     const matmul_shape *s = &state->shape;
     const int64_t last = i64_min(end * state->units_per_task, state->units);
+    int64_t put = -1;
     for (int64_t unit = begin * state->units_per_task; unit < last;) {
         matmul_part part;
         unit = matmul_next_part(state, unit, last, &part);
@@ -377,7 +422,11 @@ static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_
         }
         int64_t a_begin, b_begin;
         matmul_batch_begin(s, part.batch, &a_begin, &b_begin);
-        (state->dot ? matmul_dot : matmul_tiles)(call, &part, a + a_begin, b + b_begin, scratch);
+        if (state->group)
+            matmul_rounded(call, &part, a + a_begin, b, scratch, &put);
+        else
+            (state->dot ? matmul_dot : matmul_tiles)(call, &part, a + a_begin, b + b_begin,
+                                                     scratch);
     }
     return TAPER_OK;
 }

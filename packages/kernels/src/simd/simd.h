@@ -19,7 +19,8 @@
  * all of the vector; lane i of vi_madd_16 is the sum of the products of elements 2i and 2i + 1 of a
  * and b, which is exact unless all four are -2^15. VI_DOT_U7, where a level has it, adds to each
  * lane of the sums the 4 products of bytes of that lane: unsigned ones of a, up to 127, and int8 of
- * b.
+ * b. vi_pairs_u7 has the sums of two neighbouring such products, as 16 bits each; vi_pairs_i8 those
+ * of int8 of a and b, of which b is from -127 on. vi_add_16 adds elements of 16 bits.
  */
 #ifndef TAPER_SIMD_H
 #define TAPER_SIMD_H

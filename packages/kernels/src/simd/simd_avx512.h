@@ -96,6 +96,13 @@ V_INLINE vi vi_widen_i8(const int8_t *p) {
 }
 V_INLINE vi vi_spread_64(int64_t x) { return _mm512_set1_epi64(x); }
 V_INLINE vi vi_madd_16(vi a, vi b) { return _mm512_madd_epi16(a, b); }
+V_INLINE vi vi_add_16(vi a, vi b) { return _mm512_add_epi16(a, b); }
+V_INLINE vi vi_pairs_u7(vi a, vi b) { return _mm512_maddubs_epi16(a, b); }
+V_INLINE vi vi_pairs_i8(vi a, vi b) {
+    const vi zero = _mm512_setzero_si512();
+    return _mm512_maddubs_epi16(_mm512_abs_epi8(a),
+                                _mm512_mask_sub_epi8(b, _mm512_movepi8_mask(a), zero, b));
+}
 #define VI_DOT_U7(sums, a, b)                                                                      \
     vi_add(sums, vi_madd_16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)))
 

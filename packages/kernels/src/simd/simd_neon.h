@@ -77,6 +77,16 @@ V_INLINE vi vi_madd_16(vi a, vi b) {
     return vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
 }
 
+V_INLINE vi vi_add_16(vi a, vi b) {
+    return vreinterpretq_s32_s16(vaddq_s16(vreinterpretq_s16_s32(a), vreinterpretq_s16_s32(b)));
+}
+V_INLINE vi vi_pairs_i8(vi a, vi b) {
+    const int8x16_t x = vreinterpretq_s8_s32(a), y = vreinterpretq_s8_s32(b);
+    return vreinterpretq_s32_s16(
+        vpaddq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)), vmull_high_s8(x, y)));
+}
+V_INLINE vi vi_pairs_u7(vi a, vi b) { return vi_pairs_i8(a, b); }
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     (void)step;
     return vreinterpretq_s32_u8(vld1q_u8(p));

@@ -122,6 +122,27 @@ V_INLINE vi vi_madd_16(vi a, vi b) {
     return r;
 }
 
+V_INLINE vi vi_add_16(vi a, vi b) {
+    int16_t x[8], y[8];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    for (int i = 0; i < 8; i++)
+        x[i] = (int16_t)(x[i] + y[i]);
+    memcpy(&a, x, sizeof x);
+    return a;
+}
+V_INLINE vi vi_pairs_i8(vi a, vi b) {
+    int8_t x[16], y[16];
+    int16_t pairs[8];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    for (int i = 0; i < 8; i++)
+        pairs[i] = (int16_t)(x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1]);
+    memcpy(&a, pairs, sizeof pairs);
+    return a;
+}
+V_INLINE vi vi_pairs_u7(vi a, vi b) { return vi_pairs_i8(a, b); }
+
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     vi r;
     (void)step;

@@ -74,6 +74,11 @@ V_INLINE vi vi_widen_i8(const int8_t *p) {
 }
 V_INLINE vi vi_spread_64(int64_t x) { return _mm_set1_epi64x(x); }
 V_INLINE vi vi_madd_16(vi a, vi b) { return _mm_madd_epi16(a, b); }
+V_INLINE vi vi_add_16(vi a, vi b) { return _mm_add_epi16(a, b); }
+V_INLINE vi vi_pairs_u7(vi a, vi b) { return _mm_maddubs_epi16(a, b); }
+V_INLINE vi vi_pairs_i8(vi a, vi b) {
+    return _mm_maddubs_epi16(_mm_abs_epi8(a), _mm_sign_epi8(b, a));
+}
 #define VI_DOT_U7(sums, a, b) vi_add(sums, vi_madd_16(_mm_maddubs_epi16(a, b), _mm_set1_epi16(1)))
 
 V_INLINE vi vi_load_parts(const void *p, int64_t step) {

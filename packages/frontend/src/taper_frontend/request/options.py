@@ -154,7 +154,7 @@ class Options(NamedTuple):
     @property
     def quantizes_activations(self) -> bool:
         """Return whether a module is quantized before it is captured."""
-        return self.quantize is not None and bool(read_quantization(self.quantize).activations)
+        return self.quantize is not None and read_quantization(self.quantize).needs_module
 
     @property
     def quantizes_weights(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.base.sizes import largest
+from taper_runtime.base.sizes import is_static, largest
 from taper_runtime.formats import PLAIN
 from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.convert import NARROW, cast
@@ -58,6 +58,8 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     OpError
     """
     logical_b = _logical_b(inputs[1], attrs)
+    if attrs["activation_group"]:
+        _check_group(inputs[0], attrs)
     if attrs["accumulate"]:
         dtype = check_accumulator("MATMUL", inputs[:2], attrs)
         if attrs["alpha"] != 1:
@@ -74,6 +76,35 @@ def product_type(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(dtype, (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ())))
 
 
+def _check_group(a: TensorType, attrs: Attrs) -> None:
+    group = attrs["activation_group"]
+    if a.dtype != "float32" or attrs["accumulate"]:
+        fail("MATMUL", "float32 activations in groups, without accumulate", a.dtype)
+    k = a.shape[-1] if a.shape else 1
+    if group < 0 or not is_static(k) or k % group:
+        fail("MATMUL", f"rows of whole groups of {group} activations", k)
+
+
+#: Groups whose numbers are all smaller count as zero: the inverse of their scale might overflow.
+_LEAST = np.float32(2.0**-100)
+
+
+def rounded_in_groups(x: np.ndarray, group: int) -> np.ndarray:
+    """Return float32 numbers rounded to the levels of int8, in groups along the last axis.
+
+    A level is the nearest integer to ``x * (127 / m)``, and stands for ``level * (m / 127)``; m is
+    the largest magnitude of the group. A group with an infinity or NaN becomes NaN.
+    """
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
+    most = np.abs(groups).max(-1, keepdims=True, initial=0)
+    finite = np.isfinite(most)
+    with np.errstate(all="ignore"):
+        factor = np.where(most < _LEAST, np.float32(0), np.float32(127) / most)
+        levels = np.where(finite, np.rint(groups * factor), np.float32(0))
+        scale = np.where(finite, most / np.float32(127), np.float32(np.nan))
+        return np.asarray(levels * scale, np.float32).reshape(x.shape)
+
+
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return infer_epilogue("MATMUL", product_type(inputs, attrs), inputs[2:], attrs)
 
@@ -86,6 +117,8 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
         a, b = a.astype(np.int32), b.astype(np.int32)
     elif b.dtype != a.dtype:
         b = cast(b, "float32")
+    if attrs["activation_group"]:
+        a = rounded_in_groups(a, attrs["activation_group"])
     if attrs["transpose_b"]:
         b = b.swapaxes(-1, -2)
     with np.errstate(all="ignore"):
@@ -153,14 +186,15 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     columns = product.shape[-1] if len(inputs[1].shape) > 1 and product.shape else 1
     rows = product.size // largest(columns, 1)
     lanes = whole_panels(columns)
+    puts_bytes = bool(attrs["accumulate"] or attrs["activation_group"])
     return Cost(
         output.size * (2 * k + len(attrs["code"])),
         output.nbytes + sum(t.nbytes for t in inputs),
         padding=2 * k * rows * (lanes - columns),
         sums=rows * lanes,
-        scratch=put_bytes(rows * k) if attrs["accumulate"] else 0,
+        scratch=put_bytes(rows * k) if puts_bytes else 0,
         functions=epilogue_functions(product, inputs[2:], attrs, output.size),
-        rows=PUT_ROWS * rows if attrs["accumulate"] else 0,
+        rows=PUT_ROWS * rows if puts_bytes else 0,
     )
 
 
@@ -170,7 +204,9 @@ MATMUL = OpDef(
     "program (see MAP) whose value 0 is that product and whose values 1.. are the extras; its "
     "result has the product's shape. b may be stored transposed; in a format other than plain "
     "it may be float16, bfloat16 or int8 while a is float32. With accumulate int32, a and b are "
-    "int8 or uint8, each by itself, and the product is their exact sums modulo 2^32.",
+    "int8 or uint8, each by itself, and the product is their exact sums modulo 2^32. With "
+    "activation_group, each so many consecutive numbers of a row of a, which is float32, are first "
+    "rounded to the levels of int8: to the nearest multiple of their largest magnitude / 127.",
     inputs=(2, 2 + MAX_EXTRAS),
     infer=_infer,
     evaluate=_evaluate,
@@ -178,6 +214,7 @@ MATMUL = OpDef(
         "alpha": Attr("float", 1.0),
         "transpose_b": Attr("bool", False),
         "accumulate": Attr("string", ""),
+        "activation_group": Attr("int", 0),
         **EPILOGUE,
     },
     region=_region,

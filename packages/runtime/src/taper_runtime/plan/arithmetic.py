@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: How products compute with weights of few bits.
 WIDENED = "float32, weights widened in registers"
+#: The same with activations that are rounded; ``{}`` is the size of a group.
+ROUNDED = "integers x activations rounded to int8 in groups of {}, float32 sums of the groups"
 DECODED = "float32, weights decoded when a session opens"
 
 
@@ -69,6 +71,9 @@ def _arithmetic(plan: Plan, node: PlanNode, weight: str | None) -> tuple[str, st
         dtype = "bytes" if activations is None else activations.dtype
         return spec.dtype, f"{dtype} x {spec.dtype}, sums in {accumulate}"
     if spec.format.startswith("blocks."):
+        group = node.attrs.get("activation_group")
+        if group:
+            return spec.format, ROUNDED.format(group)
         return spec.format, WIDENED
     if spec.dtype in NARROW:
         return spec.dtype, WIDENED

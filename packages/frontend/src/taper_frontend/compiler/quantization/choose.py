@@ -52,7 +52,10 @@ def quantize_weights(
     refused: list[str] = []
     for weight, scheme in zip(weights, schemes, strict=True):
         try:
-            layers.append(quantize_weight(weight, scheme, search=options.search))
+            layer = quantize_weight(
+                weight, scheme, search=options.search, grouped=options.activations == "grouped"
+            )
+            layers.append(layer)
         except ExportError as error:
             refused.append(str(error))
     if refused:

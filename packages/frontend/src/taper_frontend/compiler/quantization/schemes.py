@@ -33,8 +33,9 @@ _GROUP = 32
 #: The groups that schemes may have.
 _GROUPS = (8, 16, 32, 64, 128, 256)
 
-#: How activations are quantized: not at all, by each run for each row, or by calibrated numbers.
-ACTIVATIONS = ("", "dynamic", "static")
+#: How activations are quantized: not at all; by each run, for each group of a row or for each row;
+#: or by calibrated numbers.
+ACTIVATIONS = ("", "grouped", "dynamic", "static")
 
 #: How the range of a calibrated tensor is chosen from what was seen of it.
 OBSERVERS = ("minmax", "percentile", "mse")
@@ -159,9 +160,10 @@ class QuantizationConfig(NamedTuple):
     weights : str
         The scheme of weights; see :func:`parse_scheme`.
     activations : str
-        One of :data:`ACTIVATIONS`. Other than ``""``, products multiply bytes, weights are int8
-        with a scale for each channel, and a module is needed: see
-        :func:`taper_frontend.quantize`.
+        One of :data:`ACTIVATIONS`. With ``"grouped"``, products by weights of 4 or 8 bits round
+        their activations to int8 in groups of up to 32 of a row, in each run. With ``"dynamic"``
+        and ``"static"`` weights are int8 with a scale for each channel, and a module is needed:
+        see :func:`taper_frontend.quantize`.
     layers : mapping of str to str
         Schemes of single layers: patterns of the names of their weights, as in
         ``{"*.head.*": "int8", "embed*": "float32"}``. The first pattern that matches counts.
@@ -226,11 +228,16 @@ class QuantizationConfig(NamedTuple):
             raise ExportError(
                 f"reduce_range: expected activations='static' beside it, got {self.activations!r}"
             )
-        if self.activations and parse_scheme(self.weights) != _default(8):
+        if self.needs_module and parse_scheme(self.weights) != _default(8):
             raise ExportError(
                 f"weights: expected 'int8' beside activations={self.activations!r}, got "
                 f"{self.weights!r}"
             )
+
+    @property
+    def needs_module(self) -> bool:
+        """Return whether a module is quantized, because a plan's products would be others."""
+        return self.activations in ("dynamic", "static")
 
     def named(self, names: Iterable[str]) -> Scheme | None:
         """Return the scheme that ``layers`` has for a weight made of these parameters.
@@ -268,6 +275,8 @@ class QuantizationConfig(NamedTuple):
 
 #: Names of common options, for ``quantize=`` and the command line.
 PRESETS = {
+    "int4_grouped": QuantizationConfig("int4", activations="grouped"),
+    "int8_grouped": QuantizationConfig("int8", activations="grouped"),
     "int8_dynamic": QuantizationConfig(activations="dynamic"),
     "int8_static": QuantizationConfig(activations="static"),
 }

@@ -16,6 +16,7 @@ from taper_frontend.compiler.graph.constants import (
     derived,
     reshaped,
 )
+from taper_frontend.compiler.quantization.round_activations import activation_group
 from taper_frontend.compiler.quantization.rounding import Rounded, round_matrix, rounded_to
 from taper_frontend.compiler.quantization.schemes import FLOAT32, HALVES, Scheme, parse_scheme
 from taper_runtime.base.dtypes import cast
@@ -24,6 +25,7 @@ from taper_runtime.formats import PLAIN, decode, find
 from taper_runtime.formats.blocks import Blocks
 from taper_runtime.ops.map import MAX_INPUTS, MAX_INSTRUCTIONS
 from taper_runtime.ops.opdef import TensorType
+from taper_runtime.plan.arithmetic import ROUNDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -239,7 +241,12 @@ def _plain(constant: Constant) -> Constant | None:
 
 
 def quantize_weight(
-    weight: FloatWeight, scheme: Scheme, *, search: bool = True, rounded: Rounded | None = None
+    weight: FloatWeight,
+    scheme: Scheme,
+    *,
+    search: bool = True,
+    rounded: Rounded | None = None,
+    grouped: bool = False,
 ) -> Layer:
     """Store a weight as a scheme says, in all nodes that read it.
 
@@ -262,6 +269,8 @@ def quantize_weight(
         See :func:`.round_matrix`.
     rounded : Rounded, optional
         The integers, if they are known already.
+    grouped : bool
+        Whether products will round their activations in groups (:func:`.round_activations`).
 
     Raises
     ------
@@ -290,7 +299,9 @@ def quantize_weight(
         after = packed.type.storage.nbytes
         for graph, node in weight.readers:
             _read(graph, node, weight.name, packed, drops=("transpose_b",))
-        return _layer(weight, scheme, after, rounded.error, "float32, widened in registers")
+        group = activation_group(format) if grouped else 0
+        how = ROUNDED.format(group) if group else "float32, widened in registers"
+        return _layer(weight, scheme, after, rounded.error, how)
     whole: Constant = derived("DEQUANTIZE", leaves)
     if weight.is_transposed:
         whole = derived("TRANSPOSE", [whole], {"axis0": 0, "axis1": 1})
