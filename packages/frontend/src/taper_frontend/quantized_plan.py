@@ -83,8 +83,8 @@ def quantize_plan(
     asked = read_quantization(options)
     if asked.needs_module:
         raise ExportError(
-            f"activations: expected '' or 'grouped' for a plan, got {asked.activations!r}; quantize the module "
-            "with taper_frontend.quantize and export that"
+            f"activations: expected '' or 'grouped' for a plan, got {asked.activations!r}; "
+            "quantize the module with taper_frontend.quantize and export that"
         )
     graph, names = to_named_graph(plan)
     layers = quantize_weights(graph, names, asked)
