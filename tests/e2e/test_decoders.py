@@ -30,6 +30,35 @@ def test_texts_are_torchs_alone_and_in_a_batch(name: str) -> None:
     assert [request.tokens for request in together] == expected
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_caches_of_16_bits(dtype: str) -> None:
+    """Keys and values are rounded as torch rounds, and attention reads them as they are."""
+    model, whole = decoder("gpt2"), plan("gpt2")
+    made = taper_frontend.export_decoder(model, max_context=96, cache_dtype=dtype)
+    assert {made.tensors[name].dtype for name in made.states} == {dtype}
+    assert all(made.is_in_place(state) for state in made.states)
+    attention = [node for node in made.nodes if node.op == "ATTENTION"]
+    assert {made.tensors[node.inputs[1]].dtype for node in attention} == {dtype}
+    widened = {made.tensors[node.output].shape[2:] for node in made.nodes if node.op == "CAST"}
+    assert all(96 not in shape for shape in widened)
+    generator = taper_runtime.Generator(taper_runtime.InferenceSession(made))
+    texts = [generator.submit(prompt, max_new_tokens=30) for prompt in PROMPTS]
+    while generator.active:
+        generator.step()
+    for prompt, text in zip(PROMPTS, texts, strict=True):
+        assert text.tokens == [*generator.generate(prompt, max_new_tokens=30)]
+    feed = {
+        "input_ids": np.array([PROMPTS[2]]),
+        "position": np.array([0]),
+        "logits_to_keep": np.arange(7),
+    }
+    got, expected = (
+        taper_runtime.InferenceSession(each).run(None, feed)[0] for each in (made, whole)
+    )
+    apart = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    assert 0 < apart < (2e-3 if dtype == "float16" else 2e-2)
+
+
 def test_options_are_those_of_export() -> None:
     made = plan("gpt2")
     assert made.metadata["quantized"]["scheme"] == "float32"
@@ -71,6 +100,7 @@ def test_tokens_that_end_texts_are_the_models() -> None:
         ("gpt2", {"checkpoint": "missing.safetensors"}, r"missing.safetensors"),
         ("gpt2", {"max_context": 129}, r"max_context: expected at most 128, the positions of GPT2"),
         ("gpt2", {"max_context": 1}, r"max_context: expected an int of at least 2, got 1"),
+        ("gpt2", {"cache_dtype": "int8"}, r"cache_dtype: expected None or one of float32, float16"),
         ("gpt2", {"max_context": "8"}, r"max_context: expected an int of at least 2, got '8'"),
     ],
 )

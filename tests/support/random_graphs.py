@@ -205,6 +205,9 @@ class RandomGraph(Builder):
             head = self.transpose(self.reshape(head, b, n, 1, d), 1, 2)
             head = self.op("EXPAND", self.reshape(head, b, 1, 1, n, d), shape=(b, 1, h, n, d))
             repeated.append(self.reshape(head, b, h, n, d))
+        if self.chance():  # a cache of 16 bits
+            narrow = [self.op("CAST", x, dtype="bfloat16") for x in repeated]
+            repeated = [self.op("CAST", x, dtype="float32") for x in narrow]
         y = self.op("ATTENTION", q, *repeated, scale=d**-0.5, causal=self.chance())
         return self.reshape(self.transpose(y, 1, 2), b, n, h * d)
 

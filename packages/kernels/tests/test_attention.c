@@ -263,7 +263,63 @@ static void not_served(void) {
     node_free(&node);
 }
 
+/* Keys and values of 16 bits give what the same numbers in float32 do; the same bits where the
+ * scores are computed in the same way, which depends on whether keys are contiguous. */
+static void narrow(void) {
+    static const attention_case sizes[] = {
+        {.batch = 2, .heads = 6, .kv_heads = 3, .lq = 1, .lk = 700, .d = 64, .dv = 32},
+        {.batch = 2, .heads = 4, .kv_heads = 4, .lq = 3, .lk = 75, .d = 9, .dv = 5},
+        {.batch = 1, .heads = 2, .kv_heads = 1, .lq = 70, .lk = 300, .d = 40, .dv = 17},
+        {.batch = 1, .heads = 2, .kv_heads = 2, .lq = 5, .lk = 1, .d = 1, .dv = 1}};
+    static const layout layouts[] = {CONTIGUOUS, PROJECTED, FUSED, TRANSPOSED, BROADCAST};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t l = 0; l < sizeof layouts / sizeof *layouts; l++)
+            for (int half = 0; half < 2; half++) {
+                attention_case c = sizes[i];
+                c.layout = layouts[l];
+                c.mask = half ? BOOL_MASK : NO_MASK;
+                c.mask_dims = 15;
+                c.masked = 0.3f;
+                c.causal = !half && c.lq > 1;
+                c.diagonal = c.lk / 2;
+                attention_node node;
+                node_make(&node, &c);
+                taper_tensor *stored = &node.inputs[1], floats[2], narrows[2];
+                for (int s = 0; s < 2; s++) {
+                    floats[s] = narrows[s] = stored[s];
+                    int64_t numel = 1;
+                    for (int d = 0; d < 4; d++)
+                        numel += (stored[s].shape[d] - 1) * stored[s].strides[d];
+                    narrows[s].dtype = half ? TAPER_FLOAT16 : TAPER_BFLOAT16;
+                    uint16_t *bits = narrows[s].data = check_alloc((size_t)numel * 2, 0);
+                    const uint16_t one = half ? 0x3c00 : 0x3f80;
+                    for (int64_t e = 0; e < numel; e++) { /* below 1, of both signs */
+                        bits[e] = (uint16_t)(check_int(0, one) | check_int(0, 1) << 15);
+                        ((float *)floats[s].data)[e] = check_from_half(narrows[s].dtype, bits[e]);
+                    }
+                }
+                const size_t bytes = (size_t)check_numel(&node.output) * sizeof(float);
+                float *want = check_alloc(bytes, 0);
+                CHECK(check_run("ATTENTION", NULL, node.inputs, node.n_inputs, &node.output,
+                                &node.attrs, 1) == TAPER_OK,
+                      "not run");
+                memcpy(want, node.output.data, bytes);
+                memcpy(stored, narrows, sizeof narrows);
+                check_threads("ATTENTION", NULL, node.inputs, node.n_inputs, &node.output,
+                              &node.attrs);
+                CHECK(c.layout == TRANSPOSED || memcmp(want, node.output.data, bytes) == 0,
+                      "case %d, layout %d: other bits than float32", (int)i, (int)l);
+                memcpy(stored, floats, sizeof floats);
+                node_check(&node);
+                check_free(want);
+                for (int s = 0; s < 2; s++)
+                    check_free(narrows[s].data);
+                node_free(&node);
+            }
+}
+
 static const check_case cases[] = {
+    {"narrow", narrow},
     {"every_variant", every_variant},
     {"lengths", lengths},
     {"head_sizes", head_sizes},

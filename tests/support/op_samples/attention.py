@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from op_samples.sample import Sample
+from taper_runtime.ops.convert import to_bfloat16
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,12 @@ def _samples() -> Iterator[Sample]:
         yield Sample([*qkv(2, 3, 3, 5, 7, 8, 8), keep], base)
         mask = np.where(keep, 0, -1e4).astype(np.float32)
         yield Sample([*qkv(2, 3, 3, 5, 7, 8, 8), mask], {**causal, "diagonal": 4})
+    for narrow in (np.float16, to_bfloat16):
+        for shape in ((2, 6, 3, 5, 40, 9, 8), (2, 6, 3, 1, 300, 16, 5), (1, 2, 2, 40, 70, 32, 32)):
+            q, k, v = qkv(*shape)
+            stored = [x.astype(narrow) if narrow is np.float16 else to_bfloat16(x) for x in (k, v)]
+            keep = np.asarray(rng.random((shape[3], shape[4])) < 0.7)
+            yield Sample([q, *stored, keep], base)
     masked = np.ones((5, 7), np.bool_)
     masked[2] = False
     for safe in (True, False):

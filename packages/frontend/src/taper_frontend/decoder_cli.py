@@ -39,6 +39,11 @@ def add_export_decoder(parser: argparse.ArgumentParser) -> None:
         help="the most tokens that an encoder before the decoder reads",
     )
     parser.add_argument(
+        "--cache-dtype",
+        choices=("float32", "float16", "bfloat16"),
+        help="keep keys and values in this dtype (default: that of the model)",
+    )
+    parser.add_argument(
         "--quantize",
         metavar="SCHEME",
         help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...; "
@@ -66,6 +71,7 @@ def _export_decoder(args: argparse.Namespace) -> Result:
             model,
             max_context=args.max_context,
             max_source=args.max_source,
+            cache_dtype=args.cache_dtype,
             quantize=args.quantize,
             progress=not args.quiet,
             verify=args.verify,

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.quantization.schemes import QuantizationConfig
     from taper_runtime.plan.plan import Plan
 
+#: What states may keep keys and values in.
+CACHE_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
 #: The most tokens of each row on which a decoder with buffers is compared with its model.
 _CHECKED = 64
 
@@ -42,6 +49,7 @@ def export_decoder(
     *,
     max_context: int,
     max_source: int | None = None,
+    cache_dtype: str | None = None,
     quantize: QuantizationConfig | str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     tokenizer: Any = None,
@@ -66,6 +74,10 @@ def export_decoder(
     max_source : int, optional
         The most tokens that the encoder of an encoder-decoder reads; None for others, and for
         encoders of spectrograms.
+    cache_dtype : str, optional
+        The dtype in which states keep keys and values: ``"float32"``, ``"float16"`` or
+        ``"bfloat16"``; by default that of the model. Runs round what they write, and compute in the
+        dtype of the model.
     quantize : QuantizationConfig or str, optional
         As for :func:`taper_frontend.export`.
     checkpoint : str or os.PathLike, optional
@@ -94,6 +106,9 @@ def export_decoder(
         As :func:`taper_frontend.export`, but not of the caches, which are meant.
     """
     _check(model, max_context)
+    if cache_dtype not in (None, *CACHE_DTYPES):
+        expected = ", ".join(CACHE_DTYPES)
+        raise ExportError(f"cache_dtype: expected None or one of {expected}, got {cache_dtype!r}")
     options["quantize"] = quantize
     with filled(model, checkpoint):
         vocabulary = _vocabulary(model)
@@ -101,6 +116,11 @@ def export_decoder(
         if assets and model.main_input_name == SOURCE_FEATURES:
             assets |= speech_assets(model, vocabulary)
         if getattr(model.config, "is_encoder_decoder", False):
+            if cache_dtype is not None:
+                raise ExportError(
+                    f"cache_dtype: expected None for {type(model).__name__}, an encoder-decoder, "
+                    f"got {cache_dtype!r}"
+                )
             plan = export_encoder_decoder(model, vocabulary, max_context, max_source, **options)
         elif max_source is not None:
             raise ExportError(
@@ -108,12 +128,14 @@ def export_decoder(
                 f"{max_source!r}"
             )
         else:
-            plan = _export_decoder(model, vocabulary, max_context, **options)
+            plan = _export_decoder(model, vocabulary, max_context, cache_dtype, **options)
     convention = DecoderConvention(vocabulary, max_context, _eos_token_ids(model))
     return convention.recorded(plan).with_assets(assets)
 
 
-def _export_decoder(model: Any, vocabulary: int, max_context: int, **options: Any) -> Plan:
+def _export_decoder(
+    model: Any, vocabulary: int, max_context: int, cache_dtype: str | None, **options: Any
+) -> Plan:
     """Export a model without an encoder that was checked."""
     caches = read_caches(model)
     decoder = as_decoder(model, caches, max_context, ROWS)
@@ -123,6 +145,8 @@ def _export_decoder(model: Any, vocabulary: int, max_context: int, **options: An
         _compare_in_order(model, decoder, vocabulary, max_context, 1 if reads_one else 3)
     else:
         _compare(model, decoder, vocabulary, max_context)
+    if cache_dtype is not None:  # rounding is no part of the comparison
+        decoder = as_decoder(model, caches, max_context, ROWS, CACHE_DTYPES[cache_dtype])
     names = [name for name in decoder._buffers if name not in model._buffers]
     count, kept = (Dim(name, min=1, max=max_context) for name in ("count", "kept"))
     inputs = {IDS: {0: "rows", 1: count}, POSITION: ROW, KEPT: {0: kept}}

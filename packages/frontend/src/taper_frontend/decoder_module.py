@@ -57,7 +57,7 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
     Parameters
     ----------
     keys, values : torch.Tensor
-        ``[rows, heads, context, width]``.
+        ``[rows, heads, context, width]``, which may be of fewer bits than what is written.
     positions : torch.Tensor
         int64 ``[rows, count]``.
     """
@@ -79,9 +79,10 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new keys and values ``[rows, heads, count, width]``; return all."""
         rows = torch.arange(key_states.shape[0])[:, None]
-        self.keys[rows, :, self.positions] = key_states.transpose(1, 2)
-        self.values[rows, :, self.positions] = value_states.transpose(1, 2)
-        return self.keys, self.values
+        dtype = self.keys.dtype
+        self.keys[rows, :, self.positions] = key_states.transpose(1, 2).to(dtype)
+        self.values[rows, :, self.positions] = value_states.transpose(1, 2).to(dtype)
+        return self.keys.to(key_states.dtype), self.values.to(value_states.dtype)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length of the cache and its first position."""
@@ -218,7 +219,11 @@ def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | N
 
 
 def as_decoder(
-    model: Any, caches: Sequence[CacheSpec | RecurrentSpec | None], context: int, rows: int
+    model: Any,
+    caches: Sequence[CacheSpec | RecurrentSpec | None],
+    context: int,
+    rows: int,
+    dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
     """Return a module that shares all parts of a model, and reads tokens of rows with buffers.
 
@@ -233,6 +238,8 @@ def as_decoder(
         The positions of the cache.
     rows : int
         The rows of the buffers.
+    dtype : torch.dtype, optional
+        That of the buffers; by default that of the cache.
     """
     decoder: torch.nn.Module = copy.copy(model)
     decoder._buffers = dict(model._buffers)
@@ -246,7 +253,7 @@ def as_decoder(
                 decoder.register_buffer(name, zeros, persistent=False)
             continue
         for name, (heads, width) in (("keys", spec.keys), ("values", spec.values)):
-            zeros = torch.zeros((rows, heads, context, width), dtype=spec.dtype)
+            zeros = torch.zeros((rows, heads, context, width), dtype=dtype or spec.dtype)
             decoder.register_buffer(f"{name}_{number}", zeros, persistent=False)
     original = type(model).forward
     takes = inspect.signature(original).parameters

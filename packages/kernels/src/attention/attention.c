@@ -3,6 +3,7 @@
  * tile of rows and a block of keys. Where there is more than one block of keys, a row's weighted
  * sum is carried from block to block relative to the largest score so far (online softmax). Keys at
  * either end that the mask excludes for all rows of a block are not read, nor are their values.
+ * Keys and values of 16-bit floats are widened, a block at a time.
  */
 #include <math.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "gemm/engine.h"
 #include "attention/kernels.inc"
 #include "isa/isa.h"
+#include "simd/narrow.h"
 #include "simd/softmax.h"
 
 #include "attention/attention_shape.inl"
@@ -40,6 +42,7 @@ static void attention_run_unit(attention_unit *u, int64_t unit) {
         const int64_t keys = attention_reach(u, u->rows - 1);
         if (keys == 0)
             break;
+        attention_read_keys(u, keys);
         (s->few_rows ? few_block : tile_block)(u, keys);
         u->begun = true;
     }
@@ -62,7 +65,8 @@ static taper_status f32_attention_run(const taper_call *call, int64_t begin, int
                         .sums = floats + s->at.sums,
                         .max = floats + s->at.max,
                         .total = floats + s->at.total,
-                        .bias = floats + s->at.bias};
+                        .bias = floats + s->at.bias,
+                        .widened = floats + s->at.widened};
     const int64_t last = i64_min(end * s->units_per_task, s->units);
     for (int64_t i = begin * s->units_per_task; i < last; i++)
         attention_run_unit(&u, i);

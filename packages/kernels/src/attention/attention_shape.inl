@@ -42,6 +42,11 @@ struct attention_state {
     int64_t d;  /* of queries and keys */
     int64_t dv; /* of values */
     attention_strides q, k, v, mask, out;
+    int32_t
+        stored; /* taper_dtype of keys and values; what is not float32 is widened block by block */
+    struct {
+        int64_t row, col;
+    } k_read, v_read; /* strides of a block of keys, and of values, as it is read */
     bool masked;
     bool mask_is_bool;
     bool causal;
@@ -59,13 +64,14 @@ struct attention_state {
 
     /* Scratch, in floats. */
     struct {
-        int64_t q;      /* [block_rows / 16][d][16], or few rows [block_rows][d] */
-        int64_t values; /* [GEMM_WIDE_PANELS][block_keys][16] what cannot be read in place */
-        int64_t scores; /* [block_keys][ROW_TILE], or few rows [block_rows][block_keys + 16] */
-        int64_t sums;   /* [block_rows][dv] weighted sums of values so far */
-        int64_t max;    /* [block_rows] largest score so far */
-        int64_t total;  /* [block_rows] sum of weights so far */
-        int64_t bias;   /* [V_LEN][block_keys] */
+        int64_t q;       /* [block_rows / 16][d][16], or few rows [block_rows][d] */
+        int64_t values;  /* [GEMM_WIDE_PANELS][block_keys][16] what cannot be read in place */
+        int64_t scores;  /* [block_keys][ROW_TILE], or few rows [block_rows][block_keys + 16] */
+        int64_t sums;    /* [block_rows][dv] weighted sums of values so far */
+        int64_t max;     /* [block_rows] largest score so far */
+        int64_t total;   /* [block_rows] sum of weights so far */
+        int64_t bias;    /* [V_LEN][block_keys] */
+        int64_t widened; /* keys [block_keys][d] and values [block_keys][dv] */
         int64_t floats;
     } at;
 };
@@ -113,8 +119,9 @@ static int64_t attention_take(int64_t *floats, int64_t n) {
 /* `variant`: 0, or the variant that the call asks for; returns false where it does not serve such
  * keys. */
 static bool attention_cut(struct attention_state *s, int32_t variant) {
-    s->few_rows = variant ? variant == ATTENTION_FEW_ROWS : s->rows <= FEW_ROWS && s->k.col == 1;
-    if (s->few_rows && s->k.col != 1)
+    s->few_rows =
+        variant ? variant == ATTENTION_FEW_ROWS : s->rows <= FEW_ROWS && s->k_read.col == 1;
+    if (s->few_rows && s->k_read.col != 1)
         return false;
     const int64_t heads = s->batch * s->heads;
     const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv);
@@ -139,6 +146,8 @@ static bool attention_cut(struct attention_state *s, int32_t variant) {
     s->at.max = attention_take(&floats, s->block_rows);
     s->at.total = attention_take(&floats, s->block_rows);
     s->at.bias = attention_take(&floats, s->masked ? V_LEN * s->block_keys : 0);
+    const bool widens = s->stored != TAPER_FLOAT32;
+    s->at.widened = attention_take(&floats, widens ? s->block_keys * (s->d + s->dv) : 0);
     s->at.floats = floats;
     return true;
 }
@@ -190,13 +199,23 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
         !(attrs->transpose_output ? attention_is(out, s->batch, s->rows, s->heads, s->dv)
                                   : attention_is(out, s->batch, s->heads, s->rows, s->dv)))
         return TAPER_UNSUPPORTED;
-    if (q->dtype != TAPER_FLOAT32 || k->dtype != TAPER_FLOAT32 || v->dtype != TAPER_FLOAT32 ||
+    if (q->dtype != TAPER_FLOAT32 || k->dtype != v->dtype ||
         !tensor_is(out, TAPER_FLOAT32, tensor_numel(out)))
         return TAPER_UNSUPPORTED;
     s->q = attention_strides_of(q);
     s->k = attention_strides_of(k);
     s->v = attention_strides_of(v);
     s->out = attention_strides_of(out);
+    s->stored = k->dtype;
+    s->k_read.row = s->k.row;
+    s->k_read.col = s->k.col;
+    s->v_read.row = s->v.row;
+    s->v_read.col = s->v.col;
+    if (s->stored != TAPER_FLOAT32) {
+        s->k_read.row = s->d;
+        s->v_read.row = s->dv;
+        s->k_read.col = s->v_read.col = 1;
+    }
     if (attrs->transpose_output) {
         const int64_t row = s->out.head;
         s->out.head = s->out.row;

@@ -2,10 +2,11 @@
 
 typedef struct attention_unit {
     const struct attention_state *s;
-    const float *q_data, *k_data, *v_data; /* of the tensors */
+    const float *q_data; /* of the tensors */
+    const char *k_data, *v_data;
     const void *mask_data;
     float *out_data;
-    float *q, *values, *scores, *sums, *max, *total, *bias; /* scratch: see the state */
+    float *q, *values, *scores, *sums, *max, *total, *bias, *widened; /* scratch: see the state */
 
     int64_t batch;
     int64_t head;
@@ -119,27 +120,63 @@ static void attention_sum_values(const attention_unit *u, const float *weights, 
                             .a_row_stride = row_stride,
                             .a_k_stride = key_stride,
                             .b = u->block_v,
-                            .b_panel_stride = GEMM_NR * s->v.col,
-                            .b_k_stride = s->v.row,
-                            .b_col_stride = s->v.col,
+                            .b_panel_stride = GEMM_NR * s->v_read.col,
+                            .b_k_stride = s->v_read.row,
+                            .b_col_stride = s->v_read.col,
                             .packed = u->values,
                             .k = keys,
                             .c = u->sums + r * s->dv,
                             .ldc = s->dv,
                             .alpha = 1.0f,
-                            .b_form = s->v.col == 1 ? GEMM_B_ROWS : GEMM_B_ANY,
+                            .b_form = s->v_read.col == 1 ? GEMM_B_ROWS : GEMM_B_ANY,
                             .accumulate = u->begun};
     GEMM.block(&sum, rows, s->dv);
 }
 
+/* Widens rows [rows][cols] of 16-bit floats, which have these strides. */
+static void attention_widen(float *to, const uint16_t *from, attention_strides stride, int64_t rows,
+                            int64_t cols, int32_t dtype) {
+    for (int64_t r = 0; r < rows; r++, from += stride.row, to += cols)
+        for (int64_t c = 0, n; c < cols; c += n) {
+            n = i64_min(V_LEN, cols - c);
+            uint16_t part[V_LEN] = {0};
+            const uint16_t *at = from + c;
+            if (n < V_LEN || stride.col != 1) {
+                for (int64_t i = 0; i < n; i++)
+                    part[i] = from[(c + i) * stride.col];
+                at = part;
+            }
+            const vf x = dtype == TAPER_FLOAT16 ? v_load_f16(at) : v_load_bf16(at);
+            if (n == V_LEN)
+                v_store(to + c, x);
+            else
+                v_store_n(to + c, x, n);
+        }
+}
+
 /* Makes keys [first, first + n) the present block. */
 static void attention_set_keys(attention_unit *u, int64_t first, int64_t n) {
-    const struct attention_state *s = u->s;
-    const int64_t head = u->head / s->group;
     u->first_key = first;
     u->block_keys = n;
-    u->block_k = u->k_data + u->batch * s->k.batch + head * s->k.head + first * s->k.row;
-    u->block_v = u->v_data + u->batch * s->v.batch + head * s->v.head + first * s->v.row;
+}
+
+/* Makes the block's first `keys` keys and their values readable. */
+static void attention_read_keys(attention_unit *u, int64_t keys) {
+    const struct attention_state *s = u->s;
+    const int64_t head = u->head / s->group, size = (int64_t)taper_dtype_size(s->stored);
+    const char *const k =
+        u->k_data + (u->batch * s->k.batch + head * s->k.head + u->first_key * s->k.row) * size;
+    const char *const v =
+        u->v_data + (u->batch * s->v.batch + head * s->v.head + u->first_key * s->v.row) * size;
+    u->block_k = (const float *)(const void *)k;
+    u->block_v = (const float *)(const void *)v;
+    if (s->stored == TAPER_FLOAT32)
+        return;
+    float *const values = u->widened + s->block_keys * s->d;
+    attention_widen(u->widened, (const uint16_t *)(const void *)k, s->k, keys, s->d, s->stored);
+    attention_widen(values, (const uint16_t *)(const void *)v, s->v, keys, s->dv, s->stored);
+    u->block_k = u->widened;
+    u->block_v = values;
 }
 
 static const float *attention_q(const attention_unit *u, int64_t r) {

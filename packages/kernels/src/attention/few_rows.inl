@@ -48,7 +48,7 @@ static void few_block(attention_unit *u, int64_t keys) {
     const dot_block scores = {.a = u->q,
                               .a_row_stride = s->d,
                               .b = u->block_k,
-                              .b_col_stride = s->k.row,
+                              .b_col_stride = s->k_read.row,
                               .k = s->d,
                               .c = u->scores,
                               .ldc = stride,

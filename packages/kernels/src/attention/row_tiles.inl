@@ -114,8 +114,8 @@ static void tile_block(attention_unit *u, int64_t keys) {
         const int64_t n = i64_min(keys, attention_reach(u, r + rows - 1));
         if (n == 0)
             continue;
-        gemm_f32_block(n, stride, s->d, u->block_k, s->k.row, s->k.col, u->q + r * s->d, s->scale,
-                       u->scores, stride, false);
+        gemm_f32_block(n, stride, s->d, u->block_k, s->k_read.row, s->k_read.col, u->q + r * s->d,
+                       s->scale, u->scores, stride, false);
         for (int64_t i = 0; i < rows; i += V_LEN)
             tile_weights(u, r + i, u->scores + i, stride, n);
         attention_sum_values(u, u->scores, 1, stride, r, rows, n);

@@ -8,6 +8,7 @@ import numpy as np
 
 from taper_runtime.base.sizes import largest, smallest
 from taper_runtime.formats.panels import whole_panels
+from taper_runtime.ops.convert import FLOATS_16_BIT, cast
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
 from taper_runtime.ops.type_rules import (
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+#: The dtypes of keys and values beside such queries.
+_STORED = {"float32": ("float32", *FLOATS_16_BIT)}
+
+
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     """Check q, k, v and the mask; return the type of the result."""
-    dtype = check_same_dtype("ATTENTION", inputs[:3])
-    check_dtype("ATTENTION", "q, k and v", dtype, FLOATS)
+    dtype = check_dtype("ATTENTION", "q", inputs[0].dtype, FLOATS)
+    stored = check_same_dtype("ATTENTION", inputs[1:3])
+    check_dtype("ATTENTION", "k and v", stored, _STORED.get(dtype, (dtype,)))
     q, k, v = (t.shape for t in inputs[:3])
     rank = len(q)
     if rank not in (3, 4) or len(k) != rank or len(v) != rank:
@@ -49,7 +55,11 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
 
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     """Compute attention in float64; add a float mask in the mask's dtype."""
-    q, k, v = (x.astype(np.float64) for x in inputs[:3])
+    q = inputs[0].astype(np.float64)
+    k, v = (
+        (x if x.dtype == inputs[0].dtype else cast(x, "float32")).astype(np.float64)
+        for x in inputs[1:3]
+    )
     if q.ndim == 4 and k.shape[1]:
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
@@ -150,7 +160,8 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
 ATTENTION = OpDef(
     name="ATTENTION",
     doc="softmax(scale * q @ k^T + mask) @ v for q [B, H, Lq, D], k [B, Hkv, Lk, D] and v [B, Hkv, "
-    "Lk, Dv], or all without heads; query head h reads key head h // (H / Hkv). A bool mask "
+    "Lk, Dv], or all without heads; query head h reads key head h // (H / Hkv). k and v may be "
+    "float16 or bfloat16 while q is float32. A bool mask "
     "keeps scores where it is true, a float mask is added. With `causal`, query i attends to "
     "key j where j <= i + diagonal. The result of a query that attends to no key is 0 with "
     "`safe_softmax`, else NaN; if there are no keys it is 0. `transpose_output` gives [B, Lq, "

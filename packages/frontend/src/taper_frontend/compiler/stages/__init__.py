@@ -42,6 +42,7 @@ from taper_frontend.compiler.stages.movement.permutations import (
 from taper_frontend.compiler.stages.movement.selections import merge_selections
 from taper_frontend.compiler.stages.recognition.absorb_causal_mask import absorb_causal_mask
 from taper_frontend.compiler.stages.recognition.absorb_repeated_heads import absorb_repeated_heads
+from taper_frontend.compiler.stages.recognition.absorb_widened_keys import absorb_widened_keys
 from taper_frontend.compiler.stages.recognition.recognize_activations import recognize_activations
 from taper_frontend.compiler.stages.recognition.recognize_attention import recognize_attention
 from taper_frontend.compiler.stages.recognition.recognize_norms import recognize_norms
@@ -112,6 +113,7 @@ _RECOGNIZE: tuple[Pass, ...] = (
     recognize_attention,
     absorb_causal_mask,  # half the work, and no mask to read
     absorb_repeated_heads,
+    absorb_widened_keys,
 )
 
 _SIMPLE = (
@@ -135,6 +137,7 @@ _RECOGNIZED = (
     Form("no attention written out", recognize_attention),
     Form("no mask of attention that is causal", absorb_causal_mask),
     Form("no heads repeated for attention", absorb_repeated_heads),
+    Form("no keys and values widened for attention", absorb_widened_keys),
 )
 
 #: The pipeline. Each stage is a pass with a form that the graph has after it.
