@@ -30,6 +30,7 @@ from taper_runtime.machine.choices import Choice
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import OpDef, TensorType, contiguous_strides
+from taper_runtime.plan.compare import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -561,7 +562,7 @@ def _rounding(op: OpDef, drawn: Draw, inputs: Sequence[np.ndarray | None]) -> fl
         return 4 * float(np.finfo(matrices.dtype).eps) * _condition(matrices)
     if op.name != "ATTENTION":
         return 0.0
-    q, k = (np.abs(np.asarray(each, np.float64)) for each in inputs[:2])
+    q, k = (np.abs(np.asarray(readable(each), np.float64)) for each in inputs[:2])
     with np.errstate(all="ignore"):
         largest = float(np.sum(q.max(axis=(0, 1, 2), initial=0) * k.max(axis=(0, 1, 2), initial=0)))
     scores = largest * abs(drawn.attrs["scale"])
