@@ -12,9 +12,11 @@ import taper_runtime.cli
 from taper_frontend import ExportError
 from taper_frontend.speech_assets import speech_assets
 from taper_runtime import InputError
+from taper_runtime.generation.encoder_convention import EncoderConvention, SourceEncoder
 from taper_runtime.speech import RATE, Transcriber, log_mel, read_wav
 from taper_runtime.speech.spectrogram import mel_filters
 from taper_runtime.speech.speech_settings import SPEECH
+from taper_runtime.speech.transcriber import frames_per_position
 from tests.support.cli_page import check_json, schema
 from tests.support.whisper_models import (
     CONTEXT,
@@ -252,6 +254,14 @@ def test_plans_that_are_no_such_recognizers() -> None:
         asset = json.dumps({**good, **change}).encode()
         with pytest.raises(InputError, match=message):
             Transcriber(whole.with_assets({SPEECH: asset}))
+
+
+def test_frames_are_a_multiple_of_positions() -> None:
+    convention = EncoderConvention(0, 100, (START,))
+    for frames in (0, 50, 250):
+        encoder = SourceEncoder(convention, "input_features", (1, 80, frames))
+        with pytest.raises(InputError, match=f"expected a multiple of 100 frames, .* got {frames}"):
+            frames_per_position(encoder)
 
 
 def test_spectrograms_of_another_size(transcriber: Transcriber) -> None:

@@ -10,7 +10,10 @@ from transformers.exporters import AutoHfExporter
 from transformers.exporters.base import ExportedModel
 
 import taper_frontend.transformers_backend
+from marks import REFERENCE
 from taper_frontend import ExportError
+
+pytestmark = REFERENCE
 
 
 def inputs(rows: int, count: int) -> dict[str, torch.Tensor]:

@@ -25,7 +25,7 @@ _SIZES = {
 }
 
 #: Configs by name: with grouped heads and a sliding window in one of two layers, with learned
-#: positions, with recurrent states; and two that do not work.
+#: positions; and two that do not work.
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": (
         "Gemma3TextConfig",
@@ -60,10 +60,6 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "max_position_embeddings": 128,
             "window_size": 16,
         },
-    ),
-    "mamba": (
-        "MambaConfig",
-        {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
     ),
     "rwkv": ("RwkvConfig", {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2}),
 }

@@ -15,6 +15,7 @@ _MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4}
 
 #: By name: the class, and its sizes.
 RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", _SIZES | {"state_size": 4}),
     "mamba2": (
         "Mamba2Config",
         _SIZES | {"state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 2},

@@ -22,6 +22,7 @@ from taper_runtime.text.tokenizer_asset import read_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from taper_runtime.generation.encoder_convention import SourceEncoder
     from taper_runtime.plan.plan import Plan
     from taper_runtime.session.options import SessionOptions
 
@@ -106,9 +107,8 @@ class Transcriber:
         encoder = read_encoder(session.plan, words)
         if encoder is None or encoder.convention.vocabulary:
             raise InputError("plan: expected an encoder of spectrograms, got a plan without one")
-        _, self._bins, self._frames = map(int, (0, *encoder.shape[1:]))
-        # frames for each position of the encoder, which is what a step of time counts
-        self._stride = self._frames // encoder.convention.positions
+        self._bins, self._frames = map(int, encoder.shape[1:])
+        self._stride = frames_per_position(encoder)
         self._settings = read_speech_settings(session.plan, words)
         self.tokenizer = read_tokenizer(session.plan, words)
         self.languages = tuple(self._settings.languages)
@@ -241,6 +241,23 @@ class Transcriber:
                 first_s, last_s = (offset + start) * _STEP, (offset + end) * _STEP
                 yield SpeechSegment(first_s, last_s, text, tuple(piece))
             first += count if steps is None else steps * self._stride
+
+
+def frames_per_position(encoder: SourceEncoder) -> int:
+    """Return how many frames of a spectrogram are a position of an encoder: a step of time.
+
+    Raises
+    ------
+    InputError
+        If the spectrogram is no whole number of positions.
+    """
+    positions, frames = encoder.convention.positions, int(encoder.shape[2])
+    if not frames or frames % positions:
+        raise InputError(
+            f"plan: expected a multiple of {positions} frames, the positions of the encoder, got "
+            f"{frames}"
+        )
+    return frames // positions
 
 
 def _steps(frames: int) -> int:
