@@ -241,6 +241,30 @@ def test_an_archive_is_known_by_its_bytes(tmp_path):
     assert third.fingerprint() != first.fingerprint()
 
 
+def test_a_program_is_known_by_the_bytes_of_its_archive(tmp_path, monkeypatch):
+    def program(module=None):
+        return torch.export.export((module or Small()).eval(), (X,))
+
+    first = taper_frontend.export(program(), cache=tmp_path)
+    assert set(PlanCache(tmp_path).entries()[0].parts) >= {"file", "options", "code"}
+    with monkeypatch.context() as patch:
+        patch.setattr("taper_frontend.exporter._export", pytest.fail)  # nothing is captured
+        second = taper_frontend.export(program(), cache=tmp_path)
+    assert report(second)["hit"]
+    assert second.fingerprint() == first.fingerprint()
+    third = taper_frontend.export(program(changed_weight()), cache=tmp_path)
+    assert "file: other than" in report(third)["reason"]
+    other = taper_frontend.export(program(Other()), cache=tmp_path)
+    assert not report(other)["hit"]
+
+    def broken(program, file):
+        raise RuntimeError("a program that cannot be saved")
+
+    monkeypatch.setattr(torch.export, "save", broken)
+    again = taper_frontend.export(program(), cache=tmp_path)
+    assert "graph" in report(again)["reason"] or report(again)["hit"]
+
+
 def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TAPER_CACHE_DIR", str(tmp_path))
     keys = [report(export(None, module))["key"] for module in (Small(), changed_weight())]

@@ -13,6 +13,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
 from taper_frontend.capture.attempts import CapturedProgram, attempt, check_range
@@ -41,8 +42,6 @@ from taper_runtime.plan.binding import bind_sizes
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
-
-    from torch.export import ExportedProgram
 
     from taper_frontend.compiler.partition import Subgraphs
     from taper_frontend.compiler.pipeline import Pass
@@ -137,7 +136,8 @@ def export(
         the plan does not round as the model does, instead of warning of it.
     cache : str, os.PathLike, bool or None
         A folder with plans of earlier exports. If it has one of the same lowered graph, weights,
-        example, options and version, or of the same ``.pt2`` file, the plan is not made again; its
+        example, options and version, or of the same ``.pt2`` file or ExportedProgram, the plan is
+        not made again; its
         results are compared with the module's as ``verify`` says, but not the values inside. None
         takes the folder in ``TAPER_CACHE_DIR``, if that is set; False uses none.
         ``metadata["cache"]`` tells what was found; see ``docs/how-to/cache.md``.
@@ -253,7 +253,8 @@ def export(
         other_bits=other_bits,
     )
     options.check()
-    plan = cached_file(module, options, partial(_export, module, args, kwargs))
+    save = partial(torch.export.save, module) if isinstance(module, ExportedProgram) else None
+    plan = cached_file(module, options, partial(_export, module, args, kwargs), save)
     warn([Note(**note) for note in plan.metadata["warnings"]])
     return plan
 

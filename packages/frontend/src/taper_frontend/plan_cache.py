@@ -14,7 +14,8 @@ import os
 import time
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -279,45 +280,61 @@ def graph_parts(program: LoweredProgram, options: Options) -> dict[str, str]:
     }
 
 
-def file_parts(path: str | os.PathLike[str], options: Options) -> dict[str, str]:
-    """Return what the plan of a PT2 archive depends on.
+def file_parts(file: BinaryIO, options: Options) -> dict[str, str]:
+    """Return what the plan of a PT2 archive depends on, given its bytes.
 
     Raises
     ------
     ExportError
         If an option has no fingerprint, or the user has handlers of ops, whose code is not known.
-    OSError
-        If the file cannot be read.
     """
     modules = {str(handler.__module__) for handler in HANDLERS.values()}
     if users := sorted(name for name in modules if not name.startswith("taper_frontend.")):
         raise ExportError(f"handlers: expected only those of Taper, got some of {users[0]}")
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "options": options.fingerprint(),
         "model": repr(options.model),
-        "file": digest,
+        "file": hashlib.file_digest(file, "sha256").hexdigest(),
         **environment_parts(),
     }
 
 
-def cached_file(module: object, options: Options, export: Callable[[Options], Plan]) -> Plan:
-    """Return the plan of a model by the cache of the options, if it is a PT2 archive.
+def cached_file(
+    module: object,
+    options: Options,
+    export: Callable[[Options], Plan],
+    save: Callable[[IO[bytes]], object] | None = None,
+) -> Plan:
+    """Return the plan of a model by the cache of the options, if it is or can be a PT2 archive.
 
     Of another model, and of an archive whose key cannot be made, the lowered graph is looked for.
-    ``export`` makes the plan with the options that it gets.
+
+    Parameters
+    ----------
+    module : object
+    options : Options
+    export : callable
+        Makes the plan with the options that it gets.
+    save : callable, optional
+        Writes an exported program as an archive, whose bytes are the same for equal programs.
     """
     cache = open_cache(options.cache)
     if cache is None:
         return export(options._replace(cache=False))
-    if isinstance(module, (str, os.PathLike)):
-        try:
-            parts = file_parts(module, options)
-        except (ExportError, OSError):
+    try:
+        if isinstance(module, (str, os.PathLike)):
+            with open(module, "rb") as file:
+                parts = file_parts(file, options)
+        elif save is not None:
+            with TemporaryFile() as file:
+                save(file)
+                file.seek(0)
+                parts = file_parts(file, options)
+        else:
             return export(options)
-        return cache.export(parts, lambda: export(options._replace(cache=False)))
-    return export(options)
+    except Exception:  # of any kind: torch cannot save every program
+        return export(options)
+    return cache.export(parts, lambda: export(options._replace(cache=False)))
 
 
 def cached_graph(
