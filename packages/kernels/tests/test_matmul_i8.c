@@ -15,8 +15,22 @@ CHECK_ATTRS(matmul)
 static const char *const kernels[] = {"i8_matmul_vnni", "i8_matmul"};
 enum { KERNELS = sizeof kernels / sizeof *kernels, MAX_EXTRAS = 3 };
 
-/* SEVEN_BITS: from 0 to 127, which some engines multiply in another way; LAST: but for the last. */
-typedef enum values { RANDOM, SEVEN_BITS, LAST, LOWEST, HIGHEST, HIGHEST_OF_SEVEN } values;
+/*
+ * SEVEN_BITS: activations from 0 to 127, which some engines multiply in another way; LAST: but for
+ * the last. SMALL: weights of which they add up products of four in 16 bits, in most places; JUST:
+ * those for which that still fits; ABOVE: for which it no longer does.
+ */
+typedef enum values {
+    RANDOM,
+    SEVEN_BITS,
+    LAST,
+    SMALL,
+    LOWEST,
+    HIGHEST,
+    HIGHEST_OF_SEVEN,
+    JUST,
+    ABOVE
+} values;
 
 typedef struct product {
     int64_t batch, m, n, k;
@@ -37,9 +51,9 @@ static taper_tensor bytes(taper_dtype dtype, int rank, const int64_t *dims, valu
     taper_tensor t = check_tensor(NULL, dtype, rank, dims);
     const int64_t n = check_numel(&t);
     t.data = check_alloc((size_t)n, 0);
-    if (values <= LAST)
+    if (values <= SMALL)
         check_fill_bytes(t.data, n);
-    else if (values == HIGHEST_OF_SEVEN)
+    else if (values >= HIGHEST_OF_SEVEN)
         memset(t.data, 127, (size_t)n);
     else
         memset(t.data, dtype == TAPER_INT8 ? (values == LOWEST ? 128 : 127) : 255, (size_t)n);
@@ -54,12 +68,21 @@ static tensors make(const product *p, const int64_t *logical) {
     t.inputs[0] = bytes(p->a_signed ? TAPER_INT8 : TAPER_UINT8, 3, a, p->values);
     uint8_t *const activations = t.inputs[0].data;
     const int64_t count = check_numel(&t.inputs[0]);
-    for (int64_t i = 0; i < count && (p->values == SEVEN_BITS || p->values == LAST); i++)
+    for (int64_t i = 0; i < count && p->values >= SEVEN_BITS && p->values <= SMALL; i++)
         activations[i] = (uint8_t)(activations[i] & 127);
     if (p->values == LAST && count > 0)
         activations[count - 1] = 200;
     t.inputs[1] = bytes(TAPER_INT8, 2, b, p->values >= HIGHEST ? LOWEST : p->values);
     t.b = t.inputs[1].data;
+    for (int64_t i = 0; i < p->n * p->k; i++) {
+        const int64_t k = p->transposed ? i % p->k : i / p->n;
+        if (p->values == JUST) /* the magnitudes of four add up to 258 */
+            t.b[i] = (int8_t)(k % 2 - 65);
+        else if (p->values == ABOVE) /* to 259 */
+            t.b[i] = k % 8 == 1 || k % 8 == 3 ? -64 : -65;
+        else if (p->values == SMALL)
+            t.b[i] = (int8_t)(k % 61 == 7 ? -128 : t.b[i] / 2);
+    }
     if (p->packed)
         t.inputs[1] = pack_dots(t.b, p->k, 1, p->n), t.inputs[1].logical = logical;
     t.output = check_tensor(NULL, TAPER_INT32, 3, out);
@@ -117,7 +140,7 @@ static void expect(const product *p) {
 
 static void each_kind(int64_t m, int64_t n, int64_t k) {
     for (int kind = 0; kind < 6; kind++)
-        for (values v = RANDOM; v <= LAST; v++) {
+        for (values v = RANDOM; v <= SMALL; v++) {
             const product p = {1, m, n, k, kind % 2, kind / 2 == 0, kind / 2 == 2, v};
             expect(&p);
         }
@@ -152,10 +175,12 @@ static void large(void) {
 
 /* What saturates, where an instruction adds pairs in 16 bits. */
 static void extremes(void) {
-    for (values v = LOWEST; v <= HIGHEST_OF_SEVEN; v++)
+    for (values v = LOWEST; v <= ABOVE; v++)
         for (int kind = 0; kind < 4; kind++) {
-            const product p = {1, 7, 33, 50, kind % 2, kind / 2, false, v};
-            expect(&p);
+            const product few = {1, 7, 33, 50, kind % 2, kind / 2, false, v};
+            const product many = {1, 31, 33, 52, kind % 2, kind / 2, false, v};
+            expect(&few);
+            expect(&many);
         }
 }
 

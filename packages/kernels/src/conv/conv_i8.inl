@@ -30,6 +30,7 @@ struct i8_conv_state {
     size_t tap_scratch, zero_scratch;
     int32_t kind; /* as of depthwise_kind_of */
     int64_t width, widths;
+    int64_t part; /* pixels whose sums the epilogue takes at once */
 };
 
 /* The part of prepare that both kernels share. */

@@ -20,6 +20,8 @@ typedef struct i8_square_tile {
     int64_t n;             /* channels, V_LEN or more */
 } i8_square_tile;
 
+enum { I8_SQUARE_C = 4 << 10 /* sums that wait in L1 for the epilogue */ };
+
 /* The vectors of a vector of channels: pairs of tap rows, and columns. */
 #define I8_SQUARE_PAIRS(taps, stride) (((taps) + 1) / 2 + ((stride) % 2 ? (taps) / 2 + 1 : 0))
 
@@ -133,6 +135,8 @@ static void i8_square_prepare(struct i8_conv_state *state, taper_work *work) {
     state->widths = i64_ceil_div(out, state->width);
     state->row_chunks = i64_ceil_div(s->dims[1].out, DW_ROWS);
     work->tasks = s->batch * s->dims[0].out * state->row_chunks * state->widths;
+    const int64_t fit = I8_SQUARE_C / DW_ROWS / n, least = PROGRAM_PANEL_ROWS + DW_PIXELS;
+    state->part = i64_max(fit, least) / DW_PIXELS * DW_PIXELS;
     const int64_t vectors = i64_ceil_div(n, V_LEN);
     const int64_t positions = ((DW_PIXELS - 1) * k.stride + k.taps) * (k.stride + k.taps);
     state->tap_scratch =
@@ -140,7 +144,7 @@ static void i8_square_prepare(struct i8_conv_state *state, taper_work *work) {
     state->zero_scratch = state->tap_scratch + conv_aligned(positions * (int64_t)sizeof(char *));
     state->c_scratch = state->zero_scratch + conv_aligned(n);
     state->epilogue_scratch =
-        state->c_scratch + conv_aligned(DW_ROWS * state->width * n * (int64_t)sizeof(int32_t));
+        state->c_scratch + conv_aligned(DW_ROWS * state->part * n * (int64_t)sizeof(int32_t));
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
 }
 
@@ -169,11 +173,17 @@ static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, ch
                            w->out * n, is_signed);
             continue;
         }
-        i8_square_unit(state, at, weight, image, zeros, y, x, width, block, width * n, is_signed);
-        for (int64_t r = 0; r < i64_min(DW_ROWS, h->out - y); r++)
-            PROGRAM.run_from(&state->epilogue, call->inputs + 2, pixel + r * w->out,
-                             pixel + r * w->out + width, 0, n, block + r * width * n, n,
-                             out + r * w->out * n * size, n, memory + state->epilogue_scratch);
+        for (int64_t p = 0; p < width; p += state->part) {
+            const int64_t part = i64_min(state->part, width - p);
+            i8_square_unit(state, at, weight, image, zeros, y, x + p, part, block, part * n,
+                           is_signed);
+            for (int64_t r = 0; r < i64_min(DW_ROWS, h->out - y); r++) {
+                const int64_t first = r * w->out + p;
+                PROGRAM.run_from(&state->epilogue, call->inputs + 2, pixel + first,
+                                 pixel + first + part, 0, n, block + r * part * n, n,
+                                 out + first * n * size, n, memory + state->epilogue_scratch);
+            }
+        }
     }
 }
 

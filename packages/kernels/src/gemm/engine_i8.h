@@ -7,8 +7,8 @@
  * then a line for each group of 4 k, [16 columns][4 k], zero beyond K and N. A dot instruction
  * multiplies such a line by 4 activations that are the same in all its lanes.
  *
- * A is put into scratch first, in rows of groups as the dot instruction of the engine wants them:
- * this costs a byte's copy for n products.
+ * A is put into scratch first, in rows of groups as the dot instruction of the engine wants them,
+ * unless its rows are such groups: this costs a byte's copy for n products.
  *
  * There is one engine for each kind of dot instruction of a level; gemm_i8.inl has the tiles. An
  * engine may have a faster one for activations from 0 to 127, whose products with int8 can be
@@ -42,6 +42,8 @@ typedef struct i8_engine {
     int64_t a_bytes; /* of an activation in A */
     /* Writes n activations of A, from from[i * stride]; false if the engine takes no such ones. */
     bool (*put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed);
+    /* Returns whether rows of n bytes, `row` bytes apart, are what put() would write. */
+    bool (*reads)(const void *from, int64_t row, int64_t rows, int64_t n, bool is_signed);
     /* Computes m rows and whole panels; m, panels >= 0. */
     void (*block)(const i8_block *block, int64_t m, int64_t panels);
     const struct i8_engine *u7; /* for activations from 0 to 127, of at most a_bytes; or NULL */
@@ -77,6 +79,24 @@ V_INLINE vi i8_dot_u7(vi sums, vi a, vi b) {
             : "+x"(sums), "=&x"(products)
             : "x"(a), "x"(b), "m"(ones));
     return sums;
+}
+/* i8_dot_u7 of two lines [line][part] and a row of sums, where the products of the lines can be
+ * added in 16 bits. a: the activations of the two lines. All of it is one block of assembly,
+ * because compilers load the activations of all rows first, and then have no registers for their
+ * sums. */
+V_INLINE void i8_dots_u7(vi sums[2], const char *a, vi b[2][2]) {
+    static const int16_t ones[2 * V_LEN]
+        __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    vi first, second, products, more;
+    __asm__("vpbroadcastd %6, %2\n\tvpbroadcastd 4+%6, %3\n\t"
+            "vpmaddubsw %7, %2, %4\n\tvpmaddubsw %9, %3, %5\n\tvpaddw %5, %4, %4\n\t"
+            "vpmaddwd %11, %4, %4\n\tvpaddd %4, %0, %0\n\t"
+            "vpmaddubsw %8, %2, %2\n\tvpmaddubsw %10, %3, %3\n\tvpaddw %3, %2, %2\n\t"
+            "vpmaddwd %11, %2, %2\n\tvpaddd %2, %1, %1"
+            : "+x"(sums[0]), "+x"(sums[1]), "=&x"(first), "=&x"(second), "=&x"(products),
+              "=&x"(more)
+            : "o"(*(const int64_t *)(const void *)a), "x"(b[0][0]), "x"(b[0][1]), "x"(b[1][0]),
+              "x"(b[1][1]), "m"(ones));
 }
 #else
 V_INLINE vi i8_dot_16(vi sums, vi a, vi b) { return vi_add(sums, vi_madd_16(a, b)); }

@@ -46,6 +46,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_DOT i8_dot_16
 #define I8_SHIFTED 0
 #define I8_BYTES 0
+#define I8_JOINS 0
 #include "gemm/gemm_i8.inl"
 
 #ifdef VI_DOT_U7
@@ -59,11 +60,14 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_DOT i8_dot_u7
 #define I8_SHIFTED 0
 #define I8_BYTES 1
+#define I8_JOINS (V_LEN == 8)
 #include "gemm/gemm_i8.inl"
-static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put, i8_u7_block, NULL};
-const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block, &i8_u7};
+static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put, i8_u7_reads, i8_u7_block, NULL};
+const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads, i8_widened_block,
+                              &i8_u7};
 #else
-const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block, NULL};
+const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads, i8_widened_block,
+                              NULL};
 #endif
 
 #ifdef HAS_I8_VNNI
@@ -81,8 +85,9 @@ const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_block,
 #define I8_DOT(sums, a, b) _mm512_dpbusd_epi32(sums, a, b)
 #define I8_SHIFTED 1
 #define I8_BYTES 0
+#define I8_JOINS 0
 #include "gemm/gemm_i8.inl"
-const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_block, NULL};
+const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_reads, i8_vnni_block, NULL};
 #endif
 
 #include "gemm/product_i8.inl"

@@ -93,9 +93,7 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
     const i8_engine *const widest = call->kernel->data, *engine = widest;
     char *const memory = scratch;
     const int64_t last = i64_min(end * state->units_per_task, state->units);
-    i8_block g = {.a = memory,
-                  .a_row_bytes = state->a_row_bytes,
-                  .groups = state->groups,
+    i8_block g = {.groups = state->groups,
                   .c = (int32_t *)(void *)(memory + state->c_scratch),
                   .is_signed = call->inputs[0].dtype == TAPER_INT8};
     int64_t put = -1; /* the rows that are in scratch */
@@ -109,12 +107,21 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
         int64_t a_begin, b_begin;
         matmul_batch_begin(s, batch, &a_begin, &b_begin);
         const char *const a = (const char *)call->inputs[0].data + a_begin + row * s->a_row_stride;
-        for (engine = put == rows_of ? engine : i8_first_engine(widest); put != rows_of;)
-            if (i8_put_rows(engine, memory, state->a_row_bytes, a, s->a_row_stride, s->a_k_stride,
-                            s->k, m, g.is_signed))
+        for (engine = put == rows_of ? engine : i8_first_engine(widest); put != rows_of;) {
+            g.a = memory;
+            g.a_row_bytes = state->a_row_bytes;
+            if (s->a_k_stride == 1 && s->k % I8_GROUP == 0 &&
+                engine->reads(a, s->a_row_stride, m, s->k, g.is_signed)) {
+                g.a = a;
+                g.a_row_bytes = s->a_row_stride;
                 put = rows_of;
-            else
+            } else if (i8_put_rows(engine, memory, state->a_row_bytes, a, s->a_row_stride,
+                                   s->a_k_stride, s->k, m, g.is_signed)) {
+                put = rows_of;
+            } else {
                 engine = widest;
+            }
+        }
         g.b = call->inputs[1].data;
         if (s->packed) {
             g.b += col / GEMM_NR * i8_panel_bytes(g.groups);

@@ -9,7 +9,9 @@ enum {
     I8_C_ITEMS = 32 << 10,  /* of C in a unit */
     I8_MAX_COLS = 512,      /* of a unit */
     I8_STEP = 4 * GEMM_NR,  /* columns of the widest tiles */
-    I8_MIN_COLS = 128,      /* of a unit, if there are so many: A is put once for each unit */
+    I8_TILE_COLS = V_LEN == 16 ? I8_STEP : GEMM_NR, /* of those of this level */
+    I8_TILE_C = 3 << 10, /* items of C that wait in L1 for the epilogue */
+    I8_MIN_COLS = 128,   /* of a unit, if there are so many: A is put once for each unit */
     /* Costs in multiply-adds, as for float32 (engine.h): four times as many fit the time. */
     I8_SUM_COST = 16,
     I8_EPILOGUE_COST = 24,
@@ -56,6 +58,22 @@ static void i8_pack_b(int8_t *to, const int8_t *b, int64_t k_stride, int64_t col
     }
 }
 
+/* Prefetches what the epilogue of a block reads and writes: a line of each row, too far apart for
+ * the CPU's own prefetching. */
+static void i8_fetch_block(const taper_program *p, const taper_call *call, int64_t row, int64_t m,
+                           int64_t col, int64_t out_cols) {
+    for (int32_t i = -1; i < p->n_inputs - p->first; i++) { /* -1: the output */
+        const taper_tensor *t = i < 0 ? call->output : &call->inputs[2 + i];
+        if (i >= 0 && (!p->inputs[p->first + i].flat || p->inputs[p->first + i].every_row))
+            continue;
+        const int64_t size = (int64_t)taper_dtype_size(t->dtype);
+        const char *at = (const char *)t->data + (row * out_cols + col) * size;
+        for (int64_t r = 0; r < m; r++)
+            for (int64_t c = 0; c < I8_TILE_COLS * size; c += TAPER_ALIGNMENT)
+                __builtin_prefetch(at + r * out_cols * size + c, 0, 3);
+    }
+}
+
 /*
  * Computes a block of the output from A, which is in scratch: rows [row, row + m), columns
  * [col, col + n) of an output [rows][out_cols]. c: scratch for whole panels; epilogue: scratch of
@@ -72,6 +90,26 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
         g.c = (int32_t *)(void *)out;
         g.ldc = out_cols;
         engine->block(&g, m, panels);
+        return;
+    }
+    if (p->in_panels &&
+        m >= PROGRAM_PANEL_ROWS) { /* some columns at a time, whose sums stay in L1 */
+        const int64_t parts = i64_ceil_div(m, I8_TILE_C / I8_TILE_COLS);
+        const int64_t rows = i64_ceil_div(i64_ceil_div(m, parts), I8_ROWS) * I8_ROWS;
+        for (int64_t r = 0; r < m; r += rows, g.a += rows * g.a_row_bytes) {
+            g.b = block->b;
+            for (int64_t c = 0; c < n; c += I8_TILE_COLS) {
+                const int64_t cols = i64_min(I8_TILE_COLS, n - c);
+                const int64_t now = i64_ceil_div(cols, GEMM_NR), some = i64_min(rows, m - r);
+                g.ldc = now * GEMM_NR;
+                i8_fetch_block(p, call, row + r, some, col + c, out_cols);
+                engine->block(&g, some, now);
+                PROGRAM.run_from(p, call->inputs + 2, row + r, row + r + some, col + c,
+                                 col + c + cols, g.c, g.ldc, out + (r * out_cols + c) * size,
+                                 out_cols, epilogue);
+                g.b += now * i8_panel_bytes(g.groups);
+            }
+        }
         return;
     }
     g.ldc = panels * GEMM_NR;

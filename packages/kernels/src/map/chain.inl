@@ -1,13 +1,18 @@
 /*
  * Chains: micro-ops that follow each other and read the result of the one before. They become one
  * instruction, which computes some vectors at a time in registers, with the bits of the micro-ops
- * one by one. Included by map.c.
+ * one by one. These vectors are of one row, or of the same columns of some rows, for which an
+ * operand that all rows share is loaded once. Included by map.c.
  *
  * What quantizes and what follows integer sums are such chains: many micro-ops that each take a
  * fraction of the time that their results would take to be stored and loaded again.
  */
 
-enum { CHAIN_VECTORS = V_REGISTERS == 32 ? 8 : 4 }; /* computed at a time */
+enum {
+    CHAIN_VECTORS = V_REGISTERS == 32 ? 8 : 4, /* of a row, computed at a time */
+    CHAIN_PANEL = PROGRAM_PANEL / V_LEN,       /* vectors of a row of a panel */
+    CHAIN_ROWS = 8 / CHAIN_PANEL,              /* of a panel, computed at a time */
+};
 
 typedef enum chain_kind {
     CHAIN_LOAD, /* the first step, of a float32 or int32 */
@@ -229,6 +234,13 @@ static void make_chains(taper_program *p, int *dtypes) {
 
 /* ---- computing them ---- */
 
+/* An operand of a block of rows: elements side by side (step 1), or one for a row (step 0). */
+typedef struct chain_operand {
+    const char *data;
+    int64_t row; /* bytes from row to row; 0: all rows share it */
+    int64_t step;
+} chain_operand;
+
 /* Returns an operand of one element, a float32 or int32, in all lanes. */
 V_INLINE vf chain_set1(const void *p) {
     float bits;
@@ -236,29 +248,48 @@ V_INLINE vf chain_set1(const void *p) {
     return v_set1(bits);
 }
 
-/* Computes the elements of some vectors, or the first n of one. */
-V_INLINE void chain_vectors(const program_instruction *chain, const program_operand *in, char *out,
-                            int64_t i, const int vectors, const bool whole, int64_t n) {
-    vf x[CHAIN_VECTORS];
+/* Computes the elements of some vectors of some rows from column i on, or the first n of one.
+ * out_row: bytes from row to row of the result. */
+V_INLINE void chain_vectors(const program_instruction *chain, const chain_operand *in, char *out,
+                            int64_t out_row, int64_t i, const int rows, const int vectors,
+                            const bool whole, int64_t n) {
+    const int all = rows * vectors;
+    vf x[8];
 #define CHAIN_EACH(expr)                                                                           \
-    _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) { expr; }
-#define CHAIN_LOAD_AT(p) (whole ? v_load((p) + i + v * V_LEN) : v_load_n((p) + i, n))
+    _Pragma("GCC unroll 16") for (int v = 0; v < all; v++) { expr; }
+#define CHAIN_ROW(p, row) ((p) + v / vectors * (row))
+#define CHAIN_COLUMN (i + v % vectors * V_LEN)
+#define CHAIN_FLOATS(p) ((const float *)(const void *)(p))
+#define CHAIN_LOAD_AT(p)                                                                           \
+    (whole ? v_load(CHAIN_FLOATS(p) + CHAIN_COLUMN) : v_load_n(CHAIN_FLOATS(p) + CHAIN_COLUMN, n))
 #define CHAIN_OTHER(expr)                                                                          \
     {                                                                                              \
-        const float *p = (++in)->data;                                                             \
-        if (in->step) {                                                                            \
-            CHAIN_EACH(const vf b = CHAIN_LOAD_AT(p); x[v] = expr)                                 \
+        in++;                                                                                      \
+        if (in->step && rows > 1 && in->row == 0) {                                                \
+            vf shared[8];                                                                          \
+            _Pragma("GCC unroll 16") for (int v = 0; v < vectors; v++) shared[v] =                 \
+                v_load(CHAIN_FLOATS(in->data) + CHAIN_COLUMN);                                     \
+            CHAIN_EACH(const vf b = shared[v % vectors]; x[v] = expr)                              \
+        } else if (in->step) {                                                                     \
+            CHAIN_EACH(const vf b = CHAIN_LOAD_AT(CHAIN_ROW(in->data, in->row)); x[v] = expr)      \
+        } else if (rows > 1 && in->row) {                                                          \
+            CHAIN_EACH(const vf b = chain_set1(CHAIN_ROW(in->data, in->row)); x[v] = expr)         \
         } else {                                                                                   \
-            const vf b = chain_set1(p);                                                            \
+            const vf b = chain_set1(in->data);                                                     \
             CHAIN_EACH(x[v] = expr)                                                                \
         }                                                                                          \
     }
+#define CHAIN_NUMBER(expr) /* of an operand that is a number */                                    \
+    {                                                                                              \
+        const vf b = chain_set1((++in)->data);                                                     \
+        CHAIN_EACH(x[v] = expr)                                                                    \
+    }
 #define CHAIN_STORE_BYTES(expr)                                                                    \
     {                                                                                              \
-        vi bytes[CHAIN_VECTORS];                                                                   \
+        vi bytes[8];                                                                               \
         CHAIN_EACH(bytes[v] = expr)                                                                \
         if (whole) {                                                                               \
-            vi_store_bytes_of((uint8_t *)out + i, bytes, vectors);                                 \
+            vi_store_bytes_of((uint8_t *)out + i, out_row, bytes, rows, vectors);                  \
         } else {                                                                                   \
             vi_store_bytes(last, bytes[0]);                                                        \
             memcpy(out + i, last, (size_t)n);                                                      \
@@ -266,16 +297,13 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
     }
     uint8_t last[V_LEN] = {0}; /* bytes of a part of a vector */
     if (chain->step[0] == CHAIN_LOAD) {
-        const float *p = in->data;
-        CHAIN_EACH(x[v] = in->step ? CHAIN_LOAD_AT(p) : chain_set1(p))
+        CHAIN_EACH(const char *p = CHAIN_ROW(in->data, in->row);
+                   x[v] = in->step ? CHAIN_LOAD_AT(p) : chain_set1(p))
     } else {
-        const uint8_t *p = in->data;
-        if (in->step == 0) {
-            memset(last, *p, sizeof last);
-        } else if (!whole) {
-            memcpy(last, p + i, (size_t)n);
-        }
-        CHAIN_EACH(const uint8_t *at = in->step && whole ? p + i + v * V_LEN : last;
+        CHAIN_EACH(const uint8_t *p = (const uint8_t *)CHAIN_ROW(in->data, in->row);
+                   if (in->step == 0) memset(last, *p, sizeof last);
+                   else if (!whole) memcpy(last, p + i, (size_t)n);
+                   const uint8_t *at = in->step && whole ? p + CHAIN_COLUMN : last;
                    x[v] =
                        v_from_int(chain->step[0] == CHAIN_LOAD_I8 ? vi_load_i8((const int8_t *)at)
                                                                   : vi_load_u8(at)))
@@ -298,10 +326,10 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
             CHAIN_OTHER(v_mul(x[v], b))
             break;
         case CHAIN_MAX:
-            CHAIN_OTHER(v_max(b, x[v]))
+            CHAIN_NUMBER(v_max(b, x[v]))
             break;
         case CHAIN_MIN:
-            CHAIN_OTHER(v_min(b, x[v]))
+            CHAIN_NUMBER(v_min(b, x[v]))
             break;
         case CHAIN_FLOAT:
             CHAIN_EACH(x[v] = v_from_int(v_as_int(x[v])))
@@ -329,38 +357,67 @@ V_INLINE void chain_vectors(const program_instruction *chain, const program_oper
             return;
         }
         case CHAIN_STORE:
-            if (whole) {
-                CHAIN_EACH(v_store((float *)(void *)out + i + v * V_LEN, x[v]))
-            } else {
-                v_store_n((float *)(void *)out + i, x[0], n);
-            }
+            CHAIN_EACH(float *to = (float *)(void *)CHAIN_ROW(out, out_row) + CHAIN_COLUMN;
+                       if (whole) v_store(to, x[v]); else v_store_n(to, x[v], n))
             return;
         default:
             CHAIN_STORE_BYTES(v_to_int(v_trunc(x[v])))
             return;
         }
 #undef CHAIN_EACH
+#undef CHAIN_ROW
+#undef CHAIN_COLUMN
+#undef CHAIN_FLOATS
 #undef CHAIN_LOAD_AT
 #undef CHAIN_OTHER
+#undef CHAIN_NUMBER
 #undef CHAIN_STORE_BYTES
+}
+
+/* Computes n elements of a row. */
+static void chain_row(const program_instruction *chain, const chain_operand *in, char *out,
+                      int64_t n) {
+    int64_t i = 0;
+    for (; i + CHAIN_VECTORS * V_LEN <= n; i += CHAIN_VECTORS * V_LEN)
+        chain_vectors(chain, in, out, 0, i, 1, CHAIN_VECTORS, true, 0);
+    for (; i + V_LEN <= n; i += V_LEN)
+        chain_vectors(chain, in, out, 0, i, 1, 1, true, 0);
+    if (i < n)
+        chain_vectors(chain, in, out, 0, i, 1, 1, false, n - i);
 }
 
 static void run_chain(const program_instruction *chain, const program_operand *operands, char *out,
                       int64_t n) {
-    program_operand in[PROGRAM_MAX_OPERANDS];
+    chain_operand in[PROGRAM_MAX_OPERANDS];
     float once[PROGRAM_MAX_OPERANDS];
     for (int k = 0; k < chain->arity; k++) {
-        in[k] = operands[k];
+        in[k] = (chain_operand){operands[k].data, 0, operands[k].step};
         if (in[k].step == 0) { /* its register may be that of the result */
             memcpy(&once[k], in[k].data, chain->step[0] == CHAIN_LOAD || k > 0 ? sizeof *once : 1);
-            in[k].data = &once[k];
+            in[k].data = (const char *)&once[k];
         }
     }
-    int64_t i = 0;
-    for (; i + CHAIN_VECTORS * V_LEN <= n; i += CHAIN_VECTORS * V_LEN)
-        chain_vectors(chain, in, out, i, CHAIN_VECTORS, true, 0);
-    for (; i + V_LEN <= n; i += V_LEN)
-        chain_vectors(chain, in, out, i, 1, true, 0);
-    if (i < n)
-        chain_vectors(chain, in, out, i, 1, false, n - i);
+    chain_row(chain, in, out, n);
+}
+
+/* Computes rows of n columns, at most PROGRAM_PANEL. in: the operands of the first row. */
+static void run_chain_of_panel(const program_instruction *chain, chain_operand *in, char *out,
+                               int64_t out_row, int64_t rows, int64_t n) {
+    int64_t r = 0;
+#define CHAIN_NEXT(some)                                                                           \
+    {                                                                                              \
+        for (int k = 0; k < chain->arity; k++)                                                     \
+            in[k].data += (some) * in[k].row;                                                      \
+        out += (some) * out_row;                                                                   \
+        r += (some);                                                                               \
+    }
+    while (n == PROGRAM_PANEL && r + CHAIN_ROWS <= rows) {
+        chain_vectors(chain, in, out, out_row, 0, CHAIN_ROWS, CHAIN_PANEL, true, 0);
+        CHAIN_NEXT(CHAIN_ROWS)
+    }
+    while (r < rows) {
+        chain_row(chain, in, out, n);
+        CHAIN_NEXT(1)
+    }
+#undef CHAIN_NEXT
 }

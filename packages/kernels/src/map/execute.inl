@@ -4,7 +4,8 @@
  * Row mode: tiles are pieces of one row. Operands are read in place where they are contiguous along
  * the row or have one element there; operands with other strides are gathered. Flat mode, for
  * contiguous blocks of short rows: tiles are several whole rows, read in place only where the
- * operand is laid out like the output or is one element.
+ * operand is laid out like the output or is one element. Panel mode: tiles are several rows of a
+ * panel, all operands are read in place, and chains load what rows share once for some rows.
  */
 
 typedef struct program_frame {
@@ -183,11 +184,80 @@ static bool run_rows(const taper_program *p, program_frame *frame, const taper_t
     return true;
 }
 
+/* Computes a panel of rows that are evenly spaced in every operand: n columns from c on. inputs: at
+ * the first row, and at column 0; a product at column c0. */
+static bool run_panel(const taper_program *p, const chain_operand *inputs, int64_t rows, int64_t c0,
+                      int64_t c, int64_t n, char *out, int64_t out_row, char *scratch) {
+    const int32_t last = p->count - 1;
+    for (int32_t j = 0; j <= last; j++) {
+        const program_instruction *instruction = &p->code[j];
+        const bool direct = j == last && instruction->steps;
+        char *const result = scratch + (size_t)instruction->reg * p->register_bytes;
+        chain_operand in[PROGRAM_MAX_OPERANDS];
+        for (int k = 0; k < instruction->arity; k++) {
+            const int o = instruction->operand[k];
+            if (o < RESULT_SLOT) {
+                in[k] = inputs[o];
+                in[k].data += in[k].step *
+                              (o < p->first ? (c - c0) * p->product_size : c * p->inputs[o].size);
+            } else if (o < SCALAR_SLOT) {
+                const program_instruction *made = &p->code[o - RESULT_SLOT];
+                in[k] = (chain_operand){scratch + (size_t)made->reg * p->register_bytes,
+                                        n * made->size, 1};
+            } else {
+                in[k] = (chain_operand){(const char *)&p->scalars[o - SCALAR_SLOT], 0, 0};
+            }
+        }
+        if (instruction->steps) {
+            run_chain_of_panel(instruction, in, direct ? out : result,
+                               direct ? out_row : n * instruction->size, rows, n);
+            continue;
+        }
+        program_operand plain[PROGRAM_MAX_ARITY];
+        for (int k = 0; k < instruction->arity; k++)
+            plain[k] = (program_operand){in[k].data, in[k].step};
+        if (!instruction->run(result, plain, rows * n))
+            return false;
+        for (int64_t r = 0; j == last && r < rows; r++)
+            memcpy(out + r * out_row, result + r * n * p->output_size,
+                   (size_t)(n * p->output_size));
+    }
+    return true;
+}
+
+static bool run_panels(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
+                       int64_t c0, int64_t c1, const char *product, int64_t ldp, char *block,
+                       int64_t ldc, char *scratch) {
+    const int64_t run = p->sizes[p->outer - 1];
+    const int64_t most = p->count > 1 ? p->tile / PROGRAM_PANEL : run; /* that registers hold */
+    chain_operand inputs[PROGRAM_MAX_INPUTS];
+    for (int64_t r = r0, rows; r < r1; r += rows) {
+        rows = i64_min(i64_min(r1 - r, most), run - r % run);
+        if (p->first)
+            inputs[0] = (chain_operand){product + (r - r0) * ldp * p->product_size,
+                                        ldp * p->product_size, 1};
+        for (int32_t i = p->first; i < p->n_inputs; i++) {
+            const program_input *in = &p->inputs[i];
+            inputs[i] = (chain_operand){(const char *)tensors[i - p->first].data +
+                                            row_offset(p, in, r) * in->size,
+                                        row_stride(p, in) * in->size, in->col_stride};
+        }
+        for (int64_t c = c0; c < c1; c += PROGRAM_PANEL)
+            if (!run_panel(p, inputs, rows, c0, c, i64_min(PROGRAM_PANEL, c1 - c),
+                           block + ((r - r0) * ldc + c - c0) * p->output_size, ldc * p->output_size,
+                           scratch))
+                return false;
+    }
+    return true;
+}
+
 static bool program_run_from(const taper_program *p, const taper_tensor *tensors, int64_t r0,
                              int64_t r1, int64_t c0, int64_t c1, const void *product, int64_t ldp,
                              void *block, int64_t ldc, void *scratch) {
     if (p->count == 0 || r0 >= r1 || c0 >= c1)
         return true;
+    if (p->in_panels && r1 - r0 >= PROGRAM_PANEL_ROWS)
+        return run_panels(p, tensors, r0, r1, c0, c1, product, ldp, block, ldc, scratch);
     const bool flat =
         may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols && ldp == p->cols;
     program_frame frame;

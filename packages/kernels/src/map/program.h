@@ -26,7 +26,8 @@
  * caller's that is copied out later. In any case run_from() reads the product from a block of its
  * own. The split into blocks changes no bit, and neither does running the same program as a MAP
  * node. Wide blocks (>= 128 columns) or whole rows (c0 = 0, c1 = C, ldc = C, any C) are the cheap
- * ones: interpretation is paid once per 512 elements or row end.
+ * ones: interpretation is paid once per 512 elements or row end. Where in_panels is set, blocks of
+ * 16 columns and many rows are the cheapest.
  */
 #ifndef TAPER_MAP_PROGRAM_H
 #define TAPER_MAP_PROGRAM_H
@@ -43,7 +44,9 @@ enum {
     PROGRAM_MAX_SCALARS = 64, /* different ones */
     PROGRAM_MAX_ARITY = MICROOP_MAX_ARITY,
     PROGRAM_MAX_STEPS = 16, /* micro-ops of a chain */
-    PROGRAM_MAX_OPERANDS = 8,
+    PROGRAM_MAX_OPERANDS = 12,
+    PROGRAM_PANEL = 16,        /* columns of a panel */
+    PROGRAM_PANEL_ROWS = 12,   /* of a block, for which panels are worth their overhead */
     PROGRAM_TILE_BYTES = 2048, /* of a tile register of elements of 1, 2 and 4 bytes */
     PROGRAM_SLOTS = PROGRAM_MAX_INPUTS + PROGRAM_MAX_INSTRUCTIONS + PROGRAM_MAX_SCALARS
 };
@@ -53,7 +56,8 @@ typedef struct program_instruction {
     program_microop run;
     int16_t operand[PROGRAM_MAX_OPERANDS]; /* slots */
     int8_t arity;
-    int8_t reg;   /* tile register of the result; the last instruction has none */
+    int8_t size;  /* bytes of an element of the result */
+    int8_t reg;   /* tile register of the result; the last instruction has none but in panels */
     int16_t cost; /* the time of an element in the unit of microops.inc */
     int8_t steps; /* of a chain, which is computed in registers (map/chain.inl); 0: it is none */
     int8_t step[PROGRAM_MAX_STEPS]; /* chain_kind */
@@ -91,6 +95,7 @@ typedef struct taper_program {
     int32_t count; /* instructions; 0: nothing to do */
     int32_t n_inputs, n_scalars;
     int32_t gather_rows; /* rows of a register of a gathered operand; 0: none is */
+    bool in_panels;      /* blocks of several rows may be computed panel by panel */
     int32_t outer;       /* dims that make up the rows */
     int32_t first;       /* value number of the first tensor: 1 in an epilogue, else 0 */
     int32_t output_size, product_size; /* bytes per element */

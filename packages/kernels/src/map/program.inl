@@ -341,6 +341,23 @@ static void take_fused(taper_program *p, int *dtypes, program_fused *fused) {
 
 #include "map/chain.inl"
 
+/* Returns whether blocks of several rows can be computed panel by panel: there are chains, and the
+ * other instructions read no tensor. */
+static bool fits_panels(const taper_program *p) {
+    bool has_chains = false;
+    for (int32_t j = 0; j < p->count; j++) {
+        has_chains |= p->code[j].steps > 0;
+        for (int k = 0; !p->code[j].steps && k < p->code[j].arity; k++)
+            if (p->code[j].operand[k] < RESULT_SLOT)
+                return false;
+    }
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        if (is_strided(&p->inputs[i]))
+            return false;
+    return has_chains && p->uniform[0] == 0 && p->outer > 0 &&
+           p->sizes[p->outer - 1] >= PROGRAM_PANEL_ROWS;
+}
+
 /* ---- registers ---- */
 
 static size_t result_bytes(const int *dtypes, int32_t j) {
@@ -359,10 +376,14 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
                 last_use[o] = j;
         }
     }
+    /* In panels, a micro-op's result is copied from a register to the output's rows. */
+    const bool copies = p->in_panels && p->code[p->count - 1].steps == 0;
+    const int32_t kept = p->count - 1 + copies;
     size_t size = 0, widest = 1;
     for (int32_t j = 0; j < p->count; j++) {
+        p->code[j].size = (int8_t)result_bytes(dtypes, j);
         widest = result_bytes(dtypes, j) > widest ? result_bytes(dtypes, j) : widest;
-        size = j < p->count - 1 ? widest : size;
+        size = j < kept ? widest : size;
     }
     for (int32_t i = p->first; i < p->n_inputs; i++)
         widest = (size_t)p->inputs[i].size > widest ? (size_t)p->inputs[i].size : widest;
@@ -370,7 +391,7 @@ static void prepare_registers(taper_program *p, const int *dtypes) {
     p->register_bytes = size * (size_t)p->tile;
     int32_t n_registers = 0;
     uint64_t used = 0; /* bit r: register r holds a value that is still needed */
-    for (int32_t j = 0; j < p->count - 1; j++) {
+    for (int32_t j = 0; j < kept; j++) {
         uint64_t taken = used;
         for (int32_t o = 0; o < j; o++)
             if (last_use[o] == j) {
@@ -446,6 +467,7 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
         p->cost += p->code[j].cost;
     p->uniform[0] = uniform_results(p, false);
     p->uniform[1] = uniform_results(p, true);
+    p->in_panels = fits_panels(p);
     prepare_registers(p, dtypes);
     prepare_gathers(p);
     return TAPER_OK;

@@ -347,21 +347,29 @@ V_INLINE vi vi_pair_bytes(const void *a, const void *b, const bool is_signed) {
 #endif
 }
 
-/* Stores the lowest 8 bits of each lane of some vectors. */
-V_INLINE void vi_store_bytes_of(uint8_t *p, const vi *x, const int vectors) {
+/* Stores the lowest 8 bits of each lane of some vectors of some rows. row: from row to row. */
+V_INLINE void vi_store_bytes_of(uint8_t *p, int64_t row, const vi *x, const int rows,
+                                const int vectors) {
 #if V_LEN == 8
-    if (vectors == 4) { /* packs join halves of vectors */
+    if (rows * vectors % 4 == 0 && (vectors == 2 || vectors == 4)) { /* packs join halves */
         const vi byte = vi_set1(255), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        const vi first = _mm256_packus_epi32(vi_and(x[0], byte), vi_and(x[1], byte));
-        const vi second = _mm256_packus_epi32(vi_and(x[2], byte), vi_and(x[3], byte));
-        const vi bytes = _mm256_packus_epi16(first, second);
-        vi_store((int32_t *)(void *)p, _mm256_permutevar8x32_epi32(bytes, order));
+#pragma GCC unroll 16
+        for (int v = 0; v < rows * vectors; v += 4) {
+            const vi first = _mm256_packus_epi32(vi_and(x[v], byte), vi_and(x[v + 1], byte));
+            const vi second = _mm256_packus_epi32(vi_and(x[v + 2], byte), vi_and(x[v + 3], byte));
+            const vi packed = _mm256_packus_epi16(first, second);
+            const vi bytes = _mm256_permutevar8x32_epi32(packed, order);
+            uint8_t *const to = p + v / vectors * row;
+            _mm_storeu_si128((__m128i *)(void *)to, _mm256_castsi256_si128(bytes));
+            _mm_storeu_si128((__m128i *)(void *)(vectors == 2 ? to + row : to + 16),
+                             _mm256_extracti128_si256(bytes, 1));
+        }
         return;
     }
 #endif
 #pragma GCC unroll 16
-    for (int v = 0; v < vectors; v++)
-        vi_store_bytes(p + v * V_LEN, x[v]);
+    for (int v = 0; v < rows * vectors; v++)
+        vi_store_bytes(p + v / vectors * row + v % vectors * V_LEN, x[v]);
 }
 
 /* Rounds to the nearest bfloat16, to even ones where two are as near: adds half of the last place
