@@ -146,6 +146,31 @@ def test_all_layers_are_quantized_where_that_is_asked_for(on_avx2):
     )
 
 
+def test_seven_bits_have_a_rate_of_their_own(on_avx2):
+    torch.manual_seed(0)
+    module, x = Slow().eval(), torch.randn(1, 64, 28, 28)
+    told = []
+    for reduce_range in (False, True):
+        small = quantize(module, every("static", reduce_range=reduce_range), [x])
+        plan = taper_frontend.export(small, (x,), verify=False)
+        square, _ = plan.metadata["quantized"]["predictions"]
+        (_, times), *_ = byte_products.slower_products(plan)
+        assert round(times.of_bytes / 1e3, 2) == square["int8_us"]
+        told.append(square["int8_us"])
+    assert told[1] < told[0]
+
+
+def test_depthwise_bytes_are_widened_whatever_their_bits(on_avx2):
+    shapes = (1, 30, 30, 64), (3, 3, 1, 64), (1, 28, 28, 64)
+    attrs = {"kernel": (3, 3), "stride": (1, 1), "padding": (0,) * 4, "dilation": (1, 1)}
+    attrs["groups"] = 64
+    times = [
+        byte_products.product_times("CONV", *shapes, attrs, seven_bits=seven).of_bytes
+        for seven in (False, True)
+    ]
+    assert times[0] == times[1]
+
+
 def test_an_export_quantizes_activations():
     module, batches = made("text")
     plan = taper_frontend.export(module, (batches[0],), quantize=every("dynamic"))

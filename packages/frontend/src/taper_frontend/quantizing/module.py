@@ -168,7 +168,10 @@ def _predictions(layers: list[_Layer], options: QuantizationConfig) -> list[Pred
         if not options.activations or layer.scheme.dtype != "int" or not layer.calls.are_known:
             continue
         by_rows = options.activations == "dynamic"
-        times = predict(layer.module, layer.rows, layer.calls, by_rows=by_rows)
+        seven_bits = options.reduce_range and not by_rows
+        times = predict(
+            layer.module, layer.rows, layer.calls, by_rows=by_rows, seven_bits=seven_bits
+        )
         stays = times.is_slower and not options.all_layers
         int8, float32 = (round(ns / 1e3, 2) for ns in times)
         found.append(Prediction(layer.name, FLOAT32 if stays else "int8", int8, float32))

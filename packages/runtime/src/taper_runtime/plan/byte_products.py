@@ -15,8 +15,10 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import CHAINED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from taper_runtime.ops.opdef import Attrs, Shape
-    from taper_runtime.plan.plan import Plan
+    from taper_runtime.plan.plan import Plan, PlanNode
 
 #: What follows the sums of bytes: zero points, factors, a summand, and the next layer's bytes.
 _BYTES = {
@@ -24,8 +26,6 @@ _BYTES = {
     "args": (0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, -2, 10),
     "scalars": (-128.0, 127.0),
 }
-#: The steps of these that quantize.
-_QUANTIZING = 4
 
 _FLOATS = {"code": ("ADD",), "args": (0, 1), "scalars": ()}
 
@@ -34,6 +34,9 @@ _QUANTIZE = {
     "args": (0, -1, 1, 2, -2, 3, -3, 4, -4, 5),
     "scalars": (1.0, 1.0, -128.0, 127.0),
 }
+
+#: The largest activation of seven bits, and what moves activations without another value.
+_SEVEN_BITS, _MOVES = 127, ("CAT", "PERMUTE", "TRANSPOSE", "RESHAPE", "SLICE")
 
 #: How much slower bytes must be: most predictions are right within a quarter, and floats between
 #: layers of bytes break up what would be one node.
@@ -61,7 +64,14 @@ class ProductTimes(NamedTuple):
 
 
 def product_times(
-    op: str, x: Shape, weight: Shape, output: Shape, attrs: Attrs, *, by_rows: bool = False
+    op: str,
+    x: Shape,
+    weight: Shape,
+    output: Shape,
+    attrs: Attrs,
+    *,
+    by_rows: bool = False,
+    seven_bits: bool = False,
 ) -> ProductTimes:
     """Predict the times of MATMUL or CONV, on the ISA level of this process.
 
@@ -74,12 +84,16 @@ def product_times(
         Those that say which elements are multiplied.
     by_rows : bool
         Whether each run chooses the range of each row of x.
+    seven_bits : bool
+        Whether the bytes of x are from 0 to 127.
 
     Returns
     -------
     ProductTimes
     """
     definition, limits = REGISTRY[op], typical(_kernels.active_isa())
+    if seven_bits and not _is_depthwise(weight, attrs):
+        limits = limits.of_seven_bits
     channels = output[-1:]
 
     def time(dtype: str, form: str, result: str, extras: list[str], more: dict[str, Any]) -> float:
@@ -103,15 +117,15 @@ def product_times(
     if op == "CONV" and _has_tiles(attrs):
         formats += [f"winograd.{tile}" for tile in POINTS]
     of_floats = min(time("float32", form, "float32", ["float32"], _FLOATS) for form in formats)
-    elements = TensorType("float32", x).size
     if by_rows:
+        elements = TensorType("float32", x).size
         passes = 2 * limits.function("MAXIMUM", "float32")
         quantized = len(_QUANTIZE["code"]) * limits.function(CHAINED, "float32")
         of_bytes += elements * (passes + quantized) + limits.node_ns
     else:
+        # What made x does not quantize it then; it stores four times the bytes, in as much time.
         floats, levels = (TensorType(dtype, output) for dtype in ("float32", "int8"))
         of_floats += cost(REGISTRY["MAP"], [floats], [levels], _QUANTIZE, limits=limits)
-        of_floats -= elements * _QUANTIZING * limits.function(CHAINED, "float32")
     return ProductTimes(of_bytes, of_floats)
 
 
@@ -129,6 +143,7 @@ def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
         By the names of the nodes, in order.
     """
     found = []
+    makers = {name: node for node in plan.nodes for name in node.outputs}
     for node in plan.nodes:
         if not node.attrs.get("accumulate"):
             continue
@@ -138,10 +153,28 @@ def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
         if not all(is_static(size) for size in (*x, *weight, *output)):
             continue
         attrs = {name: value for name, value in node.attrs.items() if name not in _FLOATS}
-        times = product_times(node.op, x, weight, output, {**attrs, "accumulate": ""})
+        attrs["accumulate"] = ""
+        seven_bits = _has_seven_bits(makers, str(node.inputs[0]))
+        times = product_times(node.op, x, weight, output, attrs, seven_bits=seven_bits)
         if times.is_slower:
             found.append((node.output, times))
     return found
+
+
+def _has_seven_bits(makers: Mapping[str, PlanNode], name: str) -> bool:
+    """Return whether what quantizes a tensor keeps it from 0 to 127."""
+    node = makers.get(name)
+    while node is not None and node.op in _MOVES:
+        node = next((makers[each] for each in node.reads if each in makers), None)
+    if node is None or tuple(node.attrs.get("code", ()))[-2:] != ("MINIMUM", "CAST:uint8"):
+        return False
+    bound = node.attrs["args"][-2]
+    return bool(bound < 0 and node.attrs["scalars"][-1 - bound] <= _SEVEN_BITS)
+
+
+def _is_depthwise(weight: Shape, attrs: Attrs) -> bool:
+    """Return whether each output channel reads one input channel: all bytes are widened."""
+    return attrs.get("groups", 1) == weight[-1]
 
 
 def _has_tiles(attrs: Attrs) -> bool:
