@@ -1,0 +1,99 @@
+/* Programs over blocks of many rows, which are computed panel by panel, for test_program.c: it
+ * defines ENGINE and COUNT. */
+#ifndef PROGRAM_PANELS_H
+#define PROGRAM_PANELS_H
+
+#include "check.h"
+#include "common/tensor.h"
+#include "map/program.h"
+
+/* Blocks of several rows, whose operands are computed panel by panel, have the bits of single rows.
+ * plain: whether a micro-op that no chain has stands between two, or last. */
+static void check_rows_of_panels(int64_t cols, bool has_bytes, int plain) {
+    enum { ROWS = 45 };
+    const char *code[16];
+    int64_t args[40], dims[] = {ROWS, cols}, rows_dims[] = {ROWS, 1}, n_args = 0;
+    int n_code = 0;
+    const taper_scalar scalars[] = {{2, 0}, {-128, 0}, {127, 0}};
+    /* Values: 0 sums, 1 what they are less, 2 factors, 3 of rows, 4 a tensor of bytes or floats. */
+#define STEP(name, ...)                                                                            \
+    {                                                                                              \
+        const int64_t own[] = {__VA_ARGS__};                                                       \
+        code[n_code++] = name;                                                                     \
+        for (size_t i = 0; i < COUNT(own); i++)                                                    \
+            args[n_args++] = own[i];                                                               \
+    }
+    int64_t whole = 4;
+    if (has_bytes) {
+        STEP("CAST:float32", 4)
+        STEP("MUL", 5, -1)
+        whole = 6;
+    }
+    STEP("SUB", 0, 1)
+    STEP("CAST:float32", 4 + n_code)
+    STEP("MUL", 4 + n_code, 2)
+    STEP("ADD", 4 + n_code, 3)
+    if (plain == 1)
+        STEP("FLOOR", 4 + n_code)
+    STEP("ADD", 4 + n_code, whole)
+    if (plain == 2)
+        STEP("SQUARE", 4 + n_code)
+    if (plain < 2) {
+        STEP("ROUND", 4 + n_code)
+        STEP("MAXIMUM", 4 + n_code, -2)
+        STEP("MINIMUM", 4 + n_code, -3)
+        STEP("CAST:int8", 4 + n_code)
+    }
+#undef STEP
+    const int64_t n = ROWS * cols;
+    const size_t size = plain < 2 ? 1 : 4;
+    int32_t *sums = check_alloc((size_t)n * 4, 0), *less = check_alloc((size_t)cols * 4, 0);
+    float *factors = check_alloc((size_t)cols * 4, 0), *shifts = check_alloc(ROWS * 4, 0);
+    void *more = check_alloc((size_t)n * 4, 0);
+    char *got = check_alloc((size_t)n * size, 0), *want = check_alloc((size_t)n * size, 0);
+    for (int64_t i = 0; i < n; i++)
+        sums[i] = (int32_t)check_int(-9000, 9000);
+    for (int64_t i = 0; i < cols; i++)
+        less[i] = (int32_t)check_int(-100, 100);
+    check_fill_uniform(factors, cols, 0, 0.01f);
+    check_fill_uniform(shifts, ROWS, -30, 30);
+    if (has_bytes)
+        check_fill_bytes(more, n);
+    else
+        check_fill_uniform(more, n, -40, 40);
+    const taper_tensor extras[] = {
+        check_tensor(less, TAPER_INT32, 1, &cols), check_tensor(factors, TAPER_FLOAT32, 1, &cols),
+        check_tensor(shifts, TAPER_FLOAT32, 2, rows_dims),
+        check_tensor(more, has_bytes ? TAPER_UINT8 : TAPER_FLOAT32, 2, dims)};
+    const taper_tensor out = check_tensor(got, plain < 2 ? TAPER_INT8 : TAPER_FLOAT32, 2, dims);
+    taper_program p;
+    const taper_status status =
+        ENGINE.prepare(&p, &(taper_strings){code, n_code}, &(taper_ints){args, n_args},
+                       &(taper_scalars){scalars, 3}, extras, 4, &out, TAPER_INT32, NULL);
+    CHECK(status == TAPER_OK && (p.in_panels || cols == 1), "status %d", status);
+    void *scratch = check_alloc(p.scratch_bytes, 0);
+    for (int64_t r = 0; r < ROWS; r++)
+        ENGINE.run_from(&p, extras, r, r + 1, 0, cols, sums + r * cols, cols,
+                        want + r * cols * (int64_t)size, cols, scratch);
+    for (int64_t r = 0, rows, c, some; r < ROWS; r += rows) {
+        rows = i64_min(ROWS - r, check_int(1, 45));
+        for (c = 0; c < cols; c += some) {
+            some = i64_min(cols - c, check_int(1, 70));
+            ENGINE.run_from(&p, extras, r, r + rows, c, c + some, sums + r * cols + c, cols,
+                            got + (r * cols + c) * (int64_t)size, cols, scratch);
+        }
+    }
+    CHECK(memcmp(got, want, (size_t)n * size) == 0, "%lld columns, %d", (long long)cols, plain);
+    void *const all[] = {sums, less, factors, shifts, more, got, want, scratch};
+    for (size_t i = 0; i < COUNT(all); i++)
+        check_free(all[i]);
+}
+
+static void rows_of_panels(void) {
+    static const int64_t cols[] = {1, 7, 16, 24, 33, 100, 600};
+    for (size_t i = 0; i < COUNT(cols); i++)
+        for (int kind = 0; kind < 6; kind++)
+            check_rows_of_panels(cols[i], kind % 2, kind / 2);
+}
+
+#endif /* PROGRAM_PANELS_H */
