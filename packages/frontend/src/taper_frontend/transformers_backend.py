@@ -11,6 +11,7 @@ transformers captures the model, as for its own format ``dynamo``; Taper makes a
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +24,7 @@ from transformers.exporters.exporter_dynamo import DynamoExporter
 from transformers.exporters.metadata import load_treespec
 
 import taper_runtime
-from taper_frontend.errors import ExportError
+from taper_frontend.errors import ExportError, ExportWarning
 from taper_frontend.exporter import export
 from taper_frontend.lowering.lower import written_name
 
@@ -83,7 +84,10 @@ class TaperExporter(DynamoExporter):  # type: ignore[misc]
             for place, each in enumerate(results)
             if isinstance(each, ConstantArgument)
         ]
-        return export(program, verify=config.verify, quantize=config.quantize), metadata
+        with warnings.catch_warnings():
+            # the runner gives the caller's arrays the new values
+            warnings.filterwarnings("ignore", "the module writes to its arg", ExportWarning)
+            return export(program, verify=config.verify, quantize=config.quantize), metadata
 
     @classmethod
     def save_program(cls, program: Plan, path: str | os.PathLike[str]) -> None:
