@@ -15,7 +15,7 @@ import time
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from taper_runtime.native import _kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from io import BufferedRandom, BufferedReader
 
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.lowered_to_plan import LoweredProgram
@@ -280,7 +281,7 @@ def graph_parts(program: LoweredProgram, options: Options) -> dict[str, str]:
     }
 
 
-def file_parts(file: BinaryIO, options: Options) -> dict[str, str]:
+def file_parts(file: BufferedReader | BufferedRandom, options: Options) -> dict[str, str]:
     """Return what the plan of a PT2 archive depends on, given its bytes.
 
     Raises
