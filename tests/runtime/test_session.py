@@ -182,14 +182,15 @@ def test_numpy_nodes_run_between_native_ones():
 
 def test_refused_node_says_which_kernels_there_are():
     plan = make_plan(
-        [PlanNode("MATMUL", ("a", "w"), ("u",)), PlanNode("LGAMMA", ("u",), ("y",))],
+        [PlanNode("MATMUL", ("a", "w"), ("u",)), PlanNode("LGAMMA", ("b",), ("y",))],
         [
-            tensor("a", "input", (2, 3), "float64"),
-            tensor("w", "constant", (3, 4), "float64"),
-            tensor("u", "intermediate", (2, 4), "float64"),
-            tensor("y", "output", (2, 4), "float64"),
+            tensor("a", "input", (2, 3), "int16"),
+            tensor("w", "constant", (3, 4), "int16"),
+            tensor("b", "input", (2, 4)),
+            tensor("u", "output", (2, 4), "int16"),
+            tensor("y", "output", (2, 4)),
         ],
-        constants={"w": np.ones((3, 4))},
+        constants={"w": np.ones((3, 4), np.int16)},
     )
     options = taper_runtime.SessionOptions()
     options.strict_native = True
@@ -198,7 +199,7 @@ def test_refused_node_says_which_kernels_there_are():
         with pytest.raises(taper_runtime.UnsupportedOpError) as caught:
             taper_runtime.InferenceSession(plan, options)
         message = str(caught.value)
-        assert "of float64[2, 3], float64[3, 4] -> float64[2, 4]" in message
+        assert "of int16[2, 3], int16[3, 4] -> int16[2, 4]" in message
         weights = r"float32\|float16.* in plain\|panels.0\|panels.1.*, any dtype... -> float32"
         assert re.search(f"f32_matmul: float32, {weights}", message)
         assert "kernels of LGAMMA:\n    none" in message
