@@ -77,16 +77,17 @@ def predict(
     seven_bits : bool
         Whether the bytes of the input are from 0 to 127.
     """
-    known = {"by_rows": by_rows, "seven_bits": seven_bits}
     columns = calls.y[-1]
     if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         outputs = torch.Size(calls.y[:-1]).numel()
         shapes = (outputs, rows), (rows, columns), (outputs, columns)
-        return product_times("MATMUL", *shapes, {}, **known)
+        return product_times("MATMUL", *shapes, {}, by_rows=by_rows, seven_bits=seven_bits)
     dims = len(module.kernel_size)
     x, y = (_channels_last(shape, dims) for shape in calls)
     weight = (*module.kernel_size, x[-1] // module.groups, y[-1])
-    return product_times("CONV", x, weight, y, _attrs(module), **known)
+    return product_times(
+        "CONV", x, weight, y, _attrs(module), by_rows=by_rows, seven_bits=seven_bits
+    )
 
 
 def _channels_last(shape: tuple[int, ...], dims: int) -> tuple[int, ...]:

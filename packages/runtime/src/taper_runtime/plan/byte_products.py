@@ -174,7 +174,7 @@ def _has_seven_bits(makers: Mapping[str, PlanNode], name: str) -> bool:
 
 def _is_depthwise(weight: Shape, attrs: Attrs) -> bool:
     """Return whether each output channel reads one input channel: all bytes are widened."""
-    return attrs.get("groups", 1) == weight[-1]
+    return bool(attrs.get("groups", 1) == weight[-1])
 
 
 def _has_tiles(attrs: Attrs) -> bool:
