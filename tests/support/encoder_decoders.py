@@ -29,7 +29,7 @@ _BART = {
     "decoder_start_token_id": 2,
 }
 
-#: Models by name: the class, its config's sizes. bart is tested always, the others by the session references.
+#: Models by name: the class, its config's sizes. The suite tests bart.
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", "T5Config", _T5 | {"decoder_start_token_id": 0}),
     "bart": ("BartForConditionalGeneration", "BartConfig", _BART),
