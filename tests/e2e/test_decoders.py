@@ -9,7 +9,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from taper_frontend import ExportError
-from taper_frontend.decoder_exporter import _eos_token_ids
+from taper_frontend.decoders.decoder_exporter import _eos_token_ids
 from tests.support.decoders import decoder, greedy, plan
 
 PROMPTS = [[5, 6, 7], [9], [1, 2, 3, 4, 8, 33, 12]]

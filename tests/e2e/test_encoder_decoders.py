@@ -84,7 +84,7 @@ def test_a_prompt_of_the_decoder() -> None:
 def test_a_forced_token_follows_the_first() -> None:
     of = model("bart")
     of.generation_config.forced_bos_token_id = 5
-    from taper_frontend.encoder_decoder_exporter import _start
+    from taper_frontend.decoders.encoder_decoder_exporter import _start
 
     assert _start(of) == (2, 5)
     of.generation_config.decoder_start_token_id = None

@@ -8,7 +8,7 @@ import pytest
 
 import taper_runtime
 from taper_frontend import ExportError
-from taper_frontend.recurrent_layers import recurrent_spec
+from taper_frontend.decoders.recurrent_layers import recurrent_spec
 from taper_runtime import Generator, InputError
 from tests.support.decoders import decoder
 from tests.support.followers import WORDS, follower_plan, text

@@ -98,13 +98,13 @@ def test_a_chat_is_a_prompt_by_the_template(writer, monkeypatch):
 def test_defaults_are_those_of_the_model(model):
     model.generation_config.do_sample, model.generation_config.top_k = True, 7
     try:
-        made = taper_frontend.text_assets.text_assets(model, byte_tokenizer(), 257)
+        made = taper_frontend.decoders.text_assets.text_assets(model, byte_tokenizer(), 257)
     finally:
         model.generation_config.do_sample, model.generation_config.top_k = None, None
     found = json.loads(made[DEFAULTS])
     assert (found["defaults"]["do_sample"], found["defaults"]["top_k"]) == (True, 7)
     assert found["tokens"] == {"eos_token": END}
-    greedy = taper_frontend.text_assets.text_assets(model, byte_tokenizer(), 257)
+    greedy = taper_frontend.decoders.text_assets.text_assets(model, byte_tokenizer(), 257)
     assert "top_k" not in json.loads(greedy[DEFAULTS])["defaults"]
 
 
@@ -223,7 +223,7 @@ def test_a_plan_without_a_template_or_a_tokenizer_is_named(path):
 
 
 def test_tokenizers_that_do_not_fit_are_refused_at_export(model):
-    make = taper_frontend.text_assets.text_assets
+    make = taper_frontend.decoders.text_assets.text_assets
     with pytest.raises(ExportError, match="expected a fast tokenizer of transformers, got object"):
         make(model, object(), 257)
     with pytest.raises(ExportError, match="expected at most the 9 tokens of the model, got 257"):

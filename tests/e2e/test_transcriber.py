@@ -10,7 +10,7 @@ import pytest
 
 import taper_runtime.cli
 from taper_frontend import ExportError
-from taper_frontend.speech_assets import speech_assets
+from taper_frontend.decoders.speech_assets import speech_assets
 from taper_runtime import InputError
 from taper_runtime.generation.encoder_convention import EncoderConvention, SourceEncoder
 from taper_runtime.speech import RATE, Transcriber, log_mel, read_wav

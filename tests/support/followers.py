@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from taper_frontend.export_rows import ROW, ROWS, export_rows
+from taper_frontend.decoders.export_rows import ROW, ROWS, export_rows
 from taper_runtime.generation.decoder_convention import DecoderConvention
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from taper_frontend.errors import ExportError, ExportWarning, UnsupportedNodesEr
 if TYPE_CHECKING:
     from taper_frontend.compiler.planning import join_plans
     from taper_frontend.compiler.quantization.schemes import QuantizationConfig
-    from taper_frontend.decoder_exporter import export_decoder
+    from taper_frontend.decoders.decoder_exporter import export_decoder
     from taper_frontend.encoders.encoder_exporter import export_encoder
     from taper_frontend.explainer import explain
     from taper_frontend.exporter import export
@@ -59,7 +59,7 @@ _LATER = {
     "VerificationError": "taper_frontend.verify.trials",
     "explain": "taper_frontend.explainer",
     "export": "taper_frontend.exporter",
-    "export_decoder": "taper_frontend.decoder_exporter",
+    "export_decoder": "taper_frontend.decoders.decoder_exporter",
     "export_encoder": "taper_frontend.encoders.encoder_exporter",
     "load_quantized": "taper_frontend.quantized_checkpoint.load",
 }

@@ -18,7 +18,7 @@ import torch
 from transformers import cache_utils
 from transformers.modeling_outputs import BaseModelOutput
 
-from taper_frontend.decoder_module import (
+from taper_frontend.decoders.decoder_module import (
     CACHES,
     CacheSpec,
     RowLayer,

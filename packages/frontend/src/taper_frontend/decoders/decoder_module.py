@@ -17,8 +17,8 @@ import torch
 from transformers import cache_utils, masking_utils, modeling_utils
 
 from taper_frontend.capture.turns import TORCH
+from taper_frontend.decoders.recurrent_layers import RecurrentLayer, RecurrentSpec, recurrent_spec
 from taper_frontend.errors import ExportError
-from taper_frontend.recurrent_layers import RecurrentLayer, RecurrentSpec, recurrent_spec
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.generation.decoder_convention import IDS, KEPT, POSITION
 

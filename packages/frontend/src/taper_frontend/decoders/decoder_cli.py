@@ -66,7 +66,7 @@ def _export_decoder(args: argparse.Namespace) -> Result:
     model = named_object(args.model)()
     with warnings.catch_warnings():
         # warnings of the export itself are in the report
-        warnings.filterwarnings("ignore", module=r"taper_frontend\.decoder_cli")
+        warnings.filterwarnings("ignore", module=r"taper_frontend\.decoders\.decoder_cli")
         plan = public("export_decoder")(
             model,
             max_context=args.max_context,

@@ -8,10 +8,15 @@ import torch
 from torch.export import Dim
 
 from taper_frontend.compiler.planning import join_plans
-from taper_frontend.decoder_module import example
-from taper_frontend.encoder_decoder_module import EncoderDecoder, SourceInput, read_source, split
+from taper_frontend.decoders.decoder_module import example
+from taper_frontend.decoders.encoder_decoder_module import (
+    EncoderDecoder,
+    SourceInput,
+    read_source,
+    split,
+)
+from taper_frontend.decoders.export_rows import ROW, ROWS, check_close, export_rows
 from taper_frontend.errors import ExportError
-from taper_frontend.export_rows import ROW, ROWS, check_close, export_rows
 from taper_runtime.generation.decoder_convention import IDS, KEPT, LOGITS, POSITION
 from taper_runtime.generation.encoder_convention import ENCODE, EncoderConvention
 

@@ -8,13 +8,13 @@ import torch
 from torch.export import Dim
 
 from taper_frontend.checkpoint import filled
-from taper_frontend.decoder_module import ATTENTION, as_decoder, example, read_caches
-from taper_frontend.encoder_decoder_exporter import export_encoder_decoder
+from taper_frontend.decoders.decoder_module import ATTENTION, as_decoder, example, read_caches
+from taper_frontend.decoders.encoder_decoder_exporter import export_encoder_decoder
+from taper_frontend.decoders.export_rows import ROW, ROWS, check_close, export_rows
+from taper_frontend.decoders.recurrent_layers import RecurrentSpec
+from taper_frontend.decoders.speech_assets import speech_assets
+from taper_frontend.decoders.text_assets import text_assets
 from taper_frontend.errors import ExportError
-from taper_frontend.export_rows import ROW, ROWS, check_close, export_rows
-from taper_frontend.recurrent_layers import RecurrentSpec
-from taper_frontend.speech_assets import speech_assets
-from taper_frontend.text_assets import text_assets
 from taper_runtime.generation.decoder_convention import (
     IDS,
     KEPT,
