@@ -30,6 +30,7 @@ FLOORS = {
         "session",
         "generation",
         "text",
+        "speech",
         "serving",
         "capi",
         "",
