@@ -200,9 +200,20 @@ def wide_of_integers(x, attrs):
     return x.double() if attrs["accumulate"] else x
 
 
+def rounded_in_groups(a, group):
+    """Return numbers as int8 has them, with one scale for each group along the last axis."""
+    x = a.float().unflatten(-1, (-1, group))
+    largest = x.abs().amax(-1, keepdim=True)
+    largest = torch.where(largest < 2.0**-100, 0, largest)
+    levels = torch.where(largest == 0, 0, torch.round(x * (127 / largest)))
+    return (levels.to(a.dtype) * (largest / 127)).flatten(-2)
+
+
 def matmul(a, b, *extras, attrs):
     b = b.view(torch.bfloat16) if b.dtype == torch.uint16 else b
     a = summed(a, attrs)
+    if attrs["activation_group"]:
+        a = rounded_in_groups(a, attrs["activation_group"])
     b = b.to(a.dtype)
     y = a @ (b.transpose(-1, -2) if attrs["transpose_b"] else b)
     if attrs["alpha"] != 1:
@@ -405,6 +416,8 @@ def resample(x, a):
 
 def attention(q, k, v, mask=None, *, attrs):
     rank = q.ndim
+    k, v = (x.view(torch.bfloat16) if x.dtype == torch.uint16 else x for x in (k, v))
+    k, v = k.to(q.dtype), v.to(q.dtype)
     if mask is None:
         mask = torch.zeros((), dtype=q.dtype)
     elif mask.dtype == torch.bool:
@@ -634,7 +647,8 @@ def assert_is(got, want, wide):
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=near * scale)
     else:
         assert got.dtype == want.dtype
-        np.testing.assert_allclose(got, want, rtol=1e-12)
+        scale = np.abs(want[np.isfinite(want)]).max(initial=0) if got.dtype.kind == "f" else 0
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-15 * scale)
 
 
 @np.errstate(all="ignore")

@@ -243,7 +243,8 @@ def test_every_reason_is_of_a_case_and_is_stale_where_none_is_slow():
     assert ops.stale_reasons([], [case]) == [ops.pattern_for(case)]
 
 
-def test_a_slow_op_shows_unless_a_call_explains_it():
+def test_a_slow_op_shows_unless_a_call_explains_it(monkeypatch):
+    monkeypatch.setattr(ops, "REASONS", {})
     case = Case("ADD", "float32", drawn(torch.add, "float32", "float32"), ((8,),))
     assert ops.measure(case, (8,), 0.001).ratio > 0
     assert ops.row_of(case, [ops.Timing(2e-6, 1e-6, False)]).endswith("| 0.50 | a call |")

@@ -65,7 +65,10 @@ TORCH_DIFFERS = {
     "EMBEDDING_BAG": (("nan", "largest"), "the largest is NaN if one is; torch's if it is first"),
     "ATTENTION": (("nan", "infinity", "largest"), _EMPTY),
     **dict.fromkeys(
-        (*("MATMUL", "CONV", "SCATTER", "LAYER_NORM", "SUM", "MEAN", "VAR", "GRID_SAMPLE"),),
+        (
+            *("MATMUL", "CONV", "CONV_TRANSPOSE", "SCATTER", "LAYER_NORM", "SUM", "MEAN", "VAR"),
+            "GRID_SAMPLE",
+        ),
         (("largest",), _ORDER),
     ),
     "GROUPED_MATMUL": (("nan", "infinity", "largest"), _BEYOND),
