@@ -227,7 +227,7 @@ def test_where_no_kernel_serves_the_node_the_name_is_not_forgotten():
         ({"MATMUL": "dott"}, "unknown kernel of MATMUL 'dott'; did you mean 'dot'"),
         (
             {"MATMUL": "x"},
-            "'f32_matmul', 'i32_matmul', 'i64_matmul', 'i8_matmul",
+            "'f32_matmul', 'i32_matmul', 'i64_matmul', 'f64_matmul', 'i8_matmul",
         ),
         ({"RELU": "dot"}, "unknown kernel of RELU 'dot'"),
         ({"IF": "dot"}, "unknown kernel of IF 'dot'; expected one of none"),
@@ -310,7 +310,7 @@ def test_a_choice_is_told_everything():
     assert node.strides == [(300, 1), (300, 1), (33, 1)]
     variants = {"in_place (f32_matmul)", "panels (f32_matmul)"}
     refusing = {name for name, _ in refused} - {"i8_matmul_vnni"}  # which few CPUs have
-    assert refusing == {*variants, "i32_matmul", "i64_matmul", "i8_matmul"}
+    assert refusing == {*variants, "i32_matmul", "i64_matmul", "f64_matmul", "i8_matmul"}
     assert chosen(session) == (offers[-1].kernel, offers[-1].variant)
 
 
