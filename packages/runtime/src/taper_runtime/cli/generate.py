@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.base.errors import InputError
 from taper_runtime.base.text import counted, printable_lines
 from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.shared_options import (
@@ -53,6 +55,14 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top-p", type=_number, metavar="P", help="draw from the most likely that make up P"
     )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json-schema", metavar="FILE", help="write JSON that meets the schema in a file"
+    )
+    form.add_argument("--regex", metavar="REGEX", help="write a text that matches REGEX as a whole")
+    form.add_argument(
+        "--grammar", metavar="FILE", help="write a text by the grammar in a file, in Lark's form"
+    )
     add_session_options(parser)
 
 
@@ -78,7 +88,24 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
         given = {"do_sample": False}
     elif given:
         given["do_sample"] = True
-    return {"max_new_tokens": args.max_new_tokens, "stop": args.stop, **given}
+    return {
+        "max_new_tokens": args.max_new_tokens,
+        "stop": args.stop,
+        "json_schema": _content(args.json_schema),
+        "regex": args.regex,
+        "grammar": _content(args.grammar),
+        **given,
+    }
+
+
+def _content(path: str | None) -> str | None:
+    """Return the text of a file, if one is given."""
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected a text in UTF-8: {error}") from error
 
 
 def show(stream: TextStream, *, is_quiet: bool) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_runtime.base.loading import FilePath
-    from taper_runtime.generation.sampling import LogitsProcessor
+    from taper_runtime.generation.sampling import AllowedTokens, LogitsProcessor
 
 #: The most tokens of a prompt that one run reads; the arena grows with it.
 _CHUNK = 256
@@ -159,6 +159,7 @@ class Generator:
         eos_token_id: int | Sequence[int] | None = None,
         stop_token_ids: Sequence[int] = (),
         logits_processors: Sequence[LogitsProcessor] = (),
+        allowed_tokens: AllowedTokens | None = None,
         logprobs: int | None = None,
         prompt_lookup_num_tokens: int | None = None,
     ) -> GenerationRequest:
@@ -198,6 +199,10 @@ class Generator:
         logits_processors : sequence of callable
             Functions of all tokens so far, int64 ``[n]``, and logits, float32 ``[words]``, that
             return logits. They come after penalties and before ``temperature``.
+        allowed_tokens : callable, optional
+            Function of all tokens so far, int64 ``[n]``, that returns the ids of the tokens that
+            may follow, or a mask, bool ``[words]``. It is called once for each token, in order, and
+            comes after the processors. If it allows none, the text ends with an error.
         logprobs : int, optional
             Keep the logarithms of probabilities: those of the tokens, and of so many most likely
             ones at each place.
@@ -226,6 +231,7 @@ class Generator:
             frequency_penalty,
             seed,
             logits_processors,
+            allowed_tokens,
         )
         sampling.check()
         prompt, what, source = self._read_prompt(ids, decoder_input_ids)

@@ -2,12 +2,13 @@
 
 Penalties, processors of the user, temperature, top-k, top-p and min-p apply in the order of
 transformers' ``generate``, in float32, and exclude the same tokens as its ``LogitsProcessor``s.
+The mask of ``allowed_tokens`` comes after the processors.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +16,16 @@ from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.random_state import check_seed
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.generation.decoder_convention import as_plain_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     #: Takes all tokens so far, int64 ``[n]``, and logits, float32 ``[words]``; returns logits.
     LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+    #: Takes all tokens so far, int64 ``[n]``; returns the ids that may follow, or bool ``[words]``.
+    AllowedTokens = Callable[[np.ndarray], Sequence[int] | np.ndarray]
 
 _MAX_PENALTY = 2.0
 
@@ -52,6 +57,7 @@ class Sampling(NamedTuple):
     frequency_penalty: float = 0.0
     seed: int | None = None
     logits_processors: Sequence[LogitsProcessor] = ()
+    allowed_tokens: AllowedTokens | None = None
 
     def check(self) -> None:
         """Check all values.
@@ -91,6 +97,10 @@ class Sampling(NamedTuple):
             raise InputError(
                 f"logits_processors: expected a list of callables, got {describe(processors)}"
             )
+        if self.allowed_tokens is not None and not callable(self.allowed_tokens):
+            raise InputError(
+                f"allowed_tokens: expected None or a callable, got {describe(self.allowed_tokens)}"
+            )
 
 
 class Sampler:
@@ -120,7 +130,8 @@ class Sampler:
         Raises
         ------
         InputError
-            If a processor returns something else than logits, or no token can follow.
+            If a processor returns something else than logits, ``allowed_tokens`` something else
+            than tokens, or no token can follow.
         """
         sampling = self._sampling
         logits = self._processed(logits, ids, prompt)
@@ -143,7 +154,7 @@ class Sampler:
         return int(possible[min(int(place), len(possible) - 1)])
 
     def _processed(self, logits: np.ndarray, ids: Sequence[int], prompt: int) -> np.ndarray:
-        """Apply penalties and the user's processors."""
+        """Apply penalties, the user's processors, and the mask of tokens that may follow."""
         sampling = self._sampling
         if sampling.repetition_penalty != 1.0:
             logits = penalize_repetition(logits, ids, sampling.repetition_penalty)
@@ -159,12 +170,28 @@ class Sampler:
                     f"logits_processors: {processor!r}: expected logits of shape {before}, got "
                     f"{logits.shape}"
                 )
+        if sampling.allowed_tokens is not None:
+            found = sampling.allowed_tokens(np.array(ids, np.int64))
+            logits = np.where(_as_mask(found, len(logits)), logits, np.float32(-np.inf))
         return logits
 
 
 def _bits(seed: int | None) -> np.random.BitGenerator:
     # numpy takes no negative seeds
     return np.random.PCG64(seed if seed is None else seed % 2**64)
+
+
+def _as_mask(allowed: Any, words: int) -> np.ndarray:
+    """Return which tokens may follow, bool ``[words]``."""
+    found = np.asarray(allowed)
+    if found.dtype == bool and found.shape == (words,):
+        mask = found
+    else:
+        mask = np.zeros(words, bool)
+        mask[as_plain_ids(allowed, words, "allowed_tokens")] = True
+    if not mask.any():
+        raise InputError("allowed_tokens: expected at least one token that may follow, got none")
+    return mask
 
 
 def _check_likely(most: np.floating) -> None:

@@ -59,6 +59,8 @@ class WritingRequest(NamedTuple):
     max_tokens : int or None
     options : dict
         Those of :meth:`.Generator.submit`, but for ``max_new_tokens``.
+    json_schema : dict or None
+        What the texts have to meet.
     is_streamed : bool
     has_usage : bool
         Whether a stream ends with the number of tokens.
@@ -72,6 +74,7 @@ class WritingRequest(NamedTuple):
     choices: int
     max_tokens: int | None
     options: dict[str, Any]
+    json_schema: dict[str, Any] | None
     is_streamed: bool
     has_usage: bool
 
@@ -110,11 +113,13 @@ def read_chat(data: Mapping[str, Any]) -> WritingRequest:
         logprobs = logprobs or 0
     elif logprobs is not None:
         raise fields.error("top_logprobs", "expected logprobs to be true beside it")
-    kind = fields.take("response_format", "an object", lambda v: isinstance(v, dict), {})
-    if kind.get("type", "text") != "text":
-        raise fields.error("response_format", "this server writes plain text only")
+    schema = _response_schema(fields)
     tools = _tools(fields)
-    return _writing(fields, most or older, logprobs, messages=messages, tools=tools)
+    if schema is not None and tools is not None:
+        raise fields.error("response_format", "expected no tools beside a schema")
+    return _writing(
+        fields, most or older, logprobs, messages=messages, tools=tools, json_schema=schema
+    )
 
 
 def read_completion(data: Mapping[str, Any]) -> WritingRequest:
@@ -168,6 +173,7 @@ def _writing(
     prompts: Sequence[Any] = (),
     messages: list[dict[str, Any]] | None = None,
     tools: list[dict[str, Any]] | None = None,
+    json_schema: dict[str, Any] | None = None,
 ) -> WritingRequest:
     """Read the fields that chats and completions share; no field may be left then."""
     options = _options(fields)
@@ -198,6 +204,7 @@ def _writing(
         fields.whole("n", 1, MOST_CHOICES, 1),
         max_tokens,
         options,
+        json_schema,
         is_streamed,
         has_usage,
     )
@@ -375,6 +382,30 @@ def _tools(fields: BodyFields) -> list[dict[str, Any]] | None:
         each.finish()
         BodyFields(inner, f"tools[{index}].function").text("name")
     return tools if tools and choice == "auto" else None
+
+
+def _response_schema(fields: BodyFields) -> dict[str, Any] | None:
+    """Return the schema that a text has to meet; None if it is free."""
+    data = fields.take("response_format", "an object", lambda v: isinstance(v, dict), None)
+    if data is None:
+        return None
+    form = BodyFields(data, "response_format")
+    kind = form.take(
+        "type",
+        "'text', 'json_object' or 'json_schema'",
+        lambda v: v in ("text", "json_object", "json_schema"),
+    )
+    schema: dict[str, Any] | None = {"type": "object"} if kind == "json_object" else None
+    if kind == "json_schema":
+        inner = form.take("json_schema", "an object", lambda v: isinstance(v, dict))
+        named = BodyFields(inner, "response_format.json_schema")
+        named.text("name", None)
+        named.text("description", None)
+        named.flag("strict", True)  # each schema is met
+        schema = named.take("schema", "an object", lambda v: isinstance(v, dict))
+        named.finish()
+    form.finish()
+    return schema
 
 
 def _is_same(wanted: Any, value: Any) -> bool:

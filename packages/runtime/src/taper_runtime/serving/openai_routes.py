@@ -142,9 +142,19 @@ class OpenAIRoutes:
         for processor in asked.options.get("logits_processors", ()):
             if isinstance(processor, LogitBias):
                 processor.check(writer.generator.vocabulary)
+        mask = None
+        if asked.json_schema is not None:
+            mask = await in_thread(writer.grammar_mask, asked.json_schema)
         texts = await self._threads[asked.model].open(
             [
-                AskedText(ids, self._options(asked, writer, ids, index), writer.pieces(asked.stop))
+                AskedText(
+                    ids,
+                    {
+                        **self._options(asked, writer, ids, index),
+                        "allowed_tokens": None if mask is None else mask.copy(),
+                    },
+                    writer.pieces(asked.stop),
+                )
                 for ids in prompts
                 for index in range(asked.choices)
             ]

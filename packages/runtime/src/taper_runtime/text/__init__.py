@@ -7,7 +7,8 @@
 ...     print(piece, end="")
 
 It needs ``pip install 'taper-runtime[text]'``: the package tokenizers, which is imported when a
-plan is opened, and jinja2, which a chat imports. The rest of Taper does not import this package.
+plan is opened, jinja2, which a chat imports, and llguidance, which schemas and grammars import. The
+rest of Taper does not import this package.
 """
 
 from taper_runtime.text.encoder import Encoder

@@ -9,6 +9,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.generation.generator import Generator
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
+from taper_runtime.text.grammar_mask import GrammarMask, GrammarReader
 from taper_runtime.text.piece_decoder import PieceDecoder
 from taper_runtime.text.text_stream import TextStream
 from taper_runtime.text.tokenizer_asset import asset_of, read_tokenizer
@@ -83,8 +84,18 @@ class TextGenerator:
         self.tokenizer.no_truncation()  # a prompt that is too long is an error
         self._words, self.defaults = _read_defaults(plan)
         self._template: ChatTemplate | None = None
+        self._grammars: GrammarReader | None = None
 
-    def generate(self, prompt: str, *, stop: Sequence[str] = (), **options: Any) -> TextStream:
+    def generate(
+        self,
+        prompt: str,
+        *,
+        stop: Sequence[str] = (),
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        **options: Any,
+    ) -> TextStream:
         """Go on with a text.
 
         Parameters
@@ -92,6 +103,12 @@ class TextGenerator:
         prompt : str
         stop : sequence of str
             Strings in front of which the text ends.
+        json_schema : mapping or str, optional
+            A schema that the text meets, or its JSON.
+        regex : str, optional
+            A regular expression that the whole text matches.
+        grammar : str, optional
+            A grammar in the form of Lark that the text follows.
         **options
             Those of :meth:`.Generator.submit`, in place of :attr:`defaults`.
 
@@ -103,12 +120,23 @@ class TextGenerator:
         Raises
         ------
         InputError
-            If the prompt is empty or too long, or an option is out of range.
+            If the prompt is empty or too long, an option is out of range, or the schema or grammar
+            is invalid or met by no text.
+        TaperError
+            If there is one, and the package llguidance is not installed.
         """
+        options = self._held_to(options, json_schema, regex, grammar)
         return self._write(self.encode(prompt), stop, options)
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, stop: Sequence[str] = (), **options: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stop: Sequence[str] = (),
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        **options: Any,
     ) -> TextStream:
         """Answer the last message of a chat.
 
@@ -116,7 +144,7 @@ class TextGenerator:
         ----------
         messages : sequence of mapping
             Each with the texts ``role`` and ``content``.
-        stop, **options
+        stop, json_schema, regex, grammar, **options
             As of :meth:`generate`.
 
         Returns
@@ -130,7 +158,33 @@ class TextGenerator:
         TaperError
             If the package jinja2 is not installed.
         """
+        options = self._held_to(options, json_schema, regex, grammar)
         return self._write(self.encode_chat(messages), stop, options)
+
+    def grammar_mask(
+        self,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+    ) -> GrammarMask:
+        """Return what holds one text to a schema or grammar, as ``allowed_tokens`` of a request.
+
+        Parameters
+        ----------
+        json_schema, regex, grammar
+            As of :meth:`generate`; one of them.
+
+        Raises
+        ------
+        InputError, TaperError
+            As :meth:`generate`.
+        """
+        if self._grammars is None:
+            generator = self.generator
+            self._grammars = GrammarReader(
+                self.tokenizer, generator.vocabulary, generator.eos_token_ids
+            )
+        return self._grammars.read(json_schema, regex, grammar)
 
     def encode(self, prompt: str) -> list[int]:
         """Return the tokens of a prompt, with the special ones of the tokenizer.
@@ -196,6 +250,20 @@ class TextGenerator:
         except TypeError as error:
             raise InputError("prompt: expected valid Unicode, got a lone surrogate") from error
         return ids
+
+    def _held_to(
+        self, options: dict[str, Any], json_schema: Any, regex: Any, grammar: Any
+    ) -> dict[str, Any]:
+        """Return options with the mask of a schema or grammar, if there is one."""
+        if json_schema is regex is grammar is None:
+            return options
+        for name in ("allowed_tokens", "eos_token_id"):
+            if options.get(name) is not None:
+                raise InputError(
+                    f"{name}: expected None beside a schema or grammar, which says what follows "
+                    f"and where the text ends, got {describe(options[name])}"
+                )
+        return {**options, "allowed_tokens": self.grammar_mask(json_schema, regex, grammar)}
 
     def _write(self, ids: list[int], stop: Sequence[str], options: dict[str, Any]) -> TextStream:
         """Begin a text."""
