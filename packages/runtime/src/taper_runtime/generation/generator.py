@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.base.loading import FilePath
     from taper_runtime.generation.sampling import AllowedTokens, LogitsProcessor
+    from taper_runtime.session.state import State
 
 #: The most tokens of a prompt that one run reads; the arena grows with it.
 _CHUNK = 256
@@ -234,26 +235,129 @@ class Generator:
             allowed_tokens,
         )
         sampling.check()
-        prompt, what, source = self._read_prompt(ids, decoder_input_ids)
-        if not 1 <= len(prompt) <= self.context:
-            raise InputError(
-                f"{what}: expected a prompt of 1 to {self.context} tokens, the context of the "
-                f"model, got {len(prompt)}"
-            )
-        limits = make_limits(
-            self._convention,
-            len(prompt),
+        request = self._request(
+            ids,
+            decoder_input_ids,
+            sampling,
             max_new_tokens=max_new_tokens,
             eos_token_id=eos_token_id,
             stop_token_ids=stop_token_ids,
             logprobs=logprobs,
             prompt_lookup_num_tokens=prompt_lookup_num_tokens,
         )
-        request = GenerationRequest(prompt, self._convention, sampling, limits, source)
         with self._lock:
             self._waiting.append(request)
             self._admit()
         return request
+
+    def _request(
+        self, ids: Any, decoder_input_ids: Any, sampling: Sampling, **limits: Any
+    ) -> GenerationRequest:
+        """Return a text that has not begun, its arguments checked."""
+        prompt, what, source = self._read_prompt(ids, decoder_input_ids)
+        if not 1 <= len(prompt) <= self.context:
+            raise InputError(
+                f"{what}: expected a prompt of 1 to {self.context} tokens, the context of the "
+                f"model, got {len(prompt)}"
+            )
+        made = make_limits(self._convention, len(prompt), **limits)
+        return GenerationRequest(prompt, self._convention, sampling, made, source)
+
+    def beam_search(
+        self,
+        ids: Sequence[int] | np.ndarray,
+        *,
+        num_beams: int,
+        max_new_tokens: int,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        decoder_input_ids: Sequence[int] | np.ndarray | None = None,
+        eos_token_id: int | Sequence[int] | None = None,
+        stop_token_ids: Sequence[int] = (),
+    ) -> list[int]:
+        """Return the most likely text that a beam search finds.
+
+        A text's score is the sum of the logarithms of its tokens' probabilities, divided by its
+        number of tokens to the power of ``length_penalty``. Nothing is drawn, and nothing is known
+        of the text before its end. Other texts are written between the steps of the search.
+
+        Parameters
+        ----------
+        ids, decoder_input_ids, eos_token_id, stop_token_ids
+            As of :meth:`submit`.
+        num_beams : int
+            How many texts are kept after each step. Each has a state of its own.
+        max_new_tokens : int
+            The most tokens of a text.
+        length_penalty : float
+            More than 0 prefers long texts, less than 0 short ones.
+        early_stopping : bool or "never"
+            Whether the search ends once ``num_beams`` texts have ended. False goes on while a
+            running text has a better score at its present length, ``"never"`` while it could have
+            one at any length.
+
+        Returns
+        -------
+        list of int
+            The tokens, with the one that ends the text.
+
+        Raises
+        ------
+        InputError
+            If an argument is out of range, or the text does not fit in the context.
+        TaperError
+            If a run fails.
+        """
+        from taper_runtime.generation.beam_search import BeamOptions, BeamSearch
+
+        options = BeamOptions(num_beams, max_new_tokens, length_penalty, early_stopping)
+        options.check(self.vocabulary)
+        if type(max_new_tokens) is not int:
+            raise InputError(f"max_new_tokens: expected an int, got {describe(max_new_tokens)}")
+        first = self._request(
+            ids,
+            decoder_input_ids,
+            Sampling(),
+            max_new_tokens=max_new_tokens,
+            eos_token_id=eos_token_id,
+            stop_token_ids=stop_token_ids,
+            logprobs=None,
+            prompt_lookup_num_tokens=None,
+        )
+        with self._lock:
+            self._begin(first)
+        search = BeamSearch(options, first.limits.stops)
+        states = [first.state]
+        logits = self._read_whole(first)
+        position = len(first.ids)
+        while True:
+            parents = search.advance(logits)
+            if search.is_over:
+                return [*search.ended[0].tokens]
+            moved = {
+                own: states[parent].copy() for own, parent in enumerate(parents) if own != parent
+            }
+            more = range(len(parents) - len(states))
+            states = [*states[: len(parents)], *(self._session.new_state() for _ in more)]
+            for own, arrays in moved.items():
+                states[own].restore(arrays)
+            new = [beam.tokens[-1:] for beam in search.running]
+            with self._lock:
+                logits = self._feed(states, new, [position] * len(new), [0])[:, 0]
+            position += 1
+
+    def _read_whole(self, request: GenerationRequest) -> np.ndarray:
+        """Read what a text's state lacks of its prompt; return the logits ``[1, words]``."""
+        if request.source is not None:
+            with self._lock:
+                self._encode(request, request.source)
+        while True:
+            ids = request.pending[: self._chunk]
+            with self._lock:
+                logits = self._feed([request.state], [ids], [request.read], [len(ids) - 1])
+            request.read += len(ids)
+            if request.read == len(request.ids):
+                return logits[:, 0]
 
     def _read_prompt(
         self, ids: Any, decoder_input_ids: Any
@@ -405,7 +509,7 @@ class Generator:
         if kept and len(right) <= len(guessed) and not request.is_finished:
             for name, array in kept.items():
                 request.state.set(name, array)
-            self._feed([request], [right], [before], [0])
+            self._feed([request.state], [right], [before], [0])
 
     def _encode(self, request: GenerationRequest, source: np.ndarray) -> None:
         """Let the encoder read a source, once; it is alone, so that no row is padded."""
@@ -420,7 +524,8 @@ class Generator:
         # of a text that has all of these tokens, the last has logits to choose by
         known = len(requests[0].pending)
         kept = range(min(known, count) - 1, count)
-        logits = self._feed(requests, ids, [request.read for request in requests], kept)
+        states = [request.state for request in requests]
+        logits = self._feed(states, ids, [request.read for request in requests], kept)
         for request, new, row in zip(requests, ids, logits, strict=True):
             reads_prompt = request.read < len(request.ids)
             request.advance(new, row)
@@ -429,7 +534,7 @@ class Generator:
 
     def _feed(
         self,
-        requests: Sequence[GenerationRequest],
+        states: Sequence[State],
         ids: Sequence[Sequence[int]],
         positions: Sequence[int],
         kept: Sequence[int],
@@ -440,8 +545,7 @@ class Generator:
             POSITION: np.array(positions, np.int64),
             KEPT: np.array(kept, np.int64),
         }
-        states = [request.state for request in requests]
-        logits: np.ndarray = self._session.run([LOGITS], feed, state=states)[0]
+        logits: np.ndarray = self._session.run([LOGITS], feed, state=[*states])[0]
         return logits
 
     def _replace_finished(self) -> None:
