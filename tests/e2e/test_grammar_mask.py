@@ -116,6 +116,7 @@ WRONG = {
     "an object": ({"json_schema": {"x": object()}}, "json_schema: expected a JSON object: "),
     "a number": ({"json_schema": 5}, "json_schema: expected a JSON object: "),
     "a file": ({"json_schema": {"$ref": "file:///etc/passwd"}}, "json_schema: Resource"),
+    "deep": ({"json_schema": '{"not":' * 500 + "{}" + "}" * 500}, "json_schema: .*recursion"),
     "no regex": ({"regex": "[a"}, "regex: .*unclosed character class"),
     "a regex of bytes": ({"regex": b"a"}, "regex: expected a str, got bytes"),
     "no text": ({"regex": r"[^\s\S]"}, "regex: no text that begins so can meet it: NoExt"),
