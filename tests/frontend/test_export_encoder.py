@@ -153,8 +153,20 @@ DAMAGED = {
         change("sentence_bert_config.json", max_seq_length=-1), "max_seq_length: expected a number",
     ),
     "task": (
+        change("sentence_bert_config.json", transformer_task="text-generation"),
+        "transformer_task: expected one of .*, got 'text-generation'",
+    ),
+    "task of another pooling": (
         change("sentence_bert_config.json", transformer_task="fill-mask"),
-        "transformer_task: expected 'feature-extraction', got 'fill-mask'",
+        "expected a Transformer and a SpladePooling, for fill-mask, got",
+    ),
+    "a cross-encoder that embeds": (
+        change("sentence_bert_config.json", transformer_task="sequence-classification"),
+        r"expected a Transformer alone to score pairs, got \['Transformer', 'Pooling', 'Dense'\]",
+    ),
+    "two poolings": (
+        change("modules.json", type="sentence_transformers.models.SpladePooling"),
+        "expected a Transformer and a Pooling, for feature-extraction, got",
     ),
     "prompts": (
         change("config_sentence_transformers.json", prompts=["a"]),

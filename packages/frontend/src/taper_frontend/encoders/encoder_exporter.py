@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from taper_frontend.encoders.sentence_folder import (
+    SCORES_PAIRS,
+    TASKS,
     SentenceFolder,
     SentenceStage,
+    is_classifier,
     pooling_modes,
+    read_classifier_folder,
     read_sentence_folder,
 )
-from taper_frontend.encoders.sentence_modules import SentenceEncoder, make_stage
+from taper_frontend.encoders.sentence_modules import (
+    PairScorer,
+    SentenceEncoder,
+    make_stage,
+    score_activation,
+)
 from taper_frontend.errors import ExportError
 from taper_frontend.exporter import export
-from taper_runtime.text.encoder_settings import SETTINGS, EncoderSettings
+from taper_runtime.text.encoder_settings import PAIR_SETTINGS, SETTINGS, EncoderSettings
 from taper_runtime.text.tokenizer_asset import TOKENIZER
 
 if TYPE_CHECKING:
@@ -39,17 +48,19 @@ def export_encoder(
     max_length: int | None = None,
     **options: Any,
 ) -> Plan:
-    """Export a text encoder, for :class:`taper_runtime.text.Encoder`.
+    """Export a text encoder, for :class:`taper_runtime.text.Encoder` or ``CrossEncoder``.
 
     The plan takes int64 tokens and masks [batch, length], both of which vary, and returns
-    embeddings [batch, size]. Its assets are the tokenizer, which cuts long sentences, and the
+    embeddings [batch, size]; that of a cross-encoder, which reads pairs of sentences, returns
+    scores [batch, labels]. Its assets are the tokenizer, which cuts long sentences, and the
     settings of sentences, such as prompts.
 
     Parameters
     ----------
     model : str, os.PathLike or torch.nn.Module
         A folder of sentence-transformers, which is read without that package: a Transformer, then
-        Pooling, Dense, LayerNorm, Normalize. Or a folder of transformers, or a module such as
+        Pooling or SpladePooling, Dense, LayerNorm, Normalize; or a cross-encoder, which is a
+        sequence classifier of transformers. Or a folder of transformers, or a module such as
         ``AutoModel`` returns, with ``pooling``. A folder's weights are read as float32.
     pooling : str or sequence of str, optional
         How the embeddings of tokens become one, where no ``modules.json`` says it: ``"cls"``,
@@ -78,11 +89,10 @@ def export_encoder(
         folder, transformer = _described(Path(), pooling, normalize), model
     else:
         folder, transformer, tokenizer = _open(Path(model), pooling, normalize, tokenizer)
-    modules = [make_stage(stage) for stage in folder.stages]
     config = getattr(transformer, "config", None)
     accepted = inspect.signature(transformer.forward).parameters
     fixed = {"use_cache": False} if "use_cache" in accepted else {}
-    module = SentenceEncoder(transformer, modules, fixed).eval()
+    module, output, asset = _module(folder, transformer, fixed)
     include_prompt = False not in [s.settings.get("include_prompt") for s in folder.stages]
     vocabulary = getattr(config, "vocab_size", None)
     assets, side, limit = {}, "right", max_length or folder.max_length
@@ -103,21 +113,33 @@ def export_encoder(
         settings = EncoderSettings(
             folder.prompts, folder.default_prompt, include_prompt, vocabulary or count
         )
-        assets = {TOKENIZER: text.encode(), SETTINGS: settings.to_json().encode()}
+        assets = {TOKENIZER: text.encode(), asset: settings.to_json().encode()}
         if "token_type_ids" in tokenizer.model_input_names and "token_type_ids" in accepted:
             names.append("token_type_ids")
     if not include_prompt:
         names.append("pooling_mask")
     length = "length" if limit is None else torch.export.Dim("length", max=limit)
     plan = export(
-        module,
+        module.eval(),
         (),
         _example(names, vocabulary or 2, min(limit or 8, 8), side),
         dynamic_axes={name: {0: "batch", 1: length} for name in names},
-        output_names=["embeddings"],
+        output_names=[output],
         **options,
     )
     return plan.with_assets(assets)
+
+
+def _module(
+    folder: SentenceFolder, transformer: torch.nn.Module, fixed: dict[str, Any]
+) -> tuple[torch.nn.Module, str, str]:
+    """Return what is exported, the name of its output and that of its settings."""
+    if folder.task == SCORES_PAIRS:
+        labels = getattr(transformer.config, "num_labels", 0)
+        activation = score_activation(folder.activation, labels, str(folder.transformer))
+        return PairScorer(transformer, activation, fixed), "scores", PAIR_SETTINGS
+    stages = [make_stage(stage) for stage in folder.stages]
+    return SentenceEncoder(transformer, stages, fixed), "embeddings", SETTINGS
 
 
 def _open(
@@ -132,10 +154,14 @@ def _open(
         if pooling is not None or normalize:
             raise ExportError("pooling, normalize: expected neither, for modules.json says them")
         folder = read_sentence_folder(path)
+    elif pooling is None and is_classifier(path):
+        if normalize:
+            raise ExportError("normalize: expected False for a cross-encoder, got True")
+        folder = read_classifier_folder(path)
     else:
         folder = _described(path, pooling, normalize)
     try:
-        from transformers import AutoModel, AutoTokenizer
+        import transformers
     except ImportError as error:
         raise ImportError(
             "taper_frontend.export_encoder needs transformers for a folder; install it with "
@@ -143,8 +169,10 @@ def _open(
             name="transformers",
         ) from error
     try:
-        loaded = AutoTokenizer.from_pretrained(folder.transformer, local_files_only=True)
-        model = AutoModel.from_pretrained(
+        loaded = transformers.AutoTokenizer.from_pretrained(
+            folder.transformer, local_files_only=True
+        )
+        model = getattr(transformers, TASKS[folder.task]).from_pretrained(
             folder.transformer, local_files_only=True, dtype=torch.float32
         )
     except (OSError, ValueError, KeyError) as error:
@@ -157,13 +185,13 @@ def _described(path: Path, pooling: str | Sequence[str] | None, normalize: bool)
     if pooling is None:
         raise ExportError(
             "pooling: expected how token embeddings become one, such as 'mean', because no "
-            "modules.json says it; got None"
+            "modules.json says it and config.json names no sequence classifier; got None"
         )
     settings = {"pooling_mode": pooling_modes({"pooling_mode": pooling}, "pooling")}
     stages = [SentenceStage("Pooling", path, settings)]
     if normalize:
         stages.append(SentenceStage("Normalize", path, {}))
-    return SentenceFolder(path, tuple(stages), None, False, {}, None)
+    return SentenceFolder("feature-extraction", path, tuple(stages), None, False, {}, None, None)
 
 
 def _limit(tokenizer: Any, config: Any) -> int | None:

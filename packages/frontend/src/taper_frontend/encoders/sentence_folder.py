@@ -24,7 +24,23 @@ POOLING_KEYS = {
 }
 
 #: The modules that may follow the transformer.
-STAGES = ("Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
+STAGES = ("Pooling", "SpladePooling", "Dense", "LayerNorm", "Normalize", "Dropout")
+
+#: The tasks of a transformer, with its class in transformers.
+TASKS = {
+    "feature-extraction": "AutoModel",
+    "fill-mask": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+}
+
+#: The task of a cross-encoder, which scores pairs of sentences.
+SCORES_PAIRS = "sequence-classification"
+
+#: The pooling that the other tasks need.
+_POOLING_OF = {"feature-extraction": "Pooling", "fill-mask": "SpladePooling"}
+
+#: The kinds of the first module, with the tasks that they have by default.
+_TRANSFORMERS = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 
 _PACKAGE = "sentence_transformers."
 
@@ -50,6 +66,8 @@ class SentenceFolder(NamedTuple):
 
     Attributes
     ----------
+    task : str
+        The transformer's, one of :data:`TASKS`.
     transformer : Path
         The folder of the transformer and its tokenizer.
     stages : tuple of SentenceStage
@@ -60,14 +78,18 @@ class SentenceFolder(NamedTuple):
     prompts : dict of str to str
     default_prompt : str or None
         The name of the prompt that is used where none is asked for.
+    activation : str or None
+        The path of the class in torch that turns logits into scores, if the folder says it.
     """
 
+    task: str
     transformer: Path
     stages: tuple[SentenceStage, ...]
     max_length: int | None
     lower_case: bool
     prompts: dict[str, str]
     default_prompt: str | None
+    activation: str | None
 
 
 def read_sentence_folder(root: Path) -> SentenceFolder:
@@ -81,26 +103,80 @@ def read_sentence_folder(root: Path) -> SentenceFolder:
     listed = _read_json(root / "modules.json", list)
     modules = [_module(root, index, item) for index, item in enumerate(listed)]
     kinds = [kind for kind, _ in modules]
-    if kinds[:1] != ["Transformer"] or "Pooling" not in kinds:
-        raise ExportError(
-            f"{root / 'modules.json'}: expected a Transformer and a Pooling, got {kinds}"
-        )
-    (_, transformer), *others = modules
+    if not kinds:
+        raise ExportError(f"{root / 'modules.json'}: expected a Transformer and a Pooling, got []")
+    (first, transformer), *others = modules
     given = [transformer / name for name in _TRANSFORMER_SETTINGS]
     path = next((path for path in given if path.is_file()), None)
     settings = {} if path is None else _read_json(path, dict)
-    task = settings.get("transformer_task", "feature-extraction")
-    if task != "feature-extraction":
-        raise ExportError(f"{path}: transformer_task: expected 'feature-extraction', got {task!r}")
+    task = settings.get("transformer_task", _TRANSFORMERS[first])
+    if not isinstance(task, str) or task not in TASKS:
+        raise ExportError(f"{path}: transformer_task: expected one of {[*TASKS]}, got {task!r}")
+    if task == SCORES_PAIRS and others:
+        raise ExportError(
+            f"{root / 'modules.json'}: expected a Transformer alone to score pairs, got {kinds}"
+        )
+    poolings = [kind for kind in kinds if kind in _POOLING_OF.values()]
+    if task != SCORES_PAIRS and poolings != [_POOLING_OF[task]]:
+        raise ExportError(
+            f"{root / 'modules.json'}: expected a Transformer and a {_POOLING_OF[task]}, for "
+            f"{task}, got {kinds}"
+        )
     prompts, default = _prompts(root)
     return SentenceFolder(
+        task,
         transformer,
         tuple([SentenceStage(kind, path, _stage_settings(kind, path)) for kind, path in others]),
         _max_length(path, settings),
         settings.get("do_lower_case") is True,
         prompts,
         default,
+        _activation_name(root, transformer) if task == SCORES_PAIRS else None,
     )
+
+
+def is_classifier(root: Path) -> bool:
+    """Return whether a folder of transformers has a sequence classifier."""
+    path = root / "config.json"
+    names = _read_json(path, dict).get("architectures") if path.is_file() else None
+    return isinstance(names, list) and str(next(iter(names), "")).endswith(
+        "ForSequenceClassification"
+    )
+
+
+def read_classifier_folder(root: Path) -> SentenceFolder:
+    """Read the settings of a cross-encoder in a folder without ``modules.json``.
+
+    Raises
+    ------
+    ExportError
+        If a file is damaged.
+    """
+    prompts, default = _prompts(root)
+    activation = _activation_name(root, root)
+    return SentenceFolder(SCORES_PAIRS, root, (), None, False, prompts, default, activation)
+
+
+def _activation_name(root: Path, transformer: Path) -> str | None:
+    """Return the path of the class that turns logits into scores, from the first file that has it.
+
+    The names and places of the setting are those of sentence-transformers 6, 4 and 3.
+    """
+    new, old = root / "config_sentence_transformers.json", transformer / "config.json"
+    first = _read_json(new, dict) if new.is_file() else {}
+    model = _read_json(old, dict) if old.is_file() else {}
+    within = model.get("sentence_transformers")
+    found = [
+        (new, first.get("activation_fn")),
+        (old, within.get("activation_fn") if isinstance(within, dict) else None),
+        (old, model.get("sbert_ce_default_activation_function")),
+    ]
+    for path, name in found:
+        if name is not None and not isinstance(name, str):
+            raise ExportError(f"{path}: activation_fn: expected a text, got {name!r}")
+        if name is not None:
+            return name
+    return None
 
 
 def pooling_modes(settings: dict[str, Any], where: str) -> tuple[str, ...]:
@@ -130,12 +206,12 @@ def _module(root: Path, index: int, item: Any) -> tuple[str, Path]:
     ):
         raise ExportError(f"{field}: expected an object with the texts 'type' and 'path'")
     package, _, kind = item["type"].rpartition(".")
-    if not f"{package}.".startswith(_PACKAGE) or kind not in ("Transformer", *STAGES):
+    if not f"{package}.".startswith(_PACKAGE) or kind not in (*_TRANSFORMERS, *STAGES):
         raise ExportError(
-            f"{field}.type: expected {_PACKAGE}... of Transformer, {', '.join(STAGES)}, "
+            f"{field}.type: expected {_PACKAGE}... of {', '.join((*_TRANSFORMERS, *STAGES))}, "
             f"got {item['type']!r}"
         )
-    if (index == 0) != (kind == "Transformer"):
+    if (index == 0) != (kind in _TRANSFORMERS):
         raise ExportError(f"{field}.type: expected one Transformer, the first, got {kind!r}")
     path = PurePosixPath(item["path"])
     if path.is_absolute() or ".." in path.parts or "\\" in item["path"]:

@@ -1,8 +1,8 @@
 """Compute sentence embeddings from those of tokens, as sentence-transformers does.
 
-The formulas are those of its modules Pooling, Dense, LayerNorm and Normalize (version 6.2). Each
-takes embeddings and returns embeddings; nothing here depends on the values of the mask, so that
-batch and length may vary.
+The formulas are those of its modules Pooling, SpladePooling, Dense, LayerNorm and Normalize, and of
+its CrossEncoder (version 6.2). Each stage takes embeddings and returns embeddings; nothing here
+depends on the values of the mask, so that batch and length may vary.
 """
 
 from __future__ import annotations
@@ -105,6 +105,55 @@ _POOLINGS = {
 }
 
 
+class SparsePooling(torch.nn.Module):
+    """Pool the logits of tokens into weights of the vocabulary, most of them 0 (SPLADE).
+
+    Parameters
+    ----------
+    strategy : str
+        ``"max"`` or ``"sum"``, over the tokens.
+    activation : str
+        ``"relu"``: ``log(1 + relu(x))``; ``"log1p_relu"``: ``log(1 + log(1 + relu(x)))``.
+    """
+
+    def __init__(self, strategy: str, activation: str) -> None:
+        super().__init__()
+        self.strategy = strategy
+        self.logarithms = _LOGARITHMS[activation]
+
+    def forward(self, logits: Tensor, pooled: Tensor, real: Tensor) -> Tensor:
+        """Return weights [batch, vocabulary] of logits [batch, length, vocabulary].
+
+        ``pooled`` has no effect, as in the original: the tokens of a prompt take part.
+        """
+        x = logits * _column(real, logits)
+        if self.strategy == "sum":
+            return self._weights(x).sum(1)
+        # the weights grow with the logits: of each word only the largest is computed
+        return self._weights(x.amax(1))
+
+    def _weights(self, x: Tensor) -> Tensor:
+        x = x.relu()
+        for _ in range(self.logarithms):
+            x = x.log1p()
+        return x
+
+
+#: How often an activation of SpladePooling takes log1p.
+_LOGARITHMS = {"relu": 1, "log1p_relu": 2}
+
+
+def _sparse_pooling(settings: dict[str, Any], where: str) -> SparsePooling:
+    known = {"pooling_strategy": ("max", "sum"), "activation_function": (*_LOGARITHMS,)}
+    chosen = []
+    for key, names in known.items():
+        name = settings.get(key, names[0])
+        if name not in names:
+            raise ExportError(f"{where}: {key}: expected one of {[*names]}, got {name!r}")
+        chosen.append(name)
+    return SparsePooling(*chosen)
+
+
 class SentenceDense(torch.nn.Module):
     """Linear layer and activation, perhaps with a residual."""
 
@@ -185,6 +234,8 @@ def make_stage(stage: SentenceStage) -> torch.nn.Module:
     where = str(stage.folder)
     if stage.kind == "Pooling":
         return TokenPooling(pooling_modes(stage.settings, f"{where}: pooling_mode"))
+    if stage.kind == "SpladePooling":
+        return _sparse_pooling(stage.settings, where)
     if stage.kind == "Dense":
         return SentenceDense(stage.settings, _weights(stage.folder), where)
     if stage.kind == "LayerNorm":
@@ -213,9 +264,9 @@ class SentenceEncoder(torch.nn.Module):
     Parameters
     ----------
     transformer : torch.nn.Module
-        It returns the embeddings of tokens first.
+        It returns the embeddings of tokens first, or their logits.
     stages : sequence of torch.nn.Module
-        A :class:`TokenPooling` and what follows it.
+        A :class:`TokenPooling` or :class:`SparsePooling`, and what follows it.
     options : dict
         Further arguments of the transformer, such as ``use_cache``.
     """
@@ -250,3 +301,48 @@ class SentenceEncoder(torch.nn.Module):
         pooled = attention_mask if pooling_mask is None else pooling_mask
         embeddings: Tensor = self.others(self.pooling(hidden, pooled, attention_mask))
         return embeddings
+
+
+def score_activation(name: str | None, labels: int, where: str) -> torch.nn.Module:
+    """Return what turns logits into scores: by default a sigmoid for one label, else nothing.
+
+    Raises
+    ------
+    ExportError
+        If ``name`` is no module of ``torch.nn``.
+    """
+    if name is None:
+        return torch.nn.Sigmoid() if labels == 1 else torch.nn.Identity()
+    return _activation(name, where)
+
+
+class PairScorer(torch.nn.Module):
+    """Sequence classifier and activation: from the tokens of pairs to their scores.
+
+    Parameters
+    ----------
+    transformer : torch.nn.Module
+        It returns logits [batch, labels] first.
+    activation : torch.nn.Module
+    options : dict
+        Further arguments of the transformer, such as ``use_cache``.
+    """
+
+    def __init__(
+        self, transformer: torch.nn.Module, activation: torch.nn.Module, options: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.activation = activation
+        self.options = options
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return scores [batch, labels] of int64 tokens [batch, length]."""
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        logits = self.transformer(
+            input_ids=input_ids, attention_mask=attention_mask, **types, **self.options
+        )[0]
+        scores: Tensor = self.activation(logits)
+        return scores

@@ -1,7 +1,9 @@
-"""Run exported models on text: embeddings of sentences, and texts of language models.
+"""Run exported models on text: embeddings of sentences, scores of pairs, and texts.
 
 >>> encoder = taper_runtime.text.Encoder("encoder.taper")
 >>> embeddings = encoder.encode(["A sentence.", "Another one."])
+>>> ranker = taper_runtime.text.CrossEncoder("cross_encoder.taper")
+>>> best = ranker.rank("A question?", ["An answer.", "Another one."], top_k=1)
 >>> writer = taper_runtime.text.TextGenerator("decoder.taper")
 >>> for piece in writer.generate("Once upon a time", max_new_tokens=50):
 ...     print(piece, end="")
@@ -11,7 +13,8 @@ plan is opened, jinja2, which a chat imports, and llguidance, which schemas and 
 rest of Taper does not import this package.
 """
 
+from taper_runtime.text.cross_encoder import CrossEncoder
 from taper_runtime.text.encoder import Encoder
 from taper_runtime.text.text_generator import TextGenerator
 
-__all__ = ["Encoder", "TextGenerator"]
+__all__ = ["CrossEncoder", "Encoder", "TextGenerator"]

@@ -13,8 +13,9 @@ from taper_runtime.text.tokenizer_asset import asset_of
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
-#: The asset that has the settings.
+#: The asset that has the settings, of a plan that embeds sentences and of one that scores pairs.
 SETTINGS = "encoder.json"
+PAIR_SETTINGS = "cross_encoder.json"
 
 
 class EncoderSettings(NamedTuple):
@@ -43,29 +44,29 @@ class EncoderSettings(NamedTuple):
         return json.dumps(self._asdict())
 
 
-def read_settings(plan: Plan) -> EncoderSettings:
-    """Return the settings of a plan's sentences.
+def read_settings(plan: Plan, asset: str) -> EncoderSettings:
+    """Return the settings of a plan's sentences, which are in an asset of this name.
 
     Raises
     ------
     InputError
         If the plan has none, or others than :class:`EncoderSettings` describes.
     """
-    text = asset_of(plan, SETTINGS).decode(errors="replace")
+    text = asset_of(plan, asset).decode(errors="replace")
     found = parse_object(text)
     if found is None or found.keys() != {*EncoderSettings._fields}:
-        raise _error("", f"an object with {', '.join(EncoderSettings._fields)}", found)
+        raise _error(asset, "", f"an object with {', '.join(EncoderSettings._fields)}", found)
     prompts, default = found["prompts"], found["default_prompt_name"]
     if type(prompts) is not dict or {*map(type, prompts.values())} - {str}:
-        raise _error(".prompts", "an object of texts", prompts)
+        raise _error(asset, ".prompts", "an object of texts", prompts)
     if default is not None and (type(default) is not str or default not in prompts):
-        raise _error(".default_prompt_name", f"null or one of {[*prompts]}", default)
+        raise _error(asset, ".default_prompt_name", f"null or one of {[*prompts]}", default)
     if type(found["include_prompt"]) is not bool:
-        raise _error(".include_prompt", "true or false", found["include_prompt"])
+        raise _error(asset, ".include_prompt", "true or false", found["include_prompt"])
     if type(found["vocab_size"]) is not int or found["vocab_size"] < 1:
-        raise _error(".vocab_size", "a number from 1 on", found["vocab_size"])
+        raise _error(asset, ".vocab_size", "a number from 1 on", found["vocab_size"])
     return EncoderSettings(**found)
 
 
-def _error(place: str, expected: str, got: Any) -> InputError:
-    return InputError(f"plan.assets[{SETTINGS!r}]{place}: expected {expected}, got {describe(got)}")
+def _error(asset: str, place: str, expected: str, got: Any) -> InputError:
+    return InputError(f"plan.assets[{asset!r}]{place}: expected {expected}, got {describe(got)}")

@@ -48,8 +48,10 @@ class SentenceTokenizer:
         limit: int | None = (self._made.truncation or {}).get("max_length")
         return limit
 
-    def tokens(self, sentences: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the ids and the types of each sentence's tokens, int32 [length]."""
+    def tokens(
+        self, sentences: Sequence[str] | Sequence[tuple[str, str]]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the ids and the types of the tokens of each sentence or pair, int32 [length]."""
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for start in range(0, len(sentences), _AT_ONCE):
             found += [
