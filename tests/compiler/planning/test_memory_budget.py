@@ -49,12 +49,12 @@ def test_random_graphs_in_budgets(seed, monkeypatch):
         lambda room: fuse_again(unfused[0], None, room, graph.outputs),
         lambda other: all(
             np.array_equal(a, b, equal_nan=True)
-            for a, b in zip(run_copy(natural, feeds), run_copy(other, feeds), strict=True)
+            for a, b in zip(run_copy(natural, feeds)[1], run_copy(other, feeds)[1], strict=True)
         ),
     )
     fitted.graph.verify()
-    before, expected = run(natural._replace(graph=graph), feeds)
-    plan, results = (before, expected) if fitted.graph is graph else run(fitted, feeds)
+    before, expected = run_copy(natural, feeds)
+    plan, results = run(fitted, feeds)
     assert memory_use(plan).arena == fitted.arena.nbytes <= natural.arena.nbytes
     assert memory_use(before).arena == natural.arena.nbytes
     told = report(natural, fitted, budget)
@@ -64,12 +64,10 @@ def test_random_graphs_in_budgets(seed, monkeypatch):
 
 
 def run_copy(fitted, feeds):
-    """Results of a graph that stays as it is."""
+    """The plan and the results of a graph that stays as it is."""
     graph = fitted.graph.copy()
     order = tuple(graph.nodes[node.output] for node in fitted.schedule.order)
-    return run(fitted._replace(graph=graph, schedule=fitted.schedule._replace(order=order)), feeds)[
-        1
-    ]
+    return run(fitted._replace(graph=graph, schedule=fitted.schedule._replace(order=order)), feeds)
 
 
 def long_skip(width=8192):
@@ -190,8 +188,8 @@ def test_trials_are_bounded(monkeypatch):
         lambda other: False,
     )
     forms = 1 + memory_budget.MOST_FORMS
-    most = 1 + 3 * forms + memory_budget.MOST_TRIALS * forms
-    assert len(laid_out) <= most + 3 + memory_budget.MOST_TRIALS  # again without parts
+    most = 1 + 4 * forms + memory_budget.MOST_TRIALS * forms
+    assert len(laid_out) <= most + 4 + memory_budget.MOST_TRIALS  # again without parts
 
 
 # -- beside the optimum ------------------------------------------------------------------------

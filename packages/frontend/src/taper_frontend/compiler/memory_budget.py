@@ -15,6 +15,7 @@ from taper_frontend.compiler.planning import same_results
 from taper_frontend.compiler.planning.arena import Arena, lay_out_graph
 from taper_frontend.compiler.planning.order import Schedule, schedule_as, schedules
 from taper_frontend.compiler.planning.recompute import recomputations
+from taper_frontend.compiler.planning.search_order import search_order
 from taper_frontend.compiler.planning.tile_regions import tiled_regions
 from taper_frontend.errors import ExportError
 from taper_runtime.base.records import NamedTuple
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
 
 #: The most forms with smaller parts, and the most arenas that are laid out for recomputations in
-#: each form. Each form has as many orders as :func:`.order.schedules` returns.
+#: each form. Each form has the orders that :func:`.order.schedules` returns and that of
+#: :func:`.search_order.search_order`.
 MOST_FORMS, MOST_TRIALS = 3, 32
 
 #: How often regions are computed in parts, each time where the result still needs too much.
@@ -269,7 +271,13 @@ def _tiled_below(fitted: Fitted, limit: int) -> Fitted:
 
 def _orders(graph: Graph) -> list[Fitted]:
     distinct = {schedule.order: schedule for schedule in schedules(graph)}
-    return [lay_out(graph, schedule) for schedule in distinct.values()]
+    found = [lay_out(graph, schedule) for schedule in distinct.values()]
+    arena = found[0].arena
+    scratch = {name: arena.scratch[step] for name, step in arena.steps.items()}
+    searched = search_order(graph, [*found[0].schedule.order], scratch)
+    if tuple(searched) not in distinct:
+        found.append(lay_out(graph, schedule_as(graph, searched)))
+    return found
 
 
 def _smaller(a: Fitted, b: Fitted) -> bool:

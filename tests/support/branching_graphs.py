@@ -1,0 +1,46 @@
+"""Graphs whose peak depends much on the order of their nodes, from a seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graph_checks import Builder, floats
+
+if TYPE_CHECKING:
+    from taper_frontend.compiler.graph import Graph
+
+
+def branching(seed: int, count: int) -> Graph:
+    """A graph of about ``count`` nodes: products between vectors of other widths, and sums."""
+    b, rng = Builder(), np.random.default_rng(seed)
+    x = b.input("x", 1, 256)
+    made: list[tuple[str, int]] = []
+    unread: dict[str, int] = {}
+
+    def add(op: str, *operands: str, width: int) -> None:
+        for name in operands:
+            unread.pop(name, None)
+        made.append((b.op(op, *operands), width))
+        unread[made[-1][0]] = width
+
+    def product(name: str, width: int, new: int) -> None:
+        add("MATMUL", name, b.constant(floats(width, new)), width=new)
+
+    product(x, 256, 256)
+    while len(made) + 2 * len(unread) < count:
+        name, width = made[-1 - min(int(rng.geometric(0.3)) - 1, len(made) - 1)]
+        others = [other for other, its in made[-12:] if its == width and other != name]
+        if others and rng.random() < 0.4:
+            add("ADD", name, str(rng.choice(others)), width=width)
+        else:
+            product(name, width, int(rng.choice([64, 256, 1024, 4096])))
+    ends = []
+    for name, width in [*unread.items()]:
+        product(name, width, 64)
+        ends.append(made[-1][0])
+    while len(ends) > 1:
+        add("ADD", ends.pop(0), ends.pop(0), width=64)
+        ends.append(made[-1][0])
+    return b.done(b.op("MATMUL", ends[0], b.constant(floats(64, 16))))
