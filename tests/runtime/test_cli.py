@@ -71,6 +71,7 @@ def json_of(result):
         ("profile", ["profile", "m.taper", "--runs", 2, "--threads", 1]),
         ("profile", ["profile", "s.taper", "--runs", 2, "--threads", 1]),
         ("report", ["report", "s.taper", "--runs", 2, "--threads", 1, "-o", "s.html"]),
+        ("report", ["report", "s.taper", "--runs", 2, "--memory", "-o", "s.html"]),
         ("completion", ["completion", "bash"]),
         ("tune", ["tune", "m.taper", "--db", "t", "--budget", "0.1s", "--other-bits"]),
     ],

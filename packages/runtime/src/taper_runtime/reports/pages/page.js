@@ -7,6 +7,7 @@ const SECTIONS = {
   warnings: (section) => make("div", {}, ...section.items.map((text) => make("p", { class: "warning" }, text))),
   table: (section) => showTable(section, (kind, value) => follow[kind] && follow[kind](value)),
   steps: showSteps,
+  curve: showCurve,
   file: (section) => {
     const address = URL.createObjectURL(new Blob([section.text], { type: "application/json" }));
     const link = make("a", { href: address, download: section.name }, `Save ${section.name}`);

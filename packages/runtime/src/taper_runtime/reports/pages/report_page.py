@@ -9,6 +9,7 @@ from taper_runtime.base.text import counted
 from taper_runtime.executor.memory_use import MemoryUse, memory_use
 from taper_runtime.executor.sites import executed_nodes
 from taper_runtime.plan.spelling import type_text
+from taper_runtime.reports.memory_points import points_sections
 from taper_runtime.reports.pages.histogram import histogram
 from taper_runtime.reports.pages.quantized_weights import (
     WeightRecord,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.native.variants import KernelName
     from taper_runtime.plan.plan import Plan, PlanNode, TensorSpec
+    from taper_runtime.reports.memory_points import MemoryPoint
     from taper_runtime.reports.profile import Profile
 
 #: The names of the blocks of a node.
@@ -41,7 +43,11 @@ _BLOCKS = {"IF": ("then", "else"), "WHILE": ("condition", "body"), "SCAN": ("bod
 
 
 def report_page(
-    title: str, profile: Profile, limits: MachineLimits, before: Profile | None = None
+    title: str,
+    profile: Profile,
+    limits: MachineLimits,
+    before: Profile | None = None,
+    points: list[MemoryPoint] | None = None,
 ) -> str:
     """Return a self-contained HTML page about a plan.
 
@@ -55,6 +61,8 @@ def report_page(
         The limits of this machine, for the number of threads of the profile.
     before : Profile, optional
         The profile of the plan before its weights were quantized.
+    points : list of MemoryPoint, optional
+        Memory and time of the plan in memory budgets.
     """
     plan = profile.plan
     total = profile.total
@@ -87,6 +95,7 @@ def report_page(
         *_totals(times, total),
         _trace(profile),
         _memory(plan, memory),
+        *(points_sections(points) if points else ()),
         _tensors("Inputs and outputs", [*plan.inputs, *plan.outputs], plan),
         _weights(plan),
     ]

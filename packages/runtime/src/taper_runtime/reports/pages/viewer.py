@@ -35,7 +35,7 @@ script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
 """
 
 #: The files of the viewer's script; each uses those before it.
-_PARTS = ("dom", "table", "chart", "layers", "picture", "graph", "stepper", "page")
+_PARTS = ("dom", "table", "chart", "curve", "layers", "picture", "graph", "stepper", "page")
 
 #: Escapes of the characters that could end the script element with the data.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -62,6 +62,7 @@ def make_page(
         - ``table``: ``rows``, and ``columns`` of ``name`` and ``kind`` (text, number, bytes, bar,
           node, ...); a bar is a list of a length and a limit, a node links to the graph;
         - ``steps``: ``values`` in bytes with ``labels``, a ``total`` and a ``note``;
+        - ``curve``: ``points``, pairs of milliseconds and bytes, with ``labels`` and a ``note``;
         - ``graph``: ``nodes`` in the order of execution, each with ``id``, ``title``, ``subtitle``,
           ``kind``, ``group`` (names of the modules that hold it, the outermost first), ``inputs``
           (names of nodes or other tensors), ``facts`` and ``time``.
