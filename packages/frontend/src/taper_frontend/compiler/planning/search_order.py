@@ -85,9 +85,10 @@ def search_order(graph: Graph, own: list[Node], scratch: Mapping[str, int]) -> l
 
 
 class _OrderSearch:
-    """What each node needs and frees."""
+    """Needs of each node: the nodes before it, and memory, as bits and bytes."""
 
     def __init__(self, graph: Graph, own: list[Node], scratch: Mapping[str, int]) -> None:
+        """Give each node and each root a number of bits."""
         number = {name: i for i, node in enumerate(own) for name in node.outputs}
         self._needs = [0] * len(own)
         self._followers: list[list[int]] = [[] for _ in own]
@@ -136,6 +137,7 @@ class _OrderSearch:
         yield from found
 
     def _after(self, beginning: _OrderBeginning, node: int) -> _OrderBeginning:
+        """Return the beginning with one node more, and the memory that it then needs."""
         done = beginning.done | 1 << node
         begun, freed, dead = 0, 0, set()
         for root in self._used[node]:
