@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -322,20 +323,33 @@ def cached_file(
     cache = open_cache(options.cache)
     if cache is None:
         return export(options._replace(cache=False))
+    if save is None and not isinstance(module, (str, os.PathLike)):
+        return export(options)
     try:
-        if isinstance(module, (str, os.PathLike)):
-            with open(module, "rb") as file:
-                parts = file_parts(file, options)
-        elif save is not None:
-            with TemporaryFile() as file:
-                save(file)
-                file.seek(0)
-                parts = file_parts(file, options)
-        else:
-            return export(options)
-    except Exception:  # of any kind: torch cannot save every program
+        with _open_archive(module, save) as file:
+            parts = file_parts(file, options)
+    except (ExportError, OSError):
         return export(options)
     return cache.export(parts, lambda: export(options._replace(cache=False)))
+
+
+@contextmanager
+def _open_archive(
+    module: object, save: Callable[[IO[bytes]], object] | None
+) -> Iterator[BufferedReader | BufferedRandom]:
+    """Give an archive to read: a file, or a temporary one with an exported program."""
+    if isinstance(module, (str, os.PathLike)):
+        with open(module, "rb") as given:
+            yield given
+        return
+    assert save is not None
+    with TemporaryFile() as made:
+        try:
+            save(made)
+        except Exception as error:  # of any kind: torch cannot save every program
+            raise ExportError(f"program: expected one that torch can save: {error}") from error
+        made.seek(0)
+        yield made
 
 
 def cached_graph(

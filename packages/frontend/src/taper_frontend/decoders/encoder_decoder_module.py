@@ -186,7 +186,7 @@ def _read_caches(model: Any, source: SourceInput) -> tuple[list[CacheSpec | None
     try:
         with torch.no_grad():
             result = model(**given, use_cache=True)
-    except Exception as error:
+    except Exception as error:  # of any kind: the forward is the model's own
         raise ExportError(
             f"{kind}: expected an encoder-decoder of transformers, which takes {source.name}, "
             f"decoder_input_ids and use_cache, got {type(error).__name__}: {error}"

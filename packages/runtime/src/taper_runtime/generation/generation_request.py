@@ -158,7 +158,7 @@ class GenerationRequest:
         logits = np.asarray(logits, np.float32)
         try:
             token = self._sampler.choose(logits, self._all, len(self.ids))
-        except Exception as error:
+        except Exception as error:  # of a processor or a mask of the caller's own
             self.finish("error", error)
             return
         if self.limits.logprobs is not None:

@@ -25,7 +25,7 @@ from taper_runtime.serving.request_error import (
     json_response,
     timed_out,
 )
-from taper_runtime.serving.server_limits import ServerLimits
+from taper_runtime.serving.server_limits import DEFAULT_LIMITS, ServerLimits
 from taper_runtime.serving.server_metrics import ServerMetrics
 from taper_runtime.serving.writing_thread import WritingThread
 
@@ -53,7 +53,7 @@ _PATH = "taper.path"
 
 def make_application(
     models: Sequence[ServedModel],
-    limits: ServerLimits = ServerLimits(),  # noqa: B008  # a tuple
+    limits: ServerLimits = DEFAULT_LIMITS,
     *,
     api_key: str | None = None,
     hosts: Collection[str] | None = None,
@@ -162,7 +162,7 @@ def _endpoint(
             return Response(status_code=_GONE)
         except TimeoutError:
             return timed_out().response(path)
-        except Exception as error:
+        except Exception as error:  # whatever it is, the client gets an answer
             found = as_request_error(error)
             if found.status == 500:
                 _LOG.exception("%s", path)

@@ -10,7 +10,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.file.reader import load
 from taper_runtime.generation.decoder_convention import is_decoder
 from taper_runtime.plan.plan import Plan
-from taper_runtime.serving.server_limits import ServerLimits
+from taper_runtime.serving.server_limits import DEFAULT_LIMITS, ServerLimits
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.text import Encoder, TextGenerator
 from taper_runtime.text.encoder_settings import SETTINGS
@@ -49,7 +49,7 @@ def open_model(
     name: str,
     plan: Plan | str | os.PathLike[str],
     sess_options: SessionOptions | None = None,
-    limits: ServerLimits = ServerLimits(),  # noqa: B008  # a tuple
+    limits: ServerLimits = DEFAULT_LIMITS,
 ) -> ServedModel:
     """Open a model to serve it.
 

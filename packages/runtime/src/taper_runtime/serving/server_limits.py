@@ -49,3 +49,7 @@ class ServerLimits(NamedTuple):
             least = 0 if name == "prefix_cache_bytes" else 1
             if type(value) not in kinds or not least <= value < 2**53:
                 raise InputError(f"{name}: expected a number from {least}, got {describe(value)}")
+
+
+#: What a server takes that is told no others.
+DEFAULT_LIMITS = ServerLimits()
