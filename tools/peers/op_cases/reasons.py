@@ -56,7 +56,6 @@ REASONS = {
     r"^ADAPTIVE_AVG_POOL": "85% of the time transposes to channels last",
     r"^TRANSPOSE float32, contiguous": "rows of 4096 bytes fall into one set of L1",
     r"^ one_hot": "fills with zeros, then checks and writes each class",
-    r"^ view_as_complex": "0.5 ns a product in L2, torch 0.4; as fast beyond",
     r"^ group_norm": "reads its input three times: two moments, then the values",
     r"^ARGSORT (topk|median)": "sorts keys with their places; torch selects values first",
     r"^ADD .* a row to each": "40 ns to begin each row",
