@@ -120,7 +120,8 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     assert [site.node.op for site in profile.sites] == ["MATMUL", "RELU", "LGAMMA", "ADD"]
     assert [kernel.name for _, kernel in profile.steps][2] == "numpy"
     assert all(ns > 0 for ns in profile.ns)
-    text = describe_profile(profile, LIMITS)
+    calm = profile._replace(ns=[1e3] * 4, medians=[1e3] * 4)  # no word on a busy machine
+    text = describe_profile(calm, LIMITS)
     assert len(text.splitlines()) == 1 + 4 + 1
     assert "f32_matmul in_place  h = MATMUL" in text
     data = profile_data(profile, LIMITS)
