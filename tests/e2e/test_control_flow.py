@@ -51,7 +51,8 @@ def exported(name):
 #: Models that differ little from others, or do two things that others do apart.
 MORE = (
     *("branch not taken", "while with integers", "cond in while", "while in while"),
-    *("scan backwards along another axis", "scan in bfloat16"),
+    *("scan backwards along another axis", "scan in bfloat16", "scan with nested carries"),
+    *("complex carry", "while with a buffer", "nested results"),
 )
 
 

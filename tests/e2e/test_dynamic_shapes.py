@@ -114,6 +114,7 @@ def test_gpt2():
     check(Logits(), plan, ids, [(1, 2), (3, 64), (16, 9)])
 
 
+@REFERENCE
 def test_llama():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

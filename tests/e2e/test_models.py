@@ -94,6 +94,7 @@ def test_gpt2(length, tmp_path):
     assert all(node.attrs.get("causal") for node in plan.nodes if node.op == "ATTENTION")
 
 
+@REFERENCE
 def test_bert(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -179,6 +180,7 @@ def test_mixtral(tmp_path):
     assert ops(plan).count("GROUPED_MATMUL") == 4
 
 
+@REFERENCE  # the demo embeds with it
 def test_minilm(tmp_path):
     """Trained weights, mask, mean pooling and normalisation inside the exported module."""
     transformers = pytest.importorskip("transformers")

@@ -262,7 +262,10 @@ BATCHES = [(0,), (0, 1), (0, 1), (1, 0, 2), (2,), (3, 1, 2, 0), (3, 1, 2, 0), (2
     ("kind", "rows"),
     some(
         [*((kind, 2) for kind in MODELS), ("decoder", 1), ("listener", 1)],
-        [("decoder, time first", 2), ("decoder, where", 2), ("decoder", 1)],
+        [
+            *(("decoder, time first", 2), ("decoder, where", 2), ("decoder, scatter", 2)),
+            ("decoder", 1),
+        ],
     ),
 )
 def test_rows_of_a_batch_are_sequences_by_themselves(kind, rows):

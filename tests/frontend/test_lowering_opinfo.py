@@ -15,8 +15,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from edge_values import KINDS, TORCH_DIFFERS, with_edges
 from lowering import evaluate_graph, lower_model, tensors_in
-from marks import some
+from marks import REFERENCE, some
 from taper_runtime.base.random_state import new_state
+
+pytestmark = REFERENCE
 
 DTYPES = some((torch.float32, torch.int64, torch.bool), (torch.int64, torch.bool))
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lowering import check_each, check_lowering, evaluate_graph, lower_model, ops_of
+from marks import some
 
 X = torch.linspace(-2, 2, 2 * 4 * 8 * 9).sin().reshape(2, 4, 8, 9)
 LAYOUT = {"PERMUTE", "TRANSPOSE", "RESHAPE"}
@@ -146,8 +147,13 @@ def test_interpolation(mode):
     check_lowering(lambda x: [call(x) for call in calls], X)
 
 
-@pytest.mark.parametrize("channels", [1, 3, 5])
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+@pytest.mark.parametrize(
+    ("mode", "channels"),
+    some(
+        [*itertools.product(("bilinear", "bicubic", "nearest"), (1, 3, 5))],
+        [("bicubic", 1), ("bicubic", 5), ("bilinear", 1), ("nearest", 5)],
+    ),
+)
 def test_interpolation_of_bytes(mode, channels):
     """With the very bytes of torch, which rounds after each axis, by whole weights."""
     x = torch.randint(0, 256, (2, channels, 30, 41), generator=torch.manual_seed(0))

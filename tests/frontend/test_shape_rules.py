@@ -15,7 +15,7 @@ from torch.export import Dim
 
 import taper_frontend
 import taper_runtime
-from marks import NARROWED
+from marks import NARROWED, some
 from models import CRNN, All, seeded
 from taper_frontend.capture import shape_rules as rules
 from taper_frontend.capture.capture import capture
@@ -42,6 +42,11 @@ KINDS = {
     "RNN": (torch.nn.RNN, {"nonlinearity": ("tanh", "relu")}),
 }
 
+LAYOUTS = some(
+    [*itertools.product(KINDS, (False, True))],
+    [("LSTM", True), ("GRU", False), ("RNN", False), ("RNN", True)],
+)
+
 
 def layers(kind, **fixed):
     """Half of all choices of layers, directions, bias and what else: any three of them meet."""
@@ -65,8 +70,7 @@ def check(module, plan, *args):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "batch_first"), LAYOUTS)
 def test_length_and_batch_vary(kind, batch_first):
     torch.manual_seed(0)
     module = All(layers(kind, batch_first=batch_first)).eval()
@@ -164,8 +168,7 @@ def count_calls(monkeypatch):
 
 
 @TORCH_WARNS
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "batch_first"), LAYOUTS)
 def test_shapes_and_strides_are_those_of_torch(kind, batch_first, monkeypatch):
     calls = count_calls(monkeypatch)
     module = All(layers(kind, batch_first=batch_first)).eval()

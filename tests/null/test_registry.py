@@ -149,7 +149,7 @@ def values(kind):
 
 
 @DISTINCT
-@settings(max_examples=40, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(data=st.data())
 def test_many_mutations_are_refused_or_computed(op, data):
     sample = data.draw(st.sampled_from(some_samples(op.name)))
@@ -163,7 +163,7 @@ def test_many_mutations_are_refused_or_computed(op, data):
 
 
 @DISTINCT
-@settings(max_examples=25, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(data=st.data())
 def test_any_call_is_refused_or_computed(op, data):
     types = data.draw(st.lists(tensor_types, max_size=4))
