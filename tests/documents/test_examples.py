@@ -11,10 +11,18 @@ from types import ModuleType
 
 import pytest
 
+from marks import some
+
 ROOT = Path(__file__).parents[2]
 
 #: Pages whose blocks have tests of their own.
 TESTED_ELSEWHERE = {"docs/adding-a-format-feature.md", "docs/adding-an-op.md", "docs/format.md"}
+
+#: Pages that export whole models, of which other tests export smaller ones.
+WHOLE_MODELS = [
+    *("docs/how-to/embeddings.md", "docs/how-to/entries.md", "docs/how-to/speech.md"),
+    "docs/how-to/transformers.md",
+]
 
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
@@ -31,7 +39,7 @@ def pages() -> list[str]:
 @pytest.mark.filterwarnings(
     "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"
 )  # run_decompositions
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", some(pages(), WHOLE_MODELS))
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
