@@ -250,3 +250,16 @@ def test_a_packed_matrix_times_nan_stays_zero_beyond_its_columns(factor):
             got = np.empty_like(stored)
             node.run([stored, factor_of_rows], [got])
             np.testing.assert_array_equal(got, encode(matrix * factor, packed))
+
+
+@pytest.mark.parametrize("scale", [1e308, -1e308, np.inf])
+def test_attention_takes_a_scale_that_no_float_holds(scale):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((1, 2, length, 8)).astype(np.float32) for length in (9, 4, 4)]
+    arrays[0][0, 0, 5] = 0  # times infinity it would be no number
+    attrs = REGISTRY["ATTENTION"].complete({"scale": scale, "causal": True, "diagonal": -3})
+    want = REGISTRY["ATTENTION"].evaluate(arrays, attrs)
+    plan = plan_of("ATTENTION", arrays, attrs)
+    feed = dict(zip(plan.inputs, arrays, strict=True))
+    for way, session in sessions(plan):
+        np.testing.assert_array_equal(session.run(None, feed)[0], want, err_msg=str(way))

@@ -5,6 +5,7 @@
  * either end that the mask excludes for all rows of a block are not read, nor are their values.
  * Keys and values of 16-bit floats are widened, a block at a time.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 

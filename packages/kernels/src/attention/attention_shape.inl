@@ -232,6 +232,8 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
             return TAPER_UNSUPPORTED;
         s->mask = attention_strides_of(mask);
     }
+    if (fabs(attrs->scale) > FLT_MAX)
+        return TAPER_UNSUPPORTED; /* its float is infinite, which times 0 is no number */
     s->scale = (float)attrs->scale;
     s->nothing = attrs->safe_softmax || s->keys == 0 ? 0.0f : NAN;
     s->causal = attrs->causal;
