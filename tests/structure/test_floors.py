@@ -12,8 +12,9 @@ import pytest
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 
-#: Rooms of each package from the lowest floor to the highest. A module belongs to the longest name
-#: that it begins with; the package itself, its ``__init__``, stands above its rooms.
+#: Rooms of each package from the lowest floor to the highest: all folders, and the files beside
+#: them. A module belongs to the longest name that it begins with; the package itself, its
+#: ``__init__``, stands above its rooms.
 FLOORS = {
     "taper_runtime": (
         "base",
@@ -38,6 +39,8 @@ FLOORS = {
     ),
     "taper_frontend": (
         "errors",
+        "export_progress",
+        "checkpoint",
         "compiler.graph",
         "compiler.analysis",
         "compiler.rules",
@@ -45,14 +48,32 @@ FLOORS = {
         "compiler.pipeline",
         "compiler.stages",
         "compiler.planning",
+        "compiler.quantization",
         "compiler",
+        "passes",
+        "delegates",
+        "quantized_checkpoint",
+        "quantizing",
         "lowering",
         "pt2",
         "request",
         "capture",
         "verify",
-        "",
+        "quantized_plan",
+        "tuned_plan",
+        "lowered_to_plan",
+        "plan_cache",
+        "program_to_plan",
+        "archive_exporter",
+        "exporter",
+        "explainer",
+        "aoti",
+        "transformers_backend",
+        "decoders",
+        "encoders",
         "compiler.module",  # an entry, like cli
+        "",
+        "cli",
     ),
     "taper_openinfer": (
         "errors",
@@ -137,3 +158,10 @@ def test_every_room_exists_and_holds_something(package: str) -> None:
     modules = sources(package)
     used = {floor(module, package) for module in modules}
     assert used == set(range(len(FLOORS[package])))
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_folder_and_file_is_listed(package: str) -> None:
+    """No module is on the floor of the package itself, from where it could import any room."""
+    whole = FLOORS[package].index("")
+    assert [m for m in sources(package) if m and floor(m, package) == whole] == []

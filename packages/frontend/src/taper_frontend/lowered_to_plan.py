@@ -29,6 +29,7 @@ from taper_frontend.request.notes import (
     stored_bytes,
 )
 from taper_frontend.request.options import DEFAULTS
+from taper_runtime.base import VERSION  # one for all packages
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import PlanFormatError
 from taper_runtime.base.records import NamedTuple
@@ -173,7 +174,7 @@ def compile_lowered(
     step("plan")
     schedule = make_schedule(graph)
     metadata: dict[str, Any] = {
-        "producer": f"taper_frontend {_version()}, {program.captured_by}",
+        "producer": f"taper_frontend {VERSION}, {program.captured_by}",
         "nodes_lowered": nodes_lowered,
         "passes": [
             {"name": r.name, "before": r.before, "after": r.after} for r in records if r.changed
@@ -255,9 +256,3 @@ def finish_plan(plan: Plan, options: Options) -> Plan:
 def _renamed(tree: Any, names: Iterator[str]) -> Any:
     """Return the output tree with its tensors' final names, which passes may have changed."""
     return with_leaves(tree, lambda leaf: [leaf[0], next(names)] if leaf[0] in TENSORS else leaf)
-
-
-def _version() -> str:
-    from taper_frontend import __version__
-
-    return __version__

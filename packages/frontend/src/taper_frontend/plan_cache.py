@@ -398,11 +398,10 @@ def environment_parts() -> dict[str, str]:
 @lru_cache
 def _code() -> str:
     """Return a SHA-256 of both packages' files."""
-    import taper_frontend
     import taper_runtime
 
     digest = hashlib.sha256()
-    roots = [Path(str(package.__file__)).parent for package in (taper_frontend, taper_runtime)]
+    roots = [Path(__file__).parent, Path(taper_runtime.__file__).parent]
     files = [path for root in roots for path in sorted(root.rglob("*.py"))]
     for path in (*files, Path(_kernels.__file__)):
         digest.update(f"{path.name}\n".encode())

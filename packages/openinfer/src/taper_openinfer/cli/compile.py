@@ -39,6 +39,6 @@ def _compile(args: argparse.Namespace) -> Result:
     plan = compile_program(args.program, args.model, outputs=args.outputs, strict=args.strict)
 
     # after the import that raises the clearer error if it is missing
-    from taper_frontend.cli import saved
+    from taper_frontend.cli.export_commands import saved
 
     return saved(plan, args.output)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-def add_quantize(parser: argparse.ArgumentParser) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Add the options; the runtime's command calls this through its entry point."""
     parser.description = "store the float weights of a plan in fewer bits"
     add_plan(parser)

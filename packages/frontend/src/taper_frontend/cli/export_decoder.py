@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taper_frontend.cli import public, saved
+from taper_frontend.cli.export_commands import public, saved
 from taper_runtime.cli.objects import named_object
 from taper_runtime.cli.shared_options import positive
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taper_runtime.cli.command_line import Result
 
 
-def add_export_decoder(parser: argparse.ArgumentParser) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Add the options; the runtime's command calls this through its entry point."""
     parser.description = "export a language model of transformers to a plan"
     parser.add_argument(
@@ -66,7 +66,7 @@ def _export_decoder(args: argparse.Namespace) -> Result:
     model = named_object(args.model)()
     with warnings.catch_warnings():
         # warnings of the export itself are in the report
-        warnings.filterwarnings("ignore", module=r"taper_frontend\.decoders\.decoder_cli")
+        warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")
         plan = public("export_decoder")(
             model,
             max_context=args.max_context,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 12
 
 
-def add_cache(parser: argparse.ArgumentParser) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Add the options; the runtime's command calls this through its entry point."""
     parser.description = "show and delete plans of earlier exports"
     parser.add_argument(

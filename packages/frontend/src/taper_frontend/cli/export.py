@@ -1,4 +1,4 @@
-"""Add the command ``taper export`` to the runtime's."""
+"""Add the command ``taper export``."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import taper_frontend
+from taper_frontend.cli.export_commands import public, saved
 from taper_frontend.errors import ExportError
-from taper_runtime.base.text import printable, printable_lines
+from taper_runtime.base.text import printable_lines
 from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.objects import named_object
 from taper_runtime.cli.shared_options import is_number
-from taper_runtime.plan.spelling import size_text
-from taper_runtime.reports.report import describe_plan, plan_data
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from taper_frontend.explainer import Explanation
-    from taper_runtime.plan.plan import Plan
 
 _DYNAMIC = "NAME=AXIS[:SIZE],... | JSON | MODULE:FUNCTION"
 
 
-def add_export(parser: argparse.ArgumentParser) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Add the options; the runtime's command calls this through its entry point."""
     parser.description = "export a PyTorch model to a plan"
     parser.add_argument(
@@ -171,23 +168,6 @@ def _export(args: argparse.Namespace) -> Result:
             shown["verify"] = args.verify
         plan = public("export")(model, inputs, kwargs, model=args.program, **shown, **options)
     return saved(plan, args.output)
-
-
-def public(name: str) -> Any:
-    """Return a function of the package; an error says what to install."""
-    try:
-        return getattr(taper_frontend, name)
-    except ImportError as error:
-        raise ExportError(str(error)) from error
-
-
-def saved(plan: Plan, path: Path) -> Result:
-    """Save a plan and describe it."""
-    plan.save(path)
-    size = path.stat().st_size
-    data = {"output": str(path), "bytes": size, "plan": plan_data(plan, nodes=False, kernels=True)}
-    place = printable(f"{path}: {size_text(size)}")
-    return Result(data, f"{describe_plan(plan, nodes=False, kernels=True)}\n\n{place}")
 
 
 def _explained(explanation: Explanation) -> Result:

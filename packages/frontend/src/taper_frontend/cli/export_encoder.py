@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taper_frontend.cli import public, saved
+from taper_frontend.cli.export_commands import public, saved
 from taper_frontend.encoders.sentence_folder import POOLING_KEYS
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from taper_runtime.cli.command_line import Result
 
 
-def add_export_encoder(parser: argparse.ArgumentParser) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Add the options; the runtime's command calls this through its entry point."""
     parser.description = "export a text encoder with its tokenizer to a plan"
     parser.add_argument("folder", type=Path, help="of sentence-transformers or transformers")
