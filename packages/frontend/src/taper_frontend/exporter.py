@@ -298,7 +298,7 @@ def _is_from(module: torch.nn.Module, package: str) -> bool:
 
 
 def _batch(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
-    """Return the example as a batch of calibration data: here it shows sizes."""
+    """Return the example as a batch of calibration data; only its sizes matter."""
     if not kwargs or not isinstance(model, torch.nn.Module):
         return args
     return signature(model.forward).bind(*args, **kwargs).arguments

@@ -1,4 +1,4 @@
-"""Make a plan of a lowered program: optimize its graph, plan that. This needs no torch."""
+"""Make a plan of a lowered program, without torch: optimize its graph, then plan it."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def compile_lowered(
 
 
 def finish_plan(plan: Plan, options: Options) -> Plan:
-    """Quantize or tune a plan if that was asked for; leave out what its sessions compute."""
+    """Quantize or tune a plan as the options say, and drop the constants that sessions compute."""
     if options.quantizes_weights:
         assert options.quantize is not None
         plan = quantize_plan(

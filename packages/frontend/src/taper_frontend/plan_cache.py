@@ -283,7 +283,7 @@ def graph_parts(program: LoweredProgram, options: Options) -> dict[str, str]:
 
 
 def file_parts(file: BufferedReader | BufferedRandom, options: Options) -> dict[str, str]:
-    """Return what the plan of a PT2 archive depends on, given its bytes.
+    """Return what the plan of a PT2 archive depends on; ``file`` is the archive.
 
     Raises
     ------
@@ -307,9 +307,9 @@ def cached_file(
     export: Callable[[Options], Plan],
     save: Callable[[IO[bytes]], object] | None = None,
 ) -> Plan:
-    """Return the plan of a model by the cache of the options, if it is or can be a PT2 archive.
+    """Return a model's plan from the cache, if the model is a PT2 archive or can be saved as one.
 
-    Of another model, and of an archive whose key cannot be made, the lowered graph is looked for.
+    For other models, and archives without a key, the cache is asked later for the lowered graph.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def cached_file(
 def _open_archive(
     module: object, save: Callable[[IO[bytes]], object] | None
 ) -> Iterator[BufferedReader | BufferedRandom]:
-    """Give an archive to read: a file, or a temporary one with an exported program."""
+    """Open an archive: the given file, or a temporary one to which a program is saved."""
     if isinstance(module, (str, os.PathLike)):
         with open(module, "rb") as given:
             yield given
@@ -387,7 +387,7 @@ def _lines(graph: Graph) -> Iterator[tuple[object, ...]]:
 
 
 def environment_parts() -> dict[str, str]:
-    """Return what any plan depends on: the code of both packages, numpy, and the ISA level."""
+    """Return what every plan depends on: the code of both packages, numpy, the ISA level."""
     return {
         "code": _code(),
         "numpy": np.__version__,

@@ -66,7 +66,7 @@ class TaperExporter(DynamoExporter):  # type: ignore[misc]
     def export_program(
         self, model: Any, sample_inputs: Mapping[str, Any], config: TaperConfig
     ) -> tuple[Plan, Any]:
-        """Return the plan of one graph, and what transformers records of it.
+        """Return the plan of one graph, and the metadata that transformers keeps for it.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class TaperRunner(ModelRunner):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Return the CPU."""
+        """Return the device of a plan, which is the CPU."""
         return torch.device("cpu")
 
     @classmethod

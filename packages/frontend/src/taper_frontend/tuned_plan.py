@@ -37,7 +37,7 @@ def measurements_of(options: Options) -> Measurements:
 
 
 def tuned_splits(options: Options) -> TunedSplits:
-    """Return what decides how chains are split."""
+    """Return the object that chooses by measured times how chains are split."""
     return TunedSplits(measurements_of(options), required=options.require_tuned)
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def plans_in_budgets(
     plan: Plan, budgets: Sequence[int], feed: Mapping[str, np.ndarray]
 ) -> list[Plan]:
-    """Return the same plan in memory budgets, without smaller micro-batches and row tiles.
+    """Return a plan for each budget; micro-batches and row tiles stay as they are.
 
-    Plans after the first one that does not fit in its budget are left out: theirs would be smaller
+    The first budget that no plan fits ends the list, because the later ones are smaller
     still.
 
     Parameters

@@ -90,7 +90,7 @@ def fuse_again(
     room: int,
     output_names: Sequence[str],
 ) -> Graph:
-    """Return what the passes from fusion on make of a copy of a graph, with smaller parts of nodes.
+    """Split and fuse the nodes of a copy of a graph again, with smaller parts; return the copy.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ class Fitted(NamedTuple):
         return f"{name!r} ({node.op if node else 'saves a state'})"
 
     def moved(self, to: Fitted, kind: str, what: str, ns: float) -> Fitted:
-        """Return ``to`` with the move from here."""
+        """Return ``to``, with the change from this form to it among its moves."""
         move = Move(kind, what, self.arena.nbytes - to.arena.nbytes, ns)
         return to._replace(ns=self.ns + ns, moves=(*self.moves, move))
 
@@ -174,7 +174,7 @@ def fit(
 
 
 def report(natural: Fitted, fitted: Fitted, budget: int) -> dict[str, Any]:
-    """Return what the export report says of a budget, as plain data."""
+    """Return the part of the export report that describes the budget, as plain data."""
     totals: dict[tuple[str, str], list[float]] = {}
     for move in fitted.moves:
         total = totals.setdefault((move.kind, move.what), [0, 0.0])
@@ -217,13 +217,13 @@ def _rank(fitted: Fitted, budget: int) -> tuple[int, float]:
 
 
 def _ordered(fitted: Fitted) -> Fitted:
-    """Return the order with the smallest arena; a schedule is chosen without scratch memory."""
+    """Return the graph in the order with the smallest arena, now counting scratch memory."""
     best = min(_orders(fitted.graph), key=lambda each: each.arena.nbytes)
     return fitted.moved(best, "order", "", 0.0) if _smaller(best, fitted) else fitted
 
 
 def _split(natural: Fitted, form: Callable[[int], Graph] | None) -> Iterable[Fitted]:
-    """Yield forms with ever smaller parts, until the arena no longer gets smaller."""
+    """Yield the graph with smaller and smaller parts, until the arena no longer shrinks."""
     last, room = natural, cache_bytes()
     for _ in range(MOST_FORMS):
         if form is None:
@@ -316,6 +316,6 @@ def _beyond(fitted: Fitted, limit: int) -> int:
 
 
 def _has_parts(natural: Fitted, fitted: Fitted) -> bool:
-    """Return whether a graph computes tensors of other types than the natural one."""
+    """Return whether the fitted graph has tensors of types that the natural one has not."""
     types = {spec.type for spec in natural.graph.tensors.values()}
     return any(spec.type not in types for spec in fitted.graph.tensors.values())

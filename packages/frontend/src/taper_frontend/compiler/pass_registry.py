@@ -139,7 +139,7 @@ def find_passes(passes: Sequence[Pass | str] | None) -> tuple[Pass, ...]:
 
 
 def with_room(passes: Iterable[Pass], room: Room) -> tuple[Pass, ...]:
-    """Return the passes, of which those that split nodes make parts for ``room``."""
+    """Return the passes; those that split nodes make parts that fit in ``room``."""
     return tuple([_with_room(pass_, room) for pass_ in passes])
 
 

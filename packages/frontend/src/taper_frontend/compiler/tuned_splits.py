@@ -53,7 +53,7 @@ _PASSES: dict[str, Callable[[Graph, Room], bool]] = {
 
 
 class TunedSplits:
-    """Room for the parts of chains by measured times; see :data:`.chains.Room`.
+    """Chooses the size of a chain's parts by measured times; see :data:`.chains.Room`.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class TunedSplits:
         self.decisions: list[Decision] = []
 
     def __call__(self, about: str, chain: Callable[[], Graph]) -> int:
-        """Return the bytes for which parts of a chain are made.
+        """Return the bytes that a part of a chain may take.
 
         Raises
         ------
@@ -101,7 +101,7 @@ class TunedSplits:
 
     @property
     def changes(self) -> bool:
-        """Return whether a chain is split otherwise than by default."""
+        """Return whether a chain is not split in the default way."""
         return any(name != next(iter(ROOMS)) for name in self.chosen.values())
 
     def _lacking(self, about: str, last: str) -> str:
@@ -144,7 +144,7 @@ def tunable_splits(plan: Plan) -> list[TunableNode]:
 
 
 def with_tuned_splits(plan: Plan, splits: TunedSplits) -> Plan:
-    """Return a plan whose chains are split by measured times: the same plan if none is otherwise.
+    """Return a plan whose chains are split by measured times; if none changes, the same plan.
 
     Raises
     ------

@@ -136,7 +136,7 @@ def export_decoder(
 def _export_decoder(
     model: Any, vocabulary: int, max_context: int, cache_dtype: str | None, **options: Any
 ) -> Plan:
-    """Export a model without an encoder that was checked."""
+    """Export a checked model that has no encoder."""
     caches = read_caches(model)
     decoder = as_decoder(model, caches, max_context, ROWS)
     recurrent = [spec for spec in caches if isinstance(spec, RecurrentSpec)]
@@ -164,7 +164,7 @@ def _export_decoder(
 
 
 def _check(model: Any, max_context: int) -> None:
-    """Check what can be checked without a run."""
+    """Check the model and the arguments, without running the model."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise ExportError(
             f"model: expected a model of transformers, with a config, got {type(model).__name__}"
@@ -212,7 +212,7 @@ def _eos_token_ids(model: Any) -> tuple[int, ...]:
 
 
 def _compare(model: Any, decoder: torch.nn.Module, vocabulary: int, context: int) -> None:
-    """Check that rows at different positions have the logits that a model gives whole texts.
+    """Check that rows at different positions get the logits of the model on whole texts.
 
     A model that finds positions on its own, such as by the length of its cache, has others.
     """
@@ -244,7 +244,7 @@ def _compare(model: Any, decoder: torch.nn.Module, vocabulary: int, context: int
 def _compare_in_order(
     model: Any, decoder: torch.nn.Module, vocabulary: int, context: int, step: int
 ) -> None:
-    """Check that a decoder with recurrent states has the logits of whole texts, step by step."""
+    """Check that a decoder with recurrent states gets, step by step, the logits of whole texts."""
     count = min(_CHECKED_IN_ORDER, context)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, vocabulary, (ROWS, count), generator=generator)
@@ -271,7 +271,7 @@ def _no_decoder(model: Any, error: Exception) -> ExportError:
 
 
 def _clear(model: Any, decoder: torch.nn.Module) -> None:
-    """Give the states their first values again."""
+    """Reset the states to their first values."""
     for name, buffer in decoder._buffers.items():
         if name not in model._buffers and buffer is not None:
             buffer.zero_()

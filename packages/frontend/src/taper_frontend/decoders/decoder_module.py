@@ -1,4 +1,4 @@
-"""Make a decoder of transformers keep its cache in buffers whose rows have their own positions.
+"""Make a decoder of transformers keep its cache in buffers, with positions for each row.
 
 transformers lets a model write to any :class:`~transformers.cache_utils.Cache`, and looks up by
 name how masks are made and attention is computed. So a model is captured as it is, with layers of
@@ -37,7 +37,7 @@ ATTENTION = ("sdpa", "eager")
 
 
 class CacheSpec(NamedTuple):
-    """Sizes of what one layer of a cache holds for each position.
+    """Sizes and dtype of the keys and values of one cache layer, for each position.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ class CacheSpec(NamedTuple):
 
 
 class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
-    """A layer of a cache of fixed length, each row of which is written at its own positions.
+    """A cache layer of fixed length that writes each row at the row's own positions.
 
     Parameters
     ----------
     keys, values : torch.Tensor
-        ``[rows, heads, context, width]``, which may be of fewer bits than what is written.
+        ``[rows, heads, context, width]``; the dtype may have fewer bits than what is written.
     positions : torch.Tensor
         int64 ``[rows, count]``.
     """
@@ -89,16 +89,16 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         return self.get_max_length(), 0
 
     def get_seq_length(self) -> int:
-        """Return 0: no position is that of all rows."""
+        """Return 0, because rows have different positions."""
         return 0
 
     def get_max_length(self) -> int:
-        """Return the most positions."""
+        """Return the number of positions that the cache has room for."""
         return int(self.keys.shape[2])
 
 
 def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Tensor | None]:
-    """Return what makes masks of rows at their own positions, as transformers calls it.
+    """Return a function that makes masks for these positions; transformers calls it.
 
     ``sdpa`` takes masks of bool, ``eager`` takes numbers that it adds.
     """
@@ -225,7 +225,7 @@ def as_decoder(
     rows: int,
     dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
-    """Return a module that shares all parts of a model, and reads tokens of rows with buffers.
+    """Return a module that shares all parts of a model, and has its cache in buffers.
 
     Its forward takes and returns what :mod:`taper_runtime.generation.decoder_convention` says.
 
@@ -294,7 +294,7 @@ def as_decoder(
 
 
 def replaced(positions: torch.Tensor) -> ExitStack:
-    """Return a context in which transformers makes masks of these positions."""
+    """Return a context in which transformers makes masks for these positions."""
     masks = {name: _row_mask(positions, name) for name in ATTENTION}
     stack = ExitStack()
     stack.enter_context(TORCH)

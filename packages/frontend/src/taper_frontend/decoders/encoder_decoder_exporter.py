@@ -108,7 +108,7 @@ def _start(model: Any) -> tuple[int, ...]:
 def _compare(
     model: Any, parts: EncoderDecoder, source: SourceInput, vocabulary: int, context: int
 ) -> None:
-    """Check that rows at different positions have the logits that the model gives whole texts."""
+    """Check that rows at different positions get the logits of the model on whole texts."""
     count = min(_CHECKED, context)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, vocabulary, (ROWS, count), generator=generator)

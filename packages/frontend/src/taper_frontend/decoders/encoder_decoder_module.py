@@ -1,4 +1,4 @@
-"""Make an encoder-decoder of transformers two modules, which share all of its parts.
+"""Split an encoder-decoder of transformers into two modules that share all of its parts.
 
 One runs the encoder, and writes the keys and values of cross attention to buffers. The other reads
 tokens of rows at positions of their own, as :func:`.decoder_module.as_decoder` makes it, with these
@@ -84,7 +84,7 @@ class EncoderDecoder(NamedTuple):
 
 
 class SourceLayer(RowLayer):
-    """A layer of keys and values of a source, which the encoder's entry writes."""
+    """A cache layer for the keys and values of a source; the encoder's entry writes it."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -95,13 +95,13 @@ class SourceLayer(RowLayer):
 
 
 class CrossLayer(RowLayer):
-    """A layer of keys and values of a source, which the decoder reads."""
+    """A cache layer for the keys and values of a source; the decoder reads it."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         super().__init__(keys, values, torch.zeros((1, 1), dtype=torch.int64))
 
     def get_seq_length(self) -> int:
-        """Return its positions: transformers takes a layer with any for one that is filled."""
+        """Return its length, so that transformers takes the layer to be filled."""
         return self.get_max_length()
 
 
@@ -221,7 +221,7 @@ def _cross_states(
 
 
 def _layers(states: Mapping[str, torch.Tensor], make: Callable[..., RowLayer]) -> cache_utils.Cache:
-    """Return the cache of a source."""
+    """Return the cache that holds a source's keys and values."""
     count = sum(name.startswith(f"{CROSS}keys") for name in states)
     return cache_utils.Cache(
         layers=[
@@ -245,7 +245,7 @@ def _cache_name(model: Any) -> str:
 def _as_encoder(
     model: Any, source: SourceInput, zeros: Mapping[str, torch.Tensor]
 ) -> torch.nn.Module:
-    """Return a module that encodes a source, and fills buffers."""
+    """Return a module that encodes a source and fills the buffers."""
     encoder: torch.nn.Module = copy.copy(model)
     encoder._buffers = dict(model._buffers)
     encoder._non_persistent_buffers_set = set(model._non_persistent_buffers_set)
@@ -300,7 +300,7 @@ def _as_decoder(
         use_cache: bool,
         return_dict: bool,
     ) -> Any:
-        """Read tokens as a model without an encoder does."""
+        """Run the decoder on tokens, with the states of the encoder."""
         (states,) = held
         rows = input_ids.shape[0]
         seen = None
@@ -343,7 +343,7 @@ def _as_decoder(
 
 
 def _positions(decoder: torch.nn.Module, positions: torch.Tensor) -> ExitStack:
-    """Return a context in which parts of a decoder find the positions of rows.
+    """Return a context in which position embeddings and biases use the rows' own positions.
 
     transformers gives these parts the length of the cache, which is that of all rows.
     """
@@ -359,7 +359,7 @@ def _positions(decoder: torch.nn.Module, positions: torch.Tensor) -> ExitStack:
 
 
 def _embedding(original: Callable[..., Any], positions: torch.Tensor) -> Callable[..., Any]:
-    """Return the forward of a table of positions that reads those of all rows as one row's."""
+    """Return a ``forward`` that looks up positions ``[rows, count]`` as one long row."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         found: torch.Tensor = original(

@@ -34,7 +34,7 @@ def export_rows(
     shared: Collection[str] = (),
     **options: Any,
 ) -> Plan:
-    """Export a module, without the warnings that its states cause, for they are meant.
+    """Export a module without warnings about its states, which are intended.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def export_rows(
 
 
 def check_close(model: Any, got: torch.Tensor, expected: torch.Tensor) -> None:
-    """Check that logits of rows at positions of their own are those of whole texts.
+    """Check that the logits of rows at different positions are those of whole texts.
 
     Raises
     ------

@@ -32,7 +32,7 @@ class RecurrentSpec(NamedTuple):
 
     @property
     def reads_one(self) -> bool:
-        """Return whether it reads one token in a run.
+        """Return whether a run reads exactly one token.
 
         transformers' recurrent layers go on from a state with one token; with several they begin
         anew, or take loops over them that no program of any number can have.
@@ -40,7 +40,7 @@ class RecurrentSpec(NamedTuple):
         return bool(self.states[RECURRENT])
 
     def names(self, layer: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the name of each state, and its example."""
+        """Yield the name of each state, and an example of it."""
         for kind, found in self.states.items():
             for number, tensor in found.items():
                 yield f"{kind}{layer}_{number}", tensor
@@ -79,7 +79,7 @@ class RecurrentLayer(cache_utils.LinearAttentionCacheLayerMixin):  # type: ignor
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, **_: Any
     ) -> torch.Tensor:
-        """Write the last inputs ``[rows, channels, count]``; return these with those before."""
+        """Store the last inputs ``[rows, channels, count]``; return earlier ones and these."""
         state = self.conv_states[state_idx]
         whole = torch.cat([state, conv_states], -1)
         state.copy_(whole[..., -state.shape[-1] :])
@@ -94,7 +94,7 @@ class RecurrentLayer(cache_utils.LinearAttentionCacheLayerMixin):  # type: ignor
 
 
 def recurrent_spec(model: torch.nn.Module, number: int, layer: Any) -> RecurrentSpec:
-    """Return the states of a layer of a growing cache, which has read some tokens.
+    """Return the states of a cache layer that has read some tokens.
 
     Raises
     ------

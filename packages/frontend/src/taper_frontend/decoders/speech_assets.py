@@ -1,4 +1,4 @@
-"""Make the asset of a speech recognizer: its tokens with a meaning, from its generation config."""
+"""Make the asset of a speech recognizer: its special tokens, from its generation config."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def speech_assets(model: Any, vocabulary: int) -> dict[str, bytes]:
 
 
 def _known(tokens: Any, vocabulary: int) -> tuple[int, ...]:
-    """Return the tokens that the model has; configs by default name some of trained checkpoints."""
+    """Return the tokens in the vocabulary; default configs also name tokens of larger ones."""
     return tuple(token for token in tokens if 0 <= token < vocabulary)
 
 
 def _forced(of: Any) -> tuple[int | None, ...]:
-    """Return the tokens after the first if no language and no task is given to ``generate``."""
+    """Return the tokens that follow the first one if the user names no language and no task."""
     language, task = of("language"), of("task")
     if language is None and task is None:
         places = dict(of("forced_decoder_ids", ()))

@@ -133,7 +133,7 @@ def export_encoder(
 def _module(
     folder: SentenceFolder, transformer: torch.nn.Module, fixed: dict[str, Any]
 ) -> tuple[torch.nn.Module, str, str]:
-    """Return what is exported, the name of its output and that of its settings."""
+    """Return the module to export, the name of its output and the name of its settings."""
     if folder.task == SCORES_PAIRS:
         labels = getattr(transformer.config, "num_labels", 0)
         activation = score_activation(folder.activation, labels, str(folder.transformer))
@@ -145,7 +145,7 @@ def _module(
 def _open(
     path: Path, pooling: str | Sequence[str] | None, normalize: bool, tokenizer: Any
 ) -> tuple[SentenceFolder, torch.nn.Module, Any]:
-    """Return what a folder says, its transformer and its tokenizer."""
+    """Return the description of a folder, its transformer and its tokenizer."""
     if not path.is_dir():
         raise ExportError(f"model: expected a folder or a module, got {str(path)!r}")
     if tokenizer is not None:
@@ -181,7 +181,7 @@ def _open(
 
 
 def _described(path: Path, pooling: str | Sequence[str] | None, normalize: bool) -> SentenceFolder:
-    """Return what the arguments say of a model without ``modules.json``."""
+    """Describe a folder without ``modules.json`` by the arguments."""
     if pooling is None:
         raise ExportError(
             "pooling: expected how token embeddings become one, such as 'mean', because no "

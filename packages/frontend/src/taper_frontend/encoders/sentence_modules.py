@@ -1,4 +1,4 @@
-"""Compute sentence embeddings from those of tokens, as sentence-transformers does.
+"""Compute embeddings of sentences from embeddings of tokens, as sentence-transformers does.
 
 The formulas are those of its modules Pooling, SpladePooling, Dense, LayerNorm and Normalize, and of
 its CrossEncoder (version 6.2). Each stage takes embeddings and returns embeddings; nothing here
@@ -27,7 +27,7 @@ _LEAST = 1e-9
 
 
 class TokenPooling(torch.nn.Module):
-    """Pool the embeddings of tokens into one of the sentence.
+    """Pool the embeddings of tokens into one embedding of the sentence.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class SparsePooling(torch.nn.Module):
         self.logarithms = _LOGARITHMS[activation]
 
     def forward(self, logits: Tensor, pooled: Tensor, real: Tensor) -> Tensor:
-        """Return weights [batch, vocabulary] of logits [batch, length, vocabulary].
+        """Return weights [batch, vocabulary] for logits [batch, length, vocabulary].
 
         ``pooled`` has no effect, as in the original: the tokens of a prompt take part.
         """
@@ -169,7 +169,7 @@ class SentenceDense(torch.nn.Module):
         _fill(self, weights, where)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return embeddings [batch, out_features] of [batch, in_features]."""
+        """Return embeddings [batch, out_features] for embeddings [batch, in_features]."""
         y: Tensor = self.activation(self.linear(x))
         if self.adds:
             y = y + (x if self.residual is None else self.residual(x))
@@ -177,7 +177,7 @@ class SentenceDense(torch.nn.Module):
 
 
 def _activation(name: Any, where: str) -> torch.nn.Module:
-    """Return a module of ``torch.nn`` by its path; Tanh if there is none, as in the original."""
+    """Return a module of ``torch.nn`` by its path; Tanh for None, as sentence-transformers does."""
     if name is None:
         return torch.nn.Tanh()
     package, _, last = str(name).rpartition(".")
@@ -290,7 +290,7 @@ class SentenceEncoder(torch.nn.Module):
         token_type_ids: Tensor | None = None,
         pooling_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return embeddings [batch, size] of int64 tokens [batch, length].
+        """Return embeddings [batch, size] for int64 tokens [batch, length].
 
         ``pooling_mask`` is 1 where a token takes part in pooling; by default ``attention_mask``.
         """
@@ -304,7 +304,7 @@ class SentenceEncoder(torch.nn.Module):
 
 
 def score_activation(name: str | None, labels: int, where: str) -> torch.nn.Module:
-    """Return what turns logits into scores: by default a sigmoid for one label, else nothing.
+    """Return the module that turns logits into scores; by default a sigmoid if there is one label.
 
     Raises
     ------

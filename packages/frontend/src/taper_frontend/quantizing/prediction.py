@@ -48,7 +48,7 @@ class Prediction(NamedTuple):
 
 
 def see_calls(keep: Callable[[Calls], None]) -> Callable[..., None]:
-    """Return a forward hook that gives the shapes of the largest call to ``keep``."""
+    """Return a forward hook that calls ``keep`` with the shapes of the largest call so far."""
     largest = 0
 
     def see(module: nn.Module, args: tuple[Any, ...], y: torch.Tensor) -> None:

@@ -105,7 +105,7 @@ class Options(NamedTuple):
                 )
 
     def _check_tuned(self, tuned: object) -> None:
-        """Check the options that are about measured times."""
+        """Check the options about measured times."""
         for name in ("require_tuned", "other_bits"):
             value = getattr(self, name)
             if type(value) is not bool:
@@ -158,7 +158,7 @@ class Options(NamedTuple):
 
     @property
     def quantizes_weights(self) -> bool:
-        """Return whether the weights of a plan are quantized, after it was made and verified."""
+        """Return whether weights are quantized in the finished plan."""
         return self.quantize is not None and not self.quantizes_activations
 
     def fingerprint(self) -> str:
@@ -182,7 +182,7 @@ class Options(NamedTuple):
         return sha256(repr(parts).encode()).hexdigest()
 
     def _times(self) -> object:
-        """Return the database's digest and the machine whose times are taken, for a fingerprint."""
+        """Return the parts of the fingerprint about measured times: digest of the file, machine."""
         if self.tuned is None:
             return None
         try:
@@ -194,7 +194,7 @@ class Options(NamedTuple):
 
 
 def machine_of_export() -> MachineSetting:
-    """Return the machine whose measured times an export takes: this one, with default threads."""
+    """Return the machine whose times an export uses: this one, with the default threads."""
     return machine_setting(active_isa(), thread_count())
 
 

@@ -1,4 +1,4 @@
-"""Record what was chosen, among what, by which numbers."""
+"""Record decisions: each has its candidates, their numbers, and what was chosen."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Metric(NamedTuple):
 
 
 def metrics_text(metrics: Iterable[Metric]) -> str:
-    """Return the text of metrics; those of one name, such as of several models, stand together."""
+    """Return the text of metrics; samples of one name, as of several models, are grouped."""
     found: dict[str, Metric] = {}
     for each in metrics:
         samples = [*found[each.name].samples, *each.samples] if each.name in found else each.samples

@@ -109,7 +109,7 @@ def _content(path: str | None) -> str | None:
 
 
 def show(stream: TextStream, *, is_quiet: bool) -> str:
-    """Print the pieces of a text as they come, unless it is quiet; return the text."""
+    """Print the pieces of a text as they come, unless ``is_quiet``; return the text."""
     pieces = []
     for piece in stream:
         pieces.append(piece)

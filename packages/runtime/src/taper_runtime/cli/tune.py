@@ -135,7 +135,7 @@ def _tune(args: argparse.Namespace) -> Result:
 
 
 def _splits() -> Any:
-    """Return the module that splits chains, of a package with a compiler; None without it."""
+    """Return the compiler's module that splits chains; None if no compiler is installed."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="taper.tuning", name="splits"):
@@ -144,7 +144,7 @@ def _splits() -> Any:
 
 
 def _chains(plan: Plan) -> tuple[list[TunableNode], str]:
-    """Return the chains of a plan that can be split in several ways, or why none are measured."""
+    """Return the chains that can be split in several ways, and the reason if none is measured."""
     from taper_runtime.base.errors import TaperError
 
     splits = _splits()
@@ -161,7 +161,7 @@ def _chains(plan: Plan) -> tuple[list[TunableNode], str]:
 def _tuned_plan(
     stored: Plan, measured: Measurements, feed: Mapping[str, np.ndarray], *, other_bits: bool
 ) -> Plan:
-    """Return a plan with what won, which gives the results that it gave before."""
+    """Return a plan with the fastest candidates, after comparing its results with the old ones."""
     from taper_runtime.base.errors import TaperError
     from taper_runtime.executor.tuned_choice import TunedChoice
     from taper_runtime.plan.replaceable import completed, is_packed, without_packed

@@ -131,7 +131,7 @@ class TrialResult(NamedTuple):
 
 
 class _Listening(Choice):
-    """Takes the first offer, or a way, and keeps what was offered."""
+    """Takes the first offer, or that of a way, and keeps all offers."""
 
     def __init__(self, way: Way | None = None) -> None:
         self._way = way

@@ -146,9 +146,9 @@ def packed_for_machine(plan: Plan, dispatch: Dispatch, *, other_bits: bool) -> P
 def formats_of_weights(
     plan: Plan, dispatch: Dispatch, *, other_bits: bool
 ) -> dict[str, dict[str, float]]:
-    """Return the formats that each weight may have, its own first, with their nanoseconds.
+    """Return the formats that each weight may have, its own first, and the time for each.
 
-    The times are estimated for all readers; see :func:`packed_for_machine`.
+    A time is the estimate for all readers, in nanoseconds; see :func:`packed_for_machine`.
     """
     found: dict[str, dict[str, float]] = {}
     for name, ways in _all_ways(plan, dispatch, other_bits=other_bits):

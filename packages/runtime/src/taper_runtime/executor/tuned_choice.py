@@ -74,7 +74,7 @@ class Way(NamedTuple):
 
 
 class TunedChoice(Choice):
-    """Takes the way that was measured to be fastest, if it wins by more than times vary.
+    """Takes the way with the least measured time, if it wins by more than measurements vary.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Let the graph of a subgraph compute it where its delegate cannot, and tell why.
+"""Run the graph of a subgraph if its delegate refuses it or fails, and record the reason.
 
 Each delegated subgraph has its own graph in the plan. ``SessionOptions.on_delegate_failure`` says
 whether that graph may take the delegate's place. The reasons have PyC's words, with the backend's
@@ -65,7 +65,7 @@ class DelegateUse(NamedTuple):
 
 
 class Fallbacks:
-    """The delegated subgraphs of one entry, and what computes each.
+    """Delegated subgraphs of one entry, and the code that computes each.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Fallbacks:
     policy : str
         One of :data:`taper_runtime.base.option_values.ON_DELEGATE_FAILURE`.
     most_failures : int
-        After how many failures of a subgraph its delegate is asked no more.
+        How often the delegate of a subgraph may fail before it is no longer called.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Fallbacks:
             self.delegates = {}
 
     def serve(self, graph: Callable[[], BlockFunction], served: ServedNode) -> Delegate:
-        """Return what computes a subgraph: its delegate, with its ``graph`` if that is allowed."""
+        """Return the delegate of a subgraph; if allowed, one that falls back to ``graph``."""
         kind = self.delegates[served.server]
         if self._policy != "fallback":
             return kind(served)
@@ -129,7 +129,7 @@ class Fallbacks:
 
 
 class _ForcedError(Delegate):
-    """Delegate that fails in each run, without the graph in its place."""
+    """Delegate that fails in each run and has no fallback."""
 
     def run(self, inputs: tuple[Any, ...], outputs: tuple[np.ndarray, ...]) -> None:
         """Raise the error."""
@@ -137,7 +137,7 @@ class _ForcedError(Delegate):
 
 
 class DelegateOrGraph(Delegate):
-    """Delegate whose subgraph's own graph takes its place where it refuses or fails.
+    """Delegate that runs its subgraph's own graph if the user's delegate refuses or fails.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class DelegateOrGraph(Delegate):
     graph : callable
         Returns the graph as a function of arrays.
     most_failures : int
-        After how many failures the delegate is asked no more.
+        How often the delegate may fail before it is no longer called.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class DelegateOrGraph(Delegate):
         return DelegateUse(node.name, node.server, self._reason, is_used, *counts, self._error)
 
     def prepare_weights(self, weights: Mapping[int, np.ndarray]) -> None:
-        """Let the delegate prepare weights: its refusal of the first ones is a fallback.
+        """Let the delegate prepare weights; if it refuses the first ones, fall back.
 
         See :meth:`taper_runtime.Server.prepare_weights`.
         """
@@ -208,7 +208,7 @@ class DelegateOrGraph(Delegate):
         return partial(self._compute, compute)
 
     def _asked(self) -> Delegate | None:
-        """Return the delegate if it is still asked."""
+        """Return the delegate, unless it has failed too often."""
         return self._delegate if self._failures < self._most else None
 
     def _refused(self, error: Exception) -> None:

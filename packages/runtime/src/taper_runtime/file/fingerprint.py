@@ -17,7 +17,7 @@ _SAID = ("metadata", "source", "targets", "arguments")
 
 
 def fingerprint(plan: Plan) -> str:
-    """Return a SHA-256 of everything that decides a run: nodes, attrs, placements, weights, assets.
+    """Return a SHA-256 of all that a run depends on: nodes, attrs, placements, weights, assets.
 
     Metadata, samples and source lines are left out. All weights are read, but nothing is computed:
     a plan without its derived constants has another fingerprint than the plan with them.

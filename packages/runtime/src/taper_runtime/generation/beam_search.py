@@ -1,4 +1,4 @@
-"""Keep the best texts of a beam search: those that go on, and those that have ended.
+"""Keep the best unfinished and finished texts of a beam search.
 
 The scores, the order and the ends are those of transformers' ``generate(num_beams=...)``.
 """
@@ -48,7 +48,7 @@ class BeamOptions(NamedTuple):
 
 
 class Beam(NamedTuple):
-    """A text, and the sum of the logarithms of its tokens' probabilities, or its final score."""
+    """A text and its score: the sum of its tokens' log-probabilities, or its final score."""
 
     tokens: tuple[int, ...]
     score: float
@@ -124,7 +124,7 @@ class BeamSearch:
         return [parent for parent, _ in going]
 
     def _is_decided(self, length: int) -> bool:
-        """Return whether no running text, of so many tokens, is expected to be better."""
+        """Return whether no running text, of ``length`` tokens each, is expected to win."""
         options = self._options
         if len(self.ended) < options.num_beams:
             return False

@@ -1,4 +1,4 @@
-"""Own the convention that plans of decoders follow: inputs, output, states, and what is recorded.
+"""Define the convention of decoders' plans: inputs, output, states and recorded sizes.
 
 A run reads some new tokens of each row, and gives the logits of some of them:
 
@@ -50,12 +50,12 @@ def counts_positions(state: str) -> bool:
 
 
 def is_recurrent(state: str) -> bool:
-    """Return whether a state is of all tokens so far, so that a row cannot go back without it."""
+    """Return whether a state depends on all earlier tokens, so that a row cannot go back."""
     return state.startswith((CONV, RECURRENT))
 
 
 def first_positions(count: int) -> tuple[slice, ...]:
-    """Return the part of each state that holds its first positions, as an index."""
+    """Return the index of the first ``count`` positions of a state."""
     return (*[slice(None)] * POSITION_AXIS, slice(count))
 
 
@@ -83,12 +83,12 @@ class DecoderConvention(NamedTuple):
     eos_token_ids: tuple[int, ...] = ()
 
     def recorded(self, plan: Plan) -> Plan:
-        """Return a plan that says that it follows the convention.
+        """Return the plan with these sizes in its metadata.
 
         Raises
         ------
         InputError
-            If it does not.
+            If the plan does not follow the convention.
         """
         data = {**self._asdict(), "eos_token_ids": list(self.eos_token_ids)}
         made = plan._replace(metadata={**plan.metadata, _KEY: data})
@@ -97,12 +97,12 @@ class DecoderConvention(NamedTuple):
 
 
 def is_decoder(plan: Plan) -> bool:
-    """Return whether a plan says that it follows the convention."""
+    """Return whether a plan's metadata say that it follows the convention."""
     return _KEY in plan.metadata
 
 
 def read_convention(plan: Plan) -> DecoderConvention:
-    """Return what a plan records of its decoder.
+    """Return the sizes and tokens that a decoder's plan records.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Own the convention of plans with an encoder before the decoder: a second entry, and its states.
+"""Define the convention of plans with an encoder: a second entry, and its states.
 
 Such a plan follows :mod:`.decoder_convention`. Its entry ``encode`` is run once for each text,
 before the decoder. It reads a source, and writes the keys and values that the decoder's cross
@@ -58,7 +58,7 @@ class EncoderConvention(NamedTuple):
     decoder_input_ids: tuple[int, ...]
 
     def recorded(self, plan: Plan) -> Plan:
-        """Return a plan that says that it follows the convention.
+        """Return the plan with these sizes in its metadata.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class EncoderConvention(NamedTuple):
 
 
 class SourceEncoder(NamedTuple):
-    """Record and input of a plan's encoder.
+    """The recorded sizes and the input of a plan's encoder.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class SourceEncoder(NamedTuple):
     shape: tuple[Any, ...]
 
     def checked(self, source: Any) -> np.ndarray:
-        """Return a source as the input of one row.
+        """Return a source as the encoder's input, with one row.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class SourceEncoder(NamedTuple):
 
 
 def read_encoder(plan: Plan, words: int) -> SourceEncoder | None:
-    """Return what a plan has of an encoder; None if it is a decoder alone.
+    """Return a plan's encoder; None if the plan is a decoder alone.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class TokenLogprobs(NamedTuple):
 
 
 class TextLimits(NamedTuple):
-    """Conditions that end a text, and what is kept of it."""
+    """Conditions that end a text, and options for its log-probabilities and lookups."""
 
     max_new_tokens: int | None
     stops: frozenset[int]
@@ -103,7 +103,7 @@ class GenerationRequest:
         return self.finish_reason is not None
 
     def ends_at(self, place: int) -> bool:
-        """Return whether the token at this place of the text is the one that ended it."""
+        """Return whether the token at this place ended the text."""
         return self.finish_reason == "stop" and place == len(self.tokens) - 1
 
     @property
@@ -122,7 +122,7 @@ class GenerationRequest:
             self.finish_reason, self.error = reason, error
 
     def look_up(self) -> list[int]:
-        """Return tokens that may follow the last ones, as they did earlier in the text."""
+        """Return the tokens that followed the last ones earlier in the text, as guesses."""
         count = self.limits.prompt_lookup_num_tokens
         if count is None:
             return []
@@ -133,7 +133,7 @@ class GenerationRequest:
         return find_continuation(self._all, min(count, room))
 
     def advance(self, ids: Sequence[int], logits: np.ndarray) -> None:
-        """Take over what a run has read and computed.
+        """Record which tokens a run has read, and choose tokens by its logits.
 
         Parameters
         ----------
@@ -178,9 +178,9 @@ class GenerationRequest:
 
 
 def find_continuation(ids: Sequence[int], count: int) -> list[int]:
-    """Return up to ``count`` tokens that followed the last ones where these stood before.
+    """Return up to ``count`` tokens that followed the same last tokens earlier in the text.
 
-    The longest run of at most :data:`_NGRAM` last tokens counts, and its latest place. A. Saxena,
+    Of all matches, the longest counts (at most :data:`_NGRAM` tokens), then the latest. A. Saxena,
     "Prompt lookup decoding", 2023.
     """
     known = np.array(ids, np.int64)
@@ -211,7 +211,7 @@ def make_limits(
     logprobs: Any,
     prompt_lookup_num_tokens: Any,
 ) -> TextLimits:
-    """Return when a text ends.
+    """Check the options that end a text, and return them.
 
     Raises
     ------

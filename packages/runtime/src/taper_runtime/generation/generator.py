@@ -1,4 +1,4 @@
-"""Write texts with a decoder: many at once, which join and leave between steps."""
+"""Write many texts at once with a decoder; texts join and leave between steps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Generator:
         self._lock = RLock()
 
     def _prefix_cache(self, limit: int) -> PrefixCache:
-        """Return a cache of so many bytes, if the plan can have one."""
+        """Return a prefix cache of ``limit`` bytes, if the plan's states can be shared."""
         if type(limit) is not int or limit < 0:
             raise InputError(
                 f"prefix_cache_bytes: expected an int of at least 0, got {describe(limit)}"
@@ -164,7 +164,7 @@ class Generator:
         logprobs: int | None = None,
         prompt_lookup_num_tokens: int | None = None,
     ) -> GenerationRequest:
-        """Begin a text, which :meth:`step` and :meth:`stream` go on with.
+        """Begin a text; :meth:`step` and :meth:`stream` write it.
 
         Parameters
         ----------
@@ -347,7 +347,7 @@ class Generator:
             position += 1
 
     def _read_whole(self, request: GenerationRequest) -> np.ndarray:
-        """Read what a text's state lacks of its prompt; return the logits ``[1, words]``."""
+        """Read the rest of a text's prompt into its state; return the logits ``[1, words]``."""
         if request.source is not None:
             with self._lock:
                 self._encode(request, request.source)
@@ -376,7 +376,7 @@ class Generator:
         return as_plain_ids(decoder_input_ids, self.vocabulary, name), name, source
 
     def save_prefixes(self, path: FilePath) -> None:
-        """Save what is kept of texts (``prefix_cache_bytes``) as a safetensors file.
+        """Save the states in the prefix cache (``prefix_cache_bytes``) as a safetensors file.
 
         Raises
         ------
@@ -389,7 +389,7 @@ class Generator:
             write_prefixes(path, self._session.plan, self._prefixes.kept)
 
     def load_prefixes(self, path: FilePath) -> None:
-        """Keep what :meth:`save_prefixes` saved, as far as there is room; the file is mapped.
+        """Map a file of :meth:`save_prefixes`, and keep its states as far as there is room.
 
         Raises
         ------
@@ -405,7 +405,7 @@ class Generator:
                 self._prefixes.put(each.ids, each.arrays)
 
     def _admit(self) -> None:
-        """Begin the texts that wait, as far as there is room."""
+        """Begin waiting texts, as far as there is room."""
         while self._waiting and (self._most is None or len(self._active) < self._most):
             request = self._waiting.pop(0)
             try:
@@ -416,7 +416,7 @@ class Generator:
                 self._active.append(request)
 
     def _begin(self, request: GenerationRequest) -> None:
-        """Give a text a state, and what is known of its prompt.
+        """Give a text a state, filled with the longest prefix of its prompt that is kept.
 
         The prompt's last token is read in any case, for its logits.
         """
@@ -429,13 +429,13 @@ class Generator:
             request.read = count
 
     def _keep(self, request: GenerationRequest) -> None:
-        """Keep what a text's state holds."""
+        """Put a text's state into the prefix cache."""
         ids = request.all_ids[: request.read]
         if self._prefixes.limit and ids and not self._prefixes.has(ids):
             self._prefixes.put(ids, request.state.copy(first_positions(len(ids))))
 
     def stream(self, request: GenerationRequest) -> TokenStream:
-        """Return an iterator over the tokens of a text, which steps while there is none.
+        """Return an iterator over a text's tokens, which calls :meth:`step` until there is a token.
 
         Parameters
         ----------
@@ -461,7 +461,7 @@ class Generator:
         return tuple(self._waiting)
 
     def step(self) -> list[GenerationRequest]:
-        """Go on with all texts: read a chunk of each prompt, then write a token of each text.
+        """Continue all texts: read a chunk of each prompt, then write a token of each text.
 
         Texts whose prompt has been read are the rows of one run.
 
@@ -486,7 +486,7 @@ class Generator:
             return [r for r, count in before.items() if r.is_finished or len(r.tokens) > count]
 
     def _read_alone(self, request: GenerationRequest) -> bool:
-        """Read several tokens of a text, if it has so many: of the prompt, or looked up."""
+        """Read several tokens of a text in one run, if it has several: its prompt's or guesses."""
         if request.source is not None:
             self._encode(request, request.source)
         if self._chunk == 1:
@@ -501,7 +501,7 @@ class Generator:
         return True
 
     def _try(self, request: GenerationRequest, guessed: list[int]) -> None:
-        """Read guesses after the last token; those that were wrong leave no trace."""
+        """Read guessed tokens after the last one, and undo the wrong ones."""
         before = request.read
         kept = {name: request.state.get(name) for name in self._recurrent}
         self._run([request], [request.pending + guessed])
@@ -512,14 +512,14 @@ class Generator:
             self._feed([request.state], [right], [before], [0])
 
     def _encode(self, request: GenerationRequest, source: np.ndarray) -> None:
-        """Let the encoder read a source, once; it is alone, so that no row is padded."""
+        """Run the encoder on a source; each source runs alone, so none is padded."""
         assert self._encoder is not None
         feed = {self._encoder.input: source}
         self._session.run(None, feed, entry=ENCODE, state=[request.state])
         request.source = None
 
     def _run(self, requests: Sequence[GenerationRequest], ids: Sequence[Sequence[int]]) -> None:
-        """Run rows of as many tokens each, and give each text its logits."""
+        """Run texts as rows with equally many tokens, and give each text its logits."""
         count = len(ids[0])
         # of a text that has all of these tokens, the last has logits to choose by
         known = len(requests[0].pending)

@@ -1,4 +1,4 @@
-"""Keep the states of texts, so that texts that begin alike are not read again."""
+"""Keep the states of texts, so that a beginning that texts share is read once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KeptPrefix(NamedTuple):
-    """Tokens, and what the states hold of them.
+    """Tokens, and the parts of the states that hold them.
 
     Attributes
     ----------
@@ -32,14 +32,14 @@ class KeptPrefix(NamedTuple):
         return self.ids.nbytes + sum(array.nbytes for array in self.arrays.values())
 
     def common(self, ids: np.ndarray) -> int:
-        """Return how many tokens other ids have in common with it, from the first one on."""
+        """Return how many first tokens equal those of ``ids``."""
         count = min(len(ids), len(self.ids))
         differs = np.flatnonzero(self.ids[:count] != ids[:count])
         return int(differs[0]) if len(differs) else count
 
 
 class PrefixCache:
-    """Holds the states of texts up to a number of bytes; those not used for longest leave first.
+    """Holds states of texts, up to a number of bytes; the least recently used leave first.
 
     Parameters
     ----------
@@ -53,16 +53,16 @@ class PrefixCache:
 
     @property
     def kept(self) -> tuple[KeptPrefix, ...]:
-        """Return all that is kept, the latest used last."""
+        """Return all kept prefixes, the most recently used last."""
         return tuple(self._kept)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all that is kept."""
+        """Return the bytes of all kept prefixes."""
         return sum(each.nbytes for each in self._kept)
 
     def find(self, ids: Sequence[int]) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return how many of the first tokens are known, and states that hold at least these."""
+        """Return the length of the longest kept prefix of ``ids``, and states that contain it."""
         wanted = np.array(ids, np.int64)
         counts = [each.common(wanted) for each in self._kept]
         if not any(counts):
@@ -73,12 +73,12 @@ class PrefixCache:
         return counts[place], found.arrays
 
     def has(self, ids: Sequence[int]) -> bool:
-        """Return whether all of these tokens are known."""
+        """Return whether a kept prefix begins with all of ``ids``."""
         wanted = np.array(ids, np.int64)
         return any(each.common(wanted) == len(wanted) for each in self._kept)
 
     def put(self, ids: Sequence[int] | np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep a text in place of its own beginnings; others leave if there is no room."""
+        """Keep a text's states, and drop those of its own beginnings; make room for it."""
         new = KeptPrefix(np.array(ids, np.int64), arrays)
         if new.nbytes > self.limit:
             return

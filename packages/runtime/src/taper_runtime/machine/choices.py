@@ -65,7 +65,7 @@ class Choice(ABC):
         """
 
     def threads(self, node: ChosenNode, offer: Offer) -> int:
-        """Return the most threads that compute a node by the offer that was chosen; 0 for any."""
+        """Return the most threads that may compute a node by the chosen offer; 0 for no limit."""
         return 0
 
 

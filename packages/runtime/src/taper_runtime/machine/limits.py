@@ -81,7 +81,7 @@ class MachineLimits(NamedTuple):
 
     @property
     def of_seven_bits(self) -> MachineLimits:
-        """Return the limits of products whose activations are from 0 to 127."""
+        """Return the machine's limits with int8 speed for activations from 0 to 127."""
         return self._replace(int8=self.int7 or self.int8)
 
     def rate(self, dtype: str) -> float:

@@ -192,7 +192,7 @@ def program_functions(
 
 
 def _passes(chain: Sequence[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
-    """Return the passes over the elements of a chain."""
+    """Return the passes over the elements that a chain of micro-ops takes."""
     casts = any(name.startswith("CAST") for name, _, _ in chain)
     if len(chain) < 2 or not casts:
         return [*chain]

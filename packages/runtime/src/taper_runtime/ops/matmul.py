@@ -172,7 +172,7 @@ PUT_ROWS = 2
 
 
 def put_bytes(activations: int) -> int:
-    """Return ``Cost.scratch`` of putting activations of bytes as the kernels read them.
+    """Return ``Cost.scratch`` for rearranging byte activations into the kernels' order.
 
     Whole vectors are converted, without sums: in half the time of Winograd's transforms.
     """

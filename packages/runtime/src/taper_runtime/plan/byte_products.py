@@ -59,7 +59,7 @@ class ProductTimes(NamedTuple):
 
     @property
     def is_slower(self) -> bool:
-        """Return whether bytes are slower than floats, by more than predictions are off."""
+        """Return whether bytes are slower than floats by more than the error of predictions."""
         return self.of_bytes > _WORTH * self.of_floats
 
 
@@ -130,7 +130,7 @@ def product_times(
 
 
 def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
-    """Return the products of bytes that are predicted to be slower than those of floats.
+    """Return the products of bytes that are predicted to be slower than in float32.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
 
 
 def _has_seven_bits(makers: Mapping[str, PlanNode], name: str) -> bool:
-    """Return whether what quantizes a tensor keeps it from 0 to 127."""
+    """Return whether the node that quantizes a tensor limits it to 0 to 127."""
     node = makers.get(name)
     while node is not None and node.op in _MOVES:
         node = next((makers[each] for each in node.reads if each in makers), None)

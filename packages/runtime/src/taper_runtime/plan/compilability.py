@@ -1,4 +1,4 @@
-"""Summarize how much of a plan has native kernels."""
+"""Summarize how many nodes of a plan have native kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Compilability(NamedTuple):
 
 
 def compilability(nodes: int, breaks: Sequence[tuple[str, str]]) -> Compilability:
-    """Return the summary of a plan with so many nodes, and these breaks: names and ops in order."""
+    """Return the summary of a plan; ``breaks`` are names and ops, in order."""
     classes: dict[str, int] = {}
     for _, op in breaks:
         classes[op] = classes.get(op, 0) + 1

@@ -280,7 +280,7 @@ def without_packed(plan: Plan) -> Plan:
 
 
 def stored_packed(plan: Plan) -> Plan:
-    """Return a plan that has its packed weights without their recipes and the plain weights.
+    """Return a plan with its packed weights, but without their recipes and plain weights.
 
     Recipes of weights that a session may replace stay, and those that decode fewer bits.
     """

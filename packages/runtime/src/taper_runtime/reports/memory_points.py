@@ -56,7 +56,7 @@ def measure_points(
     executor: str = DEFAULT_KIND,
     advance: Callable[[], None] = lambda: None,
 ) -> list[MemoryPoint]:
-    """Return the points of the curve of memory against time, from 100% downwards.
+    """Measure points of memory against time, from a budget of 100% downwards.
 
     The last one is the first that does not fit in its budget, or that of the smallest budget.
 
@@ -98,7 +98,7 @@ def measure_points(
 
 
 def _compiler() -> Any:
-    """Return the module of a package with a compiler that makes plans in budgets."""
+    """Return the compiler's module that makes plans in memory budgets."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="taper.memory", name="budgets"):

@@ -1,4 +1,4 @@
-"""Serve plans over HTTP: OpenAI's protocol for texts, the Open Inference Protocol for any plan.
+"""Serve plans over HTTP: texts by OpenAI's protocol, any plan by the Open Inference Protocol.
 
 >>> models = [taper_runtime.serving.open_model("llama", "llama.taper")]
 >>> uvicorn.run(taper_runtime.serving.make_application(models))

@@ -1,4 +1,4 @@
-"""Make the application of a server: its routes, what guards them, and the threads that write."""
+"""Make the application of a server: its routes, their guard, and its writing threads."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def make_application(
 
 
 def _no_route(request: Request, error: Exception) -> Response:
-    """Answer a path or method that there is not."""
+    """Answer a request with an unknown path or method."""
     assert isinstance(error, HTTPException)
     found = RequestError(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
     return found.response(request.url.path)
@@ -150,7 +150,7 @@ def _no_route(request: Request, error: Exception) -> Response:
 def _endpoint(
     handler: Handler, path: str, limits: ServerLimits
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that reads the body, and answers errors in the protocol's form."""
+    """Return an endpoint that reads the body, and reports errors in the protocol's form."""
 
     async def endpoint(request: Request) -> Response:
         request.scope[_PATH] = path
@@ -191,7 +191,7 @@ async def _read_body(request: Request, most: int) -> bytes:
 
 
 async def _while_connected(work: Awaitable[Response], request: Request) -> Response:
-    """Return the result of a handler, which ends early if the client goes away."""
+    """Return the result of a handler, and cancel it if the client disconnects."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_leaves(request))
     tasks = (working, leaving)
@@ -207,13 +207,13 @@ async def _while_connected(work: Awaitable[Response], request: Request) -> Respo
 
 
 async def _leaves(request: Request) -> None:
-    """Return when the client goes away."""
+    """Return when the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 class Guard:
-    """Refuses requests without the key, by foreign names, or beyond the limit; counts all.
+    """Refuses requests with a wrong key or host, or beyond the limit; counts all requests.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ class Guard:
             self._metrics.observe("server_request_seconds", time.monotonic() - began, path=path)
 
     def _refusal(self, scope: Scope) -> RequestError | None:
-        """Return why a request is refused before its body is read."""
+        """Return why a request is refused before its body is read; None if it is not."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host

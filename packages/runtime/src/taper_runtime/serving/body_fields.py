@@ -1,4 +1,4 @@
-"""Read the fields of a JSON object, each of which is expected; none is ignored in silence."""
+"""Read the fields of a JSON object; a field that nobody reads is an error."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BodyFields:
         is_right: Callable[[Any], object],
         default: Any = _REQUIRED,
     ) -> Any:
-        """Return a field; null is as if it were absent.
+        """Return the value of a field; null counts as absent.
 
         Raises
         ------
@@ -73,16 +73,16 @@ class BodyFields:
         return value
 
     def text(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Return a field that is a string."""
+        """Return the value of a string field."""
         return self.take(name, "a string", lambda value: isinstance(value, str), default)
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a field that is true or false."""
+        """Return the value of a boolean field."""
         found: bool = self.take(name, "true or false", lambda value: type(value) is bool, default)
         return found
 
     def whole(self, name: str, least: int, most: int | None, default: Any) -> Any:
-        """Return a field that is a whole number."""
+        """Return the value of an integer field."""
         limits = f"from {least}" if most is None else f"from {least} to {most}"
         return self.take(
             name,
@@ -92,7 +92,7 @@ class BodyFields:
         )
 
     def error(self, name: str, message: str, code: str | None = None) -> RequestError:
-        """Return an error of a field."""
+        """Return an error that names a field."""
         where = f"{self._place}.{name}" if self._place else name
         return RequestError(400, f"{where}: {message}", param=where, code=code)
 

@@ -82,7 +82,7 @@ class InferRoutes:
         return self._models[name]
 
     def _run(self, model: ServedModel, asked: InferRequest) -> dict[str, np.ndarray]:
-        """Run the plan; each request has states of its own, with the values of the export."""
+        """Run the plan; the states of each request begin with their first values."""
         session, options = model.session, RunOptions()
         options.timeout_s = self._limits.timeout_s
         names = [*asked.outputs]

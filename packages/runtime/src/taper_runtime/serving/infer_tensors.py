@@ -147,18 +147,18 @@ def _parameters(fields: BodyFields) -> BodyFields:
 
 
 class TensorBytes:
-    """Bytes behind the JSON of a body, taken tensor by tensor."""
+    """The bytes that follow the JSON of a body, read tensor by tensor."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._place = data, 0
 
     @property
     def is_empty(self) -> bool:
-        """Return whether none are left."""
+        """Return whether all bytes have been read."""
         return self._place == len(self._data)
 
     def take(self, size: int) -> bytes | None:
-        """Return so many bytes; None if there are less."""
+        """Return the next ``size`` bytes; None if fewer are left."""
         if size > len(self._data) - self._place:
             return None
         self._place += size
@@ -209,7 +209,7 @@ def _input(fields: BodyFields, blobs: TensorBytes) -> tuple[str, np.ndarray]:
 
 
 def _from_json(fields: BodyFields, data: list[Any], dtype: np.dtype, datatype: str) -> Any:
-    """Return the array that a JSON array is, nested or not."""
+    """Convert a JSON array, nested or not, to a numpy array."""
     try:
         made = np.array(data)
     except (ValueError, OverflowError, RecursionError):
@@ -229,7 +229,7 @@ def _from_json(fields: BodyFields, data: list[Any], dtype: np.dtype, datatype: s
 def write_infer(
     plan: Plan, model: str, request: InferRequest, results: Mapping[str, np.ndarray]
 ) -> Response:
-    """Return the answer of ``infer``.
+    """Write the answer of ``infer``.
 
     Raises
     ------

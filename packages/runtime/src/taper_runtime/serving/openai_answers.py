@@ -21,7 +21,7 @@ _LEAST_LOGPROB = -9999.0
 
 
 class AnswerPiece(NamedTuple):
-    """New parts of a text, as a chunk has them."""
+    """The new part of a text, for a chunk."""
 
     text: str
     calls: list[dict[str, Any]]
@@ -53,7 +53,7 @@ class AnswerChoice:
         self.reason: str | None = None
 
     def add(self, written: WrittenPart) -> AnswerPiece:
-        """Add what was written, and return it as it goes into a chunk."""
+        """Add a newly written part, and return the piece of it for a chunk."""
         text, calls, reason = written.text, list[Any](), written.finish_reason
         if self._reader is not None:
             text, found = self._reader.push(text)
@@ -75,19 +75,19 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 class AnswerForm(Protocol):
-    """The form of one kind of answers."""
+    """The JSON form of one kind of answer."""
 
     def frame(self, model: str, *, is_chunk: bool) -> dict[str, Any]:
         """Return an answer without choices."""
 
     def first(self) -> dict[str, Any] | None:
-        """Return what the first chunk of a text has, if it has something of its own."""
+        """Return the content of a text's first chunk; None if the form has no special one."""
 
     def whole(self, choice: AnswerChoice) -> dict[str, Any]:
-        """Return a whole text."""
+        """Return a finished text."""
 
     def chunk(self, choice: AnswerChoice, piece: AnswerPiece) -> dict[str, Any]:
-        """Return what is new of a text, which ``choice`` has already."""
+        """Return a new piece of a text; ``choice`` already includes it."""
 
 
 class ChatForm:

@@ -44,7 +44,7 @@ _FIXED = {"best_of": 1, "echo": False, "parallel_tool_calls": True}
 
 
 class WritingRequest(NamedTuple):
-    """A request to a model that writes.
+    """A request to a language model.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class WritingRequest(NamedTuple):
     has_usage: bool
 
     def choice_options(self, index: int) -> dict[str, Any]:
-        """Return the options of one of the texts of a prompt: each has a seed of its own."""
+        """Return the options of the text with this index; each text has its own seed."""
         seed = self.options.get("seed")
         return self.options if seed is None else {**self.options, "seed": seed + index}
 
@@ -175,7 +175,7 @@ def _writing(
     tools: list[dict[str, Any]] | None = None,
     json_schema: dict[str, Any] | None = None,
 ) -> WritingRequest:
-    """Read the fields that chats and completions share; no field may be left then."""
+    """Read the fields that chats and completions share, and check that no other is left."""
     options = _options(fields)
     if logprobs is not None:
         options["logprobs"] = logprobs
@@ -215,7 +215,7 @@ def _writing(
 
 
 def _options(fields: BodyFields) -> dict[str, Any]:
-    """Read how tokens are chosen; the generator checks the values."""
+    """Read the options that choose tokens; the generator checks their values."""
     given = {}
     for name in (
         *("temperature", "top_p", "min_p"),
@@ -241,7 +241,7 @@ def _options(fields: BodyFields) -> dict[str, Any]:
 
 
 class LogitBias:
-    """Adds numbers to the logits of some tokens; a processor of a generator.
+    """Adds numbers to the logits of some tokens, as a logits processor.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def _prompts(value: Any) -> list[Any]:
 
 
 def _message(data: Any, place: str) -> dict[str, Any]:
-    """Return a message as chat templates read it: with a text as content."""
+    """Return a message in the form that chat templates read, with a text as content."""
     fields = BodyFields(data, place)
     made = {"role": fields.text("role")}
     calls = fields.take("tool_calls", "a list", lambda v: isinstance(v, list), [])
@@ -346,7 +346,7 @@ def _part(data: Any, place: str) -> str:
 
 
 def _call(data: Any, place: str) -> dict[str, Any]:
-    """Return a call of a function as templates read it: its arguments are an object."""
+    """Return a function call in the form that templates read, with an object as arguments."""
     fields = BodyFields(data, place)
     fields.text("id", None)
     fields.take("type", "'function'", lambda v: v == "function", "function")
@@ -362,7 +362,7 @@ def _call(data: Any, place: str) -> dict[str, Any]:
 
 
 def _tools(fields: BodyFields) -> list[dict[str, Any]] | None:
-    """Return the functions that a model may ask to call; None if there are none."""
+    """Return the functions that the model may call; None if there are none."""
     tools: list[dict[str, Any]] = fields.take(
         "tools",
         "a list of objects",
@@ -385,7 +385,7 @@ def _tools(fields: BodyFields) -> list[dict[str, Any]] | None:
 
 
 def _response_schema(fields: BodyFields) -> dict[str, Any] | None:
-    """Return the schema that a text has to meet; None if it is free."""
+    """Return the JSON schema that the text must match; None if there is none."""
     data = fields.take("response_format", "an object", lambda v: isinstance(v, dict), None)
     if data is None:
         return None

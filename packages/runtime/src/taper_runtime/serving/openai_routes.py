@@ -205,7 +205,7 @@ class OpenAIRoutes:
 
 
 async def _taken(texts: OpenTexts, deadline: float) -> AsyncIterator[Any]:
-    """Yield what is written until all texts have ended, or an error ends one."""
+    """Yield written parts until all texts have ended; raise an error that ends one."""
     while True:
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -258,7 +258,7 @@ def _event(data: dict[str, Any]) -> str:
 
 
 class EventResponse:
-    """Sends events, and calls a function at the end, whoever ends it."""
+    """Sends events, and calls a function when the stream ends for any reason."""
 
     def __init__(self, events: AsyncIterator[str], close: Callable[[], None]) -> None:
         self._stream = StreamingResponse(
@@ -267,7 +267,7 @@ class EventResponse:
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until the client goes away."""
+        """Send the events until they end or the client disconnects."""
         try:
             await self._stream(scope, receive, send)
         finally:
@@ -279,7 +279,7 @@ def _describe(model: ServedModel) -> dict[str, Any]:
 
 
 def _encode(writer: TextGenerator, prompts: Sequence[Any]) -> list[list[int]]:
-    """Return the tokens of prompts, which are texts or tokens."""
+    """Return the tokens of prompts; a prompt is a text or a list of tokens."""
     return [writer.encode(each) if isinstance(each, str) else each for each in prompts]
 
 

@@ -1,4 +1,4 @@
-"""Answer what goes wrong in a request, in the form of the request's protocol."""
+"""Report errors of a request in the form of the request's protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENSOR_PATHS = "/v2"
 
 
 class RequestError(TaperError):
-    """A request that is answered with an error.
+    """Error that the client gets as the answer to its request.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class RequestError(TaperError):
         self.status, self.param, self.code = status, param, code
 
     def body(self, path: str = "") -> dict[str, Any]:
-        """Return the error as the protocol of a path writes it."""
+        """Return the body of the answer, in the form of the path's protocol."""
         if path.startswith(TENSOR_PATHS):
             return {"error": str(self)}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
@@ -45,13 +45,13 @@ class RequestError(TaperError):
         return {"error": error}
 
     def response(self, path: str) -> Response:
-        """Return the answer to a request of this path."""
+        """Return the answer to a request with this path."""
         headers = {"Retry-After": "1"} if self.status == 503 else None
         return json_response(self.body(path), self.status, headers)
 
 
 def as_request_error(error: Exception) -> RequestError:
-    """Return how an error that a model raised is answered."""
+    """Convert an error that a model raised to an answer."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, RunTimeoutError):

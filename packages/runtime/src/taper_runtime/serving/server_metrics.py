@@ -34,7 +34,7 @@ _HISTOGRAMS = {
 
 
 class Histogram:
-    """Counts of seconds, by bucket."""
+    """Counts of durations in seconds, by bucket."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(_BUCKETS) + 1)
@@ -78,7 +78,7 @@ class ServerMetrics:
             self._times[name].setdefault((*labels.items(),), Histogram()).add(seconds)
 
     def text(self, models: Sequence[ServedModel]) -> str:
-        """Return all metrics, those of the models' sessions too, in Prometheus' text format."""
+        """Return all metrics, with those of the models' sessions, in Prometheus' text format."""
         with self._lock:
             own = [*self._own()]
         gauges = [metric for model in models for metric in _model_metrics(model)]
@@ -94,7 +94,7 @@ class ServerMetrics:
 
 
 def _model_metrics(model: ServedModel) -> Iterator[Metric]:
-    """Yield what is known of a model without counting."""
+    """Yield the metrics of a model that need no counters here."""
     labels = {"model": model.name}
     if model.writer is not None:
         generator = model.writer.generator

@@ -1,4 +1,4 @@
-"""Call what takes long apart from a server's event loop."""
+"""Call slow functions in threads, outside of a server's event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 async def in_thread(
     function: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
 ) -> _Result:
-    """Return a function's result; a request that ends before leaves the call to end by itself."""
+    """Call a function in a thread; return its result. Cancelling does not stop the call."""
     called = partial(function, *args, **kwargs)
     result: _Result = await to_thread.run_sync(called, abandon_on_cancel=True)
     return result

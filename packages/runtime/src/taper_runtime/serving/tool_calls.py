@@ -1,4 +1,4 @@
-"""Find the calls of functions that a model writes into its text.
+"""Find the function calls that a model writes into its text.
 
 Models whose templates describe tools are trained to write each call as
 ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` (Hermes, Qwen, SmolLM and others). What
@@ -24,13 +24,13 @@ class ToolCall(NamedTuple):
 
 
 class ToolCallReader:
-    """Parts a text that comes in pieces into text and calls."""
+    """Separates calls from the other text, while the text comes in pieces."""
 
     def __init__(self) -> None:
         self._held = ""
 
     def push(self, piece: str) -> tuple[str, list[ToolCall]]:
-        """Return what is text, and the calls that are complete; the rest is held."""
+        """Add a piece; return the text outside of calls, and complete calls; hold the rest."""
         self._held += piece
         text, calls = "", list[ToolCall]()
         while True:
@@ -52,7 +52,7 @@ class ToolCallReader:
             self._held = after
 
     def finish(self) -> str:
-        """Return what was held, after the last piece: no call, as it has no end."""
+        """Return the held text after the last piece; a call without an end is text."""
         text, self._held = self._held, ""
         return text
 

@@ -1,4 +1,4 @@
-"""Write the texts of all requests of a model in one thread, which an event loop awaits.
+"""Write the texts of all requests to a model in one thread, while an event loop awaits them.
 
 A generator takes turns between its callers, and one step of it may take long. So one thread alone
 uses it: requests begin and end between two steps, and what a step has written goes to the event
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class AskedText(NamedTuple):
-    """A text to write: its prompt, its options for :meth:`.Generator.submit`, and its decoder."""
+    """A text to write: its prompt, options for :meth:`.Generator.submit`, and its decoder."""
 
     ids: Sequence[int]
     options: Mapping[str, Any]
@@ -90,7 +90,7 @@ class WritingThread:
         self._thread.join()
 
     def do(self, command: Callable[[], None]) -> None:
-        """Have the thread call a function between two steps."""
+        """Let the thread call a function between two steps."""
         with self._changed:
             self._commands.append(command)
             self._changed.notify()
@@ -163,7 +163,7 @@ class WritingThread:
                 self.generator.cancel(request)
 
     def _tell(self) -> None:
-        """Send what the texts have that is new, and forget those that have ended."""
+        """Send the new parts of all texts, and remove texts that have ended."""
         for text in self._texts:
             found = self._new(text)
             if found is not None:
@@ -171,7 +171,7 @@ class WritingThread:
         self._texts = [text for text in self._texts if not text.is_over]
 
     def _new(self, text: _Text) -> WrittenPart | None:
-        """Return what a text has that is new, if there is anything."""
+        """Return the new part of a text; None if there is none."""
         request, first = text.request, text.given
         try:
             piece, reason = text.decode()
@@ -195,7 +195,7 @@ class WritingThread:
 
 
 class _Text:
-    """A text that a thread writes, and how much of it has been sent."""
+    """A text that a thread writes, with the number of tokens that it has sent."""
 
     def __init__(
         self, group: OpenTexts, place: int, request: GenerationRequest, pieces: PieceDecoder
@@ -207,7 +207,7 @@ class _Text:
         self.latest = group.began
 
     def decode(self) -> tuple[str, str | None]:
-        """Return the text of the tokens that are new, and why it ended."""
+        """Return the text of the new tokens, and the reason if the text ended."""
         text = ""
         for token in self.request.tokens[self.given :]:
             self.given += 1
@@ -222,7 +222,7 @@ class _Text:
 
 
 class OpenTexts:
-    """Iterates over what is written of the texts of one request, in an event loop."""
+    """Iterates, in an event loop, over the written parts of one request's texts."""
 
     def __init__(self, thread: WritingThread, loop: asyncio.AbstractEventLoop, count: int) -> None:
         self.accepted: asyncio.Future[None] = loop.create_future()
@@ -232,26 +232,26 @@ class OpenTexts:
         self._queue: asyncio.Queue[WrittenPart] = asyncio.Queue()
 
     def tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the event loop, from the thread."""
+        """Let the event loop call a function; the thread calls this."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def accept(self) -> None:
-        """Say that the texts have begun."""
+        """Report that the texts have begun."""
         if not self.accepted.done():
             self.accepted.set_result(None)
 
     def refuse(self, error: Exception) -> None:
-        """Say that they could not begin."""
+        """Report why the texts could not begin."""
         self._left = 0
         if not self.accepted.done():
             self.accepted.set_exception(error)
 
     def put(self, written: WrittenPart) -> None:
-        """Add what was written."""
+        """Add a written part."""
         self._queue.put_nowait(written)
 
     async def take(self) -> WrittenPart | None:
-        """Return what was written next, of any of the texts; None when all have ended."""
+        """Return the next written part of any text; None when all have ended."""
         if not self._left:
             return None
         written = await self._queue.get()

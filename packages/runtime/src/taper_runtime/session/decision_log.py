@@ -34,7 +34,7 @@ _REFUSED = 3
 def session_decisions(
     plan: Plan, entry: SessionEntry, options: SessionOptions, providers: tuple[str, ...]
 ) -> list[Decision]:
-    """Return what an export and a session chose, in the order in which it was chosen.
+    """Return the decisions of an export and a session, in the order in which they were made.
 
     Nothing is kept while a session is opened or runs: candidates are asked for again.
 
@@ -72,7 +72,7 @@ def session_decisions(
 
 
 def _of_cache(plan: Plan) -> Iterator[Decision]:
-    """Yield whether the plan of an export with a cache was taken from it, and why not."""
+    """Yield whether the plan came from the export's cache, and the reason if not."""
     cache = plan.metadata.get("cache")
     if isinstance(cache, dict):
         taken = "taken" if cache.get("hit") is True else "made"
@@ -115,7 +115,7 @@ def decisions_about(plan: Plan, name: str) -> list[Decision]:
 
 
 def _of_session(options: SessionOptions, providers: tuple[str, ...]) -> Iterator[Decision]:
-    """Yield what holds for the whole session."""
+    """Yield the decisions about the whole session."""
     why = "TAPER_ISA" if os.environ.get("TAPER_ISA") else "the best of this CPU"
     if options.isa:
         why = "SessionOptions.isa"
@@ -184,7 +184,7 @@ def _of_kernel(
 
 
 def _not_required(dispatch: Dispatch) -> Dispatch:
-    """Return a dispatch that chooses alike, and raises nothing where times are missing."""
+    """Return a dispatch with the same choices, but no error if measured times are missing."""
     if isinstance(dispatch.choice, TunedChoice):
         return dispatch._replace(choice=dispatch.choice.not_required())
     return dispatch

@@ -139,7 +139,7 @@ class Session:
         return read_stats(self._log, self._pool, default.executor, weights, *used)
 
     def decision_log(self) -> list[str]:
-        """Return what the export and the session chose, a line each: `docs/contract.md` lists them.
+        """Return the decisions of the export and the session, a line each; see `docs/contract.md`.
 
         A line tells what was chosen, among what, by which numbers and why: forms and formats of
         weights, splits, level, threads, the kernel of each node of the default entry, and why numpy
@@ -155,7 +155,7 @@ class Session:
         return list(map(str, self.decisions()))
 
     def decisions(self) -> list[Decision]:
-        """Return what the lines of :meth:`decision_log` tell, as records."""
+        """Return the decisions of :meth:`decision_log` as records."""
         from taper_runtime.session.decision_log import session_decisions
 
         return session_decisions(self.plan, self._default, self._options, self._providers)

@@ -109,7 +109,7 @@ class State:
             self._arrays[name][...] = checked
 
     def copy(self, part: Any = ...) -> dict[str, np.ndarray]:
-        """Return copies of all states, including the generator, as one run left them.
+        """Return copies of all states, including the generator; no run changes them meanwhile.
 
         Parameters
         ----------

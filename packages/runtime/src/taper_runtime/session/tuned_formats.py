@@ -1,4 +1,4 @@
-"""Store in a plan the formats of weights that measured times choose."""
+"""Store weights of a plan in the formats that were measured to be fastest."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def with_tuned_formats(plan: Plan, choice: TunedChoice) -> Plan:
 def check_tuned(
     plan: Plan, tuned: Plan, feed: Mapping[str, np.ndarray], *, other_bits: bool
 ) -> None:
-    """Compare a tuned plan with the plan before.
+    """Check that a tuned plan has the results of the plan that it was made from.
 
     Parameters
     ----------

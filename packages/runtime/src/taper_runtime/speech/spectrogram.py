@@ -60,7 +60,7 @@ def log_mel(samples: np.ndarray, bins: int) -> np.ndarray:
 
 @cache
 def mel_filters(bins: int) -> np.ndarray:
-    """Return triangles of equal area over frequencies, float64 ``[bins, 201]``.
+    """Return the mel filters, triangles of equal area over frequencies, float64 ``[bins, 201]``.
 
     M. Slaney, "Auditory Toolbox", 1998: their corners lie at equal distances on a scale that is
     linear up to 1,000 Hz, 3 for each 200 Hz, and logarithmic above, 27 for each factor of 6.4.

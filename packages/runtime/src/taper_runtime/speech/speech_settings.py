@@ -1,4 +1,4 @@
-"""Read the asset that says how a speech recognizer begins and which tokens are times."""
+"""Read the asset of a speech recognizer: its first tokens, languages and timestamps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPEECH = "speech.json"
 
 
 class SpeechSettings(NamedTuple):
-    """Tokens with a meaning, as the asset has them.
+    """The special tokens of a speech recognizer, from its asset.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TimestampRules:
-    """Excludes tokens by those that came before, as a logits processor of one window.
+    """Excludes tokens that Whisper's rules forbid after the earlier ones; a logits processor.
 
     A time comes first. Times stand in pairs, the end of a segment and the beginning of the next,
     but for the last, and do not decrease. Where all times together are more likely than every other
@@ -32,7 +32,7 @@ class TimestampRules:
         self._prompt = prompt
 
     def __call__(self, ids: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Return logits, float32 ``[words]``, with minus infinity for what is excluded."""
+        """Return logits, float32 ``[words]``, with minus infinity for excluded tokens."""
         settings, begin = self._settings, self._settings.no_timestamps + 1
         written = ids[self._prompt :]
         logits[[*settings.suppressed, settings.no_timestamps]] = -np.inf

@@ -31,7 +31,7 @@ _STEP, _FRAME = 0.02, 0.01
 
 
 class SpeechSegment(NamedTuple):
-    """A piece of speech.
+    """A segment of transcribed speech.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class SpeechSegment(NamedTuple):
 
 
 class Transcript(NamedTuple):
-    """All that was said.
+    """The transcript of an audio.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class Transcriber:
         language: str | None = None,
         task: str | None = None,
     ) -> Iterator[SpeechSegment]:
-        """Write down speech, and return an iterator over its segments, which come as they are read.
+        """Return an iterator that transcribes speech segment by segment.
 
         Parameters, and errors, which are raised at once, are those of :meth:`transcribe`.
         """
@@ -195,7 +195,7 @@ class Transcriber:
         return [token for token in tokens if token is not None]
 
     def _spoken(self, features: np.ndarray) -> int:
-        """Return the token of the language of the first window."""
+        """Detect the language of the first window; return its token."""
         languages = [*self._settings.languages.values()]
 
         def only(_: np.ndarray, logits: np.ndarray) -> np.ndarray:
@@ -213,7 +213,7 @@ class Transcriber:
     def _write(
         self, window: np.ndarray, prompt: Sequence[int], rules: Any, count: int
     ) -> list[int]:
-        """Return the tokens of a window."""
+        """Write the tokens of a window."""
         return [
             *self.generator.generate(
                 window,
@@ -244,7 +244,7 @@ class Transcriber:
 
 
 def frames_per_position(encoder: SourceEncoder) -> int:
-    """Return how many frames of a spectrogram are a position of an encoder: a step of time.
+    """Return the spectrogram's frames for each position of the encoder, one step of time.
 
     Raises
     ------
@@ -261,14 +261,14 @@ def frames_per_position(encoder: SourceEncoder) -> int:
 
 
 def _steps(frames: int) -> int:
-    """Return how many steps of time frames take, rounded in float32 as transformers does it."""
+    """Return the steps of time for a number of frames, rounded in float32 as in transformers."""
     return int(np.float32(frames) * np.float32(_FRAME) / np.float32(_STEP))
 
 
 def split_window(
     tokens: Sequence[int], begin: int, steps: int
 ) -> tuple[list[tuple[int, int, list[int]]], int | None]:
-    """Split the tokens of a window where two times stand side by side.
+    """Split the tokens of a window into segments, at pairs of timestamps.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def split_window(
 
 
 def _samples(audio: Any) -> np.ndarray:
-    """Return the samples of a file, or check those that are given."""
+    """Read the samples of a file, or check given samples."""
     if isinstance(audio, (str, os.PathLike)):
         return read_wav(audio)
     if not isinstance(audio, np.ndarray) or audio.dtype != np.float32 or audio.ndim != 1:

@@ -1,4 +1,4 @@
-"""Turn the messages of a chat into a prompt by the model's template, in Jinja's sandbox.
+"""Make a prompt of a chat's messages by the model's template, in Jinja's sandbox.
 
 A template comes from a stranger: it sees only the messages and two tokens, and cannot reach
 attributes of Python's objects. Its loops over ``range`` and what it writes are limited, the memory
@@ -51,7 +51,7 @@ class ChatTemplate:
             ) from error
 
         class Sandbox(ImmutableSandboxedEnvironment):
-            """Refuses products, which could be texts without end."""
+            """Jinja's sandbox without products of texts, which could be of any length."""
 
             intercepted_binops = frozenset(["*", "**"])
 
@@ -136,7 +136,7 @@ def _as_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write JSON as it is: that of Jinja itself is for pages, and escapes ``<``."""
+    """Write JSON without escapes; Jinja's own filter escapes ``<`` for HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -44,7 +44,7 @@ class CrossEncoder(SentenceReader):
 
     @property
     def num_labels(self) -> int:
-        """Return the scores of a pair."""
+        """Return how many scores a pair gets."""
         return self._width
 
     def predict(
@@ -157,7 +157,7 @@ class CrossEncoder(SentenceReader):
 
 
 def _listed_pairs(pairs: Any) -> tuple[list[tuple[str, str]], bool]:
-    """Return pairs as a list, and whether one alone was given: a list or tuple with a ``str``."""
+    """Return pairs as a list, and whether the argument was one pair: a list or tuple of ``str``."""
     is_single = isinstance(pairs, (tuple, list)) and any(isinstance(each, str) for each in pairs)
     try:
         listed = [pairs] if is_single or isinstance(pairs, str) else list(pairs)

@@ -38,7 +38,7 @@ class Encoder(SentenceReader):
 
     @property
     def dimension(self) -> int:
-        """Return the numbers of an embedding."""
+        """Return the length of an embedding."""
         return self._width
 
     def encode(
@@ -99,7 +99,7 @@ class Encoder(SentenceReader):
         return found[0] if isinstance(sentences, str) else found
 
     def count_tokens(self, sentences: str | Iterable[str], prompt_name: str | None = None) -> int:
-        """Return how many tokens :meth:`encode` reads, special ones included.
+        """Return how many tokens :meth:`encode` reads for sentences, with special ones.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Define the settings of sentences, an asset of an encoder's plan."""
+"""Define the settings of sentences, which an asset of an encoder's plan has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIR_SETTINGS = "cross_encoder.json"
 
 
 class EncoderSettings(NamedTuple):
-    """Settings of sentences, for what an encoder does before the plan runs.
+    """Settings for the work of an encoder before its plan runs.
 
     Attributes
     ----------

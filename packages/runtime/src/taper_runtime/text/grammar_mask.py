@@ -1,4 +1,4 @@
-"""Hold texts to a JSON schema, a regular expression or a grammar, with the package llguidance.
+"""Make texts follow a JSON schema, regular expression or grammar, by the package llguidance.
 
 The package reads the grammar and says after each token which tokens may follow; tokens that end
 texts may follow where the text is complete.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GrammarMask:
-    """Says which tokens may follow in one text; ``allowed_tokens`` of :meth:`.Generator.submit`.
+    """Computes which tokens may follow in a text: ``allowed_tokens`` of :meth:`.Generator.submit`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class GrammarMask:
         self._mask()
 
     def copy(self) -> GrammarMask:
-        """Return a mask of the same grammar for another text; this one has begun none."""
+        """Return a mask of the same grammar for another text; this mask must be unused."""
         return GrammarMask(self._matcher.deep_copy(), self._vocabulary, self._what)
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
@@ -127,7 +127,7 @@ class GrammarReader:
         regex: str | None,
         grammar: str | None,
     ) -> GrammarMask:
-        """Return the mask of one of three.
+        """Return the mask of a schema, a regular expression or a grammar.
 
         Parameters
         ----------

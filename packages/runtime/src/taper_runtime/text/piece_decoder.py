@@ -1,4 +1,4 @@
-"""Turn tokens into pieces of text that are sure: whole characters, and no stop string."""
+"""Turn tokens into pieces of text: whole characters, without stop strings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PieceDecoder:
         self.is_stopped = False
 
     def push(self, token: int) -> str:
-        """Return what is sure to belong to the text after one more token; the rest is held."""
+        """Add a token; return the text that is now certain. The rest is held back."""
         self._held += self._decoder.step(self._tokenizer, token) or ""
         found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
         if found:
@@ -46,12 +46,12 @@ class PieceDecoder:
         return piece
 
     def finish(self) -> str:
-        """Return what was held, after the last token."""
+        """Return the text that was held back, after the last token."""
         piece, self._held = self._held, ""
         return piece
 
 
 def begun(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a stop string."""
+    """Return how many characters at a text's end may begin a stop string."""
     sizes = range(min(len(text), len(stop) - 1), 0, -1)
     return next((size for size in sizes if text.endswith(stop[:size])), 0)

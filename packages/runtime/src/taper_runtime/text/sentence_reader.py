@@ -1,4 +1,4 @@
-"""Run plans that read sentences, in batches of like lengths: what every encoder has in common."""
+"""Run plans that read sentences, in batches of similar lengths."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SentenceReader:
         return dict(self._settings.prompts)
 
     def _prompt(self, name: str | None) -> str:
-        """Return what stands before sentences."""
+        """Return the prompt to put before sentences."""
         settings = self._settings
         name = settings.default_prompt_name if name is None else name
         if name is None:
@@ -109,7 +109,7 @@ class SentenceReader:
 
 
 def _check_plan(plan: Plan) -> int:
-    """Check the inputs and outputs of a plan; return the numbers of a row."""
+    """Check the inputs and outputs of a plan; return the length of an output row."""
     for name in plan.inputs:
         spec = plan.tensors[name]
         if name not in _INPUTS or spec.dtype != "int64" or len(spec.shape) != 2:
@@ -169,7 +169,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def checked_number(name: str, value: object, most: int | None = None) -> int:
-    """Return a value if it is a number from 1 to ``most``, or to any.
+    """Check that a value is an int from 1 to ``most``, or of any size without one; return it.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def checked_number(name: str, value: object, most: int | None = None) -> int:
 
 
 def _bar(steps: int, is_shown: bool) -> Any:
-    """Return a context that gives a function to call after each step."""
+    """Return a context manager for a progress bar; it gives a function to call after each step."""
     if not is_shown:
         return nullcontext(lambda: None)
     from taper_runtime.base.progress import progress

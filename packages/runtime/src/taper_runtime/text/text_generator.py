@@ -1,4 +1,4 @@
-"""Write texts with a plan of a language model and its tokenizer: prompts and chats in, text out."""
+"""Write texts with a language model's plan and tokenizer: prompts and chats in, text out."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TextGenerator:
         grammar: str | None = None,
         **options: Any,
     ) -> TextStream:
-        """Go on with a text.
+        """Continue a prompt.
 
         Parameters
         ----------
@@ -167,7 +167,7 @@ class TextGenerator:
         regex: str | None = None,
         grammar: str | None = None,
     ) -> GrammarMask:
-        """Return what holds one text to a schema or grammar, as ``allowed_tokens`` of a request.
+        """Return a mask that makes a text follow a schema or grammar, for ``allowed_tokens``.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class TextGenerator:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
-        """Return the tokens of the prompt after which the model answers a chat.
+        """Return the tokens of a chat's prompt, after which the model answers.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class TextGenerator:
         return self._ids(self._template.render(messages, tools), is_whole=True)
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options of :meth:`.Generator.submit`, with :attr:`defaults` where none is given.
+        """Return options for :meth:`.Generator.submit`, with :attr:`defaults` for missing ones.
 
         Defaults of draws are left out where the text is greedy.
         """
@@ -229,7 +229,7 @@ class TextGenerator:
         return given
 
     def pieces(self, stop: str | Sequence[str] = ()) -> PieceDecoder:
-        """Return a decoder of one text, which ends in front of these strings.
+        """Return a decoder for one text, which ends the text before any of these strings.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class TextGenerator:
         return PieceDecoder(self.tokenizer, stops)
 
     def _ids(self, prompt: str, *, is_whole: bool) -> list[int]:
-        """Return the tokens of a prompt; a whole one has its special tokens."""
+        """Return the tokens of a prompt; a finished prompt brings its own special tokens."""
         if not isinstance(prompt, str):
             raise InputError(f"prompt: expected a str, got {type(prompt).__name__}")
         try:
@@ -254,7 +254,7 @@ class TextGenerator:
     def _held_to(
         self, options: dict[str, Any], json_schema: Any, regex: Any, grammar: Any
     ) -> dict[str, Any]:
-        """Return options with the mask of a schema or grammar, if there is one."""
+        """Return options with the mask of a schema or grammar, if one is given."""
         if json_schema is regex is grammar is None:
             return options
         for name in ("allowed_tokens", "eos_token_id"):

@@ -38,7 +38,7 @@ class TextStream:
         return self
 
     def __next__(self) -> str:
-        """Return the next piece; write as many tokens as it takes."""
+        """Return the next piece of the text, after writing as many tokens as it needs."""
         while not self._is_over:
             try:
                 token = next(self._tokens)
@@ -69,16 +69,16 @@ class TextStream:
 
     @property
     def finish_reason(self) -> str | None:
-        """Return why the text ended; ``"stop"`` after a stop string too; None while it goes on."""
+        """Return why the text ended, also ``"stop"`` for a stop string; None before its end."""
         return "stop" if self._pieces.is_stopped else self._request.finish_reason
 
     @property
     def first_token_s(self) -> float:
-        """Return the seconds to the first token."""
+        """Return the time to the first token, in seconds."""
         return self._first - self._began
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the tokens after the first one for each second; 0 if there are none."""
+        """Return the rate of tokens after the first one; 0 if there are none."""
         seconds = self._last - self._first
         return (self._count - 1) / seconds if seconds > 0 else 0.0

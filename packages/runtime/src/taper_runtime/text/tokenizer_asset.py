@@ -14,7 +14,7 @@ TOKENIZER = "tokenizer.json"
 
 
 def asset_of(plan: Plan, name: str) -> bytes:
-    """Return the bytes of an asset that text needs.
+    """Return the bytes of an asset that a text model must have.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Cut sentences into tokens, and put those of several into arrays."""
+"""Split sentences into tokens, and put the tokens of several sentences into arrays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SentenceTokenizer:
         return found
 
     def prompt_length(self, prompt: str) -> int:
-        """Return how many tokens a prompt is, without special ones behind it."""
+        """Return the number of tokens of a prompt, without special tokens at its end."""
         cut = self._made.encode(prompt)
         count: int = len(cut.ids) - sum(cut.special_tokens_mask[-1:])
         return count

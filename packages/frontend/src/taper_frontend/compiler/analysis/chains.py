@@ -24,14 +24,14 @@ Room = int | Callable[[str, Callable[[], Graph]], int]
 
 
 def room_of(room: Room | None, about: str, chain: Callable[[], Graph]) -> int:
-    """Return the bytes for which parts of a chain are made; by default a core's own cache."""
+    """Return the bytes that a part of a chain may take; by default a core's own cache."""
     if room is None:
         return cache_bytes()
     return room if isinstance(room, int) else room(about, chain)
 
 
 def chain_alone(graph: Graph, nodes: Sequence[Node]) -> Graph:
-    """Return a graph of static nodes alone, with their names; what they read is its input.
+    """Return a graph with these static nodes alone; the tensors that they read are its inputs.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def chain_alone(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 
 def chain_key(about: str, chain: Graph) -> NodeKey:
-    """Return the key under which times of a chain are stored: no names of it, and no values.
+    """Return the key under which a chain's times are stored; it has no names and no values.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def chain_key(about: str, chain: Graph) -> NodeKey:
 
 
 def _lines(chain: Graph) -> Iterator[tuple[object, ...]]:
-    """Yield plain data that describe the nodes, each after those that it reads."""
+    """Yield plain data that describes each node, in an order in which producers come first."""
     places = {name: place for place, name in enumerate(chain.reads)}
     roots = [chain.producers[n].output for n in chain.writes if n in chain.producers]
     for node in chain.depth_first(roots):

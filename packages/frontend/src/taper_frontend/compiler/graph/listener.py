@@ -53,7 +53,7 @@ class Listener:
         """
 
     def considered(self, decision: Decision, made_of: str = "") -> None:
-        """Handle that a pass has chosen among alternatives.
+        """Handle a choice that a pass has made.
 
         Parameters
         ----------

@@ -437,5 +437,5 @@ class _Within(Listener):
         self._graph.listener.fired(rule, self._node.output)
 
     def considered(self, decision: Decision, made_of: str = "") -> None:
-        """Report what was chosen inside."""
+        """Report a choice inside the block to the listener of the graph around it."""
         self._graph.listener.considered(decision, made_of)

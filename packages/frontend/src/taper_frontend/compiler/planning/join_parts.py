@@ -1,4 +1,4 @@
-"""Join what was split into row tiles or micro-batches, so that it can be split otherwise.
+"""Join row tiles and micro-batches into whole nodes, so that these can be split in another way.
 
 A plan has only the parts of a chain. Each part is its node for a range of rows or items: it reads
 slices of the same tensors, or parts of the node before. The whole node reads these tensors, or the
@@ -35,8 +35,8 @@ def join_parts(graph: Graph) -> bool:
         SLICE(x), CONV(., v), MATMUL(., u)  for each part      CONV(x, v)
         CAT(parts)                                             MATMUL(., u)
 
-    The result computes the same if the parts were made by the passes that split, which their names
-    show. Compare the results before it is used: a file's names are anybody's.
+    The result computes the same if passes that split nodes made the parts, as the names of the
+    parts say. A file may have any names, so compare the results before it is used.
 
     Returns
     -------
@@ -58,14 +58,14 @@ def _is_split(node: Node) -> bool:
 
 
 class _PartJoiner:
-    """Makes whole nodes of parts; the same parts become one node."""
+    """Makes a whole node for each group of parts, once."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._whole: dict[_Parts, str | None] = {}
 
     def join(self, cat: Node) -> str | None:
-        """Let readers of a CAT read the whole tensor, and return that; None if there is none."""
+        """Let readers of a CAT read a whole tensor, and return its name; None without one."""
         graph = self._graph
         before = len(graph.nodes)
         made = self.whole(self._flat(cat))
@@ -87,7 +87,7 @@ class _PartJoiner:
         return tuple(found)
 
     def whole(self, parts: _Parts) -> str | None:
-        """Return the tensor that parts are of; None if it cannot be made."""
+        """Return the tensor that the parts make up; None if no node can compute it."""
         stack = [parts]
         while stack:
             each = stack[-1]
@@ -104,7 +104,7 @@ class _PartJoiner:
         return self._whole[parts]
 
     def _sources(self, parts: _Parts) -> list[_Parts] | None:
-        """Return the parts of each tensor that must be whole before; None if that cannot be."""
+        """Return the parts of each tensor to join first; None if the parts do not match."""
         graph = self._graph
         bases = tuple(map(self._unsliced, parts))
         if bases != parts:
@@ -126,7 +126,7 @@ class _PartJoiner:
         return [tuple(column) for column in columns if ABSENT not in column]
 
     def _unsliced(self, name: str) -> str:
-        """Return the tensor of which a split made this slice; other tensors themselves."""
+        """Return the tensor that a split cut this slice from; another tensor is returned itself."""
         node = self._graph.producers.get(name)
         while node is not None and node.op == "SLICE":
             source = node.inputs[0]
@@ -136,7 +136,7 @@ class _PartJoiner:
         return name
 
     def _make(self, parts: _Parts, sources: Sequence[_Parts]) -> str | None:
-        """Return the whole tensor, of the whole sources."""
+        """Compute the whole tensor from the whole sources; return its name."""
         graph = self._graph
         if not sources:
             return parts[0]

@@ -124,7 +124,7 @@ def make_plan(
 
 
 def _decisions(plan: Plan, graph: Graph) -> list[Decision]:
-    """Return what was chosen about tensors that the plan has."""
+    """Return the decisions about tensors that the plan has."""
     before = {(each.about, each.name): each for each in read_decisions(plan.metadata)}
     found = {**before, **graph.listener.decisions}
     return [each for each in found.values() if each.name in plan.tensors]
@@ -193,7 +193,7 @@ def same_results(
 
 
 def _runnable(graph: Graph, schedule: Schedule) -> Plan:
-    """Return a plan of a scheduled graph that can still be changed, to run it once."""
+    """Return a plan to run the graph once, without freezing it."""
     planned = to_block(graph, schedule)
     first = {state.name: state.first for state in graph.states}
     return Plan(
@@ -228,7 +228,7 @@ def _checked(plan: Plan, ranges: Mapping[str, tuple[int, int]]) -> Plan:
 
 
 def _computed(plan: Plan, sizes: Mapping[str, int]) -> list[tuple[PlanNode, bool]]:
-    """Return the nodes that runs compute, each with whether numpy need not do it at these sizes."""
+    """Return the nodes that a run computes, and whether each runs without numpy."""
     return [
         (
             node,

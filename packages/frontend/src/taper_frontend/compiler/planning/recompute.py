@@ -82,7 +82,7 @@ class Recomputation(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return what tells it from other changes."""
+        """Return a key that no other change has."""
         return tuple((each.nodes, each.readers) for each in self.copies)
 
     def apply(self, graph: Graph, order: Sequence[Node]) -> list[Node]:
@@ -131,7 +131,7 @@ def recomputations(
 
 
 class _Finder:
-    """Finder of changes of a scheduled graph."""
+    """Finds recomputations that would save memory in a scheduled graph."""
 
     def __init__(
         self, graph: Graph, order: Sequence[Node], arena: Arena, limit: int, *, parts: bool
@@ -154,7 +154,7 @@ class _Finder:
             self._through.append(self._through[-1] + change)
 
     def all(self) -> Iterator[Recomputation]:
-        """Yield the changes at all gaps."""
+        """Yield recomputations at the gaps where the most bytes lie beyond the limit."""
         users: dict[str, dict[str, Node]] = {}
         for node in self._order:
             if not self._is_view(node):
@@ -203,7 +203,7 @@ class _Finder:
         ]
 
     def _maker(self, name: str) -> Node:
-        """Return the node that computes the values of a tensor."""
+        """Return the node that computes a tensor, through views."""
         node = self._graph.producers[name]
         while self._is_view(node) and node.inputs[0] in self._graph.producers:
             node = self._graph.producers[node.inputs[0]]
@@ -217,7 +217,7 @@ class _Finder:
     def _whole(
         self, root: str, late: Mapping[str, Sequence[str]], depth: int
     ) -> list[CopiesBeside] | None:
-        """Return copies before the first of the late readers, which all of them read."""
+        """Return copies of whole nodes before the first late reader; all late readers read them."""
         names = dict.fromkeys(name for each in late.values() for name in each)
         chain = _Chain(self, root, self._at[next(iter(late))])
         if not all(chain.add(name, (), depth) for name in names):
@@ -227,7 +227,7 @@ class _Finder:
     def _in_parts(
         self, root: str, late: Mapping[str, Sequence[str]], depth: int
     ) -> list[CopiesBeside] | None:
-        """Return copies before each of the late readers, of the slices that it reads."""
+        """Return copies before each late reader, which compute only the slices that it reads."""
         if not self._parts:
             return None
         found = []
@@ -240,7 +240,7 @@ class _Finder:
         return found
 
     def _sliced(self, name: str) -> tuple[str, Cuts]:
-        """Return the tensor and the ranges of it that ``name`` is; none if it is no slice."""
+        """Return the tensor of which ``name`` is a slice, and the slice's ranges."""
         cuts: dict[int, Range] = {}
         node = self._graph.producers[name]
         while node.op == "SLICE" and self._is_view(node) and self._graph.is_static(node):
@@ -262,7 +262,7 @@ class _Finder:
     def _weighed(
         self, root: str, copies: Sequence[CopiesBeside], before: int
     ) -> Iterator[Recomputation]:
-        """Yield the change with what it saves, if it saves anything."""
+        """Yield the recomputation with the bytes that it saves, if it saves any."""
         arena, replaced = self._arena, self._replaced(copies)
         change: dict[int, int] = {}
         first = self._at[copies[0].readers[0]]
@@ -291,7 +291,7 @@ class _Finder:
             yield Recomputation("recompute" if ns else "later", root, tuple(copies), ns, gain)
 
     def _beyond(self, root: str, beside: CopiesBeside, at: int, change: dict[int, int]) -> int:
-        """Return the bytes beyond the limit at the steps of the copies; add their result's."""
+        """Return the bytes beyond the limit while copies run; add their results to ``change``."""
         arena = self._arena
         around = self._through[at] + sum(arena.ranges[each].nbytes for each in beside.kept)
         lives = arena.ranges[root]
@@ -316,7 +316,7 @@ class _Finder:
         return beyond
 
     def _replaced(self, copies: Sequence[CopiesBeside]) -> set[str]:
-        """Return the copied nodes that nothing but late readers and one another read."""
+        """Return the copied nodes whose originals have no reader left."""
         late = {reader for beside in copies for reader in beside.readers}
         replaced: set[str] = set()
         for name in reversed(dict.fromkeys(name for each in copies for name, _ in each.nodes)):
@@ -360,13 +360,13 @@ class _Chain:
     def beside(
         self, reads: Mapping[str, tuple[str, Cuts]], readers: Sequence[str] | Mapping[str, object]
     ) -> CopiesBeside:
-        """Return the copies."""
+        """Return the copies, with the readers that get their results."""
         return CopiesBeside(tuple(self._nodes), reads, tuple(readers), frozenset(self._kept))
 
     def add(self, name: str, cuts: Cuts, left: int) -> bool:
-        """Add what computes a part of a tensor; return whether that is possible.
+        """Add the nodes that compute a part of a tensor; return whether they can be copied.
 
-        Results of nodes ``left`` or more before it are kept.
+        Nodes that are ``left`` or more steps up the chain are not copied; their results are kept.
         """
         graph, finder = self._finder._graph, self._finder
         if (name, cuts) in self._nodes:
@@ -405,7 +405,7 @@ class _Chain:
         return True
 
     def _cuts(self, name: str, ranges: Sequence[Range]) -> Cuts:
-        """Return those of the ranges that are not whole axes."""
+        """Return the ranges of the axes that are not whole."""
         if name == ABSENT:
             return ()
         shape = self._finder._graph.tensors[name].shape

@@ -44,7 +44,7 @@ class _OrderBeginning(NamedTuple):
 
 
 class _RootMemory(NamedTuple):
-    """Memory of a root: its bytes, the nodes that write to it, and all that use it, as bits."""
+    """Memory of a root: its bytes, and bit sets of the nodes that write to it and use it."""
 
     nbytes: int
     writers: int
@@ -85,10 +85,10 @@ def search_order(graph: Graph, own: list[Node], scratch: Mapping[str, int]) -> l
 
 
 class _OrderSearch:
-    """Needs of each node: the nodes before it, and memory, as bits and bytes."""
+    """Search over orders of nodes; sets of nodes are bit sets."""
 
     def __init__(self, graph: Graph, own: list[Node], scratch: Mapping[str, int]) -> None:
-        """Give each node and each root a number of bits."""
+        """Number the nodes, and note which nodes and which memory each one needs."""
         number = {name: i for i, node in enumerate(own) for name in node.outputs}
         self._needs = [0] * len(own)
         self._followers: list[list[int]] = [[] for _ in own]
@@ -119,10 +119,10 @@ class _OrderSearch:
         return _OrderBeginning(0, 0, 0, ready)
 
     def longer(self, beginning: _OrderBeginning) -> Iterator[_OrderBeginning]:
-        """Yield the beginnings of one node more.
+        """Yield the beginnings that are one node longer.
 
-        If a node neither raises the peak nor leaves more memory in use, it can run first in all
-        orders, and so it is the only one.
+        If a node neither raises the peak nor leaves more memory in use, no order is better than one
+        in which it runs next, so only that beginning is yielded.
         """
         found = []
         ready = beginning.ready
@@ -166,7 +166,7 @@ class _OrderSearch:
 
 
 def _memory(graph: Graph, own: list[Node], roots: Mapping[str, str]) -> dict[str, _RootMemory]:
-    """Return the memory of each root that lies in the arena; outputs lie in the caller's."""
+    """Return the memory of each root in the arena; outputs are in the caller's memory instead."""
     writers: dict[str, int] = {}
     users: dict[str, int] = {}
     for i, node in enumerate(own):

@@ -100,7 +100,7 @@ def tiled_regions(
 
 
 class _RegionFinder:
-    """Finder of regions around steps of a scheduled graph."""
+    """Finds regions of a scheduled graph that need less memory if they are computed in parts."""
 
     def __init__(self, graph: Graph, order: Sequence[Node], arena: Arena, limit: int) -> None:
         self._graph, self._order, self._arena, self._limit = graph, order, arena, limit
@@ -109,7 +109,7 @@ class _RegionFinder:
         self._weighed_regions = 0
 
     def _last_reader(self, node: Node) -> int:
-        """Return the place of the last reader of a node; beyond all for what is kept."""
+        """Return the place of a node's last reader; for a kept result, the number of nodes."""
         graph, last = self._graph, -1
         for name in node.outputs:
             if graph.is_output(name) or name in graph.kept:
@@ -118,10 +118,10 @@ class _RegionFinder:
         return last
 
     def best(self) -> list[TiledRegion]:
-        """Return the regions after which the least is needed, at the least time.
+        """Return the regions with the lowest peak and, among equal ones, the least time.
 
-        This is a shortest path over the places in the order: each step runs as it is, or a region
-        leads over all its steps.
+        This is a shortest path over the places in the order: an edge is one step as it is, or a
+        region over all its steps.
         """
         ends: dict[int, list[tuple[int, TiledRegion]]] = {}
         for start, stop in self._windows():
@@ -158,7 +158,7 @@ class _RegionFinder:
         return sorted(found, key=lambda each: each[1] - each[0])
 
     def _ways(self, start: int, stop: int) -> Iterator[TiledRegion]:
-        """Yield a region in ever more parts, until one fits."""
+        """Yield a region in more and more parts, until its parts fit in the limit."""
         outside = self._outside(start, stop)
         if self._weighed_regions >= _MOST_WEIGHED or outside >= self._limit:
             return
@@ -175,12 +175,12 @@ class _RegionFinder:
                 return
 
     def _may_fit(self, region: TiledRegion, outside: int) -> bool:
-        """Return whether more parts than the fewest might fit: as if nothing were read twice."""
+        """Return whether more parts might fit, assuming that none reads anything twice."""
         least = (region.nbytes - outside) * _COUNTS[0] // _COUNTS[-1]
         return outside + least <= self._limit
 
     def _outside(self, start: int, stop: int) -> int:
-        """Return the most bytes that are live during a region and are not computed inside."""
+        """Return the most bytes that are live during a region and come from outside it."""
         arena = self._arena
         inside = {arena.roots.get(node.output) for node in self._order[start:stop]}
         last = arena.roots.get(self._order[stop].output)
@@ -200,7 +200,7 @@ class _RegionFinder:
         return total
 
     def _weighed(self, nodes: Sequence[Node], count: int, outside: int) -> TiledRegion | None:
-        """Return a region in so many parts, with what it needs; None if it cannot be."""
+        """Return a region in ``count`` parts, with its bytes and time; None if impossible."""
         graph, last = self._graph, nodes[-1]
         shape = graph.tensors[last.output].shape
         axis = next((i for i, size in enumerate(shape) if size != 1), None)
@@ -226,7 +226,7 @@ class _RegionFinder:
         )
 
     def _needs(self, nodes: Sequence[Node], wanted: _Ranges) -> dict[str, _Ranges] | None:
-        """Return the ranges of each node's output that a part of the last one needs."""
+        """Return, for a part of the last output, the ranges of each node's output that it needs."""
         graph = self._graph
         inside = {node.output for node in nodes}
         needs: dict[str, _Ranges] = {nodes[-1].output: wanted}
@@ -267,7 +267,7 @@ class _RegionFinder:
         return placed_cost(self._graph, node, share) if share else 0.0
 
     def _bytes(self, nodes: Sequence[Node], ranges: Mapping[str, _Ranges]) -> int:
-        """Return the most bytes of parts that are live at once, with scratch."""
+        """Return the peak of a region's live parts, in bytes, scratch included."""
         arena, graph = self._arena, self._graph
         last: dict[str, int] = {}
         for place, node in enumerate(nodes):

@@ -236,7 +236,7 @@ class QuantizationConfig(NamedTuple):
 
     @property
     def needs_module(self) -> bool:
-        """Return whether a module is quantized, because a plan's products would be others."""
+        """Return whether the module is quantized, rather than a plan's weights alone."""
         return self.activations in ("dynamic", "static")
 
     def named(self, names: Iterable[str]) -> Scheme | None:

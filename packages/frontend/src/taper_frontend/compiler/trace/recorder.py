@@ -133,7 +133,7 @@ class TraceRecorder(Listener):
         self._passes[-1]["steps"][1] = len(self._steps)
 
     def considered(self, decision: Decision, made_of: str = "") -> None:
-        """Record what a pass has chosen, and among what."""
+        """Record a choice of a pass, with its alternatives."""
         super().considered(decision, made_of)
         running = self._passes[-1]["name"] if self._running else ""
         self._decided.append({"pass": running, **decision.data()})

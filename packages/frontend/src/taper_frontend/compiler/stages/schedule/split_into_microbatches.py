@@ -69,7 +69,7 @@ def split_into_microbatches(graph: Graph, room: Room | None = None) -> bool:
 
 
 def _decision(nodes: Sequence[Node], count: int, among: dict[str, int | None]) -> Decision:
-    """Return the decision about nodes that are computed together, under the name of the last."""
+    """Return the decision about a chain of nodes, under the name of its last node."""
     why = f"{counted(len(nodes), 'node')} from {nodes[0].output}; least estimated time of all nodes"
     return Decision("micro-batches", nodes[-1].output, str(count), among, why)
 

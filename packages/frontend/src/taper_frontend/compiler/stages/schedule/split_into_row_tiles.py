@@ -137,7 +137,7 @@ class _Segment(NamedTuple):
     time: float  # the estimated time in nanoseconds
 
     def text(self) -> str:
-        """Return how many tiles it has, and for which nodes."""
+        """Return the text of a segment: the number of tiles, and the nodes."""
         return f"{len(self.tiles)} for {self.links[0].node.output} to {self.links[-1].node.output}"
 
 

@@ -91,7 +91,7 @@ class Tiles:
 
 
 def _contains(part: tuple[str, tuple[Range, ...]], key: tuple[str, tuple[Range, ...]]) -> bool:
-    """Return whether a part of the same tensor has all of another one."""
+    """Return whether a part contains all of another part of the same tensor."""
     return part[0] == key[0] and all(
         start <= a and b <= stop for (start, stop), (a, b) in zip(part[1], key[1], strict=True)
     )
@@ -105,7 +105,7 @@ def rows_together(graph: Graph, node: Node) -> int:
 
 
 def _whole(graph: Graph, node: Node) -> Part:
-    """Return the whole of a node as a part of it."""
+    """Return the part of a node that is all of it."""
     shapes = [() if name == ABSENT else graph.tensors[name].shape for name in node.inputs]
     ranges = [tuple([(0, size) for size in shape]) for shape in shapes]
     return Part(tuple(ranges), node.attrs)

@@ -67,7 +67,7 @@ def _is_scalable(graph: Graph, node: Node | None) -> bool:
 
 
 def _scaled_sums(graph: Graph, node: Node) -> tuple[str, str] | None:
-    """Return the sums of bytes, cast to float32, that a node scales, and their factors."""
+    """Return the int32 sums, cast to float32, that a node scales, and their factors."""
     found = _constant_operand(graph, node, "MUL")
     if found is None or found[0].op != "CAST":
         return None
@@ -159,7 +159,7 @@ def _number(graph: Graph, node: Node) -> np.float32 | None:
 
 
 def _only_producer(graph: Graph, node: Node) -> Node | None:
-    """Return what makes the first input of a node, if nothing else reads that."""
+    """Return the producer of a node's first input, if the node is its only reader."""
     name = node.inputs[0]
     return graph.producers.get(name) if graph.sole_consumer(name) is node else None
 
