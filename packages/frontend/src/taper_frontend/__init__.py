@@ -94,7 +94,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _archive_exporter() -> Any:
-    """Return what exports PT2 archives where torch is not installed."""
+    """Return the function that exports PT2 archives without torch."""
     try:
         from taper_frontend.archive_exporter import export_archive
     except ModuleNotFoundError as error:

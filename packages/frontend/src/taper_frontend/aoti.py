@@ -36,7 +36,7 @@ NAME = "aoti"
 
 
 class _Package:
-    """A program that AOTInductor compiles as the one subgraph of an export: the whole graph."""
+    """A program that AOTInductor compiles; it is the only subgraph of its export."""
 
     def __init__(self, program: ExportedProgram, configs: dict[str, Any]) -> None:
         self._program, self._configs = program, configs

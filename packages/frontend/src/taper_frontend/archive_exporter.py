@@ -163,7 +163,7 @@ def _hinted(node: Any) -> Any:
 
 
 def _called(nodes: list[Node]) -> Iterator[str]:
-    """Yield what the nodes and those of their bodies call."""
+    """Yield the functions that the nodes and the nodes of their bodies call."""
     for node in nodes:
         if node.op == "call_function":
             yield node.target

@@ -113,7 +113,7 @@ def _matched(places: list[Place], path: str) -> dict[int, torch.Tensor]:
 
 
 def lacking(alike: list[Place]) -> str:
-    """Say that a checkpoint has nothing for the places of a tensor on ``meta``."""
+    """Return the message that a checkpoint lacks a tensor that is on ``meta``."""
     name, tensor = " = ".join(place.name for place in alike), alike[0].tensor
     if not any(place.persistent for place in alike):
         return (

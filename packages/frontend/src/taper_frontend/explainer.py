@@ -159,7 +159,7 @@ def explain(
     dynamic_axes: Mapping[str, Any] | None = None,
     model: str | None = None,
 ) -> Explanation:
-    """Explain what of a model cannot be exported and why, and what would lack native kernels.
+    """Explain which nodes of a model cannot be exported and why, and which lack native kernels.
 
     No error is raised for a model that cannot be exported; the result says why. In that case the
     rest of the model is planned as far as possible.

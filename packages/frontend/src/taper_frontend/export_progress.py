@@ -45,7 +45,7 @@ QUIET = ExportProgress()
 
 @contextmanager
 def show_progress(show: bool | Callable[[str], None]) -> Iterator[ExportProgress]:
-    """Yield what to call with each step: it updates a bar, calls a function, or does nothing."""
+    """Yield a function to call with each step's name; it updates a bar or calls the user's."""
     if show is not True:
         yield ExportProgress(show or None)
         return

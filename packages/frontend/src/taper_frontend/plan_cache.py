@@ -130,7 +130,7 @@ class PlanCache:
         return _told(plan, **report)
 
     def _read(self, entry: CacheEntry, check: Callable[[Plan], object]) -> tuple[Plan | None, str]:
-        """Return the plan of an entry; or delete the entry, and return None and why."""
+        """Return the plan of an entry; if that fails, delete the entry and return None and why."""
         path = self._path(entry.key)
         try:
             with path.open("rb") as file:

@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class CapturedProgram(NamedTuple):
-    """A captured program, and what was asked for of it: all that compiling it takes.
+    """A captured program, with everything else that compiling it needs.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ _READERS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_
 
 @contextmanager
 def buffer_values(unknown: Collection[str]) -> Iterator[None]:
-    """Give torch's captures inside the context the values of small buffers, but for ``unknown``."""
+    """Let torch's captures in the context read values of small buffers, except ``unknown``."""
     fakify: Callable[..., dict[str, Any]] = vars(_trace)["_fakify_params_buffers"]
 
     def fakify_with_values(mode: FakeTensorMode, module: torch.nn.Module) -> dict[str, Any]:

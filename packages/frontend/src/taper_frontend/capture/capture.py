@@ -119,7 +119,7 @@ def _decomposed(
     states: Mapping[str, Any],
     keep: Keep,
 ) -> ExportedProgram:
-    """Decompose a program call by call, or all of it at once: a user's stays as it is."""
+    """Decompose a program call by call, or as a whole; a user's own program is not changed."""
     keep.check(called(program.graph_module))
     table = {op: rule for op, rule in decompositions().items() if str(op) not in keep.targets}
     if program is model:
@@ -287,7 +287,7 @@ def _load(path: str | os.PathLike[str], name: str | None) -> ExportedProgram:
 
 @contextmanager
 def _unread_draws_kept(program: ExportedProgram) -> Iterator[None]:
-    """Add a reader, which checks nothing, to unused random numbers meanwhile.
+    """Keep unused random draws in the context, by adding a reader to each.
 
     Decomposing removes unused values. But the module draws them, and later draws depend on that.
     """

@@ -75,13 +75,13 @@ class Captured:
         return self
 
     def note_calls(self, became: Mapping[str, str]) -> None:
-        """Record by what :func:`.decompose_calls` has replaced calls."""
+        """Record the nodes with which :func:`.decompose_calls` replaced each call."""
         for new, old in became.items():
             if old in self._named:
                 self._named.setdefault(new, self._named[old])
 
     def note_program(self, program: ExportedProgram) -> None:
-        """Record what torch has made of the whole program.
+        """Record how torch decomposed the whole program.
 
         Only certain facts are recorded: a node is the only one made from a call and has the call's
         op, perhaps in functional form if the call wrote to its argument.

@@ -1,4 +1,4 @@
-"""Tell of nodes of torch.fx where they come from, whether they draw, and which sizes they find."""
+"""Tell where nodes of torch.fx come from, whether they draw, and which sizes they find."""
 
 from __future__ import annotations
 

@@ -108,13 +108,13 @@ def with_own_names(
 
 
 def _memory(tensor: Any) -> int | None:
-    """Return what tensors of one memory have in common; None where there is none."""
+    """Return a key that tensors in the same memory share; None for a tensor without memory."""
     is_plain = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
     return (tensor.untyped_storage().data_ptr() or None) if is_plain else None
 
 
 def _own(path: str) -> str:
-    """Return what a path in a :class:`LiftedModule` is in the module."""
+    """Return the module's path for a path in a :class:`LiftedModule`."""
     return path.removeprefix(_PREFIX) if path != _PREFIX[:-1] else ""
 
 

@@ -110,7 +110,7 @@ def _why(cache: PlanCache, key: str) -> Result:
 
 
 def _chosen(entries: Sequence[CacheEntry], key: str) -> CacheEntry:
-    """Return the one entry whose key begins so."""
+    """Return the only entry whose key begins with these characters."""
     found = [entry for entry in entries if entry.key.startswith(key)]
     if len(found) != 1:
         names = ", ".join(entry.key[:_SHOWN] for entry in (found or entries)) or "none"

@@ -441,7 +441,7 @@ def symbols_in(sizes: Iterable[SymbolicSize]) -> set[sympy.Symbol]:
 
 
 def unbacked(symbols: Iterable[sympy.Symbol]) -> set[sympy.Symbol]:
-    """Return those of torch's symbols whose values nodes compute."""
+    """Return the symbols of torch whose values nodes compute."""
     return {symbol for symbol in symbols if _UNBACKED.fullmatch(str(symbol))}
 
 
@@ -457,5 +457,5 @@ def unbacked_sizes(node: Node) -> set[sympy.Symbol]:
 
 
 def unbacked_shapes(nodes: Iterable[Node]) -> set[sympy.Symbol]:
-    """Return those of them that are in shapes of tensors."""
+    """Return the symbols in shapes of tensors whose values nodes compute."""
     return unbacked(symbols_in(size for value in tensors_of(nodes) for size in value.shape))

@@ -278,7 +278,7 @@ class Lowering:
         return self._lower_inline(body, f"{self._name}.{name}.", self._source.line, operands)
 
     def go_on_from(self, other: Lowering) -> None:
-        """Draw random numbers after those of another, and know the sizes that it has measured."""
+        """Continue the random draws of another lowering, and take over the sizes it measured."""
         self.generator, self.generator_state = other.generator, other.generator_state
         self.measured = other.measured
 

@@ -122,7 +122,7 @@ class _GgufReader:
         self.at = 0
 
     def take(self, count: int, what: str) -> bytes:
-        """Return so many bytes and go on behind them."""
+        """Return the next ``count`` bytes, and continue after them."""
         if count > len(self.data) - self.at:
             raise InputError(
                 f"expected {what} of {count} bytes at byte {self.at}, got a file of "
@@ -195,7 +195,7 @@ class _GgufReader:
 
 
 def _shaped(found: QuantizedWeight, outer: tuple[int, ...]) -> QuantizedWeight:
-    """Give the rows of a weight, and of what belongs to it, more dims."""
+    """Reshape the rows of a weight and of its parameters to more dims."""
 
     def shaped(x: np.ndarray | None) -> np.ndarray | None:
         return None if x is None else x.reshape(*outer, x.shape[-1])
@@ -221,7 +221,7 @@ def _half(blocks: np.ndarray, at: int) -> np.ndarray:
 
 
 def _flat(levels: np.ndarray) -> np.ndarray:
-    """Return what blocks have, [N, blocks, ...], as rows."""
+    """Return parameters of blocks, [N, blocks, ...], as rows."""
     return levels.reshape(len(levels), math.prod(levels.shape[1:]))
 
 

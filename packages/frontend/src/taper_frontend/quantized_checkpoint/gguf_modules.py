@@ -64,7 +64,7 @@ def _is_gguf(module: nn.Module) -> bool:
 
 
 def _layers(module: nn.Module) -> Iterator[tuple[nn.Module | None, str, Any, str]]:
-    """Yield layers with blocks, with what holds them, and their names."""
+    """Yield each layer with blocks, with its parent module and its name."""
     if _is_gguf(module):
         yield None, "", module, "the module"
     for path, parent in module.named_modules():

@@ -321,7 +321,7 @@ class _CheckpointFile:
     def _read_all(
         self, names: Sequence[str] | Sequence[Sequence[str]], shape: tuple[int, ...]
     ) -> QuantizedWeight | np.ndarray:
-        """Return rows one behind the other, or a stack of these."""
+        """Return the concatenated rows of several weights, or a stack of them."""
         text = str(names[0])
         stacks = not isinstance(names[0], str)
         if len(shape) < 2 or shape[0] % len(names) or (stacks and shape[0] != len(names)):

@@ -1,4 +1,4 @@
-"""Choose the integers of a weight by what calibration data show of its inputs."""
+"""Choose the integers of a weight by the inputs that calibration data show."""
 
 from __future__ import annotations
 

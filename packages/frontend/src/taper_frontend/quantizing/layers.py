@@ -1,4 +1,4 @@
-"""Modules that take the place of layers: they compute with integers, in torch and in exports.
+"""Define modules that replace layers and compute with integers, in torch and in exports.
 
 Their graphs have the ops of PT2E (``quantized_decomposed``) or plain arithmetic, so that every
 export reads them.

@@ -79,7 +79,7 @@ class _Layer:
         return found
 
     def function(self) -> Callable[..., torch.Tensor]:
-        """Return what computes the layer of its input, weight and bias."""
+        """Return the function that computes the layer from its input, weight and bias."""
         if self.is_linear:
             return functional.linear
         module = self.module

@@ -1,4 +1,4 @@
-"""Read the arguments of a captured program once, for all who ask about them."""
+"""Read the arguments of a captured program once, for all later steps of the export."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ProgramInputs(NamedTuple):
-    """The arguments of a captured program, and what a plan has of them.
+    """The arguments of a captured program, and their names, places and values in a plan.
 
     Attributes
     ----------

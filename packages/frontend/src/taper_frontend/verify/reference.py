@@ -1,4 +1,4 @@
-"""Run the module with whose results a plan is compared."""
+"""Run the module whose results a plan must have."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checks of a whole program before anything runs."""
+"""Check a whole program before anything runs."""

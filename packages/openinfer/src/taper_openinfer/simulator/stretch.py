@@ -1,4 +1,4 @@
-"""Run a stretch: a maximal run of ops without control nodes between them."""
+"""Run a stretch: consecutive ops without control nodes between them, as many as there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notify objects in a forked child process: the parent's threads and runs do not exist there."""
+"""Notify objects in a forked child process, where the parent's threads and runs are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find what may compute a node: kernels in C, and the server for nodes without a kernel."""
+"""Find the implementations of a node: kernels in C, and a server if there is no kernel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find_implementations(
     block_function: Callable[[int], BlockFunction],
     make: Make = make_server,
 ) -> tuple[Sequence[Kernel | str | None], Server | None]:
-    """Return what may compute a node, if it is not run by running its blocks.
+    """Return the implementations of a node that is not run by running its blocks.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class PlanExecutor(ABC):
     @property
     @abstractmethod
     def served(self) -> list[tuple[PlanNode, str]]:
-        """Return the computed nodes, each with what computes it.
+        """Return the computed nodes, each with the code that computes it.
 
         That is "native", "user", "delegate" or "numpy". Nodes of blocks that are run follow the
         node that has the blocks. If sizes vary, this describes the last run's sizes.

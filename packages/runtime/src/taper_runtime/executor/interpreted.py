@@ -96,7 +96,7 @@ class Kept(NamedTuple):
 
 
 class NodeStep(NamedTuple):
-    """One node with what computes it, the kind of that, and its name."""
+    """One node with the function that computes it, the function's kind and its name."""
 
     node: PlanNode
     compute: Compute
@@ -181,7 +181,7 @@ class InterpretedExecutor(PlanExecutor):
     def _implementations(
         cls, plan: Plan, node: PlanNode, settings: Settings, kept: Kept
     ) -> tuple[Sequence[_kernels.Kernel | str | None], Server | None]:
-        """Return what may compute a node; see :func:`find_implementations`."""
+        """Return the implementations of a node; see :func:`find_implementations`."""
 
         def block(index: int) -> BlockFunction:
             inside = kept.inside(node, index)

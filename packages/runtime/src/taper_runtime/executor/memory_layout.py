@@ -1,4 +1,4 @@
-"""Tell where everything lies in the arena of a run: roots, scratch, and who shares memory."""
+"""Describe the arena of a run: places of roots and scratch, and which tensors share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell what memory a run of a plan needs, for reports, inspect, HTML pages and profiles."""
+"""Compute the memory that a run of a plan needs, for reports and profiles."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def with_saves(plan: Plan) -> Plan:
 
 
 def find_restores(plan: Plan, nodes: Sequence[PlanNode]) -> list[Restore]:
-    """Return what restores the states, for the executed ``nodes`` of :func:`with_saves`."""
+    """Return the nodes that restore states, for the executed ``nodes`` of :func:`with_saves`."""
     restores = []
     for index, node in enumerate(nodes if plan.states else ()):
         if _overwrites_state(plan, node):

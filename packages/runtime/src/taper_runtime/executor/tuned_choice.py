@@ -185,5 +185,5 @@ def fastest(times: Sequence[Quartiles]) -> int:
 
 
 def machine_setting(isa: str, threads: int) -> MachineSetting:
-    """Return what times depend on: this machine, an ISA level, a number of threads."""
+    """Return the setting on which times depend: this machine, an ISA level, the threads."""
     return MachineSetting(isa, cpu_model(), threads, VERSION)

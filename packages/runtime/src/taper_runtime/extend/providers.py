@@ -1,4 +1,4 @@
-"""List execution providers: what can compute nodes, in order of preference.
+"""List execution providers, which can compute nodes, in order of preference.
 
 ``NativeCPU`` is our kernels in C. ``Numpy`` is the ops' evaluators. ``CPUExecutionProvider``, a
 name of ONNX Runtime, is both. Users' kernels have providers of their own.

@@ -214,7 +214,7 @@ class Blocks(NamedTuple):
 
 
 def _packs(blocks: Blocks, types: Sequence[tuple[str, Shape]]) -> tuple[str, Shape]:
-    """Check the types of levels, scales and what belongs to them, in the order of the storage."""
+    """Check the types of levels, scales and their parameters, in the order of the storage."""
     shape = types[0][1]
     _storage(blocks, "float32", shape)
     each = (shape[0] // blocks.size, shape[1])
@@ -324,7 +324,7 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 
 def _stored(blocks: Blocks, levels: np.ndarray) -> np.ndarray:
-    """Return levels or zero points as bytes, without what lies above their bits.
+    """Return levels or zero points as bytes, with all higher bits cleared.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Describe the ways in which kernels compute nodes."""
+"""Describe variants, the different ways in which a kernel can compute a node."""
 
 from __future__ import annotations
 

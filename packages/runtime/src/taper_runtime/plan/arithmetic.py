@@ -1,4 +1,4 @@
-"""Say in which arithmetic a plan computes with quantized weights."""
+"""Determine the arithmetic in which a plan computes with quantized weights."""
 
 from __future__ import annotations
 

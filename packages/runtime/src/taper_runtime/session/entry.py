@@ -1,4 +1,4 @@
-"""Compile one entry of a plan, and keep what its runs need."""
+"""Compile one entry of a plan, and keep the objects that its runs need."""
 
 from __future__ import annotations
 

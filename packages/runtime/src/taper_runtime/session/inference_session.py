@@ -132,7 +132,7 @@ class InferenceSession(Session):
         return [OrtValue(array) for array in outputs]
 
     def io_binding(self) -> IOBinding:
-        """Return what binds inputs and outputs to memory for :meth:`run_with_iobinding`."""
+        """Return a binding of inputs and outputs to memory, for :meth:`run_with_iobinding`."""
         from taper_runtime.session.iobinding import IOBinding
 
         return IOBinding(self)

@@ -1,4 +1,4 @@
-"""List which kind of kernel computes each node of a session."""
+"""List the kind of kernel that computes each node of a session."""
 
 from __future__ import annotations
 

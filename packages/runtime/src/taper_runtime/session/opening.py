@@ -1,4 +1,4 @@
-"""Read and check what a session opens, and make what all its runs share."""
+"""Open a session: read and check its plan, and make the objects that its runs share."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def least_severity(options: SessionOptions) -> int:
 
 
 def make_dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispatch:
-    """Return what may compute the nodes of a session."""
+    """Return the implementations that may compute the nodes of a session."""
     delegates = {name: kind for name, kind in options.delegates.items() if kind is not None}
     isa = active_isa(options.isa)
     check_kernels(options.kernels, isa)
@@ -189,7 +189,7 @@ def make_dispatch(options: SessionOptions, providers: tuple[str, ...]) -> Dispat
 
 
 def _choice(options: SessionOptions, isa: str) -> Choice | None:
-    """Return what chooses among the kernels of a node; None where the first one is taken.
+    """Return the choice among the kernels of a node; None if the first one is taken.
 
     Raises
     ------

@@ -51,7 +51,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _report(plan: Plan) -> Mapping[str, Any]:
-    """Return what an export wrote of quantization; metadata are not trusted."""
+    """Return the export's report on quantization; metadata are not trusted."""
     found = plan.metadata.get("quantized")
     return found if isinstance(found, dict) else {}
 
@@ -140,6 +140,6 @@ def _by_parameters(plan: Plan) -> dict[frozenset[str], str]:
 
 
 def _values(plan: Plan, constant: str | None) -> list[int]:
-    """Return the counts of a histogram; none of a constant that the plan has not."""
+    """Return the counts of a histogram; none if the plan lacks the constant."""
     counts: list[int] = [] if constant is None else histogram(plan, constant)[2]
     return counts

@@ -116,7 +116,7 @@ class _Time(NamedTuple):
 def _summary(
     profile: Profile, total: float, least: float, memory: MemoryUse, before: Profile | None
 ) -> dict[str, Any]:
-    """Return what the plan is, the sizes of the run, its time, and what was verified."""
+    """Return the summary: the plan, the sizes of the run, its time, and the verification."""
     plan, sizes = profile.plan, profile.sizes
     rows = [
         [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def expand_quantization(graph: Graph) -> bool:
-    """Write what no product has taken as elementwise ops, with the same bits.
+    """Replace each QUANTIZE and DEQUANTIZE that is left by elementwise ops with the same bits.
 
     ::
 

@@ -101,7 +101,7 @@ def _look_up_blocks(
     heads: Container[str | None],
     store: Callable[[str, bool], tuple[str, np.ndarray | None] | None],
 ) -> bool:
-    """Look up columns of blocks, where a product reads them, too, or they take fewer bytes."""
+    """Look up columns of blocks, if a product reads these too, or if they take fewer bytes."""
     table = node.inputs[0] if node.op == "EMBEDDING" else ""
     constant = constants.get(table)
     if constant is None or len(constant.shape) != 2 or constant.dtype != "float32":

@@ -1,4 +1,4 @@
-"""Multiply quantized tensors as the integers that they are."""
+"""Multiply quantized tensors as integers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Activations(NamedTuple):
 
 
 def multiply_quantized(graph: Graph) -> bool:
-    """Multiply bytes where a product multiplies what DEQUANTIZE makes of them.
+    """Replace a product of dequantized tensors by a product of their bytes.
 
     ::
 
@@ -144,7 +144,7 @@ def _is_zero(constant: Constant) -> bool:
 
 
 def _activations(graph: Graph, node: Node) -> _Activations | None:
-    """Return the activations as bytes; what moves elements after DEQUANTIZE moves before it."""
+    """Return the activations as bytes; nodes that move elements now do so before DEQUANTIZE."""
     moves: list[Node] = []
     producer = graph.producers.get(node.inputs[0])
     while producer is not None and producer.op in _MOVES:

@@ -1,4 +1,4 @@
-"""Quantize what is padded before it is padded."""
+"""Quantize a tensor before it is padded, instead of after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = ("MUL", "ROUND", "ADD", "MAXIMUM", "MINIMUM")
 
 
 def quantize_before_padding(graph: Graph) -> bool:
-    """Let borders that are constant be quantized with the model.
+    """Move QUANTIZE before padding with a constant, and quantize the constant at export.
 
     ::
 
@@ -31,7 +31,7 @@ def quantize_before_padding(graph: Graph) -> bool:
 
 
 def _swap(graph: Graph, node: Node) -> bool:
-    """Quantize what a constant border lies around, if ``node`` ends such a quantization."""
+    """Quantize the tensor inside a constant border, if ``node`` quantizes both together."""
     is_last = node.op in ("QUANTIZE", "CAST")
     if not is_last or graph.tensors[node.output].dtype not in ("int8", "uint8"):
         return False
