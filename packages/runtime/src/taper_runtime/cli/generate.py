@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.description = "write a text with a language model, as it goes on from a prompt"
+    parser.description = "continue a prompt with a language model"
     add_plan(parser)
     parser.add_argument("prompt")
     add_generation(parser)
