@@ -1,4 +1,4 @@
-"""Check the arrays that a run reads and writes, for both executors."""
+"""Check the arrays that a run reads and writes, for all executors."""
 
 from __future__ import annotations
 
