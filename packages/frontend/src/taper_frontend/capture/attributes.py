@@ -476,6 +476,7 @@ def _matters(module: torch.nn.Module, example: _Example, call: _ExampleCall) -> 
     """
 
     def second(factor: float, *, alone: bool) -> tuple[list[Any], list[Any]]:
+        """Run once more after a first call; return the results and the values left."""
         state = ModuleState(module)
         try:
             example.run(1.0)

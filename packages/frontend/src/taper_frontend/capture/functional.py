@@ -67,6 +67,7 @@ def stride_owners(program: ExportedProgram) -> None:
 
 
 def _stride_owner(node: Node) -> None:
+    """Let one ``as_strided`` read the tensor that owns the memory, if its strides are known."""
     source, size, stride, *offset = _arguments(node)
     owner: Node = source
     while owner.op == "call_function" and not is_fresh(owner):

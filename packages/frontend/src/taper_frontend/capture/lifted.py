@@ -38,6 +38,7 @@ class LiftedModule(torch.nn.Module):
     """A module that takes some of its buffers as its first argument, a dict by name."""
 
     def __init__(self, module: torch.nn.Module, names: Mapping[str, Any]) -> None:
+        """Wrap the module in one whose ``forward`` takes the states first."""
         super().__init__()
         self.training = module.training
         self.module = module

@@ -96,6 +96,7 @@ class TensorPlaces:
     """
 
     def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
+        """Find every place of these parameters and buffers in the module."""
         every = (module.named_parameters, module.named_buffers)
         named = dict(pair for tensors in every for pair in tensors(remove_duplicate=False))
         wanted = {id(named[name]): name for name in names}

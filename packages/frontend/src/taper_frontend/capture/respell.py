@@ -158,6 +158,7 @@ def _batch_norm(node: Node, given: Given) -> AtenCall | None:
 
 
 def _group_norm(node: Node, given: Given) -> AtenCall | None:
+    """Return a ``group_norm`` as ``native_group_norm``; None if its input is not contiguous."""
     x = _value(given["input"])
     if x is None or not x.is_contiguous() or not x.numel():
         return None

@@ -69,6 +69,7 @@ def _cache(args: argparse.Namespace) -> Result:
 
 
 def _list(cache: PlanCache) -> Result:
+    """List the plans in the cache."""
     entries = cache.entries()
     total = sum(entry.nbytes for entry in entries)
     lines = [

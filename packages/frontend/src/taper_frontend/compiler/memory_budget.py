@@ -250,6 +250,7 @@ def _tiled(fitted: Fitted, budget: int) -> Fitted:
 
 
 def _tiled_below(fitted: Fitted, limit: int) -> Fitted:
+    """Compute regions in parts until the arena fits in ``limit`` or no longer shrinks."""
     for _ in range(MOST_TILINGS):
         if fitted.arena.nbytes <= limit:
             break

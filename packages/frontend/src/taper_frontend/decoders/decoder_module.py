@@ -112,6 +112,7 @@ def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Te
         attention_mask: torch.Tensor | None = None,
         **_: Any,
     ) -> torch.Tensor | None:
+        """Return a mask [rows, 1, queries, keys]; None if everything may be read."""
         if mask_function is masking_utils.bidirectional_mask_function:  # of a source
             if attention_mask is None:
                 return None

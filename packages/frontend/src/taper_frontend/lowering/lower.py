@@ -435,6 +435,7 @@ class _ProgramWalk(Walk):
         return (program.constants if name in program.constants else program.state_dict)[name]
 
     def _constant(self, spec: InputSpec) -> str | Poison:
+        """Add the constant of an input of the program; tied tensors are one constant."""
         name = spec.target or spec.name
         tensor = self._tensor(spec)
         if tensor.value.refused:

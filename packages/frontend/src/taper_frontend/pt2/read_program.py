@@ -230,6 +230,7 @@ def _input(spec: Mapping[str, Any]) -> InputSpec:
 
 
 def _output(spec: Mapping[str, Any]) -> OutputSpec:
+    """Return the description of one output of a program."""
     ((form, what),) = spec.items()
     kind, arg = _OUTPUT_KINDS.get(form, "other"), what["arg"]
     if form != "user_output":
@@ -269,6 +270,7 @@ def _structure(text: str, fields: Mapping[str, Any]) -> TreeStructure:
 
 
 def _nested(spec: Mapping[str, Any], fields: Mapping[str, Any]) -> TreeStructure:
+    """Return the structure of a dumped TreeSpec, with those of its children."""
     kind, children = spec["type"], tuple(_nested(child, fields) for child in spec["children_spec"])
     if kind is None:
         return TreeStructure()

@@ -152,6 +152,7 @@ def _static_linear(layer: Any, name: str) -> nn.Module:
 
 
 def _static_convolution(layer: Any, name: str) -> nn.Module:
+    """Return a module in place of a statically quantized convolution."""
     function: Callable[..., torch.Tensor] = _CONVOLUTIONS[type(layer)]
     steps = layer.stride, layer.padding, layer.dilation, layer.groups
     if layer.padding_mode != "zeros":

@@ -173,6 +173,7 @@ def of_plan(plan: Plan, weights: int) -> list[Note]:
 
 
 def _of_fallbacks(plan: Plan) -> list[Note]:
+    """Return a note on nodes that numpy computes."""
     fallbacks = plan.metadata["fallbacks"]
     if not fallbacks:
         return []
@@ -190,6 +191,7 @@ def _of_fallbacks(plan: Plan) -> list[Note]:
 
 
 def _of_size(plan: Plan, weights: int) -> list[Note]:
+    """Return a note on a plan whose weights are much larger than the module's."""
     stored = sum(array.nbytes for array in plan.constants.values())
     if stored < LARGE_FACTOR * weights or stored - weights < LARGE_BYTES:
         return []

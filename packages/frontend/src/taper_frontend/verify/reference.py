@@ -272,6 +272,7 @@ class Reference:
         ]
 
     def _call(self, leaves: Sequence[Any], tensors: Tensors | None = None) -> list[np.ndarray]:
+        """Call the module; return its results and the inputs that it writes to, as arrays."""
         args, kwargs = tree_unflatten(leaves, self._spec)
         if self._state is not None:
             self._state.restore_attributes()

@@ -190,6 +190,7 @@ class _Trials:
             self._run_random(wanted)
 
     def _run_random(self, shapes: Shapes) -> None:
+        """Compare both sides on random inputs of these shapes; record why if none is accepted."""
         refusals = []
         for timid in (False, True):
             arrays = draw(self.given, shapes, self.rng, timid=timid)

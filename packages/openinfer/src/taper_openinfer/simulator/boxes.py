@@ -87,6 +87,7 @@ class Box:
     def __init__(
         self, name: str, axes: Sequence[BoxAxis], indices: Sequence[str], fill: np.ndarray
     ) -> None:
+        """Make an empty box: no memory is allocated before the first write."""
         self.name = name
         self.indices = tuple(indices)
         self._axes = tuple(axes)

@@ -56,6 +56,7 @@ def _bench(args: argparse.Namespace) -> Result:
 
 
 def _bench_machine(args: argparse.Namespace) -> Result:
+    """Measure the limits of this machine, and save them if asked to."""
     from taper_runtime.machine.measure import (
         describe_limits,
         limits_data,

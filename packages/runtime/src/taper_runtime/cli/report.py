@@ -31,6 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(args: argparse.Namespace) -> Result:
+    """Profile a plan and write its page."""
     from taper_runtime.plan.spelling import size_text
     from taper_runtime.reports.pages.report_page import report_page
 

@@ -193,6 +193,7 @@ def _list(what: str, value: object) -> Sequence[object]:
 
 
 def _name(item: object) -> str:
+    """Return the name of a provider, checked; options beside it are checked, too."""
     name = item
     if isinstance(item, tuple) and len(item) == 2:
         name, options = item

@@ -83,6 +83,7 @@ class Pieces:
             raise ValueError(f"Expecting value: char {at}") from None
 
     def _array(self, at: int) -> tuple[list[Any], int]:
+        """Return the items of the array whose first item begins at a character, and its end."""
         items: list[Any] = []
         at = self._skip(at)
         if self._text.startswith("]", at):

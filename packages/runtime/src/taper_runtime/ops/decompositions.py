@@ -101,6 +101,7 @@ def _infer_eigh(inputs: Sequence[TensorType], attrs: Attrs) -> Types:
 
 
 def _eigh(inputs: Sequence[np.ndarray], attrs: Attrs) -> Arrays:
+    """Decompose symmetric matrices, of which one triangle is read."""
     triangle: Literal["U", "L"] = "U" if attrs["upper"] else "L"
 
     def compute(x: np.ndarray) -> Arrays:

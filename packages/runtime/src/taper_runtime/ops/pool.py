@@ -63,6 +63,7 @@ def _max_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 
 def _argmax_pool(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
+    """Return the place of each window's maximum: the last NaN, else the first largest."""
     (x,) = inputs
     spatial = x.shape[1:-1]
     pixels = np.arange(math.prod(spatial)).reshape(1, *spatial, 1)

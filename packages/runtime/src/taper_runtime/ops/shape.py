@@ -250,6 +250,7 @@ _PADS: dict[str, tuple[Literal["reflect", "edge", "wrap"], int | None]] = {
 
 
 def _infer_pad(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
+    """Check the axes, the widths and the mode; return the type with the borders."""
     dtype, shape, _ = inputs[0]
     axes, low, high, mode = (attrs[name] for name in ("axes", "low", "high", "mode"))
     check_axes("PAD", axes, len(shape))

@@ -189,6 +189,7 @@ class CompletionForm:
         return {"text": text, "logprobs": shown, "finish_reason": reason}
 
     def _logprobs(self, found: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
+        """Return log-probabilities in the form of completions, with places in the text."""
         names = [self._name(each.token) for each in found]
         offsets = []
         for name in names:

@@ -85,6 +85,7 @@ class SessionWeights:
         swap: Callable[[Plan, int], TaperError | None],
         bfloat16: str = BFLOAT16[0],
     ) -> None:
+        """Note the names of the weights, and those that recipes need."""
         self._plan = plan
         self._bfloat16 = bfloat16
         self._swap = swap

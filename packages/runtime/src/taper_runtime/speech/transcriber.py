@@ -225,6 +225,7 @@ class Transcriber:
         ]
 
     def _segments(self, features: np.ndarray, prompt: list[int]) -> Iterator[SpeechSegment]:
+        """Write window after window, and yield the segments of each."""
         rules = TimestampRules(self._settings, len(prompt))
         room = self.generator.context - len(prompt)
         begin, first, frames = self._settings.no_timestamps + 1, 0, features.shape[1]

@@ -147,6 +147,7 @@ def _truth(search: _Search, tensor: str) -> bool | None:
 
 
 def _comparison(search: _Search, tensor: str) -> tuple[str, Affine] | None:
+    """Find the comparison of counting tensors that makes a tensor, also through views."""
     graph = search.graph
     node = graph.producers.get(tensor)
     if node is None:
@@ -203,6 +204,7 @@ def _viewed(graph: Graph, node: Node, found: Affine) -> Affine | None:
 
 
 def _constant(graph: Graph, tensor: str) -> Affine | None:
+    """Describe a small constant that counts; None for any other."""
     array = graph.value(tensor) if 0 < graph.tensors[tensor].type.size <= _MAX_CONSTANT else None
     if array is None:
         return None

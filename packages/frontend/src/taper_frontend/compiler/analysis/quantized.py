@@ -127,6 +127,7 @@ def unserved_weights(graph: Graph) -> list[str]:
 
 
 def _read(constant: Constant) -> Quantized | None:
+    """Read one step of a constant and, by it, the steps before."""
     if constant.dtype in INTS:
         return Quantized(constant)
     if not isinstance(constant, Derived):

@@ -31,6 +31,7 @@ def provenance(constants: Mapping[str, Constant]) -> dict[str, tuple[RecipeStep,
 
 
 def _recipe(constant: Constant) -> tuple[RecipeStep, ...]:
+    """Return the recipe of a constant, whose leaves are parameters and literals."""
     order = list(steps(constant))
     places = {id(step): place for place, step in enumerate(order)}
     recipe: list[RecipeStep] = []

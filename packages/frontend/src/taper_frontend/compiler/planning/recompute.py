@@ -136,6 +136,7 @@ class _Finder:
     def __init__(
         self, graph: Graph, order: Sequence[Node], arena: Arena, limit: int, *, parts: bool
     ) -> None:
+        """Note the step of each node, and the bytes that are live through each step."""
         self._graph, self._order, self._arena, self._limit = graph, order, arena, limit
         self._parts = parts
         self._at: dict[str, int] = {}  # the step of each node; of others, the last one before

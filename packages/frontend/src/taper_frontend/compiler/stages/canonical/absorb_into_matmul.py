@@ -35,6 +35,7 @@ def absorb_into_matmul(graph: Graph) -> bool:
 
 
 def _absorb_transpose(graph: Graph, node: Node) -> bool:
+    """Absorb a transpose of the second operand of a plain MATMUL."""
     if not is_plain_matmul(node):
         return False
     producer = graph.producers.get(node.inputs[1])

@@ -53,6 +53,7 @@ def sink_permutations(graph: Graph) -> bool:
 
 
 def _sink(graph: Graph, node: Node) -> bool:
+    """Compute a node on unpermuted inputs, and permute its result, if that is possible."""
     found = {
         index: found
         for index, name in enumerate(node.inputs)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def _absorb(match: Match) -> bool:
+    """Let ATTENTION read keys and values before they are widened to float32."""
     graph, node = match.graph, match.node
     q, k, v, *mask = node.inputs
     steps_k, steps_v = _since_widening(graph, k), _since_widening(graph, v)

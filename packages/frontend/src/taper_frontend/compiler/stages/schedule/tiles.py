@@ -74,6 +74,7 @@ class Tiles:
         return self._made[key]
 
     def _slice(self, tensor: str, ranges: Sequence[Range]) -> str:
+        """Add the SLICEs that cut ranges out of a tensor; return the result."""
         graph = self._graph
         for axis, (start, stop) in enumerate(ranges):
             shape = graph.tensors[tensor].shape

@@ -30,6 +30,7 @@ def expand_quantization(graph: Graph) -> bool:
 
 
 def _expand(graph: Graph, node: Node) -> bool:
+    """Replace one QUANTIZE or DEQUANTIZE by elementwise ops on blocks."""
     expand = {"QUANTIZE": _quantize, "DEQUANTIZE": _dequantize}.get(node.op)
     if expand is None:
         return False
