@@ -1,16 +1,27 @@
 """Numbers that the kernels and Python both have: what Python says is what the kernels do."""
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from taper_runtime.base.checks import ALIGNMENT
 from taper_runtime.formats import panels, winograd
 from taper_runtime.formats.panels import PANEL
 from taper_runtime.native._kernels import prepare
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.map import MAX_INPUTS, MAX_INSTRUCTIONS
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
+
+
+HEADER = Path(__file__).parents[2] / "packages/kernels/include/taper/kernels.h"
+
+
+def test_memory_is_aligned_as_kernels_ask():
+    (bytes_,) = re.findall(r"^#define TAPER_ALIGNMENT (\d+)\b", HEADER.read_text(), re.MULTILINE)
+    assert int(bytes_) == ALIGNMENT
 
 
 def prepared(op, attrs, inputs, output):

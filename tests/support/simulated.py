@@ -8,6 +8,16 @@ from taper_runtime import SessionOptions
 
 PROGRAMS = Path(__file__).parents[1] / "openinfer" / "programs"
 
+#: A program whose ``{nodes}`` read and write a table that grows.
+GROWING = """
+dynamic {{ x: f32[3]; }}
+volatile {{ all: f32[3, 3]; part: f32[2, 3]; }}
+persistent {{ A(i): f32[3] @init(1) @table; }}
+block entry {{
+    {nodes}
+}}
+"""
+
 
 def model(sizes=None, **tensors):
     """A model in memory."""
