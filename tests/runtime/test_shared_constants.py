@@ -15,7 +15,6 @@ from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.map import MAX_INPUTS, MAX_INSTRUCTIONS
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 
-
 HEADER = Path(__file__).parents[2] / "packages/kernels/include/taper/kernels.h"
 
 
