@@ -1,4 +1,4 @@
-"""Hold the floors of each package: a room imports its own floor's room and those below it.
+"""Hold the layers of each package, its floors: a module imports its own layer and those below it.
 
 Every import counts: at the top of a file, inside a function, and for type checkers alone.
 """
@@ -12,9 +12,9 @@ import pytest
 
 PACKAGES = Path(__file__).parents[2] / "packages"
 
-#: Rooms of each package from the lowest floor to the highest: all folders, and the files beside
-#: them. A module belongs to the longest name that it begins with; the package itself, its
-#: ``__init__``, stands above its rooms.
+#: Layers of each package from the lowest to the highest: all folders, and the files beside them. A
+#: module belongs to the longest name that it begins with; the package itself, its ``__init__``,
+#: stands above its folders.
 FLOORS = {
     "taper_runtime": (
         "base",
@@ -129,8 +129,8 @@ def imported(path: Path, package: str, modules: dict[str, Path]) -> Iterator[str
 def floor(module: str, package: str) -> int:
     """Return the floor of a module."""
     floors = FLOORS[package]
-    rooms = [room for room in floors if f"{module}.".startswith(f"{room}.") or not room]
-    return floors.index(max(rooms, key=len))
+    layers = [layer for layer in floors if f"{module}.".startswith(f"{layer}.") or not layer]
+    return floors.index(max(layers, key=len))
 
 
 @pytest.mark.parametrize("package", FLOORS)
@@ -154,7 +154,7 @@ def test_no_package_names_one_above_it(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_every_room_exists_and_holds_something(package: str) -> None:
+def test_every_layer_exists_and_holds_something(package: str) -> None:
     modules = sources(package)
     used = {floor(module, package) for module in modules}
     assert used == set(range(len(FLOORS[package])))
@@ -162,6 +162,6 @@ def test_every_room_exists_and_holds_something(package: str) -> None:
 
 @pytest.mark.parametrize("package", FLOORS)
 def test_every_folder_and_file_is_listed(package: str) -> None:
-    """No module is on the floor of the package itself, from where it could import any room."""
+    """No module is in the layer of the package itself, from where it could import any other."""
     whole = FLOORS[package].index("")
     assert [m for m in sources(package) if m and floor(m, package) == whole] == []
