@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
@@ -359,6 +360,19 @@ def test_help_lists_the_commands(taper):
     assert code == 0
     for name in OWN:
         assert re.search(rf"^ +{name} +\w", out, re.M)
+
+
+@pytest.mark.parametrize("value", ["no_such_package:add", "taper_runtime.cli:no_such_name"])
+def test_a_command_that_cannot_be_loaded_leaves_the_others(value, taper, monkeypatch):
+    broken = EntryPoint("broken", value, "taper.commands")
+    monkeypatch.setattr(command_line, "_others", lambda: {"broken": broken})
+    code, out, _ = taper("--help")
+    assert code == 0
+    assert re.search(r"^ +broken +the command broken of .* cannot be loaded: .*no_such", out, re.M)
+    assert re.search(r"^ +run +[A-Z]", out, re.M)
+    code, _, err = taper("broken")
+    assert code == 1
+    assert "install the package again" in err
 
 
 def test_a_command_imports_no_other(model):

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime import __version__
+from taper_runtime.base.errors import TaperError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import nearest, printable
 
@@ -92,7 +93,26 @@ def command_parser(name: str) -> argparse.ArgumentParser:
 def _adder(name: str) -> Callable[[argparse.ArgumentParser], None]:
     module = import_module(f"taper_runtime.cli.{name}") if name in OWN else None
     add: Callable[[argparse.ArgumentParser], None]
-    add = module.add if module else _others()[name].load()
+    add = module.add if module else _loaded(_others()[name])
+    return add
+
+
+def _loaded(point: EntryPoint) -> Callable[[argparse.ArgumentParser], None]:
+    """Load a command of another package.
+
+    Raises
+    ------
+    TaperError
+        If the package is damaged, or of another version than what it needs.
+    """
+    try:
+        add: Callable[[argparse.ArgumentParser], None] = point.load()
+    except (ImportError, AttributeError) as error:
+        package = point.dist.name if point.dist else point.value
+        raise TaperError(
+            f"the command {point.name} of the package {printable(package)} cannot be loaded: "
+            f"{printable(str(error))}; install the package again"
+        ) from error
     return add
 
 
@@ -118,7 +138,11 @@ class _MainHelp(argparse.HelpFormatter):
         text = super()._format_action(action)
         if action.dest == "name":
             for name in command_names():
-                text += f"    {name:<12} {command_parser(name).description}\n"
+                try:
+                    description = command_parser(name).description
+                except TaperError as error:
+                    description = str(error)
+                text += f"    {name:<12} {description}\n"
         return text
 
 
