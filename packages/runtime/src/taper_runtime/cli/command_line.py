@@ -137,12 +137,14 @@ class _MainHelp(argparse.HelpFormatter):
     def _format_action(self, action: argparse.Action) -> str:
         text = super()._format_action(action)
         if action.dest == "name":
-            for name in command_names():
+            names = command_names()
+            width = max(map(len, names))
+            for name in names:
                 try:
                     description = command_parser(name).description
                 except TaperError as error:
                     description = str(error)
-                text += f"    {name:<12} {description}\n"
+                text += f"    {name:<{width}}  {description}\n"
         return text
 
 
