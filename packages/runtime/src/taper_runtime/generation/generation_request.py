@@ -122,7 +122,7 @@ class GenerationRequest:
             self.finish_reason, self.error = reason, error
 
     def look_up(self) -> list[int]:
-        """Return the tokens that followed the last ones earlier in the text, as guesses."""
+        """Return tokens that may follow the last ones, as they did earlier in the text."""
         count = self.limits.prompt_lookup_num_tokens
         if count is None:
             return []

@@ -461,7 +461,7 @@ class Generator:
         return tuple(self._waiting)
 
     def step(self) -> list[GenerationRequest]:
-        """Continue all texts: read a chunk of each prompt, then write a token of each text.
+        """Go on with all texts: read a chunk of each prompt, then write a token of each text.
 
         Texts whose prompt has been read are the rows of one run.
 
@@ -486,7 +486,7 @@ class Generator:
             return [r for r, count in before.items() if r.is_finished or len(r.tokens) > count]
 
     def _read_alone(self, request: GenerationRequest) -> bool:
-        """Read several tokens of a text in one run, if it has several: its prompt's or guesses."""
+        """Read several tokens of a text, if it has so many: of the prompt, or looked up."""
         if request.source is not None:
             self._encode(request, request.source)
         if self._chunk == 1:
@@ -501,7 +501,7 @@ class Generator:
         return True
 
     def _try(self, request: GenerationRequest, guessed: list[int]) -> None:
-        """Read guessed tokens after the last one, and undo the wrong ones."""
+        """Read guesses after the last token; those that were wrong leave no trace."""
         before = request.read
         kept = {name: request.state.get(name) for name in self._recurrent}
         self._run([request], [request.pending + guessed])
@@ -519,7 +519,7 @@ class Generator:
         request.source = None
 
     def _run(self, requests: Sequence[GenerationRequest], ids: Sequence[Sequence[int]]) -> None:
-        """Run texts as rows with equally many tokens, and give each text its logits."""
+        """Run rows of as many tokens each, and give each text its logits."""
         count = len(ids[0])
         # of a text that has all of these tokens, the last has logits to choose by
         known = len(requests[0].pending)
