@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from taper_frontend.pt2.read_program import ReadProgram
     from taper_runtime.plan.plan import Plan
 
-#: What to do where torch is needed.
+#: Advice in errors about models that need torch.
 INSTALL = "install it with `pip install 'taper-frontend[torch]'`"
 
-#: What the lowering raises where a program breaks a rule that torch's own programs keep.
+#: Exceptions of the lowering if a program breaks a rule that torch's own programs keep.
 _DAMAGED = (
     *(ArithmeticError, AssertionError, AttributeError, InternalError, LookupError),
     *(RecursionError, StopIteration, TypeError, ValueError),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-#: Where a :class:`LiftedModule` has the module.
+#: The attribute of a :class:`LiftedModule` that has the module.
 _PREFIX = "module."
 
 #: Key in the metadata of a program's graph module: what checks the sizes of the states and inputs.

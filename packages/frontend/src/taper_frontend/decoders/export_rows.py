@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Rows of an example. torch takes 1 for a case of its own.
 ROWS = 2
 
-#: How a dim that counts rows is named.
+#: The name of a dim that counts rows.
 ROW = {0: "rows"}
 
 #: The largest relative error, in the L2 norm, of logits in float32, and in 16 bits.

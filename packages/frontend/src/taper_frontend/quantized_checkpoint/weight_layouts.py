@@ -175,7 +175,7 @@ def _read_columns(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight
     )
 
 
-#: What is added to the zero points that a format stores.
+#: Numbers that are added to the zero points that a format stores.
 _GPTQ_FORMATS = {
     "": 1,
     "gptq": 1,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 128  # rows whose errors are collected before the later rows see them
 
-#: What is added to the diagonal, as a fraction of its mean, so that the matrix can be inverted.
+#: Number added to the diagonal, as a fraction of its mean, so that the matrix can be inverted.
 _DAMPING = 0.01
 
 

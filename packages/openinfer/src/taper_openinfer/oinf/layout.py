@@ -30,7 +30,7 @@ ALIGNMENT = 8
 #: the size of the file.
 HEADER = struct.Struct("<5s6I5Q")
 
-#: What follows the name of a metadata entry, type and flags; of a tensor entry, element type, count
+#: Fields after the name of a metadata entry, type and flags; of a tensor entry, element type, count
 #: of dims and flags, then dims. Spans of blobs, their bytes and offset, stand at the end of both.
 TYPE_FLAGS = struct.Struct("<II")
 TENSOR = struct.Struct("<III")

@@ -173,7 +173,7 @@ ENTRY_FIELDS = (
     FileField("origins", _write_origins, _read_origins, "origins"),
 )
 
-#: What a plan has once that is arrays; those without a prefix come first.
+#: Arrays that a plan has once; those without a prefix come first.
 ARRAY_FIELDS = (
     ArrayField("constants", "", "", lambda plan, name: plan.tensors[name].storage.dtype),
     ArrayField("originals", WEIGHT_PREFIX, "weights", lambda plan, name: plan.weights[name].dtype),

@@ -40,7 +40,7 @@ POSITION_AXIS = 2
 #: cross attention begin. They hold what the encoder wrote.
 SOURCE_LENGTH, CROSS = "source_length", "cross_"
 
-#: How the names of the states of short convolutions and of recurrences begin.
+#: Prefixes of the names of states of short convolutions and of recurrences.
 CONV, RECURRENT = "conv_", "recurrent_"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
-#: How the names of parts end; see :class:`taper_frontend.compiler.stages.schedule.tiles.Tiles`.
+#: The ends of the names of parts; see :class:`taper_frontend.compiler.stages.schedule.tiles.Tiles`.
 _PART = re.compile(r"\.(tile|items)(_\d+)?$")
 
 #: Tensors that together are one: the parts of a node's output, or slices of one tensor.
