@@ -158,7 +158,7 @@ def test_long_prompts_are_read_in_chunks(
     expected = generator.submit(prompt, max_new_tokens=5, logprobs=2)
     while generator.active:
         generator.step()
-    monkeypatch.setattr(generator, "_chunk", 7)
+    monkeypatch.setattr(generator, "_chunk", 20)
     request = generator.submit(prompt, max_new_tokens=5, logprobs=2)
     assert generator.step() == []  # the prompt goes on
     while generator.active:

@@ -39,3 +39,32 @@ def test_moves_in_between_are_of_16_bits():
 def test_other_keys_and_values_stay():
     check_keeps(absorb_widened_keys, attention("float16", "bfloat16"))
     check_keeps(absorb_widened_keys, attention("int8", "int8"))
+
+
+def scaled(scale=(2, 3, 7, 1), *, masked=True, dtype="int8"):
+    b = Builder()
+    q = b.input("q", 2, 6, 5, 4)
+    names = []
+    for name, width in (("k", 4), ("v", 8)):
+        numbers = b.op("CAST", b.input(name, 2, 3, 7, width, dtype=dtype), dtype="float32")
+        pair = [numbers, b.input(f"{name}_scale", *scale)]
+        names.append(b.op("MUL", *(pair if name == "k" else pair[::-1])))
+    mask = [b.input("mask", 5, 7, dtype="bool")] if masked else []
+    return b.done(b.op("ATTENTION", q, *names, *mask, scale=0.5))
+
+
+def test_keys_and_values_of_int8_with_scales():
+    graph = check_fires(absorb_widened_keys, scaled())
+    node = only(graph, "ATTENTION")
+    assert [*node.inputs] == ["q", "k", "v", "mask", "k_scale", "v_scale"]
+    assert op_counts(graph) == {"ATTENTION": 1}
+
+
+def test_other_scales_stay():
+    for graph in (
+        scaled((1, 3, 7, 1)),
+        scaled((7, 1)),
+        scaled(masked=False),
+        scaled(dtype="uint8"),
+    ):
+        check_keeps(absorb_widened_keys, graph)

@@ -52,6 +52,13 @@ def _samples() -> Iterator[Sample]:
             stored = [x.astype(narrow) if narrow is np.float16 else to_bfloat16(x) for x in (k, v)]
             keep = np.asarray(rng.random((shape[3], shape[4])) < 0.7)
             yield Sample([q, *stored, keep], base)
+    for shape in ((2, 6, 3, 5, 40, 9, 8), (2, 6, 3, 1, 300, 64, 5), (1, 2, 2, 40, 70, 32, 32)):
+        q, *floats = qkv(*shape)
+        largest = [np.abs(x).max(-1, keepdims=True) for x in floats]
+        scales = [(x / 127).astype(np.float32) for x in largest]
+        stored = [np.rint(x / s).astype(np.int8) for x, s in zip(floats, scales, strict=True)]
+        keep = np.asarray(rng.random((shape[3], shape[4])) < 0.7)
+        yield Sample([q, *stored, keep, *scales], base)
     masked = np.ones((5, 7), np.bool_)
     masked[2] = False
     for safe in (True, False):

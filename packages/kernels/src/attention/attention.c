@@ -3,7 +3,7 @@
  * tile of rows and a block of keys. Where there is more than one block of keys, a row's weighted
  * sum is carried from block to block relative to the largest score so far (online softmax). Keys at
  * either end that the mask excludes for all rows of a block are not read, nor are their values.
- * Keys and values of 16-bit floats are widened, a block at a time.
+ * Keys and values of 16-bit floats, and of int8 with scales, are widened, a block at a time.
  */
 #include <float.h>
 #include <math.h>
@@ -59,6 +59,8 @@ static taper_status f32_attention_run(const taper_call *call, int64_t begin, int
                         .k_data = call->inputs[1].data,
                         .v_data = call->inputs[2].data,
                         .mask_data = s->masked ? call->inputs[3].data : NULL,
+                        .k_scale = call->n_inputs == 6 ? call->inputs[4].data : NULL,
+                        .v_scale = call->n_inputs == 6 ? call->inputs[5].data : NULL,
                         .out_data = call->output->data,
                         .q = floats + s->at.q,
                         .values = floats + s->at.values,

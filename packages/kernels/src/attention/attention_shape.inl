@@ -11,7 +11,7 @@ enum {
     MAX_BLOCK_KEYS = 256,     /* see ROW_TILE */
     BLOCK_ELEMENTS = 1 << 15, /* elements of queries and sums, and of keys and values: half of L2 */
     LIVE_KEYS = 32,           /* keys that softmax takes at a time: whole vectors at any level */
-    FEW_ROWS = 4,             /* up to so many rows, vectors across rows would not be full */
+    FEW_ROWS = 8,             /* up to so many rows, vectors across rows would not be full */
     SCORE_PAD = 16, /* floats after a row of scores: rows a power of two apart share sets */
 };
 
@@ -44,6 +44,7 @@ struct attention_state {
     attention_strides q, k, v, mask, out;
     int32_t
         stored; /* taper_dtype of keys and values; what is not float32 is widened block by block */
+    attention_strides k_scale, v_scale; /* of int8 keys and values, [batch][kv_head][key][1] */
     struct {
         int64_t row, col;
     } k_read, v_read; /* strides of a block of keys, and of values, as it is read */
@@ -116,11 +117,10 @@ static int64_t attention_take(int64_t *floats, int64_t n) {
     return at;
 }
 
-/* `variant`: 0, or the variant that the call asks for; returns false where it does not serve such
- * keys. */
-static bool attention_cut(struct attention_state *s, int32_t variant) {
-    s->few_rows =
-        variant ? variant == ATTENTION_FEW_ROWS : s->rows <= FEW_ROWS && s->k_read.col == 1;
+/* `few`: whether there are few queries; `variant`: 0, or the variant that the call asks for.
+ * Returns false where it does not serve such keys. */
+static bool attention_cut(struct attention_state *s, bool few, int32_t variant) {
+    s->few_rows = variant ? variant == ATTENTION_FEW_ROWS : few && s->k_read.col == 1;
     if (s->few_rows && s->k_read.col != 1)
         return false;
     const int64_t heads = s->batch * s->heads;
@@ -179,9 +179,10 @@ static void attention_heads_as_rows(struct attention_state *s) {
 static taper_status f32_attention_prepare(const taper_call *call, taper_work *work) {
     const struct attention_attrs *attrs = call->attrs;
     const taper_tensor *q = &call->inputs[0], *k = &call->inputs[1], *v = &call->inputs[2];
-    const taper_tensor *mask = call->n_inputs == 4 ? &call->inputs[3] : NULL, *out = call->output;
+    const taper_tensor *mask = call->n_inputs > 3 ? &call->inputs[3] : NULL, *out = call->output;
     struct attention_state *s = call->state;
-    if (call->n_inputs < 3 || call->n_inputs > 4 || (q->rank != 3 && q->rank != 4) ||
+    const bool scaled = call->n_inputs == 6;
+    if (call->n_inputs < 3 || (call->n_inputs > 4 && !scaled) || (q->rank != 3 && q->rank != 4) ||
         k->rank != q->rank || v->rank != q->rank || out->rank != q->rank)
         return TAPER_UNSUPPORTED;
     const int64_t kv_heads = attention_size(k, 1);
@@ -199,7 +200,7 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
         !(attrs->transpose_output ? attention_is(out, s->batch, s->rows, s->heads, s->dv)
                                   : attention_is(out, s->batch, s->heads, s->rows, s->dv)))
         return TAPER_UNSUPPORTED;
-    if (q->dtype != TAPER_FLOAT32 || k->dtype != v->dtype ||
+    if (q->dtype != TAPER_FLOAT32 || k->dtype != v->dtype || scaled != (k->dtype == TAPER_INT8) ||
         !tensor_is(out, TAPER_FLOAT32, tensor_numel(out)))
         return TAPER_UNSUPPORTED;
     s->q = attention_strides_of(q);
@@ -207,6 +208,16 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
     s->v = attention_strides_of(v);
     s->out = attention_strides_of(out);
     s->stored = k->dtype;
+    if (scaled) {
+        const taper_tensor *k_scale = &call->inputs[4], *v_scale = &call->inputs[5];
+        if (k_scale->dtype != TAPER_FLOAT32 || v_scale->dtype != TAPER_FLOAT32 ||
+            k_scale->rank != k->rank || v_scale->rank != k->rank ||
+            !attention_is(k_scale, s->batch, kv_heads, s->keys, 1) ||
+            !attention_is(v_scale, s->batch, kv_heads, s->keys, 1))
+            return TAPER_UNSUPPORTED;
+        s->k_scale = attention_strides_of(k_scale);
+        s->v_scale = attention_strides_of(v_scale);
+    }
     s->k_read.row = s->k.row;
     s->k_read.col = s->k.col;
     s->v_read.row = s->v.row;
@@ -238,14 +249,18 @@ static taper_status f32_attention_prepare(const taper_call *call, taper_work *wo
     s->nothing = attrs->safe_softmax || s->keys == 0 ? 0.0f : NAN;
     s->causal = attrs->causal;
     s->diagonal = i64_max(-s->rows, i64_min(attrs->diagonal, s->keys)); /* beyond: all or none */
-    if (s->rows == 1) {                                                 /* decoding */
+
+    /* Counted before heads become rows: up to so many queries, each has the bits that it has
+     * alone, which a decoder's guesses need. */
+    const bool few = s->rows <= FEW_ROWS;
+    if (s->rows == 1) { /* decoding */
         if (s->causal)
             s->keys = i64_max(0, i64_min(s->diagonal + 1, s->keys));
         s->causal = false;
         attention_heads_as_rows(s);
     }
 
-    if (!attention_cut(s, call->variant))
+    if (!attention_cut(s, few, call->variant))
         return TAPER_UNSUPPORTED;
     work->tasks = i64_ceil_div(s->units, s->units_per_task);
     work->scratch_bytes = (size_t)s->at.floats * sizeof(float);

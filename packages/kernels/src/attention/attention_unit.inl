@@ -5,6 +5,7 @@ typedef struct attention_unit {
     const float *q_data; /* of the tensors */
     const char *k_data, *v_data;
     const void *mask_data;
+    const float *k_scale, *v_scale;
     float *out_data;
     float *q, *values, *scores, *sums, *max, *total, *bias, *widened; /* scratch: see the state */
 
@@ -133,17 +134,28 @@ static void attention_sum_values(const attention_unit *u, const float *weights, 
     GEMM.block(&sum, rows, s->dv);
 }
 
-/* Widens rows [rows][cols] of 16-bit floats, which have these strides. */
-static void attention_widen(float *to, const uint16_t *from, attention_strides stride, int64_t rows,
-                            int64_t cols, int32_t dtype) {
-    for (int64_t r = 0; r < rows; r++, from += stride.row, to += cols)
+/* A block of keys or of values as it is stored: rows [rows][cols]. */
+typedef struct attention_stored {
+    const char *data;
+    const attention_strides *stride;
+    const float *scale; /* of each row; int8 only */
+    int64_t scale_stride;
+    int64_t cols;
+} attention_stored;
+
+/* Widens rows of 16-bit floats. */
+static void attention_widen_halves(float *to, const attention_stored *from, int64_t rows,
+                                   int32_t dtype) {
+    const uint16_t *row = (const uint16_t *)(const void *)from->data;
+    const int64_t cols = from->cols, col = from->stride->col;
+    for (int64_t r = 0; r < rows; r++, row += from->stride->row, to += cols)
         for (int64_t c = 0, n; c < cols; c += n) {
             n = i64_min(V_LEN, cols - c);
             uint16_t part[V_LEN] = {0};
-            const uint16_t *at = from + c;
-            if (n < V_LEN || stride.col != 1) {
+            const uint16_t *at = row + c;
+            if (n < V_LEN || col != 1) {
                 for (int64_t i = 0; i < n; i++)
-                    part[i] = from[(c + i) * stride.col];
+                    part[i] = row[(c + i) * col];
                 at = part;
             }
             const vf x = dtype == TAPER_FLOAT16 ? v_load_f16(at) : v_load_bf16(at);
@@ -154,10 +166,39 @@ static void attention_widen(float *to, const uint16_t *from, attention_strides s
         }
 }
 
+/* Widens rows of int8, and multiplies each by its scale. */
+static void attention_widen_bytes(float *to, const attention_stored *from, int64_t rows) {
+    const int8_t *row = (const int8_t *)from->data;
+    const int64_t cols = from->cols, col = from->stride->col;
+    for (int64_t r = 0; r < rows; r++, row += from->stride->row, to += cols) {
+        const float scale = from->scale[r * from->scale_stride];
+        int64_t c = 0;
+        if (col == 1)
+            for (; c + V_LEN <= cols; c += V_LEN)
+                v_store(to + c, v_mul(v_load_i8(row + c), v_set1(scale)));
+        for (; c < cols; c++)
+            to[c] = (float)row[c * col] * scale;
+    }
+}
+
+static void attention_widen(const struct attention_state *s, float *to,
+                            const attention_stored *from, int64_t rows) {
+    if (s->stored == TAPER_INT8)
+        attention_widen_bytes(to, from, rows);
+    else
+        attention_widen_halves(to, from, rows, s->stored);
+}
+
 /* Makes keys [first, first + n) the present block. */
 static void attention_set_keys(attention_unit *u, int64_t first, int64_t n) {
     u->first_key = first;
     u->block_keys = n;
+}
+
+/* Returns the scales of a head's keys or values from the block's first one on. */
+static const float *attention_scales(const attention_unit *u, const float *scales,
+                                     const attention_strides *stride, int64_t head) {
+    return scales + u->batch * stride->batch + head * stride->head + u->first_key * stride->row;
 }
 
 /* Makes the block's first `keys` keys and their values readable. */
@@ -172,9 +213,17 @@ static void attention_read_keys(attention_unit *u, int64_t keys) {
     u->block_v = (const float *)(const void *)v;
     if (s->stored == TAPER_FLOAT32)
         return;
+    attention_stored block_k = {.data = k, .stride = &s->k, .cols = s->d};
+    attention_stored block_v = {.data = v, .stride = &s->v, .cols = s->dv};
+    if (s->stored == TAPER_INT8) {
+        block_k.scale = attention_scales(u, u->k_scale, &s->k_scale, head);
+        block_v.scale = attention_scales(u, u->v_scale, &s->v_scale, head);
+        block_k.scale_stride = s->k_scale.row;
+        block_v.scale_stride = s->v_scale.row;
+    }
     float *const values = u->widened + s->block_keys * s->d;
-    attention_widen(u->widened, (const uint16_t *)(const void *)k, s->k, keys, s->d, s->stored);
-    attention_widen(values, (const uint16_t *)(const void *)v, s->v, keys, s->dv, s->stored);
+    attention_widen(s, u->widened, &block_k, keys);
+    attention_widen(s, values, &block_v, keys);
     u->block_k = u->widened;
     u->block_v = values;
 }

@@ -20,11 +20,14 @@ from taper_runtime.ops.type_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 #: The dtypes of keys and values beside such queries.
-_STORED = {"float32": ("float32", *FLOATS_16_BIT)}
+_STORED = {"float32": ("float32", *FLOATS_16_BIT, "int8")}
+
+#: The inputs of a node whose keys and values are int8: with a mask, and with their scales.
+_SCALED = 6
 
 
 def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
@@ -42,7 +45,12 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     heads, kv_heads = (q[1], k[1]) if rank == 4 else (1, 1)
     if heads != kv_heads and (not kv_heads or heads < kv_heads or heads % kv_heads):
         fail("ATTENTION", "H to be a multiple of Hkv", [heads, kv_heads])
-    if len(inputs) == 4:
+    if len(inputs) not in (3, 4, _SCALED) or (stored == "int8") != (len(inputs) == _SCALED):
+        expected = "3 or 4 inputs, or 6 if k and v are int8"
+        fail("ATTENTION", expected, f"{len(inputs)} and {stored}")
+    if len(inputs) == _SCALED:
+        _check_scales(inputs[1], inputs[4:])
+    if len(inputs) > 3:
         mask = inputs[3]
         check_dtype("ATTENTION", "a mask", mask.dtype, ("bool", dtype))
         check_broadcasts_to("ATTENTION", "a mask", mask.shape, (*q[:-1], k[-2]))
@@ -53,21 +61,38 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     return TensorType(dtype, (q[0], q[2], q[1], v[-1]))
 
 
+def _check_scales(k: TensorType, scales: Sequence[TensorType]) -> None:
+    """Check the scales of keys and values."""
+    expected = (*k.shape[:-1], 1)
+    for scale in scales:
+        if len(k.shape) != 4 or scale.dtype != "float32" or scale.shape != expected:
+            got = [len(k.shape), scale.dtype, list(scale.shape)]
+            fail("ATTENTION", "rank 4, and scales of float32 [B, Hkv, Lk, 1]", got)
+
+
+def _widened(inputs: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield keys and values in float64."""
+    for place in (1, 2):
+        stored = inputs[place]
+        if stored.dtype == np.int8:  # as the kernel multiplies
+            yield (stored.astype(np.float32) * inputs[place + 3]).astype(np.float64)
+        else:
+            same = stored.dtype == inputs[0].dtype
+            yield (stored if same else cast(stored, "float32")).astype(np.float64)
+
+
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     """Compute attention in float64; add a float mask in the mask's dtype."""
     q = inputs[0].astype(np.float64)
-    k, v = (
-        (x if x.dtype == inputs[0].dtype else cast(x, "float32")).astype(np.float64)
-        for x in inputs[1:3]
-    )
+    k, v = _widened(inputs)
     if q.ndim == 4 and k.shape[1]:
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat(group, axis=1), v.repeat(group, axis=1)
     with np.errstate(all="ignore"):
         scores = np.matmul(q, k.swapaxes(-1, -2)) * attrs["scale"]
-        if len(inputs) == 4 and inputs[3].dtype == np.bool_:
+        if len(inputs) > 3 and inputs[3].dtype == np.bool_:
             scores = np.where(inputs[3], scores, -np.inf)
-        elif len(inputs) == 4:
+        elif len(inputs) > 3:
             # Added in the mask's dtype: adding its most negative number must absorb the score.
             scores = scores.astype(inputs[3].dtype) + inputs[3]
         if attrs["causal"]:
@@ -106,7 +131,7 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     pairs, more = heads * pairs, rows * (whole_panels(k[-2]) - k[-2])
     lanes = whole_panels(v[-1])
     computed = pairs + more
-    passes = _SOFTMAX_PASSES + 2 * (len(inputs) - 3)
+    passes = _SOFTMAX_PASSES + 2 * (len(inputs) > 3)
     return Cost(
         pairs * (2 * q[-1] + 2 * v[-1] + 4),
         output.nbytes + sum(t.nbytes for t in inputs),
@@ -148,12 +173,13 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
         (Same(0), *kv_heads, WHOLE, WHOLE),
         (Same(0), *kv_heads, WHOLE, Same(rank - 1)),
     ]
-    for mask in (t.shape for t in inputs[3:]):
+    for mask in (t.shape for t in inputs[3:4]):
         aligned = zip(
             mask[:-1], [*q[:-1]][rank - len(mask) :], lead[rank - len(mask) :], strict=True
         )
         given = (BROADCAST if size == 1 != full else relation for size, full, relation in aligned)
         regions.append((*given, WHOLE)[: len(mask)])
+    regions += [(Same(0), *kv_heads, WHOLE, WHOLE) for _ in inputs[4:]]
     return regions
 
 
@@ -161,12 +187,13 @@ ATTENTION = OpDef(
     name="ATTENTION",
     doc="softmax(scale * q @ k^T + mask) @ v for q [B, H, Lq, D], k [B, Hkv, Lk, D] and v [B, Hkv, "
     "Lk, Dv], or all without heads; query head h reads key head h // (H / Hkv). k and v may be "
-    "float16 or bfloat16 while q is float32. A bool mask "
-    "keeps scores where it is true, a float mask is added. With `causal`, query i attends to "
+    "float16 or bfloat16 while q is float32, or int8 with a mask and scales of k and of v, float32 "
+    "[B, Hkv, Lk, 1], which multiply them. A bool mask keeps scores where it is true, a float mask "
+    "is added. With `causal`, query i attends to "
     "key j where j <= i + diagonal. The result of a query that attends to no key is 0 with "
     "`safe_softmax`, else NaN; if there are no keys it is 0. `transpose_output` gives [B, Lq, "
     "H, Dv].",
-    inputs=(3, 4),
+    inputs=(3, _SCALED),
     infer=_infer,
     evaluate=_evaluate,
     attrs={

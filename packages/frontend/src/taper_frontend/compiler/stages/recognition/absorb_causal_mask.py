@@ -53,7 +53,7 @@ def absorb_causal_mask(graph: Graph) -> bool:
 
 
 def _is_masked(node: Node) -> bool:
-    return node.op == "ATTENTION" and len(node.inputs) > 3
+    return node.op == "ATTENTION" and len(node.inputs) == 4
 
 
 def _absorb(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> bool:

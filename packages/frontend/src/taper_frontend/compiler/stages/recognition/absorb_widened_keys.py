@@ -1,4 +1,4 @@
-"""Let attention read keys and values of 16 bits, such as those of a cache."""
+"""Let attention read keys and values of 16 bits, and of int8 with scales, as caches have."""
 
 from __future__ import annotations
 
@@ -34,6 +34,35 @@ def _absorb(match: Match) -> bool:
     return True
 
 
+def _absorb_scaled(match: Match) -> bool:
+    graph, node = match.graph, match.node
+    if len(node.inputs) != 4:
+        return False
+    q, k, v, mask = node.inputs
+    stored_k, stored_v = _before_scale(graph, k), _before_scale(graph, v)
+    if stored_k is None or stored_v is None:
+        return False
+    (k, k_scale), (v, v_scale) = stored_k, stored_v
+    graph.replace_node(node, "ATTENTION", [q, k, v, mask, k_scale, v_scale], node.attrs)
+    return True
+
+
+def _before_scale(graph: Graph, tensor: str) -> tuple[str, str] | None:
+    """Return int8 numbers of rank 4, and the scales of their last axis; None if it has no such."""
+    product = graph.producers.get(tensor)
+    if product is None or product.op != "MUL" or len(product.inputs) != 2:
+        return None
+    for widened, scale in (product.inputs, product.inputs[::-1]):
+        cast = graph.producers.get(widened)
+        if cast is None or cast.op != "CAST" or graph.tensors[widened].dtype != "float32":
+            continue
+        stored, of = graph.tensors[cast.inputs[0]], graph.tensors[scale]
+        one_each = len(stored.shape) == 4 and of.shape == (*stored.shape[:-1], 1)
+        if stored.dtype == "int8" and of.dtype == "float32" and one_each:
+            return cast.inputs[0], scale
+    return None
+
+
 _MOVES = ("RESHAPE", "TRANSPOSE", "PERMUTE", "SLICE", "EXPAND")
 
 
@@ -59,7 +88,14 @@ def _since_widening(graph: Graph, tensor: str) -> list[Node]:
 #:
 #:     ATTENTION(q, CAST(k), CAST(v))             ATTENTION(q, k, v)   k, v: float16 or bfloat16
 #:
-#: What moves elements in between moves them before.
+#: What moves elements in between moves them before. Of int8 with a mask, and a scale for each key
+#: and value:
+#:
+#: ::
+#:
+#:     ATTENTION(q, CAST(k) * s, CAST(v) * t, m)  ATTENTION(q, k, v, m, s, t)   k, v: int8
 absorb_widened_keys = RuleSet(
-    "absorb_widened_keys", Rule("widened keys and values", op("ATTENTION"), _absorb)
+    "absorb_widened_keys",
+    Rule("widened keys and values", op("ATTENTION"), _absorb),
+    Rule("scaled keys and values", op("ATTENTION"), _absorb_scaled),
 )
