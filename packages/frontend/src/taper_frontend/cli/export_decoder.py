@@ -40,7 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cache-dtype",
-        choices=("float32", "float16", "bfloat16"),
+        choices=("float32", "float16", "bfloat16", "int8"),
         help="keep keys and values in this dtype (default: that of the model)",
     )
     parser.add_argument(

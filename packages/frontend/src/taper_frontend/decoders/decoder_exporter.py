@@ -35,6 +35,7 @@ CACHE_DTYPES = {
     "float32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
 }
 
 #: The most tokens of each row on which a decoder with buffers is compared with its model.
@@ -75,9 +76,9 @@ def export_decoder(
         The most tokens that the encoder of an encoder-decoder reads; None for others, and for
         encoders of spectrograms.
     cache_dtype : str, optional
-        The dtype in which states keep keys and values: ``"float32"``, ``"float16"`` or
-        ``"bfloat16"``; by default that of the model. Runs round what they write, and compute in the
-        dtype of the model.
+        The dtype in which states keep keys and values: ``"float32"``, ``"float16"``,
+        ``"bfloat16"`` or ``"int8"``, which has a scale for each position and head; by default that
+        of the model. Runs round what they write, and compute in the dtype of the model.
     quantize : QuantizationConfig or str, optional
         As for :func:`taper_frontend.export`.
     checkpoint : str or os.PathLike, optional

@@ -36,6 +36,10 @@ CACHES = ("cache", "past_key_values")
 ATTENTION = ("sdpa", "eager")
 
 
+#: The largest int8 of a cache, and the least largest number of a position, so that no scale is 0.
+_STEPS, _LEAST = 127, 2.0**-100
+
+
 class CacheSpec(NamedTuple):
     """Sizes and dtype of the keys and values of one cache layer, for each position.
 
@@ -60,15 +64,25 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         ``[rows, heads, context, width]``; the dtype may have fewer bits than what is written.
     positions : torch.Tensor
         int64 ``[rows, count]``.
+    scales : sequence of torch.Tensor
+        Of keys and of values if these are int8, float32 ``[rows, heads, context, 1]``: a number
+        stands for itself times the scale, which is a 127th of the largest of its position and head.
     """
 
     is_sliding = False
     keys: Any  # transformers allows None, for layers that are not initialized
     values: Any
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor) -> None:
+    def __init__(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        scales: Sequence[torch.Tensor] = (),
+    ) -> None:
         super().__init__()
         self.keys, self.values, self.positions = keys, values, positions
+        self._scales = scales or (None, None)
         self.is_initialized = True
 
     def lazy_initialization(self, *_: Any, **__: Any) -> None:
@@ -78,11 +92,29 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new keys and values ``[rows, heads, count, width]``; return all."""
-        rows = torch.arange(key_states.shape[0])[:, None]
-        dtype = self.keys.dtype
-        self.keys[rows, :, self.positions] = key_states.transpose(1, 2).to(dtype)
-        self.values[rows, :, self.positions] = value_states.transpose(1, 2).to(dtype)
-        return self.keys.to(key_states.dtype), self.values.to(value_states.dtype)
+        keys, values = (
+            self._write(*each)
+            for each in zip(
+                (self.keys, self.values), self._scales, (key_states, value_states), strict=True
+            )
+        )
+        return keys, values
+
+    def _write(
+        self, stored: torch.Tensor, scale: torch.Tensor | None, new: torch.Tensor
+    ) -> torch.Tensor:
+        """Write to what is stored of keys or of values; return all in the dtype of the new ones."""
+        rows = torch.arange(new.shape[0])[:, None]
+        numbers = new
+        if scale is not None:
+            largest = new.float().abs().amax(-1, keepdim=True)
+            factor = largest.clamp(min=_LEAST) / _STEPS
+            scale[rows, :, self.positions] = factor.transpose(1, 2)
+            numbers = torch.round(new / factor)
+        stored[rows, :, self.positions] = numbers.transpose(1, 2).to(stored.dtype)
+        if scale is None:
+            return stored.to(new.dtype)
+        return (stored.float() * scale).to(new.dtype)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the length of the cache and its first position."""
@@ -240,7 +272,7 @@ def as_decoder(
     rows : int
         The rows of the buffers.
     dtype : torch.dtype, optional
-        That of the buffers; by default that of the cache.
+        That of the buffers; by default that of the cache. int8 has buffers of scales beside it.
     """
     decoder: torch.nn.Module = copy.copy(model)
     decoder._buffers = dict(model._buffers)
@@ -256,6 +288,9 @@ def as_decoder(
         for name, (heads, width) in (("keys", spec.keys), ("values", spec.values)):
             zeros = torch.zeros((rows, heads, context, width), dtype=dtype or spec.dtype)
             decoder.register_buffer(f"{name}_{number}", zeros, persistent=False)
+            if dtype == torch.int8:
+                scale = torch.zeros((rows, heads, context, 1))
+                decoder.register_buffer(f"{name}_scale_{number}", scale, persistent=False)
     original = type(model).forward
     takes = inspect.signature(original).parameters
     cache_name = next((name for name in CACHES if name in takes), None)
@@ -273,8 +308,11 @@ def as_decoder(
                 names = [name for name, _ in spec.names(number)]
                 yield RecurrentLayer(number, spec, {n: getattr(decoder, n) for n in names})
             else:
-                keys, values = (getattr(decoder, f"{name}_{number}") for name in ("keys", "values"))
-                yield RowLayer(keys, values, positions)
+                scaled = ("keys_scale", "values_scale") if dtype == torch.int8 else ()
+                keys, values, *scales = (
+                    getattr(decoder, f"{name}_{number}") for name in ("keys", "values", *scaled)
+                )
+                yield RowLayer(keys, values, positions, scales)
 
     def forward(
         input_ids: torch.Tensor, position: torch.Tensor, logits_to_keep: torch.Tensor
