@@ -64,7 +64,7 @@ def test_long_prompts_are_read_in_chunks(
 ) -> None:
     prompt = [*range(20)]
     wanted = generator.beam_search(prompt, num_beams=2, max_new_tokens=6)
-    monkeypatch.setattr(generator, "_chunk", 7)
+    monkeypatch.setattr(generator._decoder, "chunk", 7)
     assert generator.beam_search(prompt, num_beams=2, max_new_tokens=6) == wanted
 
 

@@ -1,8 +1,10 @@
 """Texts of a Generator: draws, penalties, ends, many at once, and what is refused."""
 
+import contextlib
 import itertools
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,12 +160,42 @@ def test_long_prompts_are_read_in_chunks(
     expected = generator.submit(prompt, max_new_tokens=5, logprobs=2)
     while generator.active:
         generator.step()
-    monkeypatch.setattr(generator, "_chunk", 20)
+    monkeypatch.setattr(generator._decoder, "chunk", 20)
     request = generator.submit(prompt, max_new_tokens=5, logprobs=2)
     assert generator.step() == []  # the prompt goes on
     while generator.active:
         generator.step()
     assert (request.tokens, request.logprobs) == (expected.tokens, expected.logprobs)
+
+
+def test_texts_are_written_while_prompts_are_read(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step reads a chunk of prompts at most, those that came first before others."""
+    monkeypatch.setattr(generator._decoder, "chunk", 20)
+    prompts = [[5], [1] * 50, [2] * 30, [3] * 4, [4] * 4]
+    options = {"max_new_tokens": 12, "logprobs": 2}
+    alone = []
+    for prompt in prompts:
+        request = generator.submit(prompt, **options)
+        while generator.active:
+            generator.step()
+        alone.append((request.tokens, request.logprobs))
+    requests = [generator.submit(prompt, **options) for prompt in prompts]
+    read = []
+    while generator.active:
+        got = generator.step()
+        read.append([request.read for request in requests[1:]])
+        assert requests[0] in got or requests[0].is_finished
+    # the third has room for 10 tokens of its 20 beside the second's last 10, so it waits
+    assert read[:5] == [
+        [20, 0, 0, 0],
+        [40, 0, 0, 0],
+        [50, 0, 0, 0],
+        [51, 20, 0, 0],
+        [52, 30, 4, 4],
+    ]
+    assert [(request.tokens, request.logprobs) for request in requests] == alone
 
 
 @pytest.mark.parametrize("options", [{}, SAMPLED])
@@ -384,6 +416,43 @@ def test_allowed_tokens_are_ids_or_a_mask(generator: Generator, options: dict[st
         [9, 8], max_new_tokens=8, allowed_tokens=follow, prompt_lookup_num_tokens=3, **options
     )
     assert [*guessed] == texts[0]
+
+
+def test_masks_are_asked_for_while_a_run_goes_on(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each token, also if the run fails, while others are written."""
+    runs: list[bool] = []  # whether one goes on, at the time of each call
+    asked: list[int] = []
+    feed, fails, going, seen = generator._decoder.feed, [True], [False], threading.Event()
+
+    def slow(*given: Any) -> np.ndarray:
+        going[0] = True
+        seen.wait(20)  # for a mask
+        going[0] = False
+        seen.clear()
+        if fails and len(asked) == 3:
+            fails.clear()
+            seen.set()  # the same mask is not asked for again
+            raise taper_runtime.TaperError("no")
+        return feed(*given)
+
+    def follow(ids: np.ndarray) -> list[int]:
+        while not going[0]:
+            time.sleep(0)
+        runs.append(going[0])
+        asked.append(len(ids))
+        seen.set()
+        return [len(ids)]
+
+    monkeypatch.setattr(generator._decoder, "feed", slow)
+    request = generator.submit([9, 8], max_new_tokens=6, allowed_tokens=follow)
+    while generator.active:
+        with contextlib.suppress(taper_runtime.TaperError):
+            generator.step()
+    assert not fails
+    assert request.tokens == asked == [2, 3, 4, 5, 6, 7]
+    assert runs == [True] * 6
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import taper_runtime
 from taper_frontend import ExportError
 from taper_frontend.decoders.recurrent_layers import recurrent_spec
 from taper_runtime import Generator, InputError
+from taper_runtime.generation.guess_count import GuessCount
 from tests.support.decoders import decoder
 from tests.support.followers import WORDS, follower_plan, text
 
@@ -31,7 +32,7 @@ def test_texts_are_those_of_whole_texts(
     options: dict[str, int], *, reads_one: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in chunks of a prompt, and with guesses, which are not read one by one."""
-    monkeypatch.setattr("taper_runtime.generation.generator._CHUNK", 5)
+    monkeypatch.setattr("taper_runtime.generation.decoder_session._CHUNK", 5)
     generator = Generator(taper_runtime.InferenceSession(follower_plan(reads_one=reads_one)))
     prompts = [[word % WORDS for word in range(13)], [3], [1, 2, 3, 4, 1, 2, 3]]
     assert write(generator, prompts, 20, **options) == [text(prompt, 20) for prompt in prompts]
@@ -41,8 +42,12 @@ def test_wrong_guesses_leave_no_trace_in_a_state(monkeypatch: pytest.MonkeyPatch
     """States read guesses before these are known to be wrong."""
     generator = Generator(taper_runtime.InferenceSession(follower_plan(reads_one=False)))
     rng, wrong = random.Random(0), 0
-    request = generator.submit([1, 2, 3], max_new_tokens=40)
-    monkeypatch.setattr(request, "look_up", lambda: [rng.randrange(WORDS) for _ in range(3)])
+    request = generator.submit([1, 2, 3], max_new_tokens=40, prompt_lookup_num_tokens=3)
+    monkeypatch.setattr(
+        "taper_runtime.generation.generator.find_continuation",
+        lambda _, count: [rng.randrange(WORDS) for _ in range(count)],
+    )
+    monkeypatch.setattr(GuessCount, "choose", lambda _, most: most)
     while generator.active:
         before = len(request.tokens)
         generator.step()

@@ -239,6 +239,7 @@ def test_tokenizers_that_do_not_fit_are_refused_at_export(model):
 
 def test_generate_prints_the_text_and_the_speed(path, writer, capsys):
     options = ["generate", str(path), "The cat", "--max-new-tokens", "5"]
+    options += ["--assistant-model", str(path)]
     assert taper_runtime.cli.main(options) == 0
     err = capsys.readouterr().err
     assert "5 tokens, the first after" in err

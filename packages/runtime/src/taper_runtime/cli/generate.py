@@ -63,6 +63,11 @@ def add_generation(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "--grammar", metavar="FILE", help="write a text by the grammar in a file, in Lark's form"
     )
+    parser.add_argument(
+        "--assistant-model",
+        metavar="FILE.taper",
+        help="a smaller model of the same tokens, which guesses what the model writes",
+    )
     add_session_options(parser)
 
 
@@ -75,9 +80,13 @@ def _number(text: str) -> float:
 
 def open_writer(args: argparse.Namespace) -> TextGenerator:
     """Open the plan with the session's options."""
+    from taper_runtime.session.inference_session import InferenceSession
     from taper_runtime.text import TextGenerator
 
-    return TextGenerator(load_plan(args), session_options(args))
+    options, assistant = session_options(args), None
+    if args.assistant_model is not None:
+        assistant = InferenceSession(args.assistant_model, options)
+    return TextGenerator(load_plan(args), options, assistant_model=assistant)
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from taper_runtime.generation.sampling import Sampler, Sampling, log_softmax
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taper_runtime.generation.draft_model import DraftText
+    from taper_runtime.generation.guess_count import GuessCount
     from taper_runtime.session.state import State
 
 
@@ -49,6 +51,7 @@ class TextLimits(NamedTuple):
     stops: frozenset[int]
     logprobs: int | None
     prompt_lookup_num_tokens: int | None
+    num_assistant_tokens: int | None
 
 
 class GenerationRequest:
@@ -71,6 +74,10 @@ class GenerationRequest:
         What ended it, if ``finish_reason`` is ``"error"``.
     read : int
         How many of the tokens have been read.
+    draft : DraftText or None
+        What a draft model has read of the text; set when it first guesses.
+    guesses : GuessCount or None
+        How many tokens are guessed; set with the first guess.
     state : State
         Set when the text begins, not while it waits.
     """
@@ -93,6 +100,8 @@ class GenerationRequest:
         self.error: Exception | None = None
         self.limits = limits
         self.read = 0
+        self.draft: DraftText | None = None
+        self.guesses: GuessCount | None = None
         self._context = convention.context
         self._sampler = Sampler(sampling)
         self._all = list(ids)
@@ -121,16 +130,22 @@ class GenerationRequest:
         if self.finish_reason is None:
             self.finish_reason, self.error = reason, error
 
-    def look_up(self) -> list[int]:
-        """Return tokens that may follow the last ones, as they did earlier in the text."""
-        count = self.limits.prompt_lookup_num_tokens
-        if count is None:
-            return []
-        # so many that neither the context nor the text's end is passed
+    @property
+    def room_for_guesses(self) -> int:
+        """Return how many guesses pass neither the context nor the text's end."""
         room = self._context - len(self._all)
         if self.limits.max_new_tokens is not None:
             room = min(room, self.limits.max_new_tokens - len(self.tokens) - 1)
-        return find_continuation(self._all, min(count, room))
+        return room
+
+    @property
+    def is_masked(self) -> bool:
+        """Return whether a mask says which token may follow."""
+        return self._sampler.is_masked
+
+    def begin_mask(self) -> None:
+        """Ask for the mask of the next token, of which all tokens before are known."""
+        self._sampler.begin_mask(self._all)
 
     def advance(self, ids: Sequence[int], logits: np.ndarray) -> None:
         """Record which tokens a run has read, and choose tokens by its logits.
@@ -210,6 +225,7 @@ def make_limits(
     stop_token_ids: Any,
     logprobs: Any,
     prompt_lookup_num_tokens: Any,
+    num_assistant_tokens: Any,
 ) -> TextLimits:
     """Check the options that end a text, and return them.
 
@@ -222,6 +238,7 @@ def make_limits(
         ("max_new_tokens", max_new_tokens, 1),
         ("logprobs", logprobs, 0),
         ("prompt_lookup_num_tokens", prompt_lookup_num_tokens, 1),
+        ("num_assistant_tokens", num_assistant_tokens, 1),
     ):
         if value is not None and (type(value) is not int or value < least):
             raise InputError(
@@ -240,4 +257,5 @@ def make_limits(
         *as_plain_ids(ends, convention.vocabulary, "eos_token_id"),
         *as_plain_ids(stop_token_ids, convention.vocabulary, "stop_token_ids"),
     ]
-    return TextLimits(max_new_tokens, frozenset(stops), logprobs, prompt_lookup_num_tokens)
+    guesses = prompt_lookup_num_tokens, num_assistant_tokens
+    return TextLimits(max_new_tokens, frozenset(stops), logprobs, *guesses)

@@ -5,36 +5,30 @@ from __future__ import annotations
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.sizes import is_static
-from taper_runtime.generation.decoder_convention import (
-    IDS,
-    KEPT,
-    LOGITS,
-    POSITION,
-    as_plain_ids,
-    first_positions,
-    is_recurrent,
-    read_convention,
-)
+from taper_runtime.generation.decoder_convention import as_plain_ids, first_positions
+from taper_runtime.generation.decoder_session import DecoderSession
 from taper_runtime.generation.encoder_convention import ENCODE, read_encoder
-from taper_runtime.generation.generation_request import GenerationRequest, make_limits
+from taper_runtime.generation.generation_request import (
+    GenerationRequest,
+    find_continuation,
+    make_limits,
+)
+from taper_runtime.generation.guess_count import MOST_GUESSES, GuessCount
+from taper_runtime.generation.masks_ahead import beside
 from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import Sampling
-from taper_runtime.session.inference_session import InferenceSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taper_runtime.base.loading import FilePath
-    from taper_runtime.generation.sampling import AllowedTokens, LogitsProcessor
-    from taper_runtime.session.state import State
+    import numpy as np
 
-#: The most tokens of a prompt that one run reads; the arena grows with it.
-_CHUNK = 256
+    from taper_runtime.base.loading import FilePath
+    from taper_runtime.generation.draft_model import DraftModel
+    from taper_runtime.generation.sampling import AllowedTokens, LogitsProcessor
+    from taper_runtime.session.inference_session import InferenceSession
 
 
 class Generator:
@@ -56,6 +50,11 @@ class Generator:
     max_active : int, optional
         The most texts that are written at once. Later ones wait until another has ended, first come
         first served, and take no memory for a state before. By default none waits.
+    assistant_model : InferenceSession, optional
+        A session of a smaller decoder of the same tokens. While one text alone is written, it
+        guesses the next tokens, and one run of ``session`` checks several: all that are right are
+        taken, so a text has the same tokens in all bits. It guesses fewer, or none, where its
+        guesses are often wrong.
 
     Attributes
     ----------
@@ -69,8 +68,8 @@ class Generator:
     Raises
     ------
     InputError
-        If the session's plan is no decoder, ``prefix_cache_bytes`` is no size, or ``max_active`` no
-        number.
+        If the session's plan is no decoder, ``prefix_cache_bytes`` is no size, ``max_active`` no
+        number, or ``assistant_model`` cannot guess for it.
     """
 
     def __init__(
@@ -79,27 +78,35 @@ class Generator:
         *,
         prefix_cache_bytes: int = 0,
         max_active: int | None = None,
+        assistant_model: InferenceSession | None = None,
     ) -> None:
         """Check the arguments; nothing runs."""
-        if not isinstance(session, InferenceSession):
-            raise InputError(f"session: expected an InferenceSession, got {type(session).__name__}")
+        self._decoder = DecoderSession(session, "session")
         self._session = session
-        self._convention = read_convention(session.plan)
+        self._convention = self._decoder.convention
         self.vocabulary, self.context, self.eos_token_ids = self._convention
         self._encoder = read_encoder(session.plan, self.vocabulary)
         if max_active is not None and (type(max_active) is not int or max_active < 1):
             raise InputError(
                 f"max_active: expected None or an int of at least 1, got {describe(max_active)}"
             )
-        self._recurrent = [*filter(is_recurrent, session.plan.states)]
-        # a plan of recurrences reads one token at once
-        count = session.plan.tensors[IDS].shape[1]
-        self._chunk = count if is_static(count) else _CHUNK
+        self._draft = None if assistant_model is None else self._draft_model(assistant_model)
         self._prefixes = self._prefix_cache(prefix_cache_bytes)
         self._most = max_active
         self._active: list[GenerationRequest] = []
         self._waiting: list[GenerationRequest] = []
         self._lock = RLock()
+
+    def _draft_model(self, session: InferenceSession) -> DraftModel:
+        """Return what guesses, if the plan can check guesses."""
+        from taper_runtime.generation.draft_model import DraftModel
+
+        if self._encoder is not None or self._decoder.chunk == 1:
+            what = (
+                "behind an encoder" if self._decoder.chunk > 1 else "that reads one token in a run"
+            )
+            raise InputError(f"assistant_model: expected None for a decoder {what}, got a session")
+        return DraftModel(session, self._decoder)
 
     def _prefix_cache(self, limit: int) -> PrefixCache:
         """Return a prefix cache of ``limit`` bytes, if the plan's states can be shared."""
@@ -112,9 +119,9 @@ class Generator:
                 "prefix_cache_bytes: expected 0 for a decoder behind an encoder, whose texts "
                 f"depend on their sources, got {limit}"
             )
-        if limit and self._recurrent:
+        if limit and (states := self._decoder.recurrent):
             raise InputError(
-                f"prefix_cache_bytes: expected 0 for a decoder with states {self._recurrent}, "
+                f"prefix_cache_bytes: expected 0 for a decoder with states {states}, "
                 f"which are of a whole text, not of its beginning, got {limit}"
             )
         return PrefixCache(limit)
@@ -163,6 +170,7 @@ class Generator:
         allowed_tokens: AllowedTokens | None = None,
         logprobs: int | None = None,
         prompt_lookup_num_tokens: int | None = None,
+        num_assistant_tokens: int | None = None,
     ) -> GenerationRequest:
         """Begin a text; :meth:`step` and :meth:`stream` write it.
 
@@ -202,15 +210,20 @@ class Generator:
             return logits. They come after penalties and before ``temperature``.
         allowed_tokens : callable, optional
             Function of all tokens so far, int64 ``[n]``, that returns the ids of the tokens that
-            may follow, or a mask, bool ``[words]``. It is called once for each token, in order, and
+            may follow, or a mask, bool ``[words]``. It is called once for each token, in order, in
+            a thread of its own while the run before that token goes on, or after a guess. The mask
             comes after the processors. If it allows none, the text ends with an error.
         logprobs : int, optional
             Keep the logarithms of probabilities: those of the tokens, and of so many most likely
             ones at each place.
         prompt_lookup_num_tokens : int, optional
-            Look for the last tokens earlier in the text, and try so many that followed them there
-            in one run; copies of long passages are faster. The text is the same but for rounding
-            errors, for kernels add up several tokens in another order than one.
+            While the text alone is written, look for the last tokens earlier in it, and try up to
+            so many that followed them there in one run, at most 7; copies of long passages are
+            faster. The text has the same tokens in all bits. Fewer are tried, or none, where they
+            are often wrong.
+        num_assistant_tokens : int, optional
+            The most tokens that ``assistant_model`` guesses for one run; by default 7, which is
+            also the most.
 
         Returns
         -------
@@ -244,6 +257,7 @@ class Generator:
             stop_token_ids=stop_token_ids,
             logprobs=logprobs,
             prompt_lookup_num_tokens=prompt_lookup_num_tokens,
+            num_assistant_tokens=num_assistant_tokens,
         )
         with self._lock:
             self._waiting.append(request)
@@ -261,6 +275,16 @@ class Generator:
                 f"model, got {len(prompt)}"
             )
         made = make_limits(self._convention, len(prompt), **limits)
+        if self._draft is None and made.num_assistant_tokens is not None:
+            raise InputError(
+                "num_assistant_tokens: expected None for a generator without an assistant_model, "
+                f"got {made.num_assistant_tokens}"
+            )
+        if self._draft is not None and made.prompt_lookup_num_tokens is not None:
+            raise InputError(
+                "prompt_lookup_num_tokens: expected None beside an assistant_model, which guesses, "
+                f"got {made.prompt_lookup_num_tokens}"
+            )
         return GenerationRequest(prompt, self._convention, sampling, made, source)
 
     def beam_search(
@@ -323,6 +347,7 @@ class Generator:
             stop_token_ids=stop_token_ids,
             logprobs=None,
             prompt_lookup_num_tokens=None,
+            num_assistant_tokens=None,
         )
         with self._lock:
             self._begin(first)
@@ -343,7 +368,7 @@ class Generator:
                 states[own].restore(arrays)
             new = [beam.tokens[-1:] for beam in search.running]
             with self._lock:
-                logits = self._feed(states, new, [position] * len(new), [0])[:, 0]
+                logits = self._decoder.feed(states, new, [position] * len(new), [0])[:, 0]
             position += 1
 
     def _read_whole(self, request: GenerationRequest) -> np.ndarray:
@@ -352,9 +377,9 @@ class Generator:
             with self._lock:
                 self._encode(request, request.source)
         while True:
-            ids = request.pending[: self._chunk]
+            ids = request.pending[: self._decoder.chunk]
             with self._lock:
-                logits = self._feed([request.state], [ids], [request.read], [len(ids) - 1])
+                logits = self._decoder.feed([request.state], [ids], [request.read], [len(ids) - 1])
             request.read += len(ids)
             if request.read == len(request.ids):
                 return logits[:, 0]
@@ -461,9 +486,10 @@ class Generator:
         return tuple(self._waiting)
 
     def step(self) -> list[GenerationRequest]:
-        """Go on with all texts: read a chunk of each prompt, then write a token of each text.
+        """Go on with all texts: read of prompts, then write a token of each text.
 
-        Texts whose prompt has been read are the rows of one run.
+        No more than a chunk of prompts is read in a step, those that came first before others, so
+        texts that are being written wait for no more than that. They are the rows of one run.
 
         Returns
         -------
@@ -478,38 +504,70 @@ class Generator:
         with self._lock:
             before = {request: len(request.tokens) for request in self._active}
             try:
-                rows = [request for request in before if not self._read_alone(request)]
-                if rows:
-                    self._run(rows, [request.pending[:1] for request in rows])
+                written = [request for request in before if not self._reads(request)]
+                self._read_prompts([request for request in before if self._reads(request)])
+                if len(before) > 1 or not any(map(self._guess, written)):
+                    self._run(written, [request.pending[:1] for request in written])
             finally:
                 self._replace_finished()
             return [r for r, count in before.items() if r.is_finished or len(r.tokens) > count]
 
-    def _read_alone(self, request: GenerationRequest) -> bool:
-        """Read several tokens of a text, if it has so many: of the prompt, or looked up."""
-        if request.source is not None:
-            self._encode(request, request.source)
-        if self._chunk == 1:
-            return False
-        pending = request.pending
-        if len(pending) == 1:
-            guessed = request.look_up()
-            if guessed:
-                self._try(request, guessed)
-            return bool(guessed)
-        self._run([request], [pending[: self._chunk - request.read % self._chunk]])
-        return True
+    def _reads(self, request: GenerationRequest) -> bool:
+        """Return whether a text has a source or several tokens of a prompt to read."""
+        is_long = self._decoder.chunk > 1 and len(request.pending) > 1
+        return request.source is not None or is_long
 
-    def _try(self, request: GenerationRequest, guessed: list[int]) -> None:
-        """Read guesses after the last token; those that were wrong leave no trace."""
+    def _read_prompts(self, requests: Sequence[GenerationRequest]) -> None:
+        """Read the next parts of prompts, the first one and others while there is room."""
+        most = room = self._decoder.chunk
+        for request in requests:
+            if request.source is not None:
+                if room == most:  # a run of an encoder takes all of it
+                    self._encode(request, request.source)
+                return
+            # whatever other texts read, so that the same tokens are read together
+            ids = request.pending[: most - request.read % most]
+            if len(ids) > room:
+                return
+            self._run([request], [ids])
+            room -= len(ids)
+
+    def _guess(self, request: GenerationRequest) -> bool:
+        """Guess what follows a text, and read it; return whether there was a guess."""
+        most = request.room_for_guesses
+        if most < 1 or self._decoder.chunk == 1:
+            return False
+        if request.guesses is None:
+            request.guesses = GuessCount(0 if self._draft is None else self._draft.cost)
+        if self._draft is None:
+            wanted = request.limits.prompt_lookup_num_tokens or 0
+            guessed = find_continuation(request.all_ids, min(most, wanted))
+            if guessed:
+                guessed = guessed[: request.guesses.choose(len(guessed))]
+        else:
+            wanted = request.limits.num_assistant_tokens or MOST_GUESSES
+            count = request.guesses.choose(min(most, wanted))
+            if request.draft is None:
+                request.draft = self._draft.begin()
+            guessed = request.draft.guess(request.all_ids, count)
+        if guessed:
+            request.guesses.learn(len(guessed), self._try(request, guessed))
+        return bool(guessed)
+
+    def _try(self, request: GenerationRequest, guessed: list[int]) -> int:
+        """Read guesses after the last token; return how many were right.
+
+        Wrong ones leave no trace.
+        """
         before = request.read
-        kept = {name: request.state.get(name) for name in self._recurrent}
+        kept = self._decoder.copy_recurrent(request.state)
         self._run([request], [request.pending + guessed])
         right = request.all_ids[before : request.read]
         if kept and len(right) <= len(guessed) and not request.is_finished:
             for name, array in kept.items():
                 request.state.set(name, array)
-            self._feed([request.state], [right], [before], [0])
+            self._decoder.feed([request.state], [right], [before], [0])
+        return len(right) - 1
 
     def _encode(self, request: GenerationRequest, source: np.ndarray) -> None:
         """Run the encoder on a source; each source runs alone, so none is padded."""
@@ -520,33 +578,22 @@ class Generator:
 
     def _run(self, requests: Sequence[GenerationRequest], ids: Sequence[Sequence[int]]) -> None:
         """Run rows of as many tokens each, and give each text its logits."""
+        if not requests:
+            return
         count = len(ids[0])
         # of a text that has all of these tokens, the last has logits to choose by
         known = len(requests[0].pending)
         kept = range(min(known, count) - 1, count)
         states = [request.state for request in requests]
-        logits = self._feed(states, ids, [request.read for request in requests], kept)
+        masked = [request for request in requests if known <= count and request.is_masked]
+        with beside(*(request.begin_mask for request in masked)):
+            positions = [request.read for request in requests]
+            logits = self._decoder.feed(states, ids, positions, kept)
         for request, new, row in zip(requests, ids, logits, strict=True):
             reads_prompt = request.read < len(request.ids)
             request.advance(new, row)
             if request.is_finished or (reads_prompt and request.read >= len(request.ids)):
                 self._keep(request)
-
-    def _feed(
-        self,
-        states: Sequence[State],
-        ids: Sequence[Sequence[int]],
-        positions: Sequence[int],
-        kept: Sequence[int],
-    ) -> np.ndarray:
-        """Run rows of tokens at positions, and return the logits of some of them."""
-        feed = {
-            IDS: np.array(ids, np.int64),
-            POSITION: np.array(positions, np.int64),
-            KEPT: np.array(kept, np.int64),
-        }
-        logits: np.ndarray = self._session.run([LOGITS], feed, state=[*states])[0]
-        return logits
 
     def _replace_finished(self) -> None:
         self._active = [request for request in self._active if not request.is_finished]

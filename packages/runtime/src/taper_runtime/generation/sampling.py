@@ -114,6 +114,23 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
         self._draws = np.random.Generator(_bits(sampling.seed)) if sampling.do_sample else None
+        # what was returned or raised for the next token, if it was asked for
+        self._mask: list[Any] = []
+
+    @property
+    def is_masked(self) -> bool:
+        """Return whether tokens are chosen with a mask."""
+        return self._sampling.allowed_tokens is not None
+
+    def begin_mask(self, ids: Sequence[int]) -> None:
+        """Ask for the mask of the token after ``ids``, once; :meth:`choose` raises its error."""
+        if self._mask:
+            return
+        assert self._sampling.allowed_tokens is not None
+        try:
+            self._mask = [self._sampling.allowed_tokens(np.array(ids, np.int64))]
+        except BaseException as error:
+            self._mask = [error]
 
     def choose(self, logits: np.ndarray, ids: Sequence[int], prompt: int) -> int:
         """Return the next token.
@@ -170,8 +187,11 @@ class Sampler:
                     f"logits_processors: {processor!r}: expected logits of shape {before}, got "
                     f"{logits.shape}"
                 )
-        if sampling.allowed_tokens is not None:
-            found = sampling.allowed_tokens(np.array(ids, np.int64))
+        if self.is_masked:
+            self.begin_mask(ids)
+            found = self._mask.pop()
+            if isinstance(found, BaseException):
+                raise found
             logits = np.where(_as_mask(found, len(logits)), logits, np.float32(-np.inf))
         return logits
 

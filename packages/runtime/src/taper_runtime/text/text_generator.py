@@ -47,6 +47,7 @@ class TextGenerator:
         The plan's name, if the file has several.
     prefix_cache_bytes : int
     max_active : int, optional
+    assistant_model : InferenceSession, optional
         As of :class:`.Generator`.
 
     Attributes
@@ -73,10 +74,14 @@ class TextGenerator:
         model: str | None = None,
         prefix_cache_bytes: int = 0,
         max_active: int | None = None,
+        assistant_model: InferenceSession | None = None,
     ) -> None:
         self.session = InferenceSession(path_or_bytes, sess_options, model=model)
         self.generator = Generator(
-            self.session, prefix_cache_bytes=prefix_cache_bytes, max_active=max_active
+            self.session,
+            prefix_cache_bytes=prefix_cache_bytes,
+            max_active=max_active,
+            assistant_model=assistant_model,
         )
         plan = self.session.plan
         self.tokenizer = read_tokenizer(plan, self.generator.vocabulary)
