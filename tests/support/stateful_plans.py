@@ -32,7 +32,9 @@ def accumulating_plan(rows: int, width: int) -> Plan:
 LENGTH, WIDTH = 6, 8
 
 
-def sequence_plan(batch: int | None = None, *, shared: bool = False, draws: bool = False) -> Plan:
+def sequence_plan(
+    batch: int | None = None, *, shared: bool = False, draws: bool = False, length: int = LENGTH
+) -> Plan:
     """Rows of a batch, each with a cache in place, a running sum and, along axis 1, means.
 
     A position at the end of the cache makes a run fail after it has written there.
@@ -45,6 +47,8 @@ def sequence_plan(batch: int | None = None, *, shared: bool = False, draws: bool
         Whether there is a state too that all rows share.
     draws : bool
         Whether noise is added to the result.
+    length : int
+        The positions of the cache.
     """
     graph = Graph()
     rows, first = batch, batch
@@ -54,7 +58,7 @@ def sequence_plan(batch: int | None = None, *, shared: bool = False, draws: bool
     zeros = partial(np.zeros, dtype=np.float32)
     x = graph.add_input("x", "float32", (rows, 1, WIDTH))
     at = graph.add_input("at", "int64", (1,))
-    shape = (LENGTH, WIDTH)
+    shape = (length, WIDTH)
     cache = graph.add_state("cache", zeros((first, *shape)), shape=(rows, *shape))
     total = graph.add_state("total", zeros((first, WIDTH)), shape=(rows, WIDTH))
     means = graph.add_state("means", zeros((2, first)), shape=(2, rows))
@@ -67,7 +71,7 @@ def sequence_plan(batch: int | None = None, *, shared: bool = False, draws: bool
     graph.set_next("means", moved)
     weight = np.linspace(-1, 1, WIDTH * WIDTH, dtype=np.float32).reshape(WIDTH, WIDTH)
     result = graph.add_node("MATMUL", [added, graph.add_constant("w", weight)])
-    table = graph.add_constant("table", np.arange(LENGTH - 1, dtype=np.float32)[:, None])
+    table = graph.add_constant("table", np.arange(length - 1, dtype=np.float32)[:, None])
     result = graph.add_node(
         "ADD", [result, graph.add_node("INDEX_SELECT", [table, at], {"axis": 0})]
     )

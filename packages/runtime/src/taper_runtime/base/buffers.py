@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +12,11 @@ import numpy as np
 from taper_runtime.base.checks import ALIGNMENT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from mmap import mmap
+
+#: Bytes of the system's pages, mostly; and from which on zeros are mapped.
+_PAGE, _LAZY = 4096, 1 << 17
 
 
 def aligned_array(array: np.ndarray, boundary: int = ALIGNMENT) -> np.ndarray:
@@ -44,6 +51,42 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
     room = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -_address(room) % ALIGNMENT
     return room[start : start + nbytes]
+
+
+def lazy_zeros(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return zeros to which the system gives memory page by page, as they are written.
+
+    Large pages, which numpy asks for, would each be given whole for a single number.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _LAZY:
+        return np.zeros(shape, dtype)
+    import mmap
+
+    # not shared: after a fork each process writes to its own
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    memory = mmap.mmap(-1, nbytes, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # of a system without large pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def copy_written(to: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array to zeros of :func:`lazy_zeros`, and write no page of zeros.
+
+    Parameters
+    ----------
+    to, source : numpy.ndarray
+        C-contiguous, of one shape and dtype.
+    """
+    target, found = (array.reshape(-1).view(np.uint8) for array in (to, source))
+    whole = len(found) // _PAGE * _PAGE
+    pages = found[:whole].reshape(-1, _PAGE)
+    edges = np.diff(pages.max(1) != 0, prepend=False, append=False)
+    for begin, end in np.flatnonzero(edges).reshape(-1, 2) * _PAGE:
+        target[begin:end] = found[begin:end]
+    target[whole:] = found[whole:]
 
 
 def is_aligned(array: np.ndarray, boundary: int = ALIGNMENT) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from taper_runtime.base.buffers import lazy_zeros
 from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
@@ -354,14 +355,16 @@ class Plan(NamedTuple):
         return weights_of(self, constants)
 
     def first_value(self, state: str) -> np.ndarray:
-        """Return the value of a state before the first run: zeros if the plan has no data.
+        """Return a new array with the value of a state before the first run.
 
-        Along a dim that varies it is one row, that of every sequence.
+        It is zeros if the plan has no data; these have no memory until they are written. Along a
+        dim that varies it is one row, that of every sequence.
         """
         if state in self.constants:
-            return self.constants[state]
+            return np.array(self.constants[state])
         dtype, shape, _ = self.tensors[state].storage
-        return np.zeros([size if is_static(size) else 1 for size in shape], DTYPES[dtype].storage)
+        sizes = [size if is_static(size) else 1 for size in shape]
+        return lazy_zeros(sizes, DTYPES[dtype].storage)
 
     @property
     def reads(self) -> tuple[str, ...]:

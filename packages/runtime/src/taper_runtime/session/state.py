@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taper_runtime.base.buffers import copy_written, lazy_zeros
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import BFLOAT16
 from taper_runtime.base.random_state import new_state
@@ -62,9 +63,14 @@ class State:
 
     def _begin(self, states: Iterable[str], doubled: Iterable[str]) -> None:
         self._turn = Turn()
-        self._arrays = {name: np.array(self._plan.first_value(name)) for name in states}
+        self._arrays = {name: self._plan.first_value(name) for name in states}
         self._spare = {name: np.empty_like(self._arrays[name]) for name in doubled}
-        self.reset()
+        self._seed_generators()
+
+    def _seed_generators(self) -> None:
+        if self._seed is not None:
+            for generator in self._generators:
+                self._arrays[generator][...] = new_state(self._seed)
 
     def new(self) -> State:
         """Return a new state of the same session, with the exported values."""
@@ -153,13 +159,14 @@ class State:
         """
         if name is None:
             self._turn.mark_complete()
-        for each in self.names if name is None else (name,):
+        names = self.names if name is None else (name,)
+        for each in names:
             self._check(each)
-            self.set(each, self._plan.first_value(each))
-        if name is None and self._seed is not None:
-            with self._turn.take():
-                for generator in self._generators:
-                    self._arrays[generator][...] = new_state(self._seed)
+        with self._turn.take():
+            # new arrays, for a cache that was written takes its memory
+            self._arrays.update({each: self._plan.first_value(each) for each in names})
+            if name is None:
+                self._seed_generators()
 
     def _check(self, name: str) -> None:
         if not is_one_of(name, self.names):
@@ -259,7 +266,14 @@ def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
             for row, part in enumerate(parts)
         ):
             return whole
-    return np.concatenate(parts, axis)
+    if axis != 0 or not all(part.flags.c_contiguous for part in parts):
+        return np.concatenate(parts, axis)
+    # most of a cache of a long context is zeros, which take no memory
+    first = parts[0]
+    rows = lazy_zeros((len(parts), *first.shape[1:]), first.dtype)
+    for row, part in enumerate(parts):
+        copy_written(rows[row : row + 1], part)
+    return rows
 
 
 def _address(array: np.ndarray) -> int:
