@@ -1,0 +1,1 @@
+"""Run transformers' own exporter tests on the format "taper"."""
