@@ -152,6 +152,20 @@ def references(session: nox.Session) -> None:
 
 
 @nox.session
+def exporters(session: nox.Session) -> None:
+    """Run transformers' own exporter tests on the format "taper": `nox -s exporters -- CHECKOUT`.
+
+    CHECKOUT has transformers' sources of the version that the session installs, with its tests.
+    Further arguments choose some of the architectures in tools/exporter_tests/architectures.txt.
+    """
+    session.install(*MODELS, *TEST_TOOLS)
+    session.install("parameterized", "timeout-decorator", "requests", "datasets", "Pillow", "scipy")
+    install_packages(session)
+    command = ("python", "-m", "tools.exporter_tests", *session.posargs)
+    session.run(*command, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
 def aoti(session: nox.Session) -> None:
     """Test the delegate "aoti"; AOTInductor needs g++, and a minute of CPU time."""
     session.install(*TORCH, *TEST_TOOLS)

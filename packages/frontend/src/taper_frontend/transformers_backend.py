@@ -27,6 +27,7 @@ import taper_runtime
 from taper_frontend.errors import ExportError, ExportWarning
 from taper_frontend.exporter import export
 from taper_frontend.lowering.lower import written_name
+from taper_runtime.plan.trees import TENSORS, leaves
 
 if TYPE_CHECKING:
     import os
@@ -106,6 +107,8 @@ class TaperRunner(ModelRunner):  # type: ignore[misc]
     def __init__(self, session: InferenceSession, metadata: Any) -> None:
         super().__init__(metadata)
         self._session = session
+        kinds = [kind for kind, _ in leaves(session.plan.output_tree)]
+        self._kinds = [kind for kind in kinds if kind in TENSORS]
         self._order = load_treespec(metadata.in_spec).children()[1].context
 
     @property
@@ -135,15 +138,18 @@ class TaperRunner(ModelRunner):  # type: ignore[misc]
         Inputs that the model writes to, such as a static cache, are written to.
         """
         given = {**self.metadata.in_constants, **kwargs}
-        leaves, _ = tree_flatten({name: given[name] for name in self._order if name in given})
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        flat, _ = tree_flatten({name: given[name] for name in self._order if name in given})
+        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         names = [each.name for each in self._session.get_inputs()]
         if len(tensors) != len(names):
             raise ExportError(
                 f"inputs: expected {len(names)} tensors, {names}, got {len(tensors)} in {[*given]}"
             )
         feed = dict(zip(names, (each.detach().numpy() for each in tensors), strict=True))
-        found = [torch.from_numpy(each) for each in self._session.run(None, feed)]
+        results = zip(self._session.run(None, feed), self._kinds, strict=True)
+        found = [
+            each.item() if kind == "number" else torch.from_numpy(each) for each, kind in results
+        ]
         count = self.out_spec.num_leaves - len(self.out_constants)
         ends = [each.name for each in self._session.get_outputs()][count:]
         new = dict(zip(ends, found[count:], strict=True))
