@@ -305,9 +305,21 @@ def _text(text):
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def gguf_file(tensors, version=3, alignment=64):
+def _value(value):
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _text(value)
+    if isinstance(value, list):
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(_text, value))
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    return struct.pack("<II", 4, value)
+
+
+def gguf_file(tensors, version=3, alignment=64, metadata=None):
     """A file of tensors by name: the code of their type, their shape and bytes."""
-    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), 3)
+    metadata = metadata or {}
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), 3 + len(metadata))
+    head += b"".join(_text(key) + _value(value) for key, value in metadata.items())
     head += _text("general.alignment") + struct.pack("<II", 4, alignment)
     head += _text("general.name") + struct.pack("<I", 8) + _text("a model")
     head += _text("tokens") + struct.pack("<IIQ", 9, 8, 2) + _text("a") + _text("b")

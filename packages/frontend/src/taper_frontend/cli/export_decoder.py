@@ -21,8 +21,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = "export a language model of transformers to a plan"
     parser.add_argument(
         "model",
-        metavar="MODULE:FACTORY",
-        help="a function that returns a model in evaluation mode",
+        metavar="FOLDER | FILE.gguf | MODULE:FACTORY",
+        help="a local checkpoint, with its tokenizer, or a function that returns a model in "
+        "evaluation mode",
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.taper", required=True)
     parser.add_argument(
@@ -63,7 +64,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def _export_decoder(args: argparse.Namespace) -> Result:
     """Export a decoder with the options of the command line, and save the plan."""
-    model = named_object(args.model)()
+    is_local = ":" not in args.model or Path(args.model).exists()
+    model = Path(args.model) if is_local else named_object(args.model)()
     with warnings.catch_warnings():
         # warnings of the export itself are in the report
         warnings.filterwarnings("ignore", module=r"taper_frontend\.cli")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import Dim
 
 from taper_frontend.checkpoint import filled
+from taper_frontend.decoders.decoder_folder import open_decoder
 from taper_frontend.decoders.decoder_module import ATTENTION, as_decoder, example, read_caches
 from taper_frontend.decoders.encoder_decoder_exporter import export_encoder_decoder
 from taper_frontend.decoders.export_rows import ROW, ROWS, check_close, export_rows
@@ -25,8 +27,6 @@ from taper_runtime.generation.decoder_convention import (
 from taper_runtime.generation.encoder_convention import SOURCE_FEATURES
 
 if TYPE_CHECKING:
-    import os
-
     from taper_frontend.compiler.quantization.schemes import QuantizationConfig
     from taper_runtime.plan.plan import Plan
 
@@ -66,10 +66,14 @@ def export_decoder(
 
     Parameters
     ----------
-    model : torch.nn.Module
+    model : torch.nn.Module, str or os.PathLike
         A model with a head, such as ``AutoModelForCausalLM`` makes, in evaluation mode. Its forward
         takes ``input_ids`` and a cache of keys and values, of recurrent states or of both. It is
-        not changed.
+        not changed. Or a local folder of transformers, or a GGUF file: with its tokenizer, chat
+        template and defaults. The weights of a folder are mapped where it has them as the model
+        does, and otherwise read by transformers. Quantized weights, of a GGUF file or of a
+        checkpoint that :func:`taper_frontend.load_quantized` reads, stay in their bits, and what
+        is not quantized becomes float32. Nothing is downloaded, and no code of a folder is run.
     max_context : int
         The most tokens of a sequence, prompt included: the positions of its cache.
     max_source : int, optional
@@ -82,10 +86,11 @@ def export_decoder(
     quantize : QuantizationConfig or str, optional
         As for :func:`taper_frontend.export`.
     checkpoint : str or os.PathLike, optional
-        As for :func:`taper_frontend.export`.
+        As for :func:`taper_frontend.export`; None for a folder or a file.
     tokenizer : object, optional
         A fast tokenizer of transformers, which becomes an asset of the plan, with its chat template
-        and the model's defaults: for :class:`taper_runtime.text.TextGenerator`, and of Whisper for
+        and the model's defaults; by default that of the folder or file. It is
+        for :class:`taper_runtime.text.TextGenerator`, and of Whisper for
         :class:`taper_runtime.speech.Transcriber`.
     **options
         Further options of :func:`taper_frontend.export`: ``verify``, ``progress``, ``metadata``,
@@ -106,6 +111,14 @@ def export_decoder(
     ExportWarning
         As :func:`taper_frontend.export`, but not of the caches, which are meant.
     """
+    if isinstance(model, (str, os.PathLike)):
+        if checkpoint is not None:
+            raise ExportError(
+                f"checkpoint: expected None for {os.fspath(model)!r}, which has weights, got "
+                f"{os.fspath(checkpoint)!r}"
+            )
+        model, checkpoint, own = open_decoder(model)
+        tokenizer = own if tokenizer is None else tokenizer
     _check(model, max_context)
     if cache_dtype not in (None, *CACHE_DTYPES):
         expected = ", ".join(CACHE_DTYPES)

@@ -114,6 +114,37 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, GgufTensor], dict[str, Any]]:
     return found, metadata
 
 
+#: The tensors of LLaMA that have the rows of a head in another order, with their counts of heads.
+_ROTATED = {
+    "attn_q": "llama.attention.head_count",
+    "attn_k": "llama.attention.head_count_kv",
+}
+
+
+def in_module_order(
+    tensors: dict[str, GgufTensor], metadata: dict[str, Any]
+) -> dict[str, GgufTensor]:
+    """Return tensors with their rows in the order of transformers' modules.
+
+    llama.cpp's converter puts the two halves of each head of LLaMA's queries and keys in turns.
+    Files of other architectures, and those that do not say how many heads there are, stay as they
+    are. The blocks of a row stay together, so that no weight is rounded.
+    """
+    if metadata.get("general.architecture") != "llama":
+        return tensors
+    found = dict(tensors)
+    for name, tensor in tensors.items():
+        part = name.split(".")[-2] if name.startswith("blk.") else ""
+        heads = metadata.get(_ROTATED.get(part, ""))
+        rows = tensor.shape[0]
+        if type(heads) is not int or heads < 1 or rows % (2 * heads):
+            continue
+        order = np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).reshape(-1)
+        data = tensor.data.reshape(rows, -1)[order].reshape(-1)
+        found[name] = tensor._replace(data=data)
+    return found
+
+
 class _GgufReader:
     """The position in a file."""
 

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from taper_frontend.checkpoint import Place, lacking, places_of, read_index
 from taper_frontend.errors import ExportError
-from taper_frontend.quantized_checkpoint.gguf import GgufTensor, read_gguf
+from taper_frontend.quantized_checkpoint.gguf import GgufTensor, in_module_order, read_gguf
 from taper_frontend.quantized_checkpoint.weight import QuantizedWeight, Scale, combined
 from taper_frontend.quantized_checkpoint.weight_layouts import find_layout
 from taper_runtime.base.dtypes import FILE_DTYPES
@@ -258,7 +258,7 @@ class _CheckpointFile:
         elif reads_config:
             self._read_config(os.path.join(os.path.dirname(path), "config.json"))
         if path.endswith(".gguf"):
-            self.blocks, _ = read_gguf(np.memmap(path, np.uint8, "r"))
+            self.blocks = in_module_order(*read_gguf(np.memmap(path, np.uint8, "r")))
             return
         files = read_index(path) if path.endswith(".index.json") else {path: None}
         for file, names in files.items():
