@@ -333,6 +333,77 @@ def test_reduced_ranges_are_of_static_activations():
         quantize(Padded().eval(), QuantizationConfig(activations="dynamic", reduce_range=True))
 
 
+class Block(nn.Module):
+    """Two convolutions beside the identity; a copy of the input, as padding by 0 makes."""
+
+    def __init__(self, has_relu):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 32, 1), nn.Conv2d(32, 16, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.has_relu = has_relu
+
+    def forward(self, x):
+        y = self.second(self.relu(self.first(x.clone())))
+        y += x
+        return self.relu(y) if self.has_relu else y
+
+
+class Residual(nn.Module):
+    def __init__(self, has_relu):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3)
+        self.blocks = nn.Sequential(*(Block(has_relu) for _ in range(3)))
+        self.head = nn.Conv2d(16, 8, 1)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)))
+
+
+@pytest.mark.parametrize("reduce_range", [False, True])
+@pytest.mark.parametrize("has_relu", [False, True])
+def test_sums_between_convolutions_are_bytes(has_relu, reduce_range):
+    """What a convolution reads is quantized where it is made, and the next sum reads the bytes."""
+    torch.manual_seed(1)
+    module, x = Residual(has_relu).eval(), torch.randn(1, 3, 10, 9)
+    small = quantize(module, every("static", reduce_range=reduce_range), [x, torch.randn_like(x)])
+    assert not any(each._forward_hooks for each in module.modules())
+    plan = taper_frontend.export(small, (x,), verify="outputs")
+    dtypes = [
+        plan.tensors[node.output].dtype for node in plan.nodes if node.op in ("CONV", "MATMUL")
+    ]
+    assert dtypes == ["uint8"] * 7 + ["float32"]
+    (y,) = taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
+    with torch.no_grad():
+        assert apart(torch.from_numpy(y), small(x)) < 1e-5
+        assert apart(torch.from_numpy(y), module(x)) < 0.05
+
+
+class Twice(nn.Module):
+    """A module that is called twice, a result that is changed in place, and one of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.relu, self.changed = nn.BatchNorm2d(4), nn.ReLU(), nn.Identity()
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 1) for _ in range(4))
+
+    def forward(self, x):
+        a, b, c, d = self.convs
+        y = a(self.norm(x))
+        y = b(self.relu(y)) + self.relu(x)
+        z = self.changed(y * 2)
+        z += 1
+        return c(z) + d(torch.zeros_like(z))
+
+
+def test_only_results_of_one_call_that_stay_the_same_are_quantized():
+    torch.manual_seed(1)
+    module, x = Twice().eval(), torch.randn(1, 4, 5, 6)
+    small = quantize(module, every("static"), [x, x + 1])
+    assert [name for name, each in small.named_modules() if each._forward_hooks] == ["norm"]
+    with torch.no_grad():
+        assert apart(small(x), module(x)) < 0.05
+
+
 def test_an_observer_of_zeros_has_a_scale():
     module = nn.Sequential(nn.Linear(8, 8)).eval()
     small = quantize(module, "int8_static", [torch.zeros(2, 8)])

@@ -250,11 +250,14 @@ def test_weights_have_histograms():
 def test_what_metadata_say_of_quantization_is_not_trusted():
     layer = {"name": HOSTILE, "op": "MATMUL", "scheme": "int8", "arithmetic": "float32"}
     layer |= {"before": 8, "after": 2, "error": 0.25}
+    times = {"name": HOSTILE, "computes": "int8", "int8_us": 2.0, "float32_us": 3.0}
     for report in (7, {"layers": 7}, {"layers": [7, {"name": "w"}, {**layer, "error": "much"}]},
-                   {"distance": 7}, {"distance": {"y": 7, "z": {"cosine": "good"}}}):  # fmt: skip
+                   {"distance": 7}, {"distance": {"y": 7, "z": {"cosine": "good"}}},
+                   {"predictions": 7}, {"predictions": [7, {"name": "w"}, {**times, "int8_us": 0.0},
+                    {**times, "float32_us": "much"}, {**times, "int8_us": np.inf}]}):  # fmt: skip
         plan = small_plan()._replace(metadata={"quantized": report})
         sections = sections_of(page_of(plan, small_feed(plan)))
-        assert "Quantized weights" not in sections
+        assert not any(name.startswith(("Quantized", "Predicted")) for name in sections)
         assert not any(name.startswith("distance") for name, _ in sections["Summary"]["rows"])
     plan = small_plan()._replace(metadata={"quantized": {"layers": [layer]}})
     profile = profile_plan(plan, small_feed(plan), runs=2, threads=1)
@@ -262,3 +265,16 @@ def test_what_metadata_say_of_quantization_is_not_trusted():
     assert "<img" not in page
     (row,) = sections_of(page)["Quantized weights"]["rows"]
     assert row == [HOSTILE, "MATMUL", "int8", 8, 2, 25.0, [0.25], [], []]
+
+
+def test_predicted_times_of_layers_have_a_row_each():
+    predictions = [
+        {"name": "first", "computes": "int8", "int8_us": 2.0, "float32_us": 3.0},
+        {"name": "second", "computes": "float32", "int8_us": 4.0, "float32_us": 1.0},
+    ]
+    plan = small_plan()._replace(metadata={"quantized": {"predictions": predictions}})
+    rows = sections_of(page_of(plan, small_feed(plan)))["Predicted times of quantized layers"]
+    assert rows["rows"] == [
+        ["first", "int8", 2.0, 3.0, 1.5, [2.0, 3.0]],
+        ["second", "float32", 4.0, 1.0, 0.25, [4.0, 1.0]],
+    ]

@@ -89,7 +89,53 @@ static void check_rows_of_panels(int64_t cols, bool has_bytes, int plain) {
         check_free(all[i]);
 }
 
+/* Requantized sums, whose operands all rows share. zero: the zero point; low: the least byte. */
+static void check_requantized_rows(int64_t cols, bool subtracts, int zero, int low) {
+    enum { ROWS = 43, MOST = 64 };
+    const char *const code[] = {"SUB",     "CAST:float32", "MUL",
+                                "ADD",     "ROUND",        "ADD",
+                                "MAXIMUM", "MINIMUM",      low < 0 ? "CAST:int8" : "CAST:uint8"};
+    const int64_t all[] = {0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, -2, 10, -3, 11};
+    const int64_t fewer[] = {0, 4, 2, 5, 3, 6, 7, -1, 8, -2, 9, -3, 10};
+    const taper_scalar scalars[] = {{zero, 0}, {low, 0}, {low < 0 ? 127 : 255, 0}};
+    const int64_t dims[] = {ROWS, cols};
+    static int32_t sums[ROWS * MOST], less[MOST];
+    static float factors[MOST], terms[MOST];
+    static char got[ROWS * MOST], want[ROWS * MOST];
+    const float odd[] = {NAN, INFINITY, -INFINITY, 1e30f, -1e30f, 0};
+    for (int64_t i = 0; i < ROWS * cols; i++)
+        sums[i] = (int32_t)check_int(-9000, 9000);
+    for (int64_t i = 0; i < cols; i++) {
+        less[i] = (int32_t)check_int(-100, 100);
+        terms[i] = (float)check_int(-300, 300) / 2;
+        factors[i] = check_int(0, 3) ? (float)check_int(1, 99) / 4096 : odd[check_int(0, 5)];
+    }
+    const taper_tensor extras[] = {check_tensor(less, TAPER_INT32, 1, &cols),
+                                   check_tensor(factors, TAPER_FLOAT32, 1, &cols),
+                                   check_tensor(terms, TAPER_FLOAT32, 1, &cols)};
+    const taper_tensor out = check_tensor(got, low < 0 ? TAPER_INT8 : TAPER_UINT8, 2, dims);
+    taper_program p;
+    const taper_status status = ENGINE.prepare(
+        &p, &(taper_strings){code + !subtracts, COUNT(code) - !subtracts},
+        &(taper_ints){subtracts ? all : fewer, subtracts ? COUNT(all) : COUNT(fewer)},
+        &(taper_scalars){scalars, 3}, extras, 3, &out, TAPER_INT32, NULL);
+    CHECK(status == TAPER_OK && p.in_panels, "status %d", status);
+    void *scratch = check_alloc(p.scratch_bytes, 0);
+    for (int64_t r = 0; r < ROWS; r++) /* an element at a time */
+        for (int64_t c = 0; c < cols; c++)
+            ENGINE.run_from(&p, extras, r, r + 1, c, c + 1, sums + r * cols + c, cols,
+                            want + r * cols + c, cols, scratch);
+    ENGINE.run_from(&p, extras, 0, ROWS, 0, cols, sums, cols, got, cols, scratch);
+    CHECK(memcmp(got, want, (size_t)(ROWS * cols)) == 0, "%lld columns, %d, %d", (long long)cols,
+          zero, low);
+    check_free(scratch);
+}
+
 static void rows_of_panels(void) {
+    for (int64_t cols = 15; cols <= 64; cols += 7)
+        for (int kind = 0; kind < 12; kind++)
+            check_requantized_rows(cols, kind % 2, (int[]){0, 128, 255}[kind / 2 % 3],
+                                   kind < 6 ? 0 : -128);
     static const int64_t cols[] = {1, 7, 16, 24, 33, 100, 600};
     for (size_t i = 0; i < COUNT(cols); i++)
         for (int kind = 0; kind < 6; kind++)

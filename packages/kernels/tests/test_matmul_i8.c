@@ -147,7 +147,7 @@ static void each_kind(int64_t m, int64_t n, int64_t k) {
 }
 
 static void rows(void) {
-    for (int64_t m = 1; m <= 27; m++)
+    for (int64_t m = 1; m <= 43; m++)
         each_kind(m, 20, 9);
 }
 
@@ -162,6 +162,7 @@ static void sums(void) {
     for (int64_t k = 0; k <= 40; k++) {
         each_kind(1, 17, k);
         each_kind(8, 17, k);
+        each_kind(40, 17, k);
     }
     each_kind(3, 40, 5000);
 }
@@ -178,7 +179,7 @@ static void extremes(void) {
     for (values v = LOWEST; v <= ABOVE; v++)
         for (int kind = 0; kind < 4; kind++) {
             const product few = {1, 7, 33, 50, kind % 2, kind / 2, false, v};
-            const product many = {1, 31, 33, 52, kind % 2, kind / 2, false, v};
+            const product many = {1, 37, 33, 52, kind % 2, kind / 2, false, v};
             expect(&few);
             expect(&many);
         }

@@ -94,6 +94,8 @@ def quantize_plan(
         "scheme": asked.weights,
         "layers": [{**layer._asdict(), "shape": list(layer.shape)} for layer in layers],
     }
+    if predictions := plan.metadata.get("quantized", {}).get("predictions"):
+        report["predictions"] = predictions  # of its module's layers, which keep their bytes
     at_open = None if packing is None else packing == "at_open"
     metadata, schedule = {**plan.metadata, "quantized": report}, None
     if memory_budget is not None:

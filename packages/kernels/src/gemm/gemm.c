@@ -47,6 +47,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_SHIFTED 0
 #define I8_BYTES 0
 #define I8_JOINS 0
+#define I8_WIDENS (V_LEN == 8)
 #include "gemm/gemm_i8.inl"
 
 #ifdef VI_DOT_U7
@@ -61,6 +62,7 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_SHIFTED 0
 #define I8_BYTES 1
 #define I8_JOINS (V_LEN == 8)
+#define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put, i8_u7_reads, i8_u7_block, NULL};
 const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads, i8_widened_block,
@@ -86,6 +88,7 @@ const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads,
 #define I8_SHIFTED 1
 #define I8_BYTES 0
 #define I8_JOINS 0
+#define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_reads, i8_vnni_block, NULL};
 #endif

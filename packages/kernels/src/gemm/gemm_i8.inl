@@ -12,6 +12,7 @@
  *     I8_SHIFTED   whether int8 activations are stored as uint8, 128 larger
  *     I8_BYTES     whether activations are stored as they are, which must be 0 to 127
  *     I8_JOINS     whether two lines whose weights are small enough are multiplied at once
+ *     I8_WIDENS    whether weights that many rows read are widened once, into memory: for 8 lanes
  */
 
 #ifndef I8_SIZES
@@ -151,6 +152,82 @@ I8_EACH_ROWS(I8_DEFINE, one, 1, 1, false)
 static const I8_NAME(fn) I8_NAME(one)[] = {I8_EACH_ROWS(I8_PLACE, one)};
 #endif
 
+#if I8_WIDENS
+/*
+ * Weights that many rows read are widened once, into memory, in the order in which a vector has a
+ * pair of k of 8 columns: then a tile has the columns of a panel, and no sums of neighbours at its
+ * end, which takes as long as the products of few k.
+ */
+enum {
+    I8_WIDEN_WORTH = 36,  /* rows for which it pays */
+    I8_WIDEN_LINES = 128, /* of a panel, at most: 16 KiB */
+};
+
+/* Widens a line to [2 pairs of k][2 halves of the columns]. */
+V_INLINE void i8_widen_line(vi to[4], const int8_t *line) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+        const __m256 a = v_as_float(vi_widen_i8(line + 32 * half)); /* [4 columns][2 pairs] */
+        const __m256 b = v_as_float(vi_widen_i8(line + 32 * half + 16));
+        const vi first = v_as_int(_mm256_shuffle_ps(a, b, 0x88));
+        const vi second = v_as_int(_mm256_shuffle_ps(a, b, 0xdd));
+        to[half] = _mm256_permute4x64_epi64(first, 0xd8);
+        to[2 + half] = _mm256_permute4x64_epi64(second, 0xd8);
+    }
+}
+
+/* Computes the sums of some rows and a panel. wide: [groups] lines as i8_widen_line wrote them. */
+I8_INLINE void i8_wide_tile(const i8_block *g, const vi *wide, const int rows) {
+    vi sum[I8_ROWS][2];
+#define I8_EACH(expr)                                                                              \
+    I8_UNROLL for (int i = 0; i < rows; i++) I8_UNROLL for (int v = 0; v < 2; v++) expr
+    I8_EACH(sum[i][v] = vi_set1(0));
+    const char *a = g->a;
+    for (const vi *end = wide + 4 * g->groups; wide < end; wide += 2, a += 2 * sizeof(int16_t)) {
+        const vi weights[2] = {wide[0], wide[1]};
+        I8_UNROLL
+        for (int i = 0; i < rows; i++) {
+            int32_t pair;
+            memcpy(&pair, a + i * g->a_row_bytes, sizeof pair);
+            const vi spread = vi_set1(pair);
+            I8_UNROLL
+            for (int v = 0; v < 2; v++)
+                sum[i][v] = i8_dot_16(sum[i][v], spread, weights[v]);
+        }
+    }
+    I8_EACH(vi_store(g->c + i * g->ldc + v * V_LEN, sum[i][v]));
+#undef I8_EACH
+}
+
+#define I8_DEFINE_WIDE(rows, ...)                                                                  \
+    static void i8_wide_##rows(const i8_block *g, const vi *wide) { i8_wide_tile(g, wide, rows); }
+I8_EACH_ROWS(I8_DEFINE_WIDE, )
+#undef I8_DEFINE_WIDE
+#define I8_PLACE_WIDE(rows, ...) [rows] = i8_wide_##rows,
+static void (*const i8_wide_tiles[])(const i8_block *g,
+                                     const vi *wide) = {I8_EACH_ROWS(I8_PLACE_WIDE, )};
+#undef I8_PLACE_WIDE
+
+static void i8_wide_block(const i8_block *block, int64_t m, int64_t panels) {
+    vi wide[4 * I8_WIDEN_LINES];
+    const int64_t tiles = i64_ceil_div(m, I8_ROWS);
+    const int8_t *b = block->b;
+    for (int64_t panel = 0; panel < panels; panel++) {
+        b += I8_LINE; /* the sums */
+        for (int64_t group = 0; group < block->groups; group++, b += I8_LINE)
+            i8_widen_line(wide + 4 * group, b);
+        i8_block g = *block;
+        g.c += panel * GEMM_NR;
+        for (int64_t t = 0; t < tiles; t++) {
+            const int64_t rows = (m + t) / tiles;
+            i8_wide_tiles[rows](&g, wide);
+            g.a += rows * g.a_row_bytes;
+            g.c += rows * g.ldc;
+        }
+    }
+}
+#endif
+
 #if I8_JOINS
 /*
  * Products of activations from 0 to 127 fit 16 bits even in sums of four, if the magnitudes of the
@@ -269,6 +346,12 @@ static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
         return;
     }
 #endif
+#if I8_WIDENS
+    if (m >= I8_WIDEN_WORTH && block->groups <= I8_WIDEN_LINES) {
+        i8_wide_block(block, m, panels);
+        return;
+    }
+#endif
     const bool few = m <= I8_FEW_ROWS;
     const int64_t tiles = i64_ceil_div(m, I8_ROWS), parts = panels * I8_PARTS;
     for (int64_t part = 0, vectors; part < parts; part += vectors) {
@@ -373,5 +456,6 @@ static bool I8_NAME(reads)(const void *from, int64_t row, int64_t rows, int64_t 
 #undef I8_SHIFTED
 #undef I8_BYTES
 #undef I8_JOINS
+#undef I8_WIDENS
 #undef I8_DEFINE
 #undef I8_PLACE

@@ -248,6 +248,31 @@ V_INLINE vf chain_set1(const void *p) {
     return v_set1(bits);
 }
 
+/* Returns whether packs can bound what a chain quantizes: from 0 on. NaN, and what is below int32,
+ * become its least number, and so 0. */
+V_INLINE bool chain_is_bounded_at_0(const program_instruction *chain) {
+    return V_LEN == 8 && chain->low == 0 && chain->shift >= 0 && chain->shift <= 255;
+}
+
+#if V_LEN == 8
+/* Stores x + shift of some vectors of some rows, bounded to 0 and 255: packs do that. shift: from 0
+ * to 255, rows * vectors: a multiple of 4, vectors: 2 or 4. row: from row to row. */
+V_INLINE void chain_store_bounded(uint8_t *p, int64_t row, const vi *x, int16_t shift,
+                                  const int rows, const int vectors) {
+    const vi order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7), added = _mm256_set1_epi16(shift);
+#pragma GCC unroll 16
+    for (int v = 0; v < rows * vectors; v += 4) {
+        const vi first = _mm256_adds_epi16(_mm256_packs_epi32(x[v], x[v + 1]), added);
+        const vi second = _mm256_adds_epi16(_mm256_packs_epi32(x[v + 2], x[v + 3]), added);
+        const vi bytes = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
+        uint8_t *const to = p + v / vectors * row;
+        _mm_storeu_si128((__m128i *)(void *)to, _mm256_castsi256_si128(bytes));
+        _mm_storeu_si128((__m128i *)(void *)(vectors == 2 ? to + row : to + 16),
+                         _mm256_extracti128_si256(bytes, 1));
+    }
+}
+#endif
+
 /* Computes the elements of some vectors of some rows from column i on, or the first n of one.
  * out_row: bytes from row to row of the result. */
 V_INLINE void chain_vectors(const program_instruction *chain, const chain_operand *in, char *out,
@@ -350,6 +375,16 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
             break;
         case CHAIN_QUANTIZE: {
             const vf low = v_set1(chain->low), high = v_set1(chain->high);
+#if V_LEN == 8
+            if (whole && all % 4 == 0 && chain_is_bounded_at_0(chain)) {
+                const vf most = v_set1(chain->high - chain->shift);
+                vi bytes[8];
+                CHAIN_EACH(bytes[v] = v_to_int(v_min(most, x[v])))
+                chain_store_bounded((uint8_t *)out + i, out_row, bytes, (int16_t)chain->shift, rows,
+                                    vectors);
+                return;
+            }
+#endif
             if (chain->shift != 0)
                 CHAIN_EACH(x[v] = v_add(v_round(x[v]), v_set1(chain->shift)))
             CHAIN_EACH(x[v] = v_min(high, v_max(low, x[v])))
@@ -400,17 +435,90 @@ static void run_chain(const program_instruction *chain, const program_operand *o
     chain_row(chain, in, out, n);
 }
 
+/* Returns whether a chain scales sums and quantizes them, with operands that all rows share. */
+static bool chain_requantizes(const program_instruction *chain, const chain_operand *in) {
+    const bool subtracts = chain->step[1] == CHAIN_SUB_SCALE;
+    if (chain->steps != 3 || chain->step[0] != CHAIN_LOAD || in[0].step == 0 ||
+        !(subtracts || chain->step[1] == CHAIN_SCALE) || chain->step[2] != CHAIN_QUANTIZE)
+        return false;
+    bool shared = true;
+    for (int k = 1; k < chain->arity; k++)
+        shared &= in[k].step != 0 && in[k].row == 0;
+    return shared;
+}
+
+/*
+ * Computes rows of a panel of such a chain, which is that of most products of bytes: the operands
+ * are in registers, and no step is looked up. Returns how many rows it has computed.
+ */
+V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_operand *in,
+                                  char *out, int64_t out_row, int64_t rows, const bool subtracts,
+                                  const bool bounded) {
+    enum { ALL = 4, ROWS = ALL / CHAIN_PANEL };
+    const chain_operand *const scale = &in[subtracts ? 2 : 1];
+    const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
+    const vf high = v_set1(bounded ? chain->high - chain->shift : chain->high);
+    vi less[CHAIN_PANEL];
+    vf factor[CHAIN_PANEL], term[CHAIN_PANEL];
+#pragma GCC unroll 4
+    for (int v = 0; v < CHAIN_PANEL; v++) {
+        if (subtracts)
+            less[v] = vi_load((const int32_t *)(const void *)in[1].data + v * V_LEN);
+        factor[v] = v_load((const float *)(const void *)scale[0].data + v * V_LEN);
+        term[v] = v_load((const float *)(const void *)scale[1].data + v * V_LEN);
+    }
+    const char *from = in[0].data;
+    int64_t r = 0;
+    for (; r + ROWS <= rows; r += ROWS, from += ROWS * in[0].row, out += ROWS * out_row) {
+        vi bytes[ALL];
+#pragma GCC unroll 4
+        for (int v = 0; v < ALL; v++) {
+            const int c = v % CHAIN_PANEL;
+            const char *const at = from + v / CHAIN_PANEL * in[0].row;
+            vi sums = vi_load((const int32_t *)(const void *)at + c * V_LEN);
+            if (subtracts)
+                sums = vi_sub(sums, less[c]);
+            vf x = v_add(v_mul(v_from_int(sums), factor[c]), term[c]);
+            if (!bounded)
+                x = v_max(low, chain->shift != 0 ? v_add(v_round(x), shift) : x);
+            bytes[v] = v_to_int(v_min(high, x));
+        }
+#if V_LEN == 8
+        if (bounded) {
+            chain_store_bounded((uint8_t *)out, out_row, bytes, (int16_t)chain->shift, ROWS,
+                                CHAIN_PANEL);
+            continue;
+        }
+#endif
+        vi_store_bytes_of((uint8_t *)out, out_row, bytes, ROWS, CHAIN_PANEL);
+    }
+    return r;
+}
+
+static int64_t chain_requantize_of(const program_instruction *chain, const chain_operand *in,
+                                   char *out, int64_t out_row, int64_t rows) {
+    const bool bounded = chain_is_bounded_at_0(chain);
+    if (chain->step[1] == CHAIN_SUB_SCALE)
+        return bounded ? chain_requantize(chain, in, out, out_row, rows, true, true)
+                       : chain_requantize(chain, in, out, out_row, rows, true, false);
+    return bounded ? chain_requantize(chain, in, out, out_row, rows, false, true)
+                   : chain_requantize(chain, in, out, out_row, rows, false, false);
+}
+
 /* Computes rows of n columns, at most PROGRAM_PANEL. in: the operands of the first row. */
 static void run_chain_of_panel(const program_instruction *chain, chain_operand *in, char *out,
                                int64_t out_row, int64_t rows, int64_t n) {
     int64_t r = 0;
 #define CHAIN_NEXT(some)                                                                           \
     {                                                                                              \
+        const int64_t done = (some);                                                               \
         for (int k = 0; k < chain->arity; k++)                                                     \
-            in[k].data += (some) * in[k].row;                                                      \
-        out += (some) * out_row;                                                                   \
-        r += (some);                                                                               \
+            in[k].data += done * in[k].row;                                                        \
+        out += done * out_row;                                                                     \
+        r += done;                                                                                 \
     }
+    if (n == PROGRAM_PANEL && chain_requantizes(chain, in))
+        CHAIN_NEXT(chain_requantize_of(chain, in, out, out_row, rows))
     while (n == PROGRAM_PANEL && r + CHAIN_ROWS <= rows) {
         chain_vectors(chain, in, out, out_row, 0, CHAIN_ROWS, CHAIN_PANEL, true, 0);
         CHAIN_NEXT(CHAIN_ROWS)

@@ -28,6 +28,7 @@ from taper_frontend.quantizing.layers import (
     RowQuantizer,
     TensorQuantizer,
 )
+from taper_frontend.quantizing.makers import Makers, QuantizeResult
 from taper_frontend.quantizing.observers import Observer
 from taper_frontend.quantizing.prediction import (
     PREDICTIONS,
@@ -61,6 +62,7 @@ class _Layer:
         self.squares: torch.Tensor | None = None
         self.rounded: Rounded | None = None
         self.calls = Calls()
+        self.maker: str | None = None
 
     @property
     def weight(self) -> torch.Tensor:
@@ -145,16 +147,19 @@ def quantize(
         _calibrate(module, layers, options, list(calibration))
     predictions = _predictions(layers, options)
     slower = {each.name for each in predictions if each.computes == FLOAT32}
+    layers = [layer for layer in layers if layer.name not in slower]
+    shared = _shared_quantizers(layers, options)
     refused: list[str] = []
     for layer in layers:
-        if layer.name in slower:
-            continue
         try:
-            setattr(layer.parent, layer.key, _quantized(layer, options))
+            is_bytes = layer.maker in shared
+            setattr(layer.parent, layer.key, _quantized(layer, options, is_bytes=is_bytes))
         except ExportError as error:
             refused.append(str(error))
     if refused:
         raise ExportError("\n".join(refused))
+    for maker, quantizer in shared.items():
+        module.get_submodule(maker).register_forward_hook(QuantizeResult(quantizer))
     _read_submodules(module)
     if predictions:
         setattr(module, PREDICTIONS, [each._asdict() for each in predictions])
@@ -249,14 +254,24 @@ def _calibrate(
     for chunk in _chunks(corrected) or [[]]:
         hooks = [layer.module.register_forward_pre_hook(_square(layer)) for layer in chunk]
         hooks += [layer.module.register_forward_pre_hook(_observe(layer)) for layer in observed]
+        makers = Makers()
+        if observed:
+            hooks += makers.watch(module)
+            hooks += [
+                layer.module.register_forward_pre_hook(_see_maker(layer, makers))
+                for layer in observed
+                if not layer.is_linear
+            ]
         if options.activations:
             hooks += [layer.module.register_forward_hook(_keep_calls(layer)) for layer in layers]
-        observed = []
         try:
             _run(module, batches)
         finally:
             for hook in hooks:
                 hook.remove()
+        for layer in observed:
+            layer.maker = makers.of(layer.name)
+        observed = []
         for layer in chunk:
             if layer.squares is None:
                 continue
@@ -290,6 +305,10 @@ def _observe(layer: _Layer) -> Callable[[nn.Module, tuple[Any, ...]], None]:
     return lambda module, args: layer.observer.see(args[0])
 
 
+def _see_maker(layer: _Layer, makers: Makers) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    return lambda module, args: makers.see(layer.name, args[0])
+
+
 def _keep_calls(layer: _Layer) -> Callable[..., None]:
     def keep(calls: Calls) -> None:
         layer.calls = calls
@@ -321,8 +340,41 @@ def _run(module: nn.Module, batches: list[Any]) -> None:
                 module(batch)
 
 
-def _quantized(layer: _Layer, options: QuantizationConfig) -> nn.Module:
-    """Return the module that takes a layer's place."""
+def _static_quantizer(layer: _Layer, options: QuantizationConfig) -> TensorQuantizer:
+    low, high = layer.observer.range(options.observer)
+    return TensorQuantizer.of_range(low, high, reduce_range=options.reduce_range)
+
+
+def _shared_quantizers(
+    layers: list[_Layer], options: QuantizationConfig
+) -> dict[str, TensorQuantizer]:
+    """Return what quantizes results of modules, by the modules' names.
+
+    Where a convolution reads a module's result, whatever else reads it gets the same bytes: the
+    sum behind a block, for one. Then the result lies in memory as bytes alone.
+    """
+    found: dict[str, list[_Layer]] = {}
+    for layer in layers:
+        if layer.maker is not None and layer.scheme.dtype == "int":
+            found.setdefault(layer.maker, []).append(layer)
+    shared = {}
+    for maker, readers in found.items():
+        ranges = {layer.observer.range(options.observer) for layer in readers}
+        if len(ranges) == 1:
+            shared[maker] = _static_quantizer(readers[0], options)
+    return shared
+
+
+def _quantized(layer: _Layer, options: QuantizationConfig, *, is_bytes: bool) -> nn.Module:
+    """Return the module that takes a layer's place.
+
+    Parameters
+    ----------
+    layer : _Layer
+    options : QuantizationConfig
+    is_bytes : bool
+        Whether the layer's input is quantized already.
+    """
     scheme, name = layer.scheme, f"{layer.name}.weight"
     if scheme.dtype in HALVES:
         return QuantizedLayer(layer.module, HalfWeight(_halves(layer)), layer.function())
@@ -333,12 +385,10 @@ def _quantized(layer: _Layer, options: QuantizationConfig) -> nn.Module:
                 f"weight {name!r}: expected sums of at most {(2**31 - 1) // _MOST} products, which "
                 f"int32 holds, got {layer.rows}; leave it out with layers={{{name!r}: 'float32'}}"
             )
-        if options.activations == "static":
-            quantizer = TensorQuantizer.of_range(
-                *layer.observer.range(options.observer), reduce_range=options.reduce_range
-            )
-        else:
+        if options.activations == "dynamic":
             quantizer = RowQuantizer()
+        elif not is_bytes:
+            quantizer = _static_quantizer(layer, options)
     rounded = layer.rounded
     if rounded is None:
         rounded = round_matrix(layer.matrix(), scheme, search=options.search, name=name)

@@ -1,7 +1,8 @@
-"""Show what quantization did to the weights of a plan, on the page of ``taper report``."""
+"""Show what quantization did to the layers of a plan, on the page of ``taper report``."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.records import NamedTuple
@@ -125,6 +126,40 @@ def quantized_table(
             "note": "The error is that of a weight's numbers, |w - decoded| / |w|.",
             "columns": [{"name": name, "kind": kind} for name, kind in kinds.items()],
             "rows": rows,
+        }
+    ]
+
+
+def predicted_table(plan: Plan) -> list[dict[str, Any]]:
+    """Return the section with the predicted times of layers; none without predictions.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of a module that :func:`taper_frontend.quantize` made.
+    """
+    rows = _report(plan).get("predictions")
+    valid = [
+        [row["name"], row["computes"], *times, round(times[1] / times[0], 2), [*times]]
+        for row in (rows if isinstance(rows, list | tuple) else ())
+        if isinstance(row, dict)
+        and all(isinstance(row.get(key), str) for key in ("name", "computes"))
+        and all(isinstance(row.get(key), float) for key in ("int8_us", "float32_us"))
+        and min(times := (row["int8_us"], row["float32_us"])) > 0
+        and max(times) < math.inf
+    ]
+    if not valid:
+        return []
+    kinds = {"layer": "text", "computed in": "text", "int8, us": "number"}
+    kinds |= {"float32, us": "number", "float32 / int8": "number", "int8, and float32": "bar"}
+    return [
+        {
+            "kind": "table",
+            "title": "Predicted times of quantized layers",
+            "note": "On one thread of the machine that quantized the module. A layer that bytes "
+            "make slower by a quarter stays float32.",
+            "columns": [{"name": name, "kind": kind} for name, kind in kinds.items()],
+            "rows": valid,
         }
     ]
 

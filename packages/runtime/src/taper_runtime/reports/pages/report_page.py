@@ -15,6 +15,7 @@ from taper_runtime.reports.pages.quantized_weights import (
     WeightRecord,
     distances,
     layer_of,
+    predicted_table,
     quantized_layers,
     quantized_table,
 )
@@ -91,6 +92,7 @@ def report_page(
         *_warnings(plan, busy_words(profile, floors)),
         {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times, layers)},
         *quantized_table(plan, layers, None if before is None else before.plan),
+        *predicted_table(plan),
         _time_table(times),
         *_totals(times, total),
         _trace(profile),
