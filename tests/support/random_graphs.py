@@ -306,10 +306,24 @@ class RandomGraph(Builder):
         y = self.quantize(self.op("MATMUL", rows, weight), 64.0)
         return self.reshape(self.op("MEAN", y, axes=(1,)), *shape)
 
-    def quantize(self, x: str, scale: float) -> str:
-        """Quantize to int8, and back."""
-        factor = self.constant(np.float32(scale))
-        levels = self.op("QUANTIZE", x, factor, dtype="int8", low=-128, high=127)
+    def pooled_bytes(self) -> str:
+        """The largest of quantized images that are joined, and quantized again."""
+        x = self.pool[-1]
+        shape = self.graph.tensors[x].shape
+        count = math.prod(shape)
+        image = self.op("EXPAND", self.reshape(x, 1, count, 1, 1), shape=(1, count, 3, 4))
+        parts = [self.quantize(self.op(op, image), 1 / 99, "uint8") for op in ("SIN", "COS")]
+        joined = self.op("CAT", *parts, axis=int(self.rng.choice([2, 3])))
+        attrs = {"kernel": (1, 2), "stride": (1, 1), "dilation": (1, 1), "padding": (0, 0, 1, 0)}
+        y = self.op("MAX_POOL", joined, **attrs)
+        y = self.quantize(y, 1 / 99, "uint8") if self.chance() else self.op("TANH", y)
+        return self.reshape(self.op("MEAN", y, axes=(2, 3)), *shape)
+
+    def quantize(self, x: str, scale: float, dtype: str = "int8") -> str:
+        """Quantize to bytes, and back."""
+        factor, limits = self.constant(np.float32(scale)), np.iinfo(dtype)
+        bounds = {"low": int(limits.min), "high": int(limits.max)}
+        levels = self.op("QUANTIZE", x, factor, dtype=dtype, **bounds)
         return self.op("DEQUANTIZE", levels, factor)
 
     def grow(self, fragments: int) -> Graph:
@@ -328,6 +342,7 @@ class RandomGraph(Builder):
             self.pool.append(self.talking_heads())
             self.pool.append(self.quantized())
             self.pool.append(self.quantized_product())
+            self.pool.append(self.pooled_bytes())
         count = int(self.rng.integers(1, 4))
         outputs = [self.pool[-1], *(self.pick() for _ in range(count - 1))]
         if self.chance(0.2):

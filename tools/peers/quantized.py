@@ -1,6 +1,7 @@
 """Time int8 networks and products beside float32 and ONNX Runtime: docs/results/quantized-speed.md.
 
-`--only resnet` times some, `--write docs/results/quantized-speed.md` writes the page.
+`--only ResNet` times some, `--minutes 10` bounds the whole command, exports included, and `--write
+docs/results/quantized-speed.md` writes the page. ONNX Runtime's columns need onnxruntime and onnx.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +48,12 @@ Taper is faster. A product A x N x K is a linear layer of A rows; its int8 is dy
 | model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | ORT int8 over Taper |
 | --- | --- | --- | --- | --- | --- | --- | --- |
 {rows}
-"""
+{left_out}"""
 
 NETWORKS = ("ResNet-50", "MobileNetV2", "EfficientNet-B0")
+#: Seconds of the turns of a row, at most.
+TURNS = 6.0
+
 PRODUCTS = ((128, 2048, 2048), (128, 3072, 768), (16, 2048, 2048), (1, 2048, 2048), (1, 4096, 4096))
 
 
@@ -56,6 +61,10 @@ def _linear(rows: int, columns: int, summed: int) -> tuple[torch.nn.Module, tupl
     torch.manual_seed(0)
     layer = torch.nn.Sequential(torch.nn.Linear(summed, columns))  # which is replaced in it
     return layer.eval(), (torch.randn(rows, summed),)
+
+
+def _is_product(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Sequential)
 
 
 def _cases() -> dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]]:
@@ -103,7 +112,7 @@ def _onnx(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[
     for form in ("QDQ", "QOperator"):
         to = folder / f"{form}.onnx"
         try:
-            if isinstance(module, torch.nn.Linear) and form == "QOperator":
+            if _is_product(module) and form == "QOperator":
                 quantization.quantize_dynamic(ready, to, weight_type=types["weight_type"])
             else:
                 quantization.quantize_static(
@@ -123,13 +132,18 @@ def _onnx(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[
 def _runs(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> dict[str, Run]:
     calibration = [args]
     runs = {"float32": _plan(module, args, folder)}
-    if isinstance(module, torch.nn.Linear):
+    if _is_product(module):
         runs["int8"] = _plan(quantize(module, "int8_dynamic"), args, folder)
     else:
         runs["int8"] = _plan(quantize(module, "int8_static", calibration), args, folder)
     reduced = QuantizationConfig(activations="static", reduce_range=True)
     runs["int8, 7 bits"] = _plan(quantize(module, reduced, calibration), args, folder)
-    return runs | _onnx(module, args, folder)
+    return runs | (_onnx(module, args, folder) if has_peer() else {})
+
+
+def has_peer() -> bool:
+    """Return whether ONNX Runtime and what writes its files are installed."""
+    return all(find_spec(name) is not None for name in ("onnxruntime", "onnx"))
 
 
 COLUMNS = ("float32", "int8", "int8, 7 bits", "ONNX Runtime float32", "QDQ", "QOperator")
@@ -154,23 +168,37 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a regular expression of names")
-    parser.add_argument("--seconds", type=float, default=6, help="for each row")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="after which no row is begun (default: 10)"
+    )
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch's own exporter warns of itself
     sys.path.append(str(ROOT / "tests" / "support"))
     chosen = [name for name in _cases() if re.search(options.only, name)]
-    rows = []
+    rows, left_out = [], []
     with progress("quantized", len(chosen)) as advance:
-        for name in chosen:
-            rows.append(row_of(name, options.seconds))
+        for i, name in enumerate(chosen):
+            seconds = (end - time.monotonic()) / (len(chosen) - i) / 4  # exports take the rest
+            if seconds <= 0:
+                left_out.append(name)
+                continue
+            rows.append(row_of(name, min(TURNS, seconds)))
             if not options.write:
                 print(rows[-1], flush=True)
             advance()
+    told = f"Not timed in {options.minutes:g} minutes: {', '.join(left_out)}.\n" if left_out else ""
     if options.write:
-        setting = describe_setting(command_line("quantized"), "onnxruntime")
-        options.write.write_text(PAGE.format(setting=setting, rows="\n".join(rows)))
+        setting = describe_setting(
+            command_line("quantized"), *(["onnxruntime"] if has_peer() else [])
+        )
+        options.write.write_text(
+            PAGE.format(setting=setting, rows="\n".join(rows), left_out=told and f"\n{told}")
+        )
+    elif told:
+        print(told)
 
 
 if __name__ == "__main__":

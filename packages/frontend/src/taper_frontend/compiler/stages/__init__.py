@@ -65,6 +65,7 @@ from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
 from taper_frontend.compiler.stages.weights.quantize_before_padding import (
     quantize_before_padding,
 )
+from taper_frontend.compiler.stages.weights.sink_dequantization import sink_dequantization
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "weights",
         steps=(
+            sink_dequantization,  # before products look for what decodes their operands
             quantize_before_padding,  # before multiply_quantized pads by zero points itself
             multiply_quantized,  # before weights alone are kept
             keep_quantized,  # before scales go into weights
