@@ -351,7 +351,7 @@ class Block(nn.Module):
 class Residual(nn.Module):
     def __init__(self, has_relu):
         super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3)
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3), nn.MaxPool2d(3, 2, 1))
         self.blocks = nn.Sequential(*(Block(has_relu) for _ in range(3)))
         self.head = nn.Conv2d(16, 8, 1)
 
@@ -364,14 +364,12 @@ class Residual(nn.Module):
 def test_sums_between_convolutions_are_bytes(has_relu, reduce_range):
     """What a convolution reads is quantized where it is made, and the next sum reads the bytes."""
     torch.manual_seed(1)
-    module, x = Residual(has_relu).eval(), torch.randn(1, 3, 10, 9)
+    module, x = Residual(has_relu).eval(), torch.randn(1, 3, 20, 18)
     small = quantize(module, every("static", reduce_range=reduce_range), [x, torch.randn_like(x)])
     assert not any(each._forward_hooks for each in module.modules())
     plan = taper_frontend.export(small, (x,), verify="outputs")
-    dtypes = [
-        plan.tensors[node.output].dtype for node in plan.nodes if node.op in ("CONV", "MATMUL")
-    ]
-    assert dtypes == ["uint8"] * 7 + ["float32"]
+    nodes = [node for node in plan.nodes if node.op in ("CONV", "MATMUL", "MAX_POOL")]
+    assert [plan.tensors[node.output].dtype for node in nodes] == ["uint8"] * 8 + ["float32"]
     (y,) = taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
     with torch.no_grad():
         assert apart(torch.from_numpy(y), small(x)) < 1e-5

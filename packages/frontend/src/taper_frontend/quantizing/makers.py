@@ -6,13 +6,13 @@ from collections import Counter, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch import nn
     from torch.utils.hooks import RemovableHandle
 
     from taper_frontend.quantizing.layers import TensorQuantizer
@@ -24,7 +24,7 @@ _RECENT = 8
 class _Result(NamedTuple):
     tensor: torch.Tensor
     version: int
-    maker: str
+    makers: tuple[str, ...]  # parts before what they are parts of
 
     def is_read_as(self, x: torch.Tensor) -> bool:
         """Return whether ``x`` is this result or a copy: models pad by 0 before a convolution."""
@@ -44,7 +44,7 @@ class Makers:
         self._calls: Counter[str] = Counter()
         self._called_often: set[str] = set()
         self._recent: deque[_Result] = deque(maxlen=_RECENT)
-        self._seen: defaultdict[str, set[str | None]] = defaultdict(set)
+        self._seen: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
 
     def watch(self, module: nn.Module) -> Iterator[RemovableHandle]:
         """Yield the hooks that watch the submodules of ``module``."""
@@ -64,37 +64,54 @@ class Makers:
                 self._called_often.add(name)
             if not isinstance(result, torch.Tensor) or not result.numel():
                 return
+            parts: tuple[str, ...] = ()
             if self._recent and self._recent[-1].tensor is result:
-                self._recent.pop()  # of a part of this module
-            self._recent.append(_Result(result, result._version, name))
+                last = self._recent.pop()
+                parts = last.makers if last.version == result._version else ()
+            self._recent.append(_Result(result, result._version, (*parts, name)))
 
         return keep
 
     def see(self, layer: str, x: torch.Tensor) -> None:
         """Remember which submodule made ``x``, which a layer reads."""
-        makers = (each.maker for each in reversed(self._recent) if each.is_read_as(x))
-        self._seen[layer].add(next(makers, None))
+        makers = (each.makers for each in reversed(self._recent) if each.is_read_as(x))
+        self._seen[layer].append(next(makers, ()))
 
     def of(self, layer: str) -> str | None:
-        """Return the submodule that makes the input of a layer; None if no single one does."""
-        names = self._seen.get(layer, set())
-        if len(names) != 1:
-            return None
-        (name,) = names
-        return None if name in self._called_often else name
+        """Return the innermost submodule that makes the input of a layer; None if none does."""
+        first, *others = self._seen.get(layer, [()])
+        return next(
+            (
+                name
+                for name in first
+                if name not in self._called_often and all(name in names for names in others)
+            ),
+            None,
+        )
 
 
-class QuantizeResult:
-    """A forward hook that quantizes a module's result and decodes it again.
+def quantize_result(module: nn.Module, quantizer: TensorQuantizer) -> None:
+    """Make a module's result the values of bytes.
 
-    Parameters
-    ----------
-    quantizer : TensorQuantizer
+    Largest elements are among the values before: a pool's input is quantized in its place.
     """
+    if isinstance(module, nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d):
+        module.register_forward_pre_hook(_Before(quantizer))
+    else:
+        module.register_forward_hook(_After(quantizer))
 
+
+class _Before:
+    def __init__(self, quantizer: TensorQuantizer) -> None:
+        self._quantizer = quantizer
+
+    def __call__(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> Any:
+        return self._quantizer.forward(args[0]), *args[1:]
+
+
+class _After:
     def __init__(self, quantizer: TensorQuantizer) -> None:
         self._quantizer = quantizer
 
     def __call__(self, module: nn.Module, args: Any, result: torch.Tensor) -> torch.Tensor:
-        """Return the result with the values of its bytes."""
         return self._quantizer.forward(result)

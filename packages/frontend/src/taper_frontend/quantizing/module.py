@@ -28,7 +28,7 @@ from taper_frontend.quantizing.layers import (
     RowQuantizer,
     TensorQuantizer,
 )
-from taper_frontend.quantizing.makers import Makers, QuantizeResult
+from taper_frontend.quantizing.makers import Makers, quantize_result
 from taper_frontend.quantizing.observers import Observer
 from taper_frontend.quantizing.prediction import (
     PREDICTIONS,
@@ -159,7 +159,7 @@ def quantize(
     if refused:
         raise ExportError("\n".join(refused))
     for maker, quantizer in shared.items():
-        module.get_submodule(maker).register_forward_hook(QuantizeResult(quantizer))
+        quantize_result(module.get_submodule(maker), quantizer)
     _read_submodules(module)
     if predictions:
         setattr(module, PREDICTIONS, [each._asdict() for each in predictions])
