@@ -24,14 +24,16 @@ typedef struct node {
     bool is_nearest;
 } node;
 
+static int64_t column_step = 1; /* from a tap of a column to the next */
+
 /* Random windows that move on with the outputs. */
-static axis make_axis(int64_t old, int64_t size, int64_t taps) {
+static axis make_axis(int64_t old, int64_t size, int64_t taps, int64_t step) {
     axis a = {old, size, taps, check_alloc((size_t)(taps * size) * sizeof(int64_t), 0),
               check_alloc((size_t)(taps * size) * sizeof(double), 0)};
     for (int64_t i = 0; i < size; i++) {
         const int64_t first = i * old / size - check_int(0, 1) * (i > 0 && size < old);
         for (int64_t k = 0; k < taps; k++) {
-            const int64_t at = first + k - taps / 2;
+            const int64_t at = first + (k - taps / 2) * step;
             a.index[k * size + i] = at < 0 ? 0 : at < old ? at : old - 1;
             a.weight[k * size + i] = check_int(-(1 << SHIFT), 1 << SHIFT) / (double)(1 << SHIFT);
         }
@@ -72,7 +74,8 @@ static node make(const char *mode, taper_dtype dtype, const int64_t *shape, int6
     for (int64_t i = 0; i < count; i++) {
         t.axes[i] = axes[i];
         after[axes[i]] = t.sizes[i] = sizes[i];
-        t.each[i] = make_axis(shape[axes[i]], sizes[i], t.is_nearest ? 1 : taps[i]);
+        t.each[i] = make_axis(shape[axes[i]], sizes[i], t.is_nearest ? 1 : taps[i],
+                              i == count - 1 ? column_step : 1);
     }
     for (int64_t d = axes[count - 1] + 1; d < 4; d++)
         inner *= shape[d];
@@ -226,6 +229,20 @@ static void large(void) {
     check_all((int64_t[]){1, 1, 60, 8000}, 1, (int64_t[]){2}, (int64_t[]){70}, taps);
 }
 
+/* Interleaved channels of bytes, made smaller and larger: vectors hold columns of some pixels. */
+static void channels(void) {
+    const int64_t axes[] = {1, 2};
+    for (int64_t c = 1; c <= 15; c++)
+        for (int i = 0; i < 12; i++) {
+            const int64_t shape[] = {1, check_int(1, 20), check_int(1, 90), c};
+            const int64_t sizes[] = {check_int(1, 20), check_int(1, i % 2 ? 20 : 140)};
+            const int64_t taps[] = {check_int(1, 7), check_int(1, 8)};
+            column_step = i % 4 == 3 ? 20 : 1; /* no vector holds two taps that are so far apart */
+            check_node("linear", TAPER_UINT8, shape, 2, axes, sizes, taps);
+        }
+    column_step = 1;
+}
+
 static void special_values(void) {
     static const float values[] = {NAN, INFINITY, 1e-40f};
     const int64_t axes[] = {1, 2}, sizes[] = {18, 40}, one[] = {1, 1};
@@ -305,6 +322,7 @@ static void bench(void) {
         {"linear_x2_last", "linear", TAPER_FLOAT32, {1, 40, 40, 128}, {1, 2}, {80, 80}, {2, 2}},
         {"antialias", "linear", TAPER_FLOAT32, {1, 3, 480, 640}, {2, 3}, {224, 224}, {5, 7}},
         {"bytes", "linear", TAPER_UINT8, {1, 3, 480, 640}, {2, 3}, {224, 224}, {5, 7}},
+        {"bytes_last", "linear", TAPER_UINT8, {1, 480, 640, 3}, {1, 2}, {224, 224}, {5, 7}},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         node t = make(all[i].mode, all[i].dtype, all[i].shape, 2, all[i].axes, all[i].sizes,
@@ -322,6 +340,7 @@ int main(int argc, char **argv) {
         {"every_size", every_size},
         {"two_axes", two_axes},
         {"large", large},
+        {"channels", channels},
         {"special_values", special_values},
         {"empty", empty},
         {"threads_same_bits", threads_same_bits},

@@ -194,6 +194,8 @@ static void integers(void) {
     CHECK_INT_LANES("vi_shl", vi_shl(va, 5), x << 5)
     CHECK_INT_LANES("vi_shr", vi_shr(va, 5), x >> 5)
     CHECK_INT_LANES("vi_sar", vi_sar(va, 5), (int32_t)x >> 5)
+    const volatile int count = 7;
+    CHECK_INT_LANES("vi_sar_by", vi_sar_by(va, count), (int32_t)x >> 7)
     CHECK_INT_LANES("v_as_int", v_as_int(v_as_float(va)), x)
     CHECK_INT_LANES("v_from_int", v_to_int(v_mul(v_from_int(va), v_set1(0x1p-10f))),
                     (int32_t)rint((float)(int32_t)x * 0x1p-10))
@@ -257,6 +259,47 @@ static void zips(void) {
     CHECK_ZIP(16)
     CHECK_ZIP(32)
     CHECK_ZIP(64)
+}
+
+/* Bytes of parts from anywhere, in any order. */
+static void shuffles(void) {
+    enum { PARTS = sizeof(vi) / 16 };
+    uint8_t from[200], index[sizeof(vi)], got[sizeof(vi)];
+    for (int turn = 0; turn < 100; turn++) {
+        int32_t at[PARTS];
+        check_fill_bytes(from, sizeof from);
+        for (int p = 0; p < PARTS; p++)
+            at[p] = (int32_t)check_int(0, sizeof from - 16);
+        for (size_t i = 0; i < sizeof index; i++)
+            index[i] = (uint8_t)(check_int(0, 4) ? check_int(0, 15) : VI_NO_BYTE);
+        vi order;
+        memcpy(&order, index, sizeof order);
+        const vi shuffled = vi_shuffle_8(vi_load_parts_at(from, at), order);
+        memcpy(got, &shuffled, sizeof got);
+        for (size_t i = 0; i < sizeof got; i++) {
+            const int want = index[i] == VI_NO_BYTE ? 0 : from[at[i / 16] + index[i]];
+            CHECK(got[i] == want, "vi_shuffle_8, byte %d: %d, not %d", (int)i, got[i], want);
+        }
+    }
+}
+
+static void packs(void) {
+    static const int32_t values[] = {0, 1, 254, 255, 256, -1, 40000, -40000, INT32_MAX, INT32_MIN};
+    int32_t lanes[4][V_LEN];
+    uint8_t got[sizeof(vi)];
+    for (int turn = 0; turn < 100; turn++) {
+        for (int v = 0; v < 4; v++)
+            for (int l = 0; l < V_LEN; l++)
+                lanes[v][l] = values[check_int(0, COUNT(values) - 1)];
+        const vi packed = vi_pack_bytes(vi_load(lanes[0]), vi_load(lanes[1]), vi_load(lanes[2]),
+                                        vi_load(lanes[3]));
+        memcpy(got, &packed, sizeof got);
+        for (int i = 0; i < (int)sizeof got; i++) {
+            const int32_t x = lanes[i % 16 / 4][i / 16 * 4 + i % 4];
+            const int want = x < 0 ? 0 : x > 255 ? 255 : x;
+            CHECK(got[i] == want, "vi_pack_bytes, byte %d: %d, not %d", i, got[i], want);
+        }
+    }
 }
 
 /* The largest sums of products of bytes fit. */
@@ -453,6 +496,8 @@ const check_case level_cases[] = {
     {"ldexp_rounds_once", ldexp_rounds_once},
     {"lane_reductions", lane_reductions},
     {"zips", zips},
+    {"shuffles", shuffles},
+    {"packs", packs},
     {"dots", dots},
     {"transpose", transpose},
     {"permute", permute},

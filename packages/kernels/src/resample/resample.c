@@ -6,7 +6,8 @@
  * x and the output are [planes][rows][columns][pixel]. With two axes, bytes are resampled along
  * columns first, as in torch; floats in the order that costs less. If columns go first, a ring
  * keeps the resampled rows of x that the next output rows may read too. If rows go first, each sum
- * is one row in scratch, and that row's columns are resampled.
+ * is one row in scratch, and that row's columns are resampled. resample_bytes.inl has the sums of
+ * bytes.
  */
 #include <string.h>
 
@@ -25,8 +26,6 @@ enum {
     RESAMPLE_RING = 1 << 15,   /* elements that the ring holds at about most: half of L2 */
     RESAMPLE_LANES = 8,        /* one unit of a task's cost is one tap of this many elements */
     RESAMPLE_ROW_COST = 4,     /* units that each output row costs besides its taps */
-    RESAMPLE_QUADS = 16,       /* vectors sum a column of bytes whose taps span at most this */
-    RESAMPLE_BYTES = 32,       /* one inner loop sums this many elements of rows of bytes */
 };
 
 /* float32 sums, sums of bytes with whole weights, and copies of any dtype (nearest modes). */
@@ -50,7 +49,7 @@ struct resample_state {
     int64_t pixel;                   /* elements per column */
     int64_t together;                /* columns per pixel, if small pixels are split; else 1 */
     int64_t outer, mid;              /* planes are [outer][mid]: dims before and between the axes */
-    int64_t quads;                   /* 4 bytes each that a column's taps span; 0: tap by tap */
+    int64_t chunks;                  /* vectors compute a block of bytes in so many; 0: none */
     int64_t x_row, y_row;            /* elements from a row to the next */
     int64_t x_plane, y_plane;        /* elements from a plane to the next of mid */
     int64_t block_rows, block;       /* rows and columns of a task's part of the output */
@@ -67,6 +66,8 @@ typedef struct resample_work {
     bool is_near;          /* one vector of x holds all taps of V_LEN columns */
     uint8_t *rows;         /* the ring, or the one row of sums if rows go first */
 } resample_work;
+
+#include "resample/resample_bytes.inl"
 
 /* ---- prepare ---- */
 
@@ -107,25 +108,30 @@ static bool resample_is_rows_first(const struct resample_state *s) {
            rows->new * columns->old * rows->taps + rows->new * columns->new * across;
 }
 
-/* Returns how often 4 elements of a row hold the taps of any column; 0 if that is more than
- * RESAMPLE_QUADS, or more than the row has. */
-static int64_t resample_quads(const resample_axis *columns, const int32_t *index) {
-    int64_t most = 0;
-    for (int64_t c = 0; c < columns->new && columns->taps; c++)
-        most = i64_max(most, index[(columns->taps - 1) * columns->entries + c] - index[c] + 1);
-    const int64_t quads = i64_ceil_div(most, 4);
-    return quads > RESAMPLE_QUADS || 4 * quads > columns->old ? 0 : quads;
-}
-
 /* Returns the number of 4-byte values in low and from. */
 static size_t resample_places(const struct resample_state *s) {
     if (s->columns.taps && s->pixel == 1 && s->size == sizeof(float))
         return (size_t)((s->columns.taps + 1) * s->block);
-    return s->quads ? (size_t)((2 * s->quads + 1) * s->block) : 0;
+    return (size_t)resample_chunk_places(&s->columns, s->chunks);
+}
+
+/* Finds the most chunks of a block of bytes; 0 unless vectors compute the columns. */
+static void resample_choose_chunks(struct resample_state *s, const int32_t *table) {
+    const resample_axis *columns = &s->columns;
+    if (s->kind != RESAMPLE_WHOLE || s->pixel != 1 || columns->taps == 0 ||
+        columns->old < RESAMPLE_LOAD)
+        return;
+    for (int64_t begin = 0; begin < columns->new; begin += s->block) {
+        const int64_t end = i64_min(begin + s->block, columns->new);
+        const int64_t chunks = resample_chunks(columns, table, begin, end);
+        s->chunks = chunks ? i64_max(s->chunks, chunks) : 0;
+        if (chunks == 0)
+            return;
+    }
 }
 
 /* Splits the output into tasks: each computes a block of rows and columns in a group of planes. */
-static void resample_split(struct resample_state *s, taper_work *work) {
+static void resample_split(struct resample_state *s, const int32_t *table, taper_work *work) {
     const resample_axis *rows = &s->rows, *columns = &s->columns;
     const int64_t kept = s->rows_first ? 1 : i64_max(1, rows->taps);
     s->block = columns->new;
@@ -133,6 +139,7 @@ static void resample_split(struct resample_state *s, taper_work *work) {
         s->block = i64_ceil_div(i64_min(s->block, RESAMPLE_RING / (kept * s->pixel) + 1),
                                 RESAMPLE_ENTRIES) *
                    RESAMPLE_ENTRIES;
+    resample_choose_chunks(s, table);
     const int64_t taps = i64_max(1, rows->taps) + columns->taps;
     const int64_t cost = s->block * s->pixel * taps / RESAMPLE_LANES + RESAMPLE_ROW_COST;
     const int64_t planes = s->outer * s->mid, per_task = rows_per_task(cost);
@@ -210,10 +217,8 @@ static taper_status resample_prepare(const taper_call *call, taper_work *work, r
     if (at != table->shape[0] || (s->rows.taps > 0) != (count == 2 || !small) ||
         (s->columns.taps > 0) != (count == 2 || small))
         return TAPER_UNSUPPORTED;
-    if (kind == RESAMPLE_WHOLE && s->pixel == 1)
-        s->quads = resample_quads(&s->columns, (const int32_t *)table->data + s->columns.at);
     s->rows_first = kind == RESAMPLE_FLOATS && count == 2 && resample_is_rows_first(s);
-    resample_split(s, work);
+    resample_split(s, table->data, work);
     return TAPER_OK;
 }
 
@@ -253,37 +258,11 @@ V_INLINE void resample_sum_floats(float *y, const uint8_t *const *taken, const i
     }
 }
 
-V_INLINE uint8_t resample_byte(int32_t sum, int64_t shift) {
-    sum >>= shift; /* then in two steps, which compilers make vector instructions of */
-    sum = sum < 0 ? 0 : sum;
-    return (uint8_t)(sum > UINT8_MAX ? UINT8_MAX : sum);
-}
-
-V_INLINE void resample_sum_some(uint8_t *restrict y, const uint8_t *const *taken,
-                                const int32_t *weights, int64_t taps, int64_t shift, int64_t i,
-                                const int64_t n) {
-    int32_t sums[RESAMPLE_BYTES];
-    for (int64_t j = 0; j < n; j++)
-        sums[j] = 1 << shift >> 1;
-    for (int64_t k = 0; k < taps; k++) {
-        const uint8_t *restrict x = taken[k] + i;
-        const int32_t weight = weights[k];
-        for (int64_t j = 0; j < n; j++)
-            sums[j] += weight * x[j];
-    }
-    for (int64_t j = 0; j < n; j++)
-        y[i + j] = resample_byte(sums[j], shift);
-}
-
 /* Sums rows or pixels of n elements: y[i] = the sum over k of weights[k] * taken[k][i]. */
 static void resample_sum(const resample_work *w, uint8_t *y, int64_t taps, int64_t shift,
                          int64_t n) {
     if (w->s->kind == RESAMPLE_WHOLE) {
-        int64_t i = 0;
-        for (; i + RESAMPLE_BYTES <= n; i += RESAMPLE_BYTES)
-            resample_sum_some(y, w->taken, w->weights, taps, shift, i, RESAMPLE_BYTES);
-        if (i < n)
-            resample_sum_some(y, w->taken, w->weights, taps, shift, i, n - i);
+        resample_sum_bytes(w, y, taps, shift, n);
     } else if (taps == 2) {
         resample_sum_floats((float *)(void *)y, w->taken, w->weights, 2, n);
     } else {
@@ -327,32 +306,11 @@ V_INLINE vf resample_take(const resample_line *line, vi at) {
                     v_permute(v_load(x + V_LEN), lane));
 }
 
-/* Prepares columns of bytes: column c reads `quads` times 4 bytes of a row, from low[c] on. from is
- * [V_LEN columns][quads][2][V_LEN]: the weights of bytes 0 and 2, then of 1 and 3, as 16 bits each.
- * Elements that are no taps have weight 0. */
-static void resample_begin_bytes(const resample_work *w, int64_t begin, int64_t end) {
-    const struct resample_state *s = w->s;
-    const resample_axis *axis = &s->columns;
-    for (int64_t c = 0; c < i64_ceil_div(end - begin, V_LEN) * V_LEN; c++) {
-        const int32_t *index = w->table + axis->at + begin + c;
-        const int32_t *weight = index + axis->taps * axis->entries;
-        int32_t *to = w->from + c / V_LEN * V_LEN * 2 * s->quads + c % V_LEN;
-        uint32_t each[4 * RESAMPLE_QUADS] = {0};
-        w->low[c] = (int32_t)i64_min(*index, axis->old - 4 * s->quads);
-        for (int64_t k = 0; k < axis->taps; k++)
-            each[index[k * axis->entries] - w->low[c]] += (uint32_t)weight[k * axis->entries];
-        for (int64_t q = 0; q < 4 * s->quads; q += 4, to += 2 * V_LEN) {
-            to[0] = (int32_t)((each[q] & 0xffff) | each[q + 2] << 16);
-            to[V_LEN] = (int32_t)((each[q + 1] & 0xffff) | each[q + 3] << 16);
-        }
-    }
-}
-
 /* Prepares the columns begin to end - 1 once for all rows that a task computes. For floats: if one
  * vector of x holds all taps of each V_LEN columns, low[vector] is that vector's first element and
  * from[tap][block] are lanes of it; is_near says whether this holds. */
 static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
-    if (w->s->quads) {
+    if (w->s->chunks) {
         resample_begin_bytes(w, begin, end);
         return;
     }
@@ -394,60 +352,6 @@ V_INLINE void resample_floats(const resample_work *w, float *y, const float *x, 
                          : v_fma(v_load(weight + k * entries), taken, sum);
         }
         resample_store(y + c, sum, end - begin - c);
-    }
-}
-
-/* Returns a vector whose lane i has the 4 bytes from p + index[i] on. */
-V_INLINE vi resample_bytes_at(const uint8_t *p, vi index) {
-#if V_LEN == 8 && !defined(TAPER_EMULATED)
-    return _mm256_i32gather_epi32((const int *)(const void *)p, index, 1);
-#elif V_LEN == 16 && !defined(TAPER_EMULATED)
-    return _mm512_i32gather_epi32(index, p, 1);
-#else
-    int32_t at[V_LEN], lanes[V_LEN];
-    vi_store(at, index);
-    for (int i = 0; i < V_LEN; i++)
-        memcpy(&lanes[i], p + at[i], sizeof lanes[i]);
-    return vi_load(lanes);
-#endif
-}
-
-/* Computes columns of one byte each by vectors, whose lanes are columns. */
-static void resample_byte_vectors(const resample_work *w, uint8_t *restrict y, const uint8_t *x,
-                                  int64_t n) {
-    const int64_t quads = w->s->quads, shift = w->s->columns.shift;
-    const vi low_bytes = vi_set1(0xff00ff), half = vi_set1(1 << shift >> 1);
-    const int32_t *weight = w->from;
-    for (int64_t c = 0; c < n; c += V_LEN) {
-        const vi at = vi_load(w->low + c);
-        vi total = half;
-        for (int64_t q = 0; q < quads; q++, weight += 2 * V_LEN) {
-            const vi bytes = resample_bytes_at(x + 4 * q, at);
-            const vi even = vi_and(bytes, low_bytes), odd = vi_and(vi_shr(bytes, 8), low_bytes);
-            total = vi_add(total, vi_madd_16(even, vi_load(weight)));
-            total = vi_add(total, vi_madd_16(odd, vi_load(weight + V_LEN)));
-        }
-        int32_t each[V_LEN];
-        vi_store(each, total);
-        if (n - c >= V_LEN)
-            for (int64_t j = 0; j < V_LEN; j++)
-                y[c + j] = resample_byte(each[j], shift);
-        else
-            for (int64_t j = 0; j < n - c; j++)
-                y[c + j] = resample_byte(each[j], shift);
-    }
-}
-
-static void resample_bytes(const resample_work *w, uint8_t *restrict y, const uint8_t *restrict x,
-                           int64_t begin, int64_t end) {
-    const resample_axis *axis = &w->s->columns;
-    const int64_t entries = axis->entries;
-    for (int64_t c = begin; c < end; c++) {
-        const int32_t *index = w->table + axis->at + c, *weight = index + axis->taps * entries;
-        int32_t sum = 1 << axis->shift >> 1;
-        for (int64_t k = 0; k < axis->taps; k++)
-            sum += weight[k * entries] * x[index[k * entries]];
-        y[c - begin] = resample_byte(sum, axis->shift);
     }
 }
 
@@ -506,8 +410,8 @@ static void resample_columns(const resample_work *w, uint8_t *y, const uint8_t *
         resample_pixels(w, y, x, begin, end);
     else if (s->kind == RESAMPLE_COPIES)
         resample_copy_elements(w, y, x, begin, end);
-    else if (s->quads)
-        resample_byte_vectors(w, y, x, end - begin);
+    else if (s->chunks)
+        resample_byte_row(w, y, x, end - begin);
     else if (s->kind == RESAMPLE_WHOLE)
         resample_bytes(w, y, x, begin, end);
     else if (s->columns.taps == 2)
@@ -568,6 +472,34 @@ static void resample_rows_alone(const resample_work *w, uint8_t *y, const uint8_
     }
 }
 
+/* Resamples the columns of the rows of x that a sum reads, from row `next` on; returns the row
+ * after the last one. index: the sum's first tap. */
+static int64_t resample_fill_ring(const resample_work *w, const uint8_t *x, const int32_t *index,
+                                  int64_t next, const resample_tile *t) {
+    const struct resample_state *s = w->s;
+    const resample_axis *rows = &s->rows;
+    const int64_t x_row = s->x_row * s->size, count = t->end - t->begin;
+    const uint8_t *from[2];
+    uint8_t *to[2];
+    int waiting = 0;
+    for (int64_t k = 0; k < rows->taps; k++) {
+        const int64_t row = index[k * rows->entries];
+        if (row < next)
+            continue;
+        next = row + 1;
+        from[waiting] = x + row * x_row;
+        to[waiting] = w->rows + row % rows->taps * count * s->pixel * s->size;
+        if (s->chunks == 0)
+            resample_columns(w, to[0], from[0], t->begin, t->end);
+        else if (++waiting == 2)
+            resample_byte_rows(w, to, from, count);
+        waiting %= 2;
+    }
+    if (waiting)
+        resample_columns(w, to[0], from[0], t->begin, t->end);
+    return next;
+}
+
 /* Computes a tile. x and y point to the plane's first element and to the tile's first element. */
 static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *x,
                              const resample_tile *t) {
@@ -589,18 +521,12 @@ static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *
         high = i64_min(high, columns->old);
     }
     int64_t next = 0; /* rows of x before this one have been in the ring */
+    const bool ring = columns->taps && !s->rows_first;
     for (int64_t row = t->first; row < t->last; row++, y += s->y_row * s->size) {
         const int32_t *index = w->table + rows->at + row;
         const int32_t *weight = index + rows->taps * rows->entries;
-        const bool ring = columns->taps && !s->rows_first;
-        for (int64_t k = 0; ring && k < rows->taps; k++) {
-            const int64_t from = index[k * rows->entries];
-            if (from < next)
-                continue;
-            next = from + 1;
-            resample_columns(w, w->rows + from % rows->taps * bytes, x + from * x_row, t->begin,
-                             t->end);
-        }
+        if (ring)
+            next = resample_fill_ring(w, x, index, next, t);
         for (int64_t k = 0; k < rows->taps; k++) {
             const int64_t from = index[k * rows->entries];
             w->taken[k] =
@@ -625,7 +551,7 @@ static taper_status resample_run(const taper_call *call, int64_t begin, int64_t 
     resample_work w = {.s = s, .table = call->table->data, .taken = scratch};
     w.weights = (int32_t *)(w.taken + most);
     w.low = w.weights + most;
-    w.from = w.low + s->block;
+    w.from = w.low + (s->chunks ? s->chunks * RESAMPLE_PARTS : s->block);
     w.rows = (uint8_t *)(w.low + resample_places(s));
     int64_t found = -1;
     const int64_t blocks = i64_ceil_div(s->columns.new, s->block);

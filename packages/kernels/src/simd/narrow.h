@@ -68,9 +68,6 @@ V_INLINE vi vi_load_u2(const void *p, const int v) {
     const vi places = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
     return _mm256_srlv_epi32(vi_set1((int32_t)(word >> 16 * v)), places);
 }
-#define VI_LOOK_UP(table, x)                                                                       \
-    _mm256_shuffle_epi8(                                                                           \
-        _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(table))), x)
 #elif defined(__SSE4_1__) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) {
     return _mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i *)p));
@@ -91,8 +88,6 @@ V_INLINE vi vi_load_u2(const void *p, const int v) {
     const vi factors = _mm_setr_epi32(64, 16, 4, 1); /* shift to the left by 6, 4, 2, 0 */
     return _mm_srli_epi32(_mm_mullo_epi32(vi_set1((int32_t)(word >> 8 * v)), factors), 6);
 }
-#define VI_LOOK_UP(table, x)                                                                       \
-    _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(table)), x)
 #elif defined(__aarch64__) && defined(__ARM_NEON) && !defined(TAPER_SCALAR)
 V_INLINE vi vi_load_u16(const uint16_t *p) { return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p))); }
 V_INLINE vi vi_load_i8(const int8_t *p) {
@@ -115,8 +110,6 @@ V_INLINE vi vi_load_u2(const void *p, const int v) {
     const uint32x4_t words = vdupq_n_u32(word >> 8 * v);
     return vreinterpretq_s32_u32(vshlq_u32(words, vld1q_s32(places)));
 }
-#define VI_LOOK_UP(table, x)                                                                       \
-    vreinterpretq_s32_s8(vqtbl1q_s8(vld1q_s8(table), vreinterpretq_u8_s32(x)))
 #define V_LOAD_F16(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
 #define V_STORE_F16(p, x) vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)))
 #else
@@ -148,16 +141,6 @@ V_INLINE vi vi_load_u2(const void *p, const int v) {
         r.lane[i] = (int32_t)(word >> 2 * (v * V_LEN + i));
     return r;
 }
-V_INLINE vi vi_look_up(const int8_t *table, vi x) {
-    for (int i = 0; i < V_LEN; i++) {
-        uint32_t found = 0;
-        for (int byte = 0; byte < 4; byte++)
-            found |= (uint32_t)(uint8_t)table[(uint32_t)x.lane[i] >> 8 * byte & 15] << 8 * byte;
-        x.lane[i] = (int32_t)found;
-    }
-    return x;
-}
-#define VI_LOOK_UP vi_look_up
 #endif
 
 V_INLINE vi vi_load_words(const void *p) { return vi_load((const int32_t *)p); }
@@ -225,7 +208,8 @@ V_INLINE vf v_pick_e2m1(const void *words, const int k) {
 #define V_UNIT_E2M1 0x1p-25f
     static const int8_t twice[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     const vi codes = vi_shr_by(vi_load_words(words), k / 4 * 4);
-    return v_from_int(vi_pick_top(VI_LOOK_UP(twice, vi_and(codes, vi_set1(0x0f0f0f0f))), k % 4));
+    const vi found = vi_shuffle_8(vi_load_parts(twice, 0), vi_and(codes, vi_set1(0x0f0f0f0f)));
+    return v_from_int(vi_pick_top(found, k % 4));
 #endif
 }
 

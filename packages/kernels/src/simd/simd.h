@@ -11,9 +11,11 @@
  * swaps r[i] lane j with r[j] lane i; lane i of v_permute is lane index[i], in [0, V_LEN), of a.
  * V_REGISTERS is how many vector registers the level has.
  *
- * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes); vi_zip_low_<bits>
- * interleaves the elements of the lower 8 bytes of each part of a and b, vi_zip_high_<bits> those
- * of the upper 8.
+ * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes), vi_load_parts_at
+ * from p + at[i]; vi_zip_low_<bits> interleaves the elements of the lower 8 bytes of each part of a
+ * and b, vi_zip_high_<bits> those of the upper 8. vi_shuffle_8 takes byte index[i] of a's part for
+ * byte i of a part, and 0 where index[i] is VI_NO_BYTE. Each part of vi_pack_bytes has the lanes of
+ * that part of a, then of b, c and d, each clamped to 0 to 255.
  *
  * Elements of 16 bits: vi_widen_i8 loads 2 * V_LEN int8 as int16; vi_spread_64 repeats 8 bytes in
  * all of the vector; lane i of vi_madd_16 is the sum of the products of elements 2i and 2i + 1 of a
@@ -30,6 +32,8 @@
 #include <stdint.h>
 
 #define V_INLINE static inline __attribute__((always_inline, unused))
+
+enum { VI_NO_BYTE = 0x80 };
 
 #if defined(TAPER_SCALAR)
 #include "simd/simd_scalar.h"
@@ -63,6 +67,15 @@ V_INLINE vm vm_first(int64_t n) {
 }
 V_INLINE vf v_load_fill(const float *p, int64_t n, vf fill) {
     return v_select(vm_first(n), v_load_n(p, n), fill);
+}
+
+/* vi_sar by a count that need not be constant. */
+V_INLINE vi vi_sar_by(vi a, int n) {
+#if defined(__aarch64__) && defined(__ARM_NEON) && !defined(TAPER_SCALAR)
+    return vshlq_s32(a, vdupq_n_s32(-n));
+#else
+    return vi_sar(a, n);
+#endif
 }
 
 #ifndef V_ACCUMULATE

@@ -90,6 +90,16 @@ V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a)), _mm_loadu_si128(b),
                                    1);
 }
+V_INLINE vi vi_load_parts_at(const void *p, const int32_t *at) {
+    const char *const bytes = p;
+    const __m128i *a = (const void *)(bytes + at[0]), *b = (const void *)(bytes + at[1]);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a)), _mm_loadu_si128(b),
+                                   1);
+}
+V_INLINE vi vi_shuffle_8(vi a, vi index) { return _mm256_shuffle_epi8(a, index); }
+V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
+    return _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+}
 V_INLINE vi vi_zip_low_8(vi a, vi b) { return _mm256_unpacklo_epi8(a, b); }
 V_INLINE vi vi_zip_low_16(vi a, vi b) { return _mm256_unpacklo_epi16(a, b); }
 V_INLINE vi vi_zip_low_32(vi a, vi b) { return _mm256_unpacklo_epi32(a, b); }

@@ -115,6 +115,19 @@ V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     r = _mm512_inserti64x2(r, _mm_loadu_si128(c), 2);
     return _mm512_inserti64x2(r, _mm_loadu_si128(d), 3);
 }
+V_INLINE vi vi_load_parts_at(const void *p, const int32_t *at) {
+    const char *const bytes = p;
+    const __m128i *a = (const void *)(bytes + at[0]), *b = (const void *)(bytes + at[1]);
+    const __m128i *c = (const void *)(bytes + at[2]), *d = (const void *)(bytes + at[3]);
+    vi r = _mm512_castsi128_si512(_mm_loadu_si128(a));
+    r = _mm512_inserti64x2(r, _mm_loadu_si128(b), 1);
+    r = _mm512_inserti64x2(r, _mm_loadu_si128(c), 2);
+    return _mm512_inserti64x2(r, _mm_loadu_si128(d), 3);
+}
+V_INLINE vi vi_shuffle_8(vi a, vi index) { return _mm512_shuffle_epi8(a, index); }
+V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
+    return _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+}
 V_INLINE vi vi_zip_low_8(vi a, vi b) { return _mm512_unpacklo_epi8(a, b); }
 V_INLINE vi vi_zip_low_16(vi a, vi b) { return _mm512_unpacklo_epi16(a, b); }
 V_INLINE vi vi_zip_low_32(vi a, vi b) { return _mm512_unpacklo_epi32(a, b); }

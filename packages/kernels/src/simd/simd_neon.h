@@ -91,6 +91,17 @@ V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     (void)step;
     return vreinterpretq_s32_u8(vld1q_u8(p));
 }
+V_INLINE vi vi_load_parts_at(const void *p, const int32_t *at) {
+    return vi_load_parts((const char *)p + at[0], 0);
+}
+V_INLINE vi vi_shuffle_8(vi a, vi index) {
+    return vreinterpretq_s32_u8(vqtbl1q_u8(vreinterpretq_u8_s32(a), vreinterpretq_u8_s32(index)));
+}
+V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
+    const int16x8_t low = vcombine_s16(vqmovn_s32(a), vqmovn_s32(b));
+    const int16x8_t high = vcombine_s16(vqmovn_s32(c), vqmovn_s32(d));
+    return vreinterpretq_s32_u8(vcombine_u8(vqmovun_s16(low), vqmovun_s16(high)));
+}
 V_INLINE vi vi_zip_low_8(vi a, vi b) {
     return vreinterpretq_s32_s8(vzip1q_s8(vreinterpretq_s8_s32(a), vreinterpretq_s8_s32(b)));
 }

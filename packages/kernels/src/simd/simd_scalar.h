@@ -149,6 +149,28 @@ V_INLINE vi vi_load_parts(const void *p, int64_t step) {
     memcpy(&r, p, sizeof r);
     return r;
 }
+V_INLINE vi vi_load_parts_at(const void *p, const int32_t *at) {
+    return vi_load_parts((const char *)p + at[0], 0);
+}
+V_INLINE vi vi_shuffle_8(vi a, vi index) {
+    uint8_t from[16], at[16], to[16];
+    memcpy(from, &a, sizeof from);
+    memcpy(at, &index, sizeof at);
+    for (int i = 0; i < 16; i++)
+        to[i] = at[i] & VI_NO_BYTE ? 0 : from[at[i] & 15];
+    memcpy(&a, to, sizeof a);
+    return a;
+}
+V_INLINE vi vi_pack_bytes(vi a, vi b, vi c, vi d) {
+    const vi all[] = {a, b, c, d};
+    uint8_t to[16];
+    for (int i = 0; i < 16; i++) {
+        const int32_t x = all[i / 4].lane[i % 4];
+        to[i] = (uint8_t)(x < 0 ? 0 : x > UINT8_MAX ? UINT8_MAX : x);
+    }
+    memcpy(&a, to, sizeof a);
+    return a;
+}
 /* Interleaves elements of `bytes` bytes from a and b, starting `from` bytes into each. */
 V_INLINE vi vi_zip(vi a, vi b, size_t bytes, size_t from) {
     vi r;
