@@ -244,6 +244,30 @@ def test_images_of_any_size(make):
     check(module, plan, lambda *size: (torch.randn(size[0], 3, *size[1:]),), sizes)
 
 
+class Filled(torch.nn.Module):
+    """Borders up to a length, to that of the other, and around the middle; longer ones are cut."""
+
+    def forward(self, x, y):
+        n = x.shape[1]
+        room = 5000 - n
+        return (
+            F.pad(x, (0, room), value=2.0),
+            F.pad(x, (0, max(n, y.shape[1]) - n)),
+            F.pad(x, (0, y.shape[1] - n)) + y,
+            F.pad(x, (room // 2, room - room // 2, 1, 0)),
+        )
+
+
+def test_borders_whose_widths_depend_on_sizes():
+    def inputs(n, m):
+        return torch.randn(2, n), torch.randn(2, m)
+
+    dims = ({1: "n"}, {1: "m"})
+    plan = taper_frontend.export(Filled(), inputs(10, 12), dynamic_shapes=dims)
+    sizes = [(10, 12), (1, 1), (7, 4), (4999, 3), (5000, 5001), (5003, 8)]
+    check(Filled(), plan, inputs, sizes)
+
+
 class Skip(torch.nn.Module):
     """As U-Nets do: halved twice, doubled, and joined to what it was."""
 

@@ -1,5 +1,7 @@
 """Dimensions that vary: how users ask for them, their names, their final ranges."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -122,6 +124,30 @@ def test_multiples_are_named_after_the_size():
     x = np.ones((1, 1, 9, 8), np.float32)
     with pytest.raises(taper_runtime.InputError, match=r"4\*height_div_4\): expected 4, 8 and so"):
         taper_runtime.InferenceSession(plan).run(None, {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda x: x.new_ones(int(x.shape[0] / 2)), r"\(n\) varies only from 2 to 3.*math\.trunc"),
+        (lambda x: x.new_ones(int(x.shape[0] * 2.5)), r"fixes it to 2 at .*; write math\.trunc"),
+        (lambda x: x / math.sqrt(x.shape[0]), r"fixes it to 2 at .*; write torch\.sym_sqrt"),
+        (lambda x: x * math.log(x.shape[0]), r"fixes it to 2 at .*; write torch's function"),
+        (lambda x: x * float(x.shape[0]), r"fixes it to 2 at .*; write torch\.sym_float"),
+        (
+            lambda x: torch.linspace(0, 1, x.shape[0]),
+            r"fixes it to 2 at .*\* torch\.arange\(size\)",
+        ),
+    ],
+)
+def test_a_call_that_fixes_a_size_is_told_with_what_to_write(function, told):
+    """torch calls the size of ``int(2.5 * n)`` varying: only its guard says that n is 2."""
+    with pytest.warns(ExportWarning, match=told):
+        plan = taper_frontend.export(Call(function), (A,), dynamic_shapes=({0: "n"},))
+    assert max(plan.sizes.get("n", (2, 2))[0], 1) == 2
+    if not plan.sizes:
+        with pytest.raises(ExportError, match=told):
+            taper_frontend.export(Call(function), (A,), dynamic_shapes=({0: Dim("n")},))
 
 
 def test_a_size_that_the_model_fixes_names_the_line():

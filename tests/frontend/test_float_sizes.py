@@ -245,6 +245,8 @@ def test_sizes_limit_each_other(tmp_path):
         (lambda x: x[: math.floor(x.shape[0] * 0.7)], r"floor\(length\*0.7\).*7\*length // 10"),
         (lambda x: x[: math.floor(x.shape[0] ** 0.5)], r"floor\(length \*\* 0.5\).*with a power"),
         (lambda x: x[: math.floor(x.shape[0] * 0.7 * 10.0)], r"floats give 20 for length = 3"),
+        (lambda x: torch.arange(0.0, x.shape[0] * 0.1, 0.1), r"whole numbers, as length, or let"),
+        (lambda x: x[: math.ceil(x.shape[0] * 1.1)], r"as -\(-11\*length // 10\), or let"),
         (lambda x: F.interpolate(x.T[None], scale_factor=1.4), r"at most \d+"),
     ],
 )

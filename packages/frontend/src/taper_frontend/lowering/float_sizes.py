@@ -365,8 +365,12 @@ def _first_wrong(function: str, expr: sympy.Expr, leaves: dict[sympy.Expr, int])
     doubles = _computed(expr, integer, tried, leaves)
     exact = _rounded_array(function, factor * tried + addend, fraction.denominator)
     differs = np.flatnonzero(_NUMPY[function](doubles) != exact)
-    whole = f"{factor}*{size}" if addend == 0 else f"({factor}*({size}) + {addend})"
-    write = f"compute it with whole numbers, as {whole} // {fraction.denominator}"
+    write = "compute it with whole numbers"
+    if function in _QUOTIENTS:
+        times = "" if factor == 1 else f"{factor}*"
+        a = f"{times}{size}" if addend == 0 else f"({times}({size}) + {addend})"
+        b = fraction.denominator
+        write += f", as {a if b == 1 else _QUOTIENTS[function].format(a=a, b=b)}"
     if differs.size:
         at = differs[0]
         got = int(_NUMPY[function](doubles[at : at + 1])[0])
@@ -420,6 +424,13 @@ def _computed(
             return np.asarray(reduce(np.add, args))
     return args[0]
 
+
+#: The quotient of whole numbers that is rounded so, for sizes from 0 on.
+_QUOTIENTS = {
+    "CeilToInt": "-(-{a} // {b})",
+    "FloorToInt": "{a} // {b}",
+    "TruncToInt": "{a} // {b}",
+}
 
 _NAMES = {"CeilToInt": "ceil", "FloorToInt": "floor", "RoundToInt": "round", "TruncToInt": "int"}
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.handlers import lowers
-from taper_runtime.base.sizes import Size, bounds
+from taper_runtime.base.sizes import Size, largest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taper_frontend.lowering.context import Lowering
     from taper_frontend.lowering.handlers import Handler
-
-#: The widest border whose width may depend on sizes: enough to align a size, or to fill a window.
-_MAX_WIDTH = 4096
 
 
 @lowers("aten.constant_pad_nd.default")
@@ -23,28 +20,20 @@ def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0)
 
     def border(width: int) -> list[str]:
         shape = (*ctx.shape(x)[:axis], width, *ctx.shape(x)[axis + 1 :])
-        return [ctx.full(shape, value, ctx.dtype(x))] if width > 0 else []
+        return [ctx.full(shape, value, ctx.dtype(x))] if width != 0 else []
 
     for index in range(len(pad) // 2):
         axis = ctx.rank(x) - 1 - index
         before, after = pad[2 * index : 2 * index + 2]
-        if any(isinstance(width, Size) for width in (before, after)):
-            # Widths that depend on sizes are a part of the widest border, and may be 0.
-            (least, most), (least_after, most_after) = bounds(before), bounds(after)
-            if least < 0 or least_after < 0 or max(most, most_after) > _MAX_WIDTH:
-                ctx.unsupported(
-                    f"expected widths from 0 to {_MAX_WIDTH}, got {before} and {after}",
-                    "dynamic shape",
-                )
-            size = before + ctx.shape(x)[axis] + after
-            x = ctx.emit("CAT", [*border(most), x, *border(most_after)], axis=axis)
-            x = ctx.slice(x, axis, most - before, most - before + size)
-            continue
-        size = ctx.shape(x)[axis]
-        x = ctx.slice(x, axis, max(-before, 0), size - max(-after, 0))
-        parts = [*border(before), x, *border(after)]
+        size = before + ctx.shape(x)[axis] + after
+        # a width that depends on sizes may be 0 or negative, but a tensor has an element
+        low, high = (
+            largest(width, 1 if isinstance(width, Size) else 0) for width in (before, after)
+        )
+        parts = [*border(low), x, *border(high)]
         if len(parts) > 1:
             x = ctx.emit("CAT", parts, axis=axis)
+        x = ctx.slice(x, axis, low - before, low - before + size)
     return x
 
 

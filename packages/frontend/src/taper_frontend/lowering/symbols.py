@@ -200,7 +200,7 @@ class Sizes:
         ranged: Collection[str],
     ) -> None:
         """Make one variable for one or several of torch's symbols."""
-        step, least, high = 1, 0, UNBOUNDED
+        step, least, high, by_guards = 1, 0, UNBOUNDED, False
         for symbol, size in sizes.items():
             limits = program.ranges[symbol]
             least, high = max(least, limits.lower), min(high, limits.upper)
@@ -208,13 +208,14 @@ class Sizes:
                 demand = _demand(symbol, size, program)
                 step = lcm(step, demand.step)
                 least, high = max(least, demand.least), min(high, demand.most)
+                by_guards = by_guards or demand.least > demand.step
         if step > 1:
             name = f"{name}_div_{step}"
             least = -(-least // step)
             high = high if high == UNBOUNDED else high // step
         if all(str(symbol) not in ranged for symbol in sizes):
             self._torch_least[name] = least
-            below = step * least <= 2 and not self._trusting
+            below = step * least <= 2 and not by_guards and not self._trusting
             least = self._least.get(name, 0 if below else least)
         low = max(least, 1)
         self.symbols |= dict.fromkeys(sizes, step * variable(name, low, high))

@@ -71,9 +71,14 @@ def check_arguments(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
                 )
         for path, leaf in tree_flatten_with_path(given)[0]:
             if isinstance(leaf, np.ndarray | np.generic):
+                advice = (
+                    "torch.from_numpy makes a tensor of an array"
+                    if isinstance(leaf, np.ndarray)
+                    else "torch.tensor makes a tensor of it, and .item() a Python number"
+                )
                 raise ExportError(
                     f"{what}{keystr(path)}: expected a torch.Tensor, got {type(leaf).__name__}; "
-                    "torch.from_numpy makes a tensor of an array"
+                    f"{advice}"
                 )
     signature = inspect.signature(module.forward)
     try:

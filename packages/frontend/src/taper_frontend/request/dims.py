@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from taper_frontend.request.guards import (
     lines_that_bound,
 )
 from taper_frontend.request.notes import Note
+from taper_frontend.request.size_advice import size_advice
 from taper_frontend.request.size_names import name_by_place, name_int
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED, bounds, is_name, is_static, linear
@@ -479,9 +479,19 @@ def of_ranges(
     notes: dict[str, Note] = {}
     for axis in axes:
         size = axis.held_by(graph)
-        if not axis.varies or is_static(size):
+        captured = axis.captured_by(inputs)
+        if (
+            not axis.varies
+            or not isinstance(captured, torch.SymInt)
+            or captured.node.expr.is_number
+        ):
+            continue  # settle() reported what torch fixed
+        expr = captured.node.expr
+        if is_static(size):  # a guard accepts one size alone
+            (symbol, *_) = expr.free_symbols
+            lines = lines_that_bound(env, symbol, (axis.size - 1, axis.size + 1))
+            notes.setdefault(axis.where, _note_of_fixed(axis, "; ".join(lines[:1])))
             continue
-        expr = axis.captured_by(inputs).node.expr
         known = linear(size) if len(expr.free_symbols) == 1 else None
         root = getattr(axis.dim, "root", None)  # of a Dim computed from another
         if axis.required:
@@ -507,7 +517,7 @@ def of_ranges(
         wanted = limits(*own, *asked) if asked != _ANY else ""
         text = f"{axis.where} ({size}) {f'was to vary {wanted}, but ' if wanted else ''}{told}"
         if not axis.required:
-            text += "; an example of another size may allow more"
+            text += size_advice(told) or "; an example of another size may allow more"
         notes.setdefault(name, Note("shape", text))
     ways = decisions(env, lowered.symbols, graph.sizes, graph.examples)
     return [*notes.values(), *_of_ints(lowered, inputs), *map(_note_of_decision, ways)]
@@ -648,16 +658,11 @@ def _axis(tensor: int | None, name: str, source: str, x: torch.Tensor, axis: Any
     )
 
 
-#: A call of Python's ``len``.
-_LENGTH = re.compile(r"\blen\(")
-
-
 def _note_of_fixed(axis: Axis, line: str) -> Note:
     name = f" as {axis.name!r}" if axis.name else ""
     if line:
-        why, advice = f" at {line}", "; write that line so that it holds for any size"
-        if _LENGTH.search(line):
-            advice = "; write x.shape[0] for len(x), which makes a fixed number of the size"
+        why = f" at {line}"
+        advice = size_advice(line) or "; write that line so that it holds for any size"
     elif axis.size in (0, 1):
         why, advice = "", "; try an example in which it is 2 or more"
     else:
