@@ -4,6 +4,7 @@
 whole models take theirs from here.
 """
 
+from tools.zoo import unseen, untried
 from tools.zoo.audio import AUDIO
 from tools.zoo.control_flow import CONTROL_FLOW
 from tools.zoo.encoder_decoder import ENCODER_DECODER
@@ -11,7 +12,6 @@ from tools.zoo.layers import LAYERS
 from tools.zoo.newcomers import NEWCOMERS
 from tools.zoo.signals import SIGNALS
 from tools.zoo.text import TEXT
-from tools.zoo.unseen import FIXED, VARYING
 from tools.zoo.vision import VISION
 
 #: Group -> name of an architecture -> how to make it.
@@ -26,4 +26,11 @@ GROUPS = {
 }
 
 #: The same with the architectures of packages that only `nox -s models` installs.
-ALL_GROUPS = {**GROUPS, "newcomers": NEWCOMERS, "unseen": FIXED, "unseen, varying": VARYING}
+ALL_GROUPS = {
+    **GROUPS,
+    "newcomers": NEWCOMERS,
+    "unseen": unseen.FIXED,
+    "unseen, varying": unseen.VARYING,
+    "untried": untried.FIXED,
+    "untried, varying": untried.VARYING,
+}
