@@ -11,7 +11,8 @@
 typedef void (*gemm_tile_fn)(const gemm_block *g, const float *prefetch, int64_t prefetch_step);
 
 enum {
-    GEMM_UNROLL = 4,      /* values of k in an iteration */
+    /* Values of k in an iteration. With SSE the sums leave no register for those of the next k. */
+    GEMM_UNROLL = V_LEN == 4 && V_REGISTERS == 16 ? 1 : 4,
     GEMM_REACH = 3,       /* rows of A from one pointer: x86 scales its index by 0, 1 and 2 */
     GEMM_AHEAD = 3 << 8,  /* how many floats ahead narrow panels are prefetched: CPUs prefetch too
                              little of so slow a stream, and 3 KB was the best of 1 to 8 KB */
