@@ -89,6 +89,7 @@ def _open_gguf(place: Path) -> LocalDecoder:
 
 
 def _open_folder(place: Path) -> LocalDecoder:
+    """Open a folder of transformers: its model, perhaps a checkpoint of it, and its tokenizer."""
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(place, **local)
     quantization = json.loads((place / "config.json").read_text(encoding="utf-8")).get(

@@ -269,8 +269,7 @@ def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
     if axis != 0 or not all(part.flags.c_contiguous for part in parts):
         return np.concatenate(parts, axis)
     # most of a cache of a long context is zeros, which take no memory
-    first = parts[0]
-    rows = lazy_zeros((len(parts), *first.shape[1:]), first.dtype)
+    rows = lazy_zeros((len(parts), *parts[0].shape[1:]), parts[0].dtype)
     for row, part in enumerate(parts):
         copy_written(rows[row : row + 1], part)
     return rows

@@ -76,6 +76,7 @@ class TextGenerator:
         max_active: int | None = None,
         assistant_model: InferenceSession | None = None,
     ) -> None:
+        """Open the plan, its tokenizer and its defaults."""
         self.session = InferenceSession(path_or_bytes, sess_options, model=model)
         self.generator = Generator(
             self.session,

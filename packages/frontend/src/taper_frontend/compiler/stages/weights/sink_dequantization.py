@@ -54,6 +54,7 @@ def _join(graph: Graph, node: Node) -> bool:
 
 
 def _quantize_again(graph: Graph, node: Node) -> bool:
+    """Remove a QUANTIZE that gives back the levels that were decoded before it."""
     decoded = _decoded(graph, node.inputs[0]) if node.op == "QUANTIZE" else None
     parameters = _parameters(graph, node)
     if decoded is None or parameters is None:
