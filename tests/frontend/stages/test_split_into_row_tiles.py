@@ -123,6 +123,19 @@ def test_resampled_rows(mode, sizes):
     assert sum(rows) < 24 + 5 * len(parts)
 
 
+def test_operand_of_an_epilogue_that_is_computed_is_cut():
+    """As in a feature pyramid: an image is enlarged, added to another one, then filtered."""
+    b = Builder()
+    attrs = {"axes": (1, 2), "sizes": (24, 8), "mode": "nearest", "scales": (0.0, 0.0)}
+    top = b.op("RESAMPLE", b.input("top", 1, 12, 4, 32), **attrs)
+    code = {"code": ("ADD", "ADD"), "args": (0, 1, 3, 2)}
+    lateral = b.op("MATMUL", b.input("x", 1, 24, 8, 8), b.weight(8, 32), b.input("bias", 32), top,
+                   **code)  # fmt: skip
+    graph = check_fires(split_into_row_tiles, b.done(depthwise(b, lateral, 32)))
+    counts = op_counts(graph)
+    assert counts["RESAMPLE"] == counts["MATMUL"] == counts["CONV"] > 1
+
+
 def test_winograd():
     """Tiles of rows are whole tiles of the algorithm, which computes no fewer rows."""
     b = Builder()

@@ -161,10 +161,8 @@ def _link(graph: Graph, node: Node, source: str) -> _Link | None:
     output = graph.tensors[node.output].shape
     if not graph.is_static(node) or 0 in output or source not in node.inputs:
         return None
-    index = node.inputs.index(source)
     shape = graph.tensors[source].shape
-    # Inputs after the weights are operands of an epilogue.
-    if index >= min(node.definition.weights, default=len(node.inputs)) or len(shape) < 3:
+    if node.inputs.index(source) in node.definition.weights or len(shape) < 3:
         return None
     if len(shape) != len(output) or node.definition.view is not None:
         return None
