@@ -4,8 +4,10 @@
  * Row mode: tiles are pieces of one row. Operands are read in place where they are contiguous along
  * the row or have one element there; operands with other strides are gathered. Flat mode, for
  * contiguous blocks of short rows: tiles are several whole rows, read in place only where the
- * operand is laid out like the output or is one element. Panel mode: tiles are several rows of a
- * panel, all operands are read in place, and chains load what rows share once for some rows.
+ * operand is laid out like the output or is one element. Panel mode, for rows shorter than a tile:
+ * tiles are several rows of a panel, all operands are read in place, and chains load what rows
+ * share once for some rows. Longer rows are computed one by one, so that memory is accessed in
+ * order.
  */
 
 typedef struct program_frame {
@@ -256,7 +258,7 @@ static bool program_run_from(const taper_program *p, const taper_tensor *tensors
                              void *block, int64_t ldc, void *scratch) {
     if (p->count == 0 || r0 >= r1 || c0 >= c1)
         return true;
-    if (p->in_panels && r1 - r0 >= PROGRAM_PANEL_ROWS)
+    if (p->in_panels && r1 - r0 >= PROGRAM_PANEL_ROWS && c1 - c0 < p->tile)
         return run_panels(p, tensors, r0, r1, c0, c1, product, ldp, block, ldc, scratch);
     const bool flat =
         may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols && ldp == p->cols;
