@@ -90,6 +90,45 @@ V_ROUND(f16_from_f32, v_store_f16)
 #endif
 V_ROUND(bf16_from_f32, v_store_bf16)
 
+/* Truncates. NaN and numbers out of range give the lowest integer, as conversions of x86 do. */
+V_INLINE vi v_truncate(vf a) {
+#if defined(__SSE4_1__) && !defined(TAPER_SCALAR)
+    return v_to_int(v_trunc(a));
+#else
+    const vm in_range = vm_and(v_le(v_set1(-0x1p31f), a), v_lt(a, v_set1(0x1p31f)));
+    const vi whole = v_to_int(v_trunc(v_select(in_range, a, v_zero())));
+    return v_as_int(v_select(in_range, v_as_float(whole), v_as_float(vi_set1(INT32_MIN))));
+#endif
+}
+
+/* Keeps the lowest 8 bits of integers. */
+V_INLINE bool bytes_from_f32(void *out, const program_operand *in, int64_t n) {
+    enum { VECTORS = 4 };
+    uint8_t *r = out;
+    const float *p = in[0].data;
+    int64_t i = 0;
+    for (; i + VECTORS * V_LEN <= n; i += VECTORS * V_LEN) {
+        vi x[VECTORS];
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; v++)
+            x[v] = v_truncate(v_load(p + i + v * V_LEN));
+        vi_store_bytes_of(r + i, 0, x, 1, VECTORS);
+    }
+    for (; i < n; i += V_LEN) {
+        uint8_t last[V_LEN];
+        const int64_t rest = n - i < V_LEN ? n - i : V_LEN;
+        vi_store_bytes(last, v_truncate(v_load_n(p + i, rest)));
+        memcpy(r + i, last, (size_t)rest);
+    }
+    return true;
+}
+static bool i8_from_f32(void *out, const program_operand *in, int64_t n) {
+    return bytes_from_f32(out, in, n);
+}
+static bool u8_from_f32(void *out, const program_operand *in, int64_t n) {
+    return bytes_from_f32(out, in, n);
+}
+
 V_UNARY(f32_neg, v_neg(a))
 V_UNARY(f32_abs, v_abs(a))
 V_UNARY(f32_square, v_mul(a, a))

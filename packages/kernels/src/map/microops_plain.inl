@@ -410,9 +410,7 @@ COMPARISON(logical_xor, (a != 0) ^ (b != 0))
 #define INTS_OF_FLOAT(from, T)                                                                     \
     CONVERT_CHECKED(i64_from_##from, int64_t, T, int64_t, LOWEST_I64)                              \
     CONVERT_CHECKED(i32_from_##from, int32_t, T, int32_t, LOWEST_I32)                              \
-    CONVERT_CHECKED(i16_from_##from, int16_t, T, int32_t, LOWEST_I32)                              \
-    CONVERT_CHECKED(i8_from_##from, int8_t, T, int32_t, LOWEST_I32)                                \
-    CONVERT_CHECKED(u8_from_##from, uint8_t, T, int32_t, LOWEST_I32)
+    CONVERT_CHECKED(i16_from_##from, int16_t, T, int32_t, LOWEST_I32)
 #define INTS_OF_INT(from, T)                                                                       \
     CONVERT(i64_from_##from, int64_t, T)                                                           \
     CONVERT(i32_from_##from, int32_t, T)                                                           \
@@ -430,6 +428,8 @@ CONVERSIONS(u8, uint8_t)
 CONVERSIONS(bool, uint8_t)
 INTS_OF_FLOAT(f32, float)
 INTS_OF_FLOAT(f64, double)
+CONVERT_CHECKED(i8_from_f64, int8_t, double, int32_t, LOWEST_I32)
+CONVERT_CHECKED(u8_from_f64, uint8_t, double, int32_t, LOWEST_I32)
 INTS_OF_INT(i64, int64_t)
 INTS_OF_INT(i32, int32_t)
 INTS_OF_INT(i16, int16_t)
