@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 PAGE = """# Speed of resampling
 
 CPU times on one thread, in microseconds: the least of many turns, which the engines take in
-alternation. Each call is a model of this one op, with channels first; ONNX Runtime has the file
-that torch exports. The last column is the time of the fastest other engine over Taper's: above 1,
-Taper is faster. A dash says that torch exports no such file, or that ONNX Runtime refuses it.
+alternation. Each call is a model of this one op, with channels first unless it says last; ONNX
+Runtime has the file that torch exports. The last column is the time of the fastest other engine
+over Taper's: above 1, Taper is faster. A dash says that torch exports no such file, or that ONNX
+Runtime refuses it.
 
 {setting}
 
@@ -66,6 +67,11 @@ class Case(NamedTuple):
 def resize(mode: str, **options: Any) -> Callable[..., Any]:
     """Return a call of interpolate."""
     return partial(F.interpolate, mode=mode, **options)
+
+
+def with_channels_last(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the call of an image whose channels are last, with its result in the same order."""
+    return lambda x: call(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 _SAMPLE = partial(F.grid_sample, align_corners=False)
@@ -105,6 +111,23 @@ CASES = (
         torch.uint8,
     ),
     Case("grid_sample 128x128", (1, 1, 128, 128), _SAMPLE, grid=(128, 128)),
+    # images as they are decoded
+    *(
+        Case(
+            f"uint8, {mode} to 224x224{', antialias' * antialias}, channels last",
+            (1, 480, 640, 3),
+            with_channels_last(resize(mode, size=(224, 224), antialias=antialias)),
+            torch.uint8,
+        )
+        for mode in ("bilinear", "bicubic")
+        for antialias in (False, True)
+    ),
+    Case(
+        "uint8, bilinear x2, channels last",
+        (1, 224, 224, 3),
+        with_channels_last(resize("bilinear", scale_factor=2)),
+        torch.uint8,
+    ),
 )
 
 
