@@ -74,11 +74,11 @@ def test_guesses_wait_while_several_texts_are_written(target: InferenceSession) 
     requests = [generator.submit([word, 2], max_new_tokens=20, logprobs=2) for word in (7, 8)]
     for _ in range(10):
         generator.step()
-    assert all(request.draft is None for request in requests)
+    assert all(request.guesses is None for request in requests)
     generator.cancel(requests[1])
     while generator.active:
         generator.step()
-    assert requests[0].draft is not None
+    assert requests[0].guesses is not None
     assert (requests[0].tokens, requests[0].logprobs) == alone[0]
 
 

@@ -532,6 +532,7 @@ def test_texts_wait_for_a_place(generator: Generator, monkeypatch: pytest.Monkey
         assert len(small.active) <= 2
         small.step()
     assert small.waiting == ()
+    assert not any(hasattr(request, "state") for request in requests)  # whose memory is free
     for (ids, options), request in zip(asked, requests, strict=True):
         if request not in (requests[0], requests[3]):
             assert request.tokens == [*generator.generate(ids, **options)]

@@ -79,7 +79,7 @@ class GenerationRequest:
     guesses : GuessCount or None
         How many tokens are guessed; set with the first guess.
     state : State
-        Set when the text begins, not while it waits.
+        Set when the text begins, not while it waits, until it has ended.
     """
 
     state: State
@@ -129,6 +129,11 @@ class GenerationRequest:
         """End the text, if it has not ended."""
         if self.finish_reason is None:
             self.finish_reason, self.error = reason, error
+
+    def release(self) -> None:
+        """Let go of what was read: a row of a batch holds the memory of all its rows."""
+        del self.state
+        self.draft = None
 
     @property
     def room_for_guesses(self) -> int:

@@ -566,7 +566,7 @@ class Generator:
         if kept and len(right) <= len(guessed) and not request.is_finished:
             for name, array in kept.items():
                 request.state.set(name, array)
-            self._decoder.feed([request.state], [right], [before], [0])
+            request.read = before  # the next step reads those that were right again
         return len(right) - 1
 
     def _encode(self, request: GenerationRequest, source: np.ndarray) -> None:
@@ -596,6 +596,9 @@ class Generator:
                 self._keep(request)
 
     def _replace_finished(self) -> None:
+        for request in self._active:
+            if request.is_finished:
+                request.release()
         self._active = [request for request in self._active if not request.is_finished]
         self._waiting = [request for request in self._waiting if not request.is_finished]
         self._admit()
