@@ -37,6 +37,10 @@ def test_states_of_a_long_context_take_little_memory(session: InferenceSession) 
     assert resident() - before < 1 << 20
     session.run(None, feed(8, LENGTH // 2), state=states)
     session.run(None, feed(3, 1), state=states[5:2:-1])
+    side_by_side = [state._arrays["cache"].base for state in states[3:6]]
+    session.run(None, feed(3, 1), state=states[5:2:-1])  # without a copy
+    for state, base in zip(states[3:6], side_by_side, strict=True):
+        assert state._arrays["cache"].base is base is side_by_side[0]
     assert resident() - before < 2 << 20
     wanted = np.zeros((LENGTH, WIDTH), np.float32)
     wanted[LENGTH // 2] = np.tanh(np.float32(0.5))

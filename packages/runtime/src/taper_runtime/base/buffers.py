@@ -69,7 +69,7 @@ def lazy_zeros(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         with suppress(OSError):  # of a system without large pages
             memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.ndarray(shape, dtype, memory)  # itself the base of its rows, as zeros of numpy are
 
 
 def copy_written(to: np.ndarray, source: np.ndarray) -> None:
