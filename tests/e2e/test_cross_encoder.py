@@ -3,7 +3,9 @@
 The reference is the classifier of transformers, one pair at a time.
 """
 
+import io
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import taper_frontend
+import taper_runtime.cli
+from cli_page import check_json, schema
 from encoder_folders import SENTENCES, cross_folder, write_json
 from taper_frontend import ExportError
 from taper_frontend.encoders.sentence_folder import read_classifier_folder
@@ -198,3 +202,32 @@ def test_a_plan_of_the_other_kind_is_named(plan):
     with pytest.raises(InputError, match=r"expected 'cross_encoder.json'.* 'encoder.json'\]"):
         CrossEncoder(plan._replace(assets={}).with_assets(assets))
     assert json.loads(settings)["vocab_size"] == 17
+
+
+@pytest.fixture
+def rank(plan, tmp_path, monkeypatch, capsys):
+    plan.save(tmp_path / "ranker.taper")
+
+    def call(text, *arguments):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        code = taper_runtime.cli.main(["rank", str(tmp_path / "ranker.taper"), *arguments])
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def test_rank_prints_documents_by_their_scores(rank, ranker):
+    texts = ["the dog", "a cat on the mat", "mat"]
+    code, out, _ = rank("\n".join(texts).encode(), QUERY, "--top-k", "2")
+    wanted = ranker.rank(QUERY, texts, top_k=2, return_documents=True)
+    assert code == 0
+    assert out == "".join(f"{each['score']:.6g}\t{each['text']}\n" for each in wanted)
+    code, out, _ = rank(b"the dog\nmat\n", QUERY, "--json")
+    check_json(schema("rank"), json.loads(out))
+
+
+def test_rank_names_mistakes(rank):
+    assert rank(b"\xff\n", QUERY)[::2] == (1, "taper: line 1: expected UTF-8: invalid start byte\n")
+    code, _, err = rank(b"a\n", QUERY, "--prompt-name", "x")
+    assert (code, "prompt_name: expected one of" in err) == (1, True)
+    assert rank(b"", QUERY)[:2] == (0, "\n")

@@ -290,6 +290,17 @@ def test_embed_writes_an_array(embed, encoder, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), wanted)
 
 
+def test_embed_prints_what_is_not_0(embed, encoder):
+    code, out, _ = embed(b"a cat\nthe dog\n", "--sparse")
+    assert code == 0
+    for line, dense in zip(out.splitlines(), encoder.encode(["a cat", "the dog"]), strict=True):
+        row = json.loads(line)
+        assert row["indices"] == np.flatnonzero(dense).tolist()
+        np.testing.assert_array_equal(np.float32(row["weights"]), dense[row["indices"]])
+    code, _, err = embed(b"a\n", "--sparse", "--normalize")
+    assert (code, "--normalize: expected none with --sparse" in err) == (1, True)
+
+
 def test_json_of_embed(embed):
     code, out, _ = embed(b"a cat\nthe dog\n", "--json")
     assert code == 0

@@ -24,7 +24,16 @@ def test_embeddings_are_those_of_splade(tmp_path):
     )  # fmt: skip
     plan = taper_frontend.export_encoder(folder)
     assert plan.metadata["fallbacks"] == []
-    found = Encoder(plan).encode(SENTENCES)
+    encoder = Encoder(plan)
+    found = encoder.encode(SENTENCES)
+    sparse = encoder.encode_sparse(SENTENCES, batch_size=2)
+    for dense, each in zip(found, sparse, strict=True):
+        assert (each.indices.dtype, each.weights.dtype) == (np.int64, np.float32)
+        np.testing.assert_array_equal(each.indices, np.flatnonzero(dense))
+        np.testing.assert_allclose(each.weights, dense[each.indices], rtol=1e-5)
+    assert encoder.encode_sparse([]) == []
+    one = encoder.encode_sparse(SENTENCES[0])
+    np.testing.assert_array_equal(one.indices, sparse[0].indices)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     wanted = []

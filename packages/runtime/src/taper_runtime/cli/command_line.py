@@ -30,6 +30,7 @@ OWN = (
     "inspect",
     "kernels",
     "profile",
+    "rank",
     "report",
     "run",
     "serve",

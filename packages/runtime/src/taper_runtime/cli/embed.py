@@ -19,22 +19,31 @@ from taper_runtime.cli.shared_options import (
     positive,
     session_options,
 )
+from taper_runtime.cli.text_lines import text_lines
 
 if TYPE_CHECKING:
     import argparse
+
+    from taper_runtime.text import Encoder
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "embed sentences, one on each line of the standard input"
     add_plan(parser)
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FILE.npy",
         help="write an array with a row for each sentence; by default a JSON array is printed for "
         "each",
+    )
+    form.add_argument(
+        "--sparse",
+        action="store_true",
+        help="print the places and values of the numbers that are not 0, such as those of SPLADE",
     )
     parser.add_argument(
         "--batch-size",
@@ -59,7 +68,9 @@ def _embed(args: argparse.Namespace) -> Result:
     from taper_runtime.text import Encoder
 
     encoder = Encoder(load_plan(args), session_options(args))
-    sentences = _lines(sys.stdin.buffer.read())
+    sentences = text_lines(sys.stdin.buffer.read())
+    if args.sparse:
+        return _sparse(encoder, sentences, args)
     found = encoder.encode(
         sentences,
         args.batch_size,
@@ -78,15 +89,16 @@ def _embed(args: argparse.Namespace) -> Result:
     return Result({**data, "embeddings": rows}, "\n".join(map(json.dumps, rows)))
 
 
-def _lines(data: bytes) -> list[str]:
-    """Return the lines of UTF-8 text."""
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(line.removesuffix(b"\r").decode())
-        except UnicodeDecodeError as error:
-            raise InputError(f"line {number}: expected UTF-8: {error.reason}") from None
-    return found
+def _sparse(encoder: Encoder, sentences: list[str], args: argparse.Namespace) -> Result:
+    """Print what is not 0; a sentence takes a line."""
+    if args.normalize or args.truncate_dim is not None:
+        name = "--normalize" if args.normalize else "--truncate-dim"
+        raise InputError(
+            f"{name}: expected none with --sparse, which prints what the model returns"
+        )
+    found = encoder.encode_sparse(
+        sentences, args.batch_size, prompt_name=args.prompt_name, show_progress_bar=True
+    )
+    rows = [{"indices": each.indices.tolist(), "weights": each.weights.tolist()} for each in found]
+    data = {"sentences": len(rows), "dimension": encoder.dimension, "embeddings": rows}
+    return Result(data, "\n".join(map(json.dumps, rows)))

@@ -6,13 +6,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_runtime.base.records import NamedTuple
 from taper_runtime.text.sentence_reader import SentenceReader, checked_number, listed_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: The least length that an embedding is divided by, as in ``torch.nn.functional.normalize``.
 _LEAST = 1e-12
+
+
+class SparseEmbedding(NamedTuple):
+    """The numbers of an embedding that are not 0.
+
+    Attributes
+    ----------
+    indices : numpy.ndarray
+        Their places, int64, which rise: with SPLADE the ids of tokens.
+    weights : numpy.ndarray
+        The numbers, float32.
+    """
+
+    indices: np.ndarray
+    weights: np.ndarray
 
 
 class Encoder(SentenceReader):
@@ -86,17 +102,57 @@ class Encoder(SentenceReader):
         kept = self._width
         if truncate_dim is not None:
             kept = checked_number("truncate_dim", truncate_dim, self._width)
+        found = np.empty((len(texts), kept), np.float32)
+        for rows, embeddings in self._embedded(texts, size, prompt_name, show_progress_bar):
+            found[rows] = embeddings[:, :kept]
+        if normalize_embeddings:
+            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), _LEAST)
+        return found[0] if isinstance(sentences, str) else found
+
+    def encode_sparse(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = 32,
+        prompt_name: str | None = None,
+        show_progress_bar: bool = False,
+    ) -> list[SparseEmbedding] | SparseEmbedding:
+        """Return the numbers of embeddings that are not 0, such as those of SPLADE.
+
+        Parameters
+        ----------
+        sentences, batch_size, prompt_name, show_progress_bar
+            As in :meth:`encode`.
+
+        Returns
+        -------
+        list of SparseEmbedding
+            One for each sentence, or a single one for one ``str``.
+
+        Raises
+        ------
+        InputError
+            As :meth:`encode`.
+        """
+        texts = listed_texts(sentences, "sentences")
+        size = checked_number("batch_size", batch_size)
+        found: dict[int, SparseEmbedding] = {}
+        for rows, embeddings in self._embedded(texts, size, prompt_name, show_progress_bar):
+            for row, embedding in zip(rows.tolist(), embeddings, strict=True):
+                places = np.flatnonzero(embedding)
+                found[row] = SparseEmbedding(places, embedding[places])
+        ordered = [found[row] for row in range(len(texts))]
+        return ordered[0] if isinstance(sentences, str) else ordered
+
+    def _embedded(
+        self, texts: Sequence[str], size: int, prompt_name: str | None, show_progress_bar: bool
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the places of a batch in ``texts``, and its embeddings."""
         prompt = self._prompt(prompt_name)
         skipped = 0
         if prompt and not self._settings.include_prompt:
             skipped = self._tokenizer.prompt_length(prompt)
         prompted = [prompt + text for text in texts]
-        found = np.empty((len(texts), kept), np.float32)
-        for rows, embeddings in self._batches(prompted, size, skipped, show_progress_bar):
-            found[rows] = embeddings[:, :kept]
-        if normalize_embeddings:
-            found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), _LEAST)
-        return found[0] if isinstance(sentences, str) else found
+        yield from self._batches(prompted, size, skipped, show_progress_bar)
 
     def count_tokens(self, sentences: str | Iterable[str], prompt_name: str | None = None) -> int:
         """Return how many tokens :meth:`encode` reads for sentences, with special ones.
