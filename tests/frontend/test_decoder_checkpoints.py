@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from decoders import greedy
 from marks import REFERENCE
 from quantized_checkpoints import gguf_file
 from taper_frontend import ExportError
-from taper_frontend.checkpoint import filled
 from taper_frontend.decoders.decoder_folder import open_decoder
 
 WORDS, SIZE, LAYERS = 64, 32, 1
@@ -74,11 +74,11 @@ def text(plan):
 
 
 def check_logits(opened, model):
-    """Compare what an opened model computes with its own parameters, or with mapped ones."""
+    """Compare what two models compute."""
     ids = torch.tensor([PROMPT])
-    with torch.no_grad(), filled(opened.model, opened.checkpoint):
+    with torch.no_grad():
         torch.testing.assert_close(
-            opened.model(input_ids=ids).logits, model(input_ids=ids).logits, rtol=1e-5, atol=1e-5
+            opened(input_ids=ids).logits, model(input_ids=ids).logits, rtol=1e-5, atol=1e-5
         )
 
 
@@ -91,25 +91,36 @@ def test_the_texts_of_a_folder(model, folder):
     assert plan.metadata["decoder"]["eos_token_ids"] == [1]
 
 
-def test_weights_of_a_folder_are_mapped(model, folder):
-    opened = open_decoder(folder)
+def test_a_folder(model, folder):
+    opened, tokenizer = open_decoder(folder)
     check_logits(opened, model)
-    assert opened.tokenizer.chat_template == TEMPLATE
-    assert opened.model.generation_config.eos_token_id == 1
-    assert all(parameter.is_meta for parameter in opened.model.parameters())
-    assert not any(buffer.is_meta for buffer in opened.model.buffers())
-    assert opened.checkpoint == str(folder / "model.safetensors")
+    assert tokenizer.chat_template == TEMPLATE
+    assert opened.generation_config.eos_token_id == 1
 
 
-def test_a_folder_whose_tensors_have_other_names(model, folder, tmp_path):
+def test_weights_of_a_folder_are_mapped(folder):
+    opened, _ = open_decoder(folder)
+    address = opened.lm_head.weight.data_ptr()
+    places = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    (found,) = (
+        file
+        for span, *_, file in places
+        if int(span.split("-")[0], 16) <= address < int(span.split("-")[1], 16)
+    )
+    assert found == str(folder / "model.safetensors")
+
+
+def test_a_folder_that_lacks_weights(folder, tmp_path):
     tensors = load_file(folder / "model.safetensors")
-    renamed = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-    save_file(renamed, tmp_path / "model.safetensors", {"format": "pt"})
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
-    opened = open_decoder(tmp_path)
-    assert (opened.checkpoint, opened.tokenizer) == (None, None)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(opened.model.state_dict()[name], tensor)
+    with pytest.raises(ExportError, match=r"expected weights of lm_head\.weight, got none"):
+        open_decoder(tmp_path)
+    tensors["lm_head.weight"] = torch.zeros(3, SIZE)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ExportError, match="expected a checkpoint that transformers reads, got"):
+        open_decoder(tmp_path)
 
 
 def rows(weight, heads):
@@ -196,11 +207,11 @@ def gguf(described, tmp_path_factory):
 
 
 def test_a_gguf_file(described, gguf):
-    opened = open_decoder(gguf)
+    opened, tokenizer = open_decoder(gguf)
     check_logits(opened, described[1])
-    assert opened.tokenizer.chat_template == TEMPLATE
-    assert opened.tokenizer.backend_tokenizer.encode("!").ids == [0]
-    assert opened.model.generation_config.eos_token_id == 1
+    assert tokenizer.chat_template == TEMPLATE
+    assert tokenizer.backend_tokenizer.encode("!").ids == [0]
+    assert opened.generation_config.eos_token_id == 1
 
 
 @REFERENCE
@@ -233,8 +244,9 @@ def test_a_quantized_folder(folder, tmp_path):
     }
     settings["quantization_config"] = quantization
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    opened = open_decoder(tmp_path)
-    levels = opened.model.model.layers[0].mlp.up_proj.parametrizations.weight.original
+    opened, tokenizer = open_decoder(tmp_path)
+    assert tokenizer is None
+    levels = opened.model.layers[0].mlp.up_proj.parametrizations.weight.original
     assert levels.dtype == torch.int8
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith("_scale")}
     for name in state:

@@ -70,8 +70,8 @@ def export_decoder(
         A model with a head, such as ``AutoModelForCausalLM`` makes, in evaluation mode. Its forward
         takes ``input_ids`` and a cache of keys and values, of recurrent states or of both. It is
         not changed. Or a local folder of transformers, or a GGUF file: with its tokenizer, chat
-        template and defaults. The weights of a folder are mapped where it has them as the model
-        does, and otherwise read by transformers. Quantized weights, of a GGUF file or of a
+        template and defaults. The weights of a folder are mapped, but for those that transformers
+        joins or casts as it reads them. Quantized weights, of a GGUF file or of a
         checkpoint that :func:`taper_frontend.load_quantized` reads, stay in their bits, and what
         is not quantized becomes float32. Nothing is downloaded, and no code of a folder is run.
     max_context : int
@@ -117,7 +117,7 @@ def export_decoder(
                 f"checkpoint: expected None for {os.fspath(model)!r}, which has weights, got "
                 f"{os.fspath(checkpoint)!r}"
             )
-        model, checkpoint, own = open_decoder(model)
+        model, own = open_decoder(model)
         tokenizer = own if tokenizer is None else tokenizer
     _check(model, max_context)
     if cache_dtype not in (None, *CACHE_DTYPES):

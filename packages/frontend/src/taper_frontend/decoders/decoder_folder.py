@@ -1,7 +1,7 @@
 """Make a language model of a local checkpoint: a folder of transformers, or a GGUF file.
 
-The module has no parameters of its own: they are mapped from the files, or have the bits of a
-quantized checkpoint. Nothing is downloaded, and no code of a folder is run.
+Parameters are mapped from the files, or have the bits of a quantized checkpoint. Nothing is
+downloaded, and no code of a folder is run.
 """
 
 from __future__ import annotations
@@ -17,48 +17,33 @@ import transformers
 from torch import nn
 from transformers.initialization import no_init_weights
 
-from taper_frontend.checkpoint import filled
 from taper_frontend.decoders.gguf_decoder import gguf_config, gguf_names, gguf_tokenizer
 from taper_frontend.errors import ExportError
 from taper_frontend.quantized_checkpoint.load import load_quantized
-from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-#: The files of weights that are mapped, the first that a folder has.
-_WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
+#: The most missing weights in an error.
+_LISTED = 5
 
 #: The files by which a folder has a tokenizer.
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
-class LocalDecoder(NamedTuple):
-    """A language model that was opened.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-        In evaluation mode.
-    checkpoint : str or None
-        The file that has its parameters, if they are on the ``meta`` device.
-    tokenizer : object or None
-        A fast tokenizer of transformers, if there is one.
-    """
-
-    model: Any
-    checkpoint: str | None
-    tokenizer: Any
-
-
-def open_decoder(path: str | os.PathLike[str]) -> LocalDecoder:
+def open_decoder(path: str | os.PathLike[str]) -> tuple[Any, Any]:
     """Open a folder of transformers, or a GGUF file.
 
     Parameters
     ----------
     path : str or os.PathLike
         A folder with ``config.json`` and weights, which may be quantized, or a file ``*.gguf``.
+
+    Returns
+    -------
+    tuple of torch.nn.Module and object
+        A model in evaluation mode, and a fast tokenizer of transformers, or None.
 
     Raises
     ------
@@ -74,59 +59,47 @@ def open_decoder(path: str | os.PathLike[str]) -> LocalDecoder:
         )
     try:
         return _open_folder(place)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError) as error:
         raise ExportError(
             f"{place}: expected a checkpoint that transformers reads, got "
             f"{type(error).__name__}: {error}"
         ) from error
 
 
-def _open_gguf(place: Path) -> LocalDecoder:
+def _open_gguf(place: Path) -> tuple[Any, Any]:
     config = gguf_config(place)
-    model = _without_parameters(config, torch.float32)
+    model = _without_parameters(config)
     load_quantized(model, place, names=gguf_names(config))
-    return LocalDecoder(model, None, gguf_tokenizer(place))
+    return model, gguf_tokenizer(place)
 
 
-def _open_folder(place: Path) -> LocalDecoder:
-    """Open a folder of transformers: its model, perhaps a checkpoint of it, and its tokenizer."""
+def _open_folder(place: Path) -> tuple[Any, Any]:
+    """Open a folder of transformers: its model, perhaps quantized, and its tokenizer."""
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(place, **local)
     quantization = json.loads((place / "config.json").read_text(encoding="utf-8")).get(
         "quantization_config"
     )
-    checkpoint = next((str(place / name) for name in _WEIGHTS if (place / name).is_file()), None)
-    if quantization is not None:
-        del config.quantization_config
-        model = _without_parameters(config, torch.float32)
-        load_quantized(model, place, config=quantization)
-        checkpoint = None
-    else:
-        model = _without_parameters(config, config.dtype or torch.float32)
-        if checkpoint is None or not _fits(model, checkpoint):
-            model = type(model).from_pretrained(
-                place, **local, attn_implementation=_attention(config)
+    if quantization is None:
+        # its tensors are views of mapped files, but for those that transformers joins or casts
+        model, report = _kind(config).from_pretrained(
+            place, **local, attn_implementation=_attention(config), output_loading_info=True
+        )
+        if missing := sorted(report["missing_keys"]):
+            raise ExportError(
+                f"{place}: expected weights of {', '.join(missing[:_LISTED])}, got none"
             )
-            checkpoint = None
+    else:
+        del config.quantization_config
+        model = _without_parameters(config)
+        load_quantized(model, place, config=quantization)
     if (place / "generation_config.json").is_file():
         model.generation_config = transformers.GenerationConfig.from_pretrained(place, **local)
     has_tokenizer = any((place / name).is_file() for name in _TOKENIZERS)
     tokenizer = (
         transformers.AutoTokenizer.from_pretrained(place, **local) if has_tokenizer else None
     )
-    return LocalDecoder(model.eval(), checkpoint, tokenizer)
-
-
-def _fits(model: nn.Module, checkpoint: str) -> bool:
-    """Return whether a checkpoint has the parameters of a model as the model has them.
-
-    transformers gives others new names or another dtype, or joins them, as it reads them.
-    """
-    try:
-        with filled(model, checkpoint):
-            return True
-    except ExportError:
-        return False
+    return model.eval(), tokenizer
 
 
 def _attention(config: Any) -> str | None:
@@ -135,19 +108,21 @@ def _attention(config: Any) -> str | None:
     return "eager" if capped else None
 
 
-def _without_parameters(config: Any, dtype: torch.dtype) -> Any:
+def _kind(config: Any) -> Any:
+    """Return the class of transformers that makes models with heads of a config."""
+    if type(config) in transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
+        return transformers.AutoModelForSpeechSeq2Seq
+    if config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    return transformers.AutoModelForCausalLM
+
+
+def _without_parameters(config: Any) -> Any:
     """Return a model whose parameters are on the ``meta`` device, and its buffers on the CPU."""
-    kind = type(config)
-    if kind in transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING:
-        made: Any = transformers.AutoModelForSpeechSeq2Seq
-    elif config.is_encoder_decoder:
-        made = transformers.AutoModelForSeq2SeqLM
-    else:
-        made = transformers.AutoModelForCausalLM
     with no_init_weights(), _parameters_on_meta():
-        model = made.from_config(
+        model = _kind(config).from_config(
             config,
-            dtype=dtype,
+            dtype=torch.float32,
             attn_implementation=_attention(config),
             trust_remote_code=False,
         )
