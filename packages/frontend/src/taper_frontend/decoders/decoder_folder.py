@@ -74,7 +74,7 @@ def _open_gguf(place: Path) -> tuple[Any, Any]:
 
 
 def _open_folder(place: Path) -> tuple[Any, Any]:
-    """Open a folder of transformers: its model, perhaps quantized, and its tokenizer."""
+    """Open a folder that has ``config.json``."""
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(place, **local)
     quantization = json.loads((place / "config.json").read_text(encoding="utf-8")).get(
