@@ -35,8 +35,8 @@ _QUANTIZE = {
     "scalars": (1.0, 1.0, -128.0, 127.0),
 }
 
-#: The largest activation of seven bits, and what moves activations without another value.
-_SEVEN_BITS, _MOVES = 127, ("CAT", "PERMUTE", "TRANSPOSE", "RESHAPE", "SLICE")
+#: The largest activation of seven bits, and what makes no other value of activations.
+_SEVEN_BITS, _MOVES = 127, ("CAT", "MAX_POOL", "PERMUTE", "TRANSPOSE", "RESHAPE", "SLICE")
 
 #: How much slower bytes must be: most predictions are right within a quarter, and floats between
 #: layers of bytes break up what would be one node.
