@@ -10,11 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import sympy
 import torch
 from torch.utils._pytree import tree_leaves
 
 import taper_frontend
 from taper_frontend.errors import UnsupportedNodesError
+from taper_frontend.request.guards import shape_env
 from taper_runtime.plan.compare import TOLERANCE, difference
 
 if TYPE_CHECKING:
@@ -117,9 +119,20 @@ def _dims(
 
 
 def _fixed(program: torch.export.ExportedProgram, varying: Mapping[str, int]) -> list[str]:
-    """The inputs whose size varies by request, but not in the program."""
+    """The inputs whose size varies by request, but not in the program, or not by its guards."""
     values = {node.name: node.meta["val"] for node in program.graph.find_nodes(op="placeholder")}
-    return [name for name, axis in varying.items() if isinstance(values[name].shape[axis], int)]
+    sizes = {name: sympy.sympify(values[name].shape[axis]) for name, axis in varying.items()}
+    env = shape_env(program)
+    grown = {
+        size: sympy.Integer(values[name].shape[varying[name]].node.hint + 1)
+        for name, size in sizes.items()
+        if size.is_symbol
+    }
+    broken: set[sympy.Symbol] = set()
+    for guard in env.guards if env is not None else []:
+        if guard.expr.free_symbols <= grown.keys() and guard.expr.xreplace(grown) is sympy.false:
+            broken |= guard.expr.free_symbols
+    return [name for name, size in sizes.items() if size.is_number or size in broken]
 
 
 def _grown(tensor: torch.Tensor, axis: int) -> torch.Tensor:
