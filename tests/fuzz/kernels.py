@@ -5,7 +5,8 @@
 Each row of the kernel table is prepared alone, so that none hides behind those before it. A node
 begins as a sample of the op: its dims, dtypes, attrs and values are changed, and it is kept where
 the op's type rule allows it and the row takes it. Inputs are views with any strides where the op
-takes them. Memory around the arrays is watched, and all bits are the same on two threads.
+takes them. Memory around the arrays is watched, and all bits are the same on two threads, and over
+an input where the op allows that.
 """
 
 from __future__ import annotations
@@ -434,6 +435,14 @@ def check(row: Row, drawn: Draw, rng: np.random.Generator) -> str:
         return "ran"
     if outcomes[0] != outcomes[1]:
         raise Mismatch("its bits depend on the number of threads")
+    for index in (index for index in op.inplace if index < len(inputs)):
+        array = inputs[index]
+        if drawn.types[index] != drawn.outputs[0] or array is None or not array.flags.c_contiguous:
+            continue
+        over = array.copy()
+        node.run([*inputs[:index], over, *inputs[index + 1 :]], [over, *outputs[1:]], 2)
+        if bits(over) != outcomes[0][0]:
+            raise Mismatch(f"its bits differ where it computes over input {index}")
     finite = all(math.isfinite(v) for v in drawn.attrs.values() if type(v) is float)
     if values == LARGEST or (op.name in FINITE_ONLY and (values == SPECIAL or not finite)):
         return "ran"

@@ -5,6 +5,7 @@ import pytest
 
 from edge_values import KERNELS_DIFFER, KINDS, SAMPLES, differs, edge_samples
 from op_samples import present, sample_types, samples_of, stored_inputs
+from op_samples.sample import Sample
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.errors import InputError
 from taper_runtime.formats import decode
@@ -182,6 +183,113 @@ def test_kernel_computes_in_place(op):
                 over.view(np.uint8) if over.ndim else over,
                 apart.view(np.uint8) if apart.ndim else apart,
             )
+
+
+def _normal(*shape, dtype="float32"):
+    rng = np.random.default_rng(3)
+    if np.dtype(dtype).kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(-9, 9, shape).astype(dtype)
+
+
+def _window(*kernel, **attrs):
+    zeros, ones = [0] * len(kernel), [1] * len(kernel)
+    return {"kernel": list(kernel), "stride": ones, "padding": 2 * zeros, "dilation": ones} | attrs
+
+
+def _padded(groups=1, **attrs):
+    return _window(3, 3, padding=[1] * 4, groups=groups, **attrs)
+
+
+_LEVELS = "blocks.4.32.float16.symmetric"
+#: For each way in which kernels compute products: the op, two operands' shapes, their dtype, the
+#: format of the second, and attrs.
+PRODUCTS = {
+    "matmul": ("MATMUL", (2, 5, 20), (20, 33), "float32", "panels.1", {}),
+    "matmul of one row": ("MATMUL", (1, 20), (20, 33), "float32", "panels.1", {}),
+    "matmul in pieces": ("MATMUL", (7, 2100), (2100, 40), "float32", "panels.1", {}),
+    "matmul of rows": ("MATMUL", (9, 300), (300, 150), "float32", None, {}),
+    "matmul, packing": ("MATMUL", (80, 30), (30, 20), "float32", None, {}),
+    "matmul by dots": ("MATMUL", (3, 70), (9, 70), "float32", None, {"transpose_b": True}),
+    "matmul by a vector": ("MATMUL", (2, 4, 70), (70,), "float32", None, {}),
+    "matmul of rounded": (
+        *("MATMUL", (9, 64), (64, 40), "float32", _LEVELS, {"activation_group": 32}),
+    ),
+    "matmul of levels": ("MATMUL", (9, 64), (64, 40), "float32", _LEVELS, {}),
+    "matmul, float64": ("MATMUL", (13, 300), (300, 30), "float64", None, {"alpha": 0.5}),
+    "matmul of few rows": ("MATMUL", (3, 300), (300, 30), "int64", None, {}),
+    "matmul, int32": ("MATMUL", (13, 300), (300, 30), "int32", None, {}),
+    "matmul of bytes": ("MATMUL", (13, 30), (30, 30), "int8", None, {"accumulate": "int32"}),
+    "conv": ("CONV", (2, 5, 6, 4), (3, 3, 4, 20), "float32", "grouped_panels.1", _padded()),
+    "conv in pieces": ("CONV", (1, 3, 4, 600), (3, 3, 600, 17), "float32", None, _padded()),
+    "conv of groups": ("CONV", (2, 5, 6, 6), (3, 3, 3, 20), "float32", None, _padded(2)),
+    "conv, clipped": (
+        *("CONV", (1, 9, 8, 4), (3, 3, 4, 20), "float32", None),
+        _window(3, 3, padding=[4] * 4, dilation=[4, 4]),
+    ),
+    "depthwise": ("CONV", (1, 7, 9, 21), (3, 3, 1, 21), "float32", None, _padded(21)),
+    "depthwise, few": ("CONV", (1, 7, 9, 3), (3, 3, 1, 3), "float32", None, _padded(3)),
+    "small groups": ("CONV", (2, 7, 9, 12), (3, 3, 2, 12), "float32", None, _padded(6)),
+    "winograd.2": ("CONV", (2, 9, 6, 5), (3, 3, 5, 34), "float32", "winograd.2", _padded()),
+    "winograd.4": ("CONV", (2, 9, 6, 5), (3, 3, 5, 34), "float32", "winograd.4", _padded()),
+    "conv, float64": ("CONV", (2, 5, 6, 4), (3, 3, 4, 20), "float64", None, _padded()),
+    "depthwise, float64": (
+        *("CONV", (1, 5, 6, 9), (3, 3, 1, 9), "float64", None, _padded(9)),
+    ),
+    "conv of bytes": (
+        *("CONV", (2, 5, 6, 4), (3, 3, 4, 20), "int8", None, _padded(accumulate="int32")),
+    ),
+    "depthwise of bytes": (
+        *("CONV", (1, 7, 9, 21), (3, 3, 1, 21), "int8", None),
+        _padded(21, accumulate="int32"),
+    ),
+    "transposed": (
+        *("CONV_TRANSPOSE", (2, 4, 5, 3), (3, 3, 3, 20), "float32", None),
+        _window(3, 3, stride=[2, 3]),
+    ),
+    "transposed, float64": (
+        *("CONV_TRANSPOSE", (2, 4, 5, 3), (3, 3, 3, 20), "float64", None),
+        _window(3, 3, stride=[2, 3]),
+    ),
+}  # fmt: skip
+#: Epilogues of a residual, value 1, and perhaps of a bias, value 2: some are fused, some are not.
+EPILOGUES = {
+    "added": {"code": ["ADD"], "args": [0, 1]},
+    "after the bias": {"code": ["ADD", "ADD"], "args": [0, 2, 3, 1]},
+    "bounded": {"code": ["ADD", "MAXIMUM"], "args": [0, 1, 2, -1], "scalars": [1]},
+    "added later": {"code": ["MUL", "ADD"], "args": [0, 0, 2, 1]},
+    "read twice": {"code": ["ADD", "MUL"], "args": [0, 1, 2, 1]},
+}
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_product_is_computed_over_its_residual(product, epilogue):
+    """The residual is read before anything is written to its place, on all levels."""
+    name, first, second, dtype, form, given = PRODUCTS[product]
+    op, program = REGISTRY[name], EPILOGUES[epilogue]
+    operands_ = [_normal(*first, dtype=dtype), _normal(*second, dtype=dtype)]
+    if form == _LEVELS:
+        operands_[1] = np.rint(operands_[1]).clip(-2, 1) / 8
+    formats = {1: form} if form else {}
+    plain = Sample(operands_, given, formats=formats)
+    (output,) = op.infer_types(sample_types(plain), op.complete(given))
+    extras = [_normal(*output.shape, dtype=output.dtype)]
+    if epilogue == "after the bias":
+        extras.append(_normal(output.shape[-1], dtype=output.dtype))
+    sample = Sample([*operands_, *extras], given | program, formats=formats)
+    (want,) = op.evaluate_all(sample.inputs, op.complete(sample.attrs))
+    for level in _kernels.available_isas():
+        inputs = stored_inputs(sample)
+        node, _, (apart,) = prepared(op, sample, inputs, level)
+        assert node is not None
+        node.run(inputs, [apart])
+        if want.dtype.kind == "f" and "activation_group" not in given:
+            scale = float(np.abs(want).max())
+            np.testing.assert_allclose(apart, want, rtol=1e-4, atol=1e-5 * scale)
+        over = inputs[2].copy()
+        node.run([*inputs[:2], over, *inputs[3:]], [over])
+        np.testing.assert_array_equal(over.view(np.uint8), apart.view(np.uint8), level)
 
 
 def test_every_kernel_has_an_op():

@@ -69,18 +69,18 @@ static void check_rows_of_panels(int64_t cols, bool has_bytes, int plain) {
     taper_program p;
     const taper_status status =
         ENGINE.prepare(&p, &(taper_strings){code, n_code}, &(taper_ints){args, n_args},
-                       &(taper_scalars){scalars, 3}, extras, 4, &out, TAPER_INT32, NULL);
+                       &(taper_scalars){scalars, 3}, extras, 4, &out, TAPER_INT32);
     CHECK(status == TAPER_OK && (p.in_panels || cols == 1), "status %d", status);
     void *scratch = check_alloc(p.scratch_bytes, 0);
     for (int64_t r = 0; r < ROWS; r++)
-        ENGINE.run_from(&p, extras, r, r + 1, 0, cols, sums + r * cols, cols,
-                        want + r * cols * (int64_t)size, cols, scratch);
+        ENGINE.run(&p, extras, r, r + 1, 0, cols, sums + r * cols, cols,
+                   want + r * cols * (int64_t)size, cols, scratch);
     for (int64_t r = 0, rows, c, some; r < ROWS; r += rows) {
         rows = i64_min(ROWS - r, check_int(1, 45));
         for (c = 0; c < cols; c += some) {
             some = i64_min(cols - c, check_int(1, 70));
-            ENGINE.run_from(&p, extras, r, r + rows, c, c + some, sums + r * cols + c, cols,
-                            got + (r * cols + c) * (int64_t)size, cols, scratch);
+            ENGINE.run(&p, extras, r, r + rows, c, c + some, sums + r * cols + c, cols,
+                       got + (r * cols + c) * (int64_t)size, cols, scratch);
         }
     }
     CHECK(memcmp(got, want, (size_t)n * size) == 0, "%lld columns, %d", (long long)cols, plain);

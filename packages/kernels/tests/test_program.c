@@ -350,7 +350,7 @@ static void check_random_epilogue(void) {
     y.data = NULL; /* prepare sees no data */
     taper_program *engine = check_alloc(sizeof *engine, 0);
     const taper_status status = ENGINE.prepare(engine, &attrs.code, &attrs.args, &attrs.scalars,
-                                               extras + 1, p.n_inputs - 1, &y, TAPER_FLOAT32, NULL);
+                                               extras + 1, p.n_inputs - 1, &y, TAPER_FLOAT32);
     CHECK(map == TAPER_OK && status == TAPER_OK, "status %d, %d", map, status);
     CHECK(engine->rows == rows && engine->cols == cols, "[R][C] is not the output's");
     void *scratch = check_alloc(engine->scratch_bytes, 0);
@@ -364,13 +364,13 @@ static void check_random_epilogue(void) {
             float *block = data + r0 * cols + c0;
             const bool apart = check_int(0, 1);
             if (!apart) {
-                ENGINE.run(engine, extras + 1, r0, r1, c0, c1, block, cols, scratch);
+                ENGINE.run(engine, extras + 1, r0, r1, c0, c1, block, cols, block, cols, scratch);
                 continue;
             }
             const int64_t ldc = width + check_int(0, 2);
             for (int64_t r = 0; r < r1 - r0; r++)
                 memcpy(buffer + r * ldc, block + r * cols, (size_t)width * sizeof(float));
-            ENGINE.run(engine, extras + 1, r0, r1, c0, c1, buffer, ldc, scratch);
+            ENGINE.run(engine, extras + 1, r0, r1, c0, c1, buffer, ldc, buffer, ldc, scratch);
             for (int64_t r = 0; r < r1 - r0; r++)
                 memcpy(block + r * cols, buffer + r * ldc, (size_t)width * sizeof(float));
         }
@@ -440,8 +440,8 @@ static void check_random_head(void) {
 
     taper_program p;
     program_fused fused;
-    const taper_status status = ENGINE.prepare(&p, &attrs.code, &attrs.args, &attrs.scalars,
-                                               tensors + 1, 2, &want, TAPER_FLOAT32, &fused);
+    const taper_status status = ENGINE.prepare_fused(&p, &attrs.code, &attrs.args, &attrs.scalars,
+                                                     tensors + 1, 2, &want, &fused, true);
     if (fused.then && taken < n_code && !again)
         taken++;
     int left = 0;
@@ -455,7 +455,7 @@ static void check_random_head(void) {
     memcpy(sums, x[3], (size_t)n * sizeof(float));
     fused_store(&tile, false, sums, dims[1], dims[0], dims[1], x[3], dims[1]);
     check_free(sums);
-    ENGINE.run(&p, tensors + 1, 0, dims[0], 0, dims[1], x[3], dims[1], scratch);
+    ENGINE.run(&p, tensors + 1, 0, dims[0], 0, dims[1], x[3], dims[1], x[3], dims[1], scratch);
     for (int64_t i = 0; i < n; i++)
         CHECK(same((element){.f32 = x[3][i]}, (element){.f32 = x[4][i]}, TAPER_FLOAT32),
               "element %lld: %g, not %g", (long long)i, (double)x[3][i], (double)x[4][i]);
@@ -540,9 +540,9 @@ static void empty_epilogue(void) {
     float data[15] = {1};
     const taper_status status =
         ENGINE.prepare(&p, &(taper_strings){NULL, 0}, &(taper_ints){NULL, 0},
-                       &(taper_scalars){NULL, 0}, NULL, 0, &y, TAPER_FLOAT32, NULL);
+                       &(taper_scalars){NULL, 0}, NULL, 0, &y, TAPER_FLOAT32);
     CHECK(status == TAPER_OK && p.count == 0 && p.scratch_bytes == 0, "status %d", status);
-    ENGINE.run(&p, NULL, 0, 3, 0, 5, data, 5, NULL);
+    ENGINE.run(&p, NULL, 0, 3, 0, 5, data, 5, data, 5, NULL);
     CHECK(data[0] == 1, "%g", (double)data[0]);
 }
 
@@ -581,7 +581,7 @@ static void refused_values(void) {
         taper_program p;
         CHECK(ENGINE.prepare(&p, &(taper_strings){refuses ? code : allowed, 3},
                              &(taper_ints){args, 4}, &(taper_scalars){NULL, 0}, &in[1], 1, &out,
-                             TAPER_FLOAT32, NULL) == (refuses ? TAPER_UNSUPPORTED : TAPER_OK),
+                             TAPER_FLOAT32) == (refuses ? TAPER_UNSUPPORTED : TAPER_OK),
               "an epilogue");
     }
 }
@@ -640,7 +640,8 @@ static void run_bias_gelu(void *arg) {
     const taper_tensor bias = check_tensor(bench_bias, TAPER_FLOAT32, 1, &p->cols);
     for (int64_t r = 0; r < p->rows; r += 12)
         ENGINE.run(p, &bias, r, r + 12 < p->rows ? r + 12 : p->rows, 0, p->cols,
-                   bench_output + r * p->cols, p->cols, scratch);
+                   bench_output + r * p->cols, p->cols, bench_output + r * p->cols, p->cols,
+                   scratch);
 }
 
 static void bench_epilogue(void) {
@@ -652,7 +653,7 @@ static void bench_epilogue(void) {
         const taper_tensor bias = check_tensor(NULL, TAPER_FLOAT32, 1, dims + 1);
         static taper_program p;
         ENGINE.prepare(&p, &(taper_strings){code, 2}, &(taper_ints){args, 3},
-                       &(taper_scalars){NULL, 0}, &bias, 1, &y, TAPER_FLOAT32, NULL);
+                       &(taper_scalars){NULL, 0}, &bias, 1, &y, TAPER_FLOAT32);
         char name[64];
         snprintf(name, sizeof name, "epilogue bias, gelu [%d][%d]", (int)dims[0], (int)dims[1]);
         check_bench(name, (double)(dims[0] * dims[1]), 8.0 * (double)(dims[0] * dims[1]),

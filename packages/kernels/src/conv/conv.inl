@@ -40,9 +40,9 @@ struct conv_state {
     int64_t width, width_blocks;  /* of a block; less than a row only where rows is 1 */
     int64_t groups, cols, chunks; /* a chunk: some groups, or some columns of the only one */
     int64_t units;
-    /* Scratch, in bytes from its start: jumps, the copy of x, the packed weight, the epilogue's
-     * scratch. */
-    size_t source_scratch, weight_scratch, epilogue_scratch;
+    /* Scratch, in bytes from its start: jumps, the copy of x, the packed weight, sums that may not
+     * lie in the output before the epilogue, the epilogue's scratch. */
+    size_t source_scratch, weight_scratch, sums_scratch, epilogue_scratch;
 };
 
 /* ---- prepare ---- */
@@ -139,9 +139,9 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
     conv_shape *s = &state->shape;
     if (!conv_shape_of(s, call, attrs, transposed, false))
         return TAPER_UNSUPPORTED;
-    const taper_status status = PROGRAM.prepare(
+    const taper_status status = PROGRAM.prepare_fused(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-        call->n_inputs - 2, call->output, TAPER_FLOAT32, &state->fused);
+        call->n_inputs - 2, call->output, &state->fused, conv_rows(s) <= CONV_KC);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -165,9 +165,13 @@ static taper_status conv_prepare(const taper_call *call, taper_work *work, bool 
     state->source_scratch = conv_aligned(conv_taps(s) * (int64_t)sizeof(gemm_jump));
     state->weight_scratch =
         state->source_scratch + (s->padded ? conv_aligned(floats * (int64_t)sizeof(float)) : 0);
-    state->epilogue_scratch =
+    state->sums_scratch =
         state->weight_scratch +
         (s->packed ? 0 : conv_aligned(conv_rows(s) * panels * (int64_t)sizeof(float)));
+    const int64_t pixels = state->epilogue.over ? state->rows * state->width : 0;
+    state->epilogue_scratch =
+        state->sums_scratch +
+        conv_aligned(pixels * state->groups * state->cols * (int64_t)sizeof(float));
     work->tasks = state->units;
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
     work->variant = variant;
@@ -214,14 +218,22 @@ static int64_t conv_pixel(const conv_shape *s, int64_t image, int64_t z, int64_t
     return ((image * s->dims[0].out + z) * s->dims[1].out + y) * s->dims[2].out + x;
 }
 
+/* Where the sums of a unit go: in the output or in scratch; strides in elements. */
+typedef struct conv_sums {
+    float *data;           /* of the unit's first pixel and channel */
+    int64_t y, x, channel; /* these */
+    int64_t row, pixel;    /* to the next */
+    tile_fused fused;      /* of the first element */
+} conv_sums;
+
 /* Columns of the output, from output channel `channel` on: those of one phase of a block. b: their
- * panels; fused: of the output's first element; jump: room for the jumps. */
-static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[WINDOW_DIMS],
-                       const conv_source *from, const float *b, float *output,
-                       const tile_fused *fused, int64_t channel, int64_t cols, gemm_jump *jump) {
+ * panels; jump: room for the jumps. */
+static void conv_phase(const conv_shape *s, const conv_axis axes[WINDOW_DIMS],
+                       const conv_source *from, const float *b, const conv_sums *to,
+                       int64_t channel, int64_t cols, gemm_jump *jump) {
     const conv_axis *h = &axes[1], *w = &axes[2];
-    const int64_t first =
-        conv_pixel(s, image, axes[0].first, h->first, w->first) * s->outputs + channel;
+    const int64_t col = channel - to->channel;
+    const int64_t first = (h->first - to->y) * to->row + (w->first - to->x) * to->pixel + col;
     const conv_runs runs = conv_runs_of(s, axes, from, jump);
     gemm_block g = {
         .a = from->data + runs.a,
@@ -232,12 +244,12 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
         .b_k_stride = GEMM_NR,
         .b_col_stride = 1,
         .k = runs.k,
-        .c = output + first,
-        .ldc = w->step * s->outputs,
+        .c = to->data + first,
+        .ldc = w->step * to->pixel,
         .alpha = 1,
         .more_image_rows = h->count - 1,
         .a_image_row_stride = h->at_step * from->row,
-        .c_image_row_stride = h->step * s->dims[2].out * s->outputs,
+        .c_image_row_stride = h->step * to->row,
     };
     /* A piece of the sum is some whole runs of k, or a part of one. */
     const int64_t parts = i64_max(1, i64_ceil_div(runs.k, CONV_KC));
@@ -250,7 +262,7 @@ static void conv_phase(const conv_shape *s, int64_t image, const conv_axis axes[
             g.k = i64_min(part, runs.k - i * part);
             g.accumulate = run > 0 || i > 0;
             if (run + piece >= runs.count && i == parts - 1)
-                g.fused = fused_at(*fused, channel, first);
+                g.fused = fused_at(to->fused, col, first);
             g.fused.stride = g.ldc;
             GEMM.block(&g, w->count, cols);
             g.a += g.k;
@@ -277,8 +289,8 @@ static const float *conv_panels(const struct conv_state *state, const float *wei
 
 /* Columns of the output, from output channel `channel` on: those of a block. */
 static void conv_group(const conv_shape *s, const conv_block *block, const conv_source *from,
-                       const float *b, float *output, const tile_fused *fused, int64_t channel,
-                       int64_t cols, gemm_jump *jump) {
+                       const float *b, const conv_sums *to, int64_t channel, int64_t cols,
+                       gemm_jump *jump) {
     conv_axis axes[WINDOW_DIMS];
     axes[0] = conv_axis_of(s, 0, &block->spans[0], block->begin[0], block->end[0], 0);
     for (int64_t y = block->begin[1], end_y; y < block->end[1]; y = end_y) {
@@ -289,7 +301,7 @@ static void conv_group(const conv_shape *s, const conv_block *block, const conv_
                 for (int64_t j = 0; j < conv_phases(s, 2, end_x - x); j++) {
                     axes[1] = conv_axis_of(s, 1, &block->spans[1], y, end_y, i);
                     axes[2] = conv_axis_of(s, 2, &block->spans[2], x, end_x, j);
-                    conv_phase(s, block->image, axes, from, b, output, fused, channel, cols, jump);
+                    conv_phase(s, axes, from, b, to, channel, cols, jump);
                 }
         }
     }
@@ -300,7 +312,6 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
     const struct conv_state *state = call->state;
     const conv_shape *s = &state->shape;
     const float *x = call->inputs[0].data;
-    float *output = call->output->data;
     x += block->image * s->dims[0].in * s->dims[1].in * s->dims[2].in * s->channels;
     conv_source from = {x, s->dims[1].in * s->dims[2].in * s->channels, s->dims[2].in * s->channels,
                         s->channels};
@@ -311,11 +322,28 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
         from.slice = block->spans[1].count * from.row;
     }
 
-    const tile_fused fused = program_fused_at(&state->fused, call->inputs + 2, s->outputs, 0, 0);
+    const taper_program *p = &state->epilogue;
     const int64_t group = s->groups == 1 ? 0 : chunk * state->groups;
     const int64_t col = s->groups == 1 ? chunk * state->cols : 0;
     const int64_t cols = i64_min(state->cols, s->out - col);
     const int64_t last = i64_min(group + state->groups, s->groups);
+    const int64_t c0 = group * s->out + col, c1 = c0 + (last - group - 1) * s->out + cols;
+    const int64_t row =
+        conv_pixel(s, block->image, block->begin[0], block->begin[1], block->begin[2]);
+    float *const output = (float *)call->output->data + row * s->outputs + c0;
+    conv_sums to = {.data = output,
+                    .y = block->begin[1],
+                    .x = block->begin[2],
+                    .channel = c0,
+                    .row = s->dims[2].out * s->outputs,
+                    .pixel = s->outputs,
+                    .fused =
+                        program_fused_at(&state->fused, call->inputs + 2, s->outputs, row, c0)};
+    if (p->over) {
+        to.data = (float *)(scratch + state->sums_scratch);
+        to.pixel = c1 - c0;
+        to.row = (block->end[2] - block->begin[2]) * to.pixel;
+    }
     for (int64_t g = group; g < last; g++) {
         if (s->padded && !(copied && s->groups == 1))
             from = conv_copy(s, (float *)(scratch + state->source_scratch), x + g * s->in,
@@ -323,19 +351,12 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
         else if (!s->padded)
             from.data = x + g * s->in;
         const float *b = conv_panels(state, call->inputs[1].data, g, col, cols, scratch);
-        conv_group(s, block, &from, b, output, &fused, g * s->out + col, cols,
-                   (gemm_jump *)scratch);
+        conv_group(s, block, &from, b, &to, g * s->out + col, cols, (gemm_jump *)scratch);
     }
-
-    const taper_program *p = &state->epilogue;
-    if (p->count == 0)
-        return;
-    const int64_t row =
-        conv_pixel(s, block->image, block->begin[0], block->begin[1], block->begin[2]);
     const int64_t rows = (block->end[1] - block->begin[1]) * (block->end[2] - block->begin[2]);
-    const int64_t c0 = group * s->out + col, c1 = c0 + (last - group - 1) * s->out + cols;
-    PROGRAM.run(p, call->inputs + 2, row, row + rows, c0, c1, output + row * s->outputs + c0,
-                s->outputs, scratch + state->epilogue_scratch);
+    if (p->count > 0)
+        PROGRAM.run(p, call->inputs + 2, row, row + rows, c0, c1, to.data, to.pixel, output,
+                    s->outputs, scratch + state->epilogue_scratch);
 }
 
 static taper_status f32_conv_run(const taper_call *call, int64_t begin, int64_t end,

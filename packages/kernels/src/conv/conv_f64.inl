@@ -14,7 +14,9 @@ struct f64_conv_state {
     int64_t lines, parts; /* lines of a part; parts of a phase */
     int64_t cols, chunks; /* output channels of a chunk; chunks of a group */
     taper_program epilogue;
-    size_t epilogue_scratch; /* where that of the epilogue begins */
+    /* Scratch, in bytes from its start: A and B, sums that may not lie in the output before the
+     * epilogue, then the epilogue's scratch. */
+    size_t sums_scratch, epilogue_scratch;
 };
 
 static taper_status f64_conv_prepare_as(const taper_call *call, taper_work *work, bool transposed) {
@@ -26,7 +28,7 @@ static taper_status f64_conv_prepare_as(const taper_call *call, taper_work *work
     taper_program *p = &state->epilogue;
     const taper_status status =
         PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-                        call->n_inputs - 2, call->output, TAPER_FLOAT64, NULL);
+                        call->n_inputs - 2, call->output, TAPER_FLOAT64);
     if (status != TAPER_OK)
         return status;
     *work = (taper_work){.tasks = 0};
@@ -47,10 +49,11 @@ static taper_status f64_conv_prepare_as(const taper_call *call, taper_work *work
     work->tasks = s->batch * s->dims[0].out * state->phases * state->parts * groups * state->chunks;
     const int64_t k = i64_min(TYPED_K, conv_rows(s));
     const int64_t cols = i64_ceil_div(state->cols, TYPED_TILE_COLS) * TYPED_TILE_COLS;
+    const int64_t pixels = p->over ? state->lines * s->dims[2].out : 0;
+    state->sums_scratch =
+        state->depthwise ? 0 : conv_aligned((TYPED_ROWS + cols) * k * (int64_t)sizeof(double));
     state->epilogue_scratch =
-        state->depthwise ? 0 : (size_t)((TYPED_ROWS + cols) * k) * sizeof(double);
-    state->epilogue_scratch =
-        (state->epilogue_scratch + TAPER_ALIGNMENT - 1) / TAPER_ALIGNMENT * TAPER_ALIGNMENT;
+        state->sums_scratch + conv_aligned(pixels * state->cols * (int64_t)sizeof(double));
     work->scratch_bytes = state->epilogue_scratch + p->scratch_bytes;
     return TAPER_OK;
 }
@@ -63,12 +66,16 @@ static taper_status f64_conv_transpose_prepare(const taper_call *call, taper_wor
     return f64_conv_prepare_as(call, work, true);
 }
 
-/* A phase of an image: x of the group, the phase's axes, and the indices of an output in them. */
+/* A phase of an image: x of the group, the phase's axes, and the indices of an output in them.
+ * sums: of the first line of the unit, which may be in scratch. */
 typedef struct f64_phase {
     const conv_shape *s;
     const double *x;
     conv_axis axes[WINDOW_DIMS];
     int64_t z, y;
+    double *sums;
+    int64_t first, line,
+        pixel; /* the first line; elements to the next line and pixel of the sums */
 } f64_phase;
 
 /* Elements of k from one on that belong to one tap. */
@@ -136,17 +143,15 @@ static void f64_copy_weight(double *to, const f64_phase *p, const double *weight
     }
 }
 
-/* The output of (z, y, i) of a phase. */
-static double *f64_output(const f64_phase *p, double *output, int64_t image, int64_t i) {
-    const conv_axis *a = p->axes;
-    return output + conv_pixel(p->s, image, a[0].first + p->z * a[0].step,
-                               a[1].first + p->y * a[1].step, a[2].first + i * a[2].step) *
-                        p->s->outputs;
+/* The sums of (z, y, i) of a phase. */
+static double *f64_sums(const f64_phase *p, int64_t i) {
+    const conv_axis *w = &p->axes[2];
+    return p->sums + (p->y - p->first) * p->line + (w->first + i * w->step) * p->pixel;
 }
 
-/* Lines first to last - 1 of a phase, by tiles; weight, output: from the first column on. */
-static void f64_conv_tiles(f64_phase *p, const double *weight, double *output, int64_t image,
-                           int64_t first, int64_t last, int64_t cols, double *scratch) {
+/* Lines up to last - 1 of a phase, by tiles; weight: from the first column on. */
+static void f64_conv_tiles(f64_phase *p, const double *weight, int64_t last, int64_t cols,
+                           double *scratch) {
     const conv_shape *s = p->s;
     const conv_axis *w = &p->axes[2];
     const int64_t all = p->axes[0].taps * p->axes[1].taps * w->taps * s->in;
@@ -155,13 +160,13 @@ static void f64_conv_tiles(f64_phase *p, const double *weight, double *output, i
         const int64_t end = i64_min(begin + TYPED_K, all), k = end - begin;
         double *const lines = scratch + TYPED_ROWS * k;
         f64_copy_weight(lines, p, weight, cols, begin, end);
-        for (p->y = first; p->y < last; p->y++)
+        for (p->y = p->first; p->y < last; p->y++)
             for (int64_t i = 0; i < w->count; i += TYPED_ROWS) {
                 f64_copy_rows(scratch, p, i, begin, end);
                 for (int64_t col = 0; col < cols; col += TYPED_TILE_COLS) {
                     double sums[TYPED_ROWS * TYPED_TILE_COLS];
                     TYPED_TILE(sums, scratch, lines + col * k, k, true);
-                    f64_put(f64_output(p, output, image, i) + col, w->step * s->outputs, sums,
+                    f64_put(f64_sums(p, i) + col, w->step * p->pixel, sums,
                             i64_min(TYPED_ROWS, w->count - i), i64_min(TYPED_TILE_COLS, cols - col),
                             begin == 0);
                 }
@@ -171,13 +176,12 @@ static void f64_conv_tiles(f64_phase *p, const double *weight, double *output, i
 }
 
 /* The same where every channel is a group. */
-static void f64_conv_depthwise(f64_phase *p, const double *weight, double *output, int64_t image,
-                               int64_t first, int64_t last) {
+static void f64_conv_depthwise(f64_phase *p, const double *weight, int64_t last) {
     const int64_t channels = p->s->channels;
     const int64_t all = p->axes[0].taps * p->axes[1].taps * p->axes[2].taps;
-    for (p->y = first; p->y < last; p->y++)
+    for (p->y = p->first; p->y < last; p->y++)
         for (int64_t i = 0; i < p->axes[2].count; i++) {
-            double *restrict y = f64_output(p, output, image, i);
+            double *restrict y = f64_sums(p, i);
             memset(y, 0, (size_t)channels * sizeof *y);
             for (int64_t tap = 0; tap < all; tap++) {
                 const f64_run run = f64_run_at(p, tap, all);
@@ -211,20 +215,30 @@ static void f64_conv_unit(const taper_call *call, int64_t unit, char *scratch) {
     p.axes[1] = conv_axis_of(s, 1, &all[1], 0, s->dims[1].out, phase);
     const int64_t first = part * state->lines;
     const int64_t last = i64_min(first + state->lines, p.axes[1].count);
-    double *output = call->output->data;
+    if (first >= last)
+        return;
+    const taper_program *program = &state->epilogue;
+    /* Lines of a phase are a step apart in the output. */
+    const int64_t step = p.axes[1].step * s->dims[2].out; /* in pixels */
+    const int64_t row = conv_pixel(s, image, z, p.axes[1].first, 0) + first * step;
+    double *const output = (double *)call->output->data + row * s->outputs + c0;
+    p.first = first;
+    p.sums = program->over ? (double *)(void *)(scratch + state->sums_scratch) : output;
+    p.pixel = program->over ? cols : s->outputs;
+    p.line = program->over ? s->dims[2].out * cols : step * s->outputs;
     const double *weight = call->inputs[1].data;
     for (int64_t x = 0; x < conv_phases(s, 2, s->dims[2].out); x++) {
         p.axes[2] = conv_axis_of(s, 2, &all[2], 0, s->dims[2].out, x);
         if (state->depthwise)
-            f64_conv_depthwise(&p, weight, output, image, first, last);
+            f64_conv_depthwise(&p, weight, last);
         else
-            f64_conv_tiles(&p, weight + c0, output + c0, image, first, last, cols,
-                           (double *)(void *)scratch);
+            f64_conv_tiles(&p, weight + c0, last, cols, (double *)(void *)scratch);
     }
-    for (int64_t y = first; y < last && state->epilogue.count; y++) {
-        const int64_t row = conv_pixel(s, image, z, p.axes[1].first + y * p.axes[1].step, 0);
-        PROGRAM.run(&state->epilogue, call->inputs + 2, row, row + s->dims[2].out, c0, c0 + cols,
-                    output + row * s->outputs + c0, s->outputs, scratch + state->epilogue_scratch);
+    for (int64_t y = 0; y < last - first && program->count; y++) {
+        const int64_t r0 = row + y * step;
+        PROGRAM.run(program, call->inputs + 2, r0, r0 + s->dims[2].out, c0, c0 + cols,
+                    p.sums + y * p.line, p.pixel, output + y * step * s->outputs, s->outputs,
+                    scratch + state->epilogue_scratch);
     }
 }
 

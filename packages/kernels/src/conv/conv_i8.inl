@@ -42,7 +42,7 @@ static taper_status i8_conv_begin(const taper_call *call, taper_work *work) {
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_INT32, NULL);
+                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_INT32);
     *work = (taper_work){.tasks = 0};
     state->rows = s->batch * s->dims[0].out * s->dims[1].out * s->dims[2].out;
     return status;

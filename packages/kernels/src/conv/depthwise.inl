@@ -34,8 +34,9 @@ struct depthwise_state {
     int64_t width, width_blocks; /* less than a row only where rows is 1 */
     int64_t cols, chunks;
     int32_t kind; /* index in depthwise_rows */
-    /* Scratch, in bytes from its start: pointers, zeros for all channels, the epilogue. */
-    size_t zeros_scratch, epilogue_scratch;
+    /* Scratch, in bytes from its start: pointers, zeros for all channels, sums that may not lie in
+     * the output before the epilogue, the epilogue. */
+    size_t zeros_scratch, sums_scratch, epilogue_scratch;
 };
 
 typedef struct depthwise_tile {
@@ -50,7 +51,7 @@ typedef struct depthwise_tile {
     float *y;                       /* the first pixel */
     int64_t y_row, y_pixel;         /* floats to the next */
     int64_t rows, pixels, channels; /* those of the tile that exist */
-    tile_fused fused;               /* of y */
+    tile_fused fused;               /* of y; no residual */
 } depthwise_tile;
 
 /* Constants wherever a tile is inlined. taps and stride are those of both dims, with dilation 1; 0
@@ -129,7 +130,7 @@ V_INLINE void depthwise_any(const depthwise_kind k, const depthwise_reads reads,
 /* Stores the channels from c on. */
 V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, int64_t c,
                               vf sum[DW_SUMS]) {
-    const tile_fused fused = fused_at(t->fused, c, c);
+    const tile_fused fused = fused_at(t->fused, c, 0);
     float *const y = t->y + c;
     const int64_t lanes = i64_min(V_LEN, t->channels), row = k.pixels * V_LEN;
     const bool whole = t->rows == k.rows && t->pixels == k.pixels && lanes == V_LEN;
@@ -137,8 +138,7 @@ V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, i
     if (!whole) {
         depthwise_each(v_store(beside + r * row + p * V_LEN, *s));
         for (int64_t r = 0; r < t->rows; r++) {
-            const tile_fused at = fused_at(fused, 0, r * t->y_row);
-            fused_store(&at, false, beside + r * row, V_LEN, t->pixels, lanes, y + r * t->y_row,
+            fused_store(&fused, false, beside + r * row, V_LEN, t->pixels, lanes, y + r * t->y_row,
                         t->y_pixel);
         }
         return;
@@ -147,8 +147,6 @@ V_INLINE void depthwise_store(const depthwise_kind k, const depthwise_tile *t, i
         const vf bias = v_load(fused.bias);
         depthwise_each(*s = v_add(*s, bias));
     }
-    if (fused.residual)
-        depthwise_each(*s = v_add(*s, v_load(fused.residual + r * t->y_row + p * fused.stride)));
     if (fused.bounded)
         depthwise_each(*s = fused_clamp(&fused, *s));
     if (fused.then) {
@@ -247,9 +245,10 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
     if (!conv_shape_of(&state->shape, call, attrs, false, false) || s->packed || s->in != 1 ||
         s->out != 1 || s->groups == 1)
         return TAPER_UNSUPPORTED;
-    const taper_status status = PROGRAM.prepare(
+    /* Some elements are computed twice, so a residual is not fused: that of the output's layout. */
+    const taper_status status = PROGRAM.prepare_fused(
         &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-        call->n_inputs - 2, call->output, TAPER_FLOAT32, &state->fused);
+        call->n_inputs - 2, call->output, &state->fused, false);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -267,8 +266,10 @@ static taper_status f32_conv_depthwise_prepare(const taper_call *call, taper_wor
     const int64_t pointers =
         i64_max(depthwise_pointers(kinds[0], s), depthwise_pointers(kinds[1], s));
     state->zeros_scratch = conv_aligned(pointers * (int64_t)sizeof(float *));
+    state->sums_scratch = state->zeros_scratch + conv_aligned(state->cols * (int64_t)sizeof(float));
+    const int64_t pixels = state->epilogue.over ? state->rows * state->width : 0;
     state->epilogue_scratch =
-        state->zeros_scratch + conv_aligned(state->cols * (int64_t)sizeof(float));
+        state->sums_scratch + conv_aligned(pixels * state->cols * (int64_t)sizeof(float));
     work->tasks =
         s->batch * s->dims[0].out * state->row_blocks * state->width_blocks * state->chunks;
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
@@ -323,7 +324,12 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
     const float *const x =
         (const float *)call->inputs[0].data + image * d->in * h->in * w->in * s->channels + c0;
     const float *const weight = (const float *)call->inputs[1].data + c0;
-    const tile_fused fused = program_fused_at(&state->fused, call->inputs + 2, s->channels, 0, 0);
+    const taper_program *program = &state->epilogue;
+    const int64_t r0 = conv_pixel(s, image, slice, first, begin);
+    const int64_t r1 = r0 + (last - first) * (end - begin);
+    float *const output = (float *)call->output->data + r0 * s->channels + c0;
+    float *const sums = program->over ? (float *)(scratch + state->sums_scratch) : output;
+    const int64_t sums_pixel = program->over ? c1 - c0 : s->channels;
     depthwise_tile t = {
         .x_step = {d->dilation * h->in * w->in * s->channels, h->dilation * w->in * s->channels,
                    w->dilation * s->channels},
@@ -331,11 +337,12 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
         .x_pixel = w->stride * s->channels,
         .taps = {1, h->kernel, w->kernel},
         .at = (const float **)scratch,
-        .y_row = w->out * s->channels,
-        .y_pixel = s->channels,
+        .y_row = (program->over ? end - begin : w->out) * sums_pixel,
+        .y_pixel = sums_pixel,
         .rows = i64_min(k.rows, last - first),
         .pixels = i64_min(k.pixels, end - begin),
-        .channels = c1 - c0};
+        .channels = c1 - c0,
+        .fused = program_fused_at(&state->fused, call->inputs + 2, s->channels, 0, c0)};
     int64_t at[WINDOW_DIMS], tap[WINDOW_DIMS] = {0};
     at[0] = slice * d->stride - d->low;
     t.taps[0] = window_taps(d, at[0], &tap[0]) - tap[0];
@@ -356,9 +363,7 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
             at[2] = pixel * w->stride - w->low;
             const int64_t right =
                 at[2] + (k.pixels - 1) * w->stride + (w->kernel - 1) * w->dilation;
-            const int64_t to = conv_pixel(s, image, slice, row, pixel) * s->channels + c0;
-            t.y = (float *)call->output->data + to;
-            t.fused = fused_at(fused, c0, to);
+            t.y = sums + (row - first) * t.y_row + (pixel - begin) * t.y_pixel;
             depthwise_reads reads = few ? DW_OF_FEW_CHANNELS : DW_BY_POINTERS;
             if (inside && at[2] >= 0 && right < w->in) {
                 reads = DW_BY_STRIDES;
@@ -371,13 +376,9 @@ static void depthwise_unit(const taper_call *call, int64_t unit, char *scratch) 
         }
     }
 
-    const taper_program *program = &state->epilogue;
-    const int64_t r0 = conv_pixel(s, image, slice, first, begin);
-    const int64_t r1 = r0 + (last - first) * (end - begin);
     if (program->count > 0)
-        PROGRAM.run(program, call->inputs + 2, r0, r1, c0, c1,
-                    (float *)call->output->data + r0 * s->channels + c0, s->channels,
-                    scratch + state->epilogue_scratch);
+        PROGRAM.run(program, call->inputs + 2, r0, r1, c0, c1, sums, sums_pixel, output,
+                    s->channels, scratch + state->epilogue_scratch);
 }
 
 static taper_status f32_conv_depthwise_run(const taper_call *call, int64_t begin, int64_t end,

@@ -179,9 +179,9 @@ static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, ch
                            is_signed);
             for (int64_t r = 0; r < i64_min(DW_ROWS, h->out - y); r++) {
                 const int64_t first = r * w->out + p;
-                PROGRAM.run_from(&state->epilogue, call->inputs + 2, pixel + first,
-                                 pixel + first + part, 0, n, block + r * part * n, n,
-                                 out + first * n * size, n, memory + state->epilogue_scratch);
+                PROGRAM.run(&state->epilogue, call->inputs + 2, pixel + first, pixel + first + part,
+                            0, n, block + r * part * n, n, out + first * n * size, n,
+                            memory + state->epilogue_scratch);
             }
         }
     }
@@ -348,8 +348,8 @@ static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin,
                 i8_conv_taps(block + r * n, rows, zipped, pairs, n, false);
         }
         if (state->epilogue.count)
-            PROGRAM.run_from(&state->epilogue, call->inputs + 2, row, row + m, 0, n, block, n, out,
-                             n, memory + state->epilogue_scratch);
+            PROGRAM.run(&state->epilogue, call->inputs + 2, row, row + m, 0, n, block, n, out, n,
+                        memory + state->epilogue_scratch);
     }
     return TAPER_OK;
 }

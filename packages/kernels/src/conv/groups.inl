@@ -20,6 +20,8 @@ struct groups_state {
     int64_t rows, row_blocks;
     int32_t kind;                        /* index in groups_tiles */
     int32_t spread[GROUPS_WIDTH][V_LEN]; /* [channel of a group]: the permutations */
+    /* In scratch, after sums that may not lie in the output before the epilogue. */
+    size_t epilogue_scratch;
 };
 
 typedef struct groups_tile {
@@ -148,7 +150,7 @@ static taper_status f32_conv_groups_prepare(const taper_call *call, taper_work *
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_FLOAT32, NULL);
+                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_FLOAT32);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -167,7 +169,9 @@ static taper_status f32_conv_groups_prepare(const taper_call *call, taper_work *
         for (int64_t l = 0; l < V_LEN; l++)
             state->spread[c][l] = (int32_t)(s->in < V_LEN ? l / s->in * s->in + c : c % V_LEN);
     work->tasks = s->batch * s->dims[0].out * state->row_blocks;
-    work->scratch_bytes = state->epilogue.scratch_bytes;
+    const int64_t sums = state->epilogue.over ? state->rows * w->out * s->channels : 0;
+    state->epilogue_scratch = conv_aligned(sums * (int64_t)sizeof(float));
+    work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
     return TAPER_OK;
 }
 
@@ -196,7 +200,7 @@ static void groups_pixels(const struct groups_state *state, const groups_tile *r
     }
 }
 
-static void groups_unit(const taper_call *call, int64_t unit, void *scratch) {
+static void groups_unit(const taper_call *call, int64_t unit, char *scratch) {
     const struct groups_state *state = call->state;
     const conv_shape *s = &state->shape;
     const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
@@ -211,14 +215,17 @@ static void groups_unit(const taper_call *call, int64_t unit, void *scratch) {
     const int64_t weight_row = w->kernel * s->in * s->channels;
     const int64_t weight_slice = h->kernel * weight_row;
     const float *x = call->inputs[0].data, *weight = call->inputs[1].data;
-    float *output = call->output->data;
+    const taper_program *p = &state->epilogue;
+    const int64_t r0 = conv_pixel(s, image, slice, first, 0), r1 = r0 + (last - first) * w->out;
+    float *const output = (float *)call->output->data + r0 * s->channels;
+    float *const sums = p->over ? (float *)scratch : output;
     for (int64_t o = first; o < last; o++) {
         const int64_t y = o * h->stride - h->low, y_end = window_taps(h, y, &y_tap);
         const groups_tile row = {
             .x = x + (image * d->in + z + z_tap * d->dilation) * x_slice +
                  (y + y_tap * h->dilation) * x_row,
             .weight = weight + z_tap * weight_slice + y_tap * weight_row,
-            .y = output + conv_pixel(s, image, slice, o, 0) * s->channels,
+            .y = sums + (o - first) * w->out * s->channels,
             .slices = z_end - z_tap,
             .rows = y_end - y_tap,
             .x_slice = d->dilation * x_slice,
@@ -236,11 +243,9 @@ static void groups_unit(const taper_call *call, int64_t unit, void *scratch) {
         groups_pixels(state, &row);
     }
 
-    const taper_program *p = &state->epilogue;
-    const int64_t r0 = conv_pixel(s, image, slice, first, 0), r1 = r0 + (last - first) * w->out;
     if (p->count > 0)
-        PROGRAM.run(p, call->inputs + 2, r0, r1, 0, s->channels, output + r0 * s->channels,
-                    s->channels, scratch);
+        PROGRAM.run(p, call->inputs + 2, r0, r1, 0, s->channels, sums, s->channels, output,
+                    s->channels, scratch + state->epilogue_scratch);
 }
 
 static taper_status f32_conv_groups_run(const taper_call *call, int64_t begin, int64_t end,

@@ -36,8 +36,9 @@ struct winograd_state {
     int64_t cols, chunks;                /* columns in a chunk, whole panels */
     /* Floats from one tile to the next and from one matrix to the next. */
     int64_t a_row, a_matrix, c_row, c_matrix;
-    /* Scratch, in bytes from its start: zeros, the tiles of x, the products, the epilogue's. */
-    size_t a_scratch, c_scratch, epilogue_scratch;
+    /* Scratch, in bytes from its start: zeros, the tiles of x, the products, a row of tiles that
+     * may not lie in the output before the epilogue, the epilogue's. */
+    size_t a_scratch, c_scratch, sums_scratch, epilogue_scratch;
 };
 
 /* ---- prepare ---- */
@@ -106,7 +107,7 @@ static taper_status winograd_prepare(const taper_call *call, taper_work *work, i
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&s->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-                        call->n_inputs - 2, call->output, TAPER_FLOAT32, NULL);
+                        call->n_inputs - 2, call->output, TAPER_FLOAT32);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -121,7 +122,10 @@ static taper_status winograd_prepare(const taper_call *call, taper_work *work, i
     s->c_matrix = s->block * s->c_row + WINOGRAD_PAD;
     s->a_scratch = conv_aligned(s->in * floats);
     s->c_scratch = s->a_scratch + conv_aligned(points * s->a_matrix * floats);
-    s->epilogue_scratch = s->c_scratch + conv_aligned(points * s->c_matrix * floats);
+    s->sums_scratch = s->c_scratch + conv_aligned(points * s->c_matrix * floats);
+    const int64_t pixels = i64_min(s->block, s->tile_cols) * tile * tile;
+    s->epilogue_scratch =
+        s->sums_scratch + (s->epilogue.over ? conv_aligned(pixels * s->cols * floats) : 0);
     work->tasks = s->blocks * s->chunks;
     work->scratch_bytes = s->epilogue_scratch + s->epilogue.scratch_bytes;
     return TAPER_OK;
@@ -326,7 +330,12 @@ V_INLINE void winograd_scatter(const taper_call *call, int64_t first, int64_t la
     const winograd_place begin = winograd_place_of(s, first);
     const int64_t rows = i64_min(tile, s->dims[1].out - begin.row), width = s->dims[2].out;
     const int64_t row = (begin.image * s->dims[1].out + begin.row) * width + begin.col;
+    const int64_t pixels = i64_min((last - first) * tile, width - begin.col);
+    const taper_program *p = &s->epilogue;
     float *const corner = (float *)call->output->data + row * s->out + col;
+    float *const sums = p->over ? (float *)(scratch + s->sums_scratch) : corner;
+    const int64_t sums_pixel = p->over ? cols : s->out;
+    const int64_t sums_row = (p->over ? pixels : width) * sums_pixel;
     for (int64_t t = 0; t < last - first; t++, from += s->c_row) {
         float *to[WINOGRAD_MAX * WINOGRAD_MAX];
         for (int i = 0; i < tile; i++)
@@ -334,19 +343,18 @@ V_INLINE void winograd_scatter(const taper_call *call, int64_t first, int64_t la
                 const int64_t x = t * tile + j;
                 /* Elements beyond the output are written over the tile's products. */
                 to[i * tile + j] =
-                    i < rows && begin.col + x < width ? corner + (i * width + x) * s->out : from;
+                    i < rows && x < pixels ? sums + i * sums_row + x * sums_pixel : from;
             }
         winograd_out_tile(to, from, s->c_matrix, cols, tile);
     }
-    const taper_program *p = &s->epilogue;
     if (p->count == 0)
         return;
-    const int64_t pixels = i64_min((last - first) * tile, width - begin.col);
     const bool whole = pixels == width; /* then the rows are one run */
     for (int64_t i = 0; i < (whole ? 1 : rows); i++)
         PROGRAM.run(p, call->inputs + 2, row + i * width,
                     row + i * width + (whole ? rows * width : pixels), col, col + cols,
-                    corner + i * width * s->out, s->out, scratch + s->epilogue_scratch);
+                    sums + i * sums_row, sums_pixel, corner + i * width * s->out, s->out,
+                    scratch + s->epilogue_scratch);
 }
 
 V_INLINE taper_status winograd_run(const taper_call *call, int64_t begin, int64_t end,

@@ -24,6 +24,7 @@ enum {
     MATMUL_DOT_LENGTH = 16,
     MATMUL_IN_PLACE_TILES = 4, /* up to so many tiles of rows, B is not packed */
     MATMUL_PAD = 16, /* floats after a row of A in scratch, so that rows spread over L1's sets */
+    MATMUL_WAITING_COLS = 128,  /* of sums in scratch, for the epilogue, which has a cost per row */
     MATMUL_TASK_COST = 1 << 19, /* the smallest task, in multiply-adds: about 5 microseconds */
 };
 
@@ -53,8 +54,9 @@ struct matmul_state {
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
     int64_t units, units_per_task;
-    /* Scratch, in bytes from its start: A, B, then the epilogue's scratch. */
-    size_t b_scratch, epilogue_scratch;
+    /* Scratch, in bytes from its start: A, B, sums that may not lie in the output before the
+     * epilogue, then the epilogue's scratch. */
+    size_t b_scratch, sums_scratch, epilogue_scratch;
 };
 
 /* A rectangle of one product's C, computed by one call of the engine. */
@@ -157,12 +159,17 @@ static bool matmul_copies_a(const struct matmul_state *state) {
            state->b_form != GEMM_B_ROWS;
 }
 
+/* The most rows of C that are computed before the epilogue. */
+static int64_t matmul_block_rows(const struct matmul_state *state) {
+    return state->dot ? MATMUL_DOT_ROWS : state->max_rows;
+}
+
 /* Floats of scratch for A and for B. */
 static int64_t matmul_a_floats(const struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
+    const int64_t rows = i64_min(s->m, matmul_block_rows(state));
     if (state->dot)
-        return s->a_k_stride == 1 ? 0 : i64_min(s->m, MATMUL_DOT_ROWS) * s->k;
-    const int64_t rows = i64_min(s->m, state->max_rows);
+        return s->a_k_stride == 1 ? 0 : rows * s->k;
     if (state->group)
         return rows * rounded_row_bytes(s->k, state->group) / (int64_t)sizeof(float);
     return matmul_copies_a(state) ? rows * (state->k_piece + MATMUL_PAD) : 0;
@@ -174,6 +181,12 @@ static int64_t matmul_b_floats(const struct matmul_state *state) {
         (state->b_form == GEMM_B_PANELS && !gemm_widens(s->m, s->b_element)))
         return 0;
     return GEMM_WIDE_PANELS * state->k_piece * GEMM_NR;
+}
+
+/* The same for sums. */
+static int64_t matmul_sums(const struct matmul_state *state) {
+    const matmul_shape *s = &state->shape;
+    return state->epilogue.over ? i64_min(s->m, matmul_block_rows(state)) * state->max_cols : 0;
 }
 
 /* Work of the variant beyond m * n * k multiply-adds; see taper_work. */
@@ -217,9 +230,12 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     state->fused = program_fuses_nothing;
     /* Only tiles fuse an epilogue, and only where C has the layout of the output. */
     const bool tiles = !state->dot && !state->shape.swapped && !state->group;
-    const taper_status status = PROGRAM.prepare(
-        &state->epilogue, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-        call->n_inputs - 2, call->output, TAPER_FLOAT32, tiles ? &state->fused : NULL);
+    const taper_status status =
+        tiles ? PROGRAM.prepare_fused(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
+                                      call->inputs + 2, call->n_inputs - 2, call->output,
+                                      &state->fused, state->k_piece >= state->shape.k)
+              : PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
+                                call->inputs + 2, call->n_inputs - 2, call->output, TAPER_FLOAT32);
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
@@ -228,11 +244,15 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     }
     state->alpha = (float)attrs->alpha;
     matmul_split(state);
+    if (state->epilogue.over)
+        state->max_cols = i64_max(state->col_chunk, i64_min(state->max_cols, MATMUL_WAITING_COLS));
 
     const int64_t floats = sizeof(float), line = TAPER_ALIGNMENT;
     state->b_scratch = (size_t)matmul_round_up(matmul_a_floats(state) * floats, line);
-    state->epilogue_scratch =
+    state->sums_scratch =
         state->b_scratch + (size_t)matmul_round_up(matmul_b_floats(state) * floats, line);
+    state->epilogue_scratch =
+        state->sums_scratch + (size_t)matmul_round_up(matmul_sums(state) * floats, line);
     work->tasks = i64_ceil_div(state->units, state->units_per_task);
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
     work->variant = variant;
@@ -242,37 +262,63 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
 
 /* ---- run ---- */
 
+/* Where the sums of a part of C lie until the epilogue, their rows `stride` elements apart. */
+typedef struct matmul_place {
+    void *data;
+    int64_t stride;
+} matmul_place;
+
+/* Returns the place of the sums from (row, col) on, in the output or in scratch. */
+static matmul_place matmul_place_of(const taper_program *p, const taper_call *call,
+                                    const matmul_shape *s, int64_t row, int64_t col, int64_t cols,
+                                    void *scratch) {
+    if (p->over)
+        return (matmul_place){scratch, cols};
+    const int64_t size = (int64_t)taper_dtype_size(call->output->dtype);
+    return (matmul_place){(char *)call->output->data + (row * s->n + col) * size, s->n};
+}
+
 /* Runs an epilogue on a part of C. */
 static void matmul_finish(const taper_program *p, const taper_call *call, const matmul_shape *s,
-                          int64_t row, int64_t rows, int64_t col, int64_t cols, char *scratch) {
+                          int64_t row, int64_t rows, int64_t col, int64_t cols, matmul_place sums,
+                          char *scratch) {
     if (p->count == 0)
         return;
     const taper_tensor *extras = call->inputs + 2;
     const int64_t n = s->n;
     char *c = call->output->data;
     if (!s->swapped) {
-        PROGRAM.run(p, extras, row, row + rows, col, col + cols,
+        PROGRAM.run(p, extras, row, row + rows, col, col + cols, sums.data, sums.stride,
                     c + (row * n + col) * p->output_size, n, scratch);
         return;
     }
     /* The program's rows are not the rows of this product: a run of columns here is a run of
      * elements there. */
     for (int64_t r = row; r < row + rows; r++) {
+        const char *from = (const char *)sums.data + (r - row) * sums.stride * p->product_size;
         for (int64_t e = r * n + col, end = e + cols; e < end;) {
             const int64_t first = e / p->cols, c0 = e - first * p->cols;
             const int64_t whole = c0 == 0 ? (end - e) / p->cols : 0;
             const int64_t c1 = whole ? p->cols : i64_min(p->cols, c0 + end - e);
-            PROGRAM.run(p, extras, first, first + i64_max(1, whole), c0, c1, c + e * p->output_size,
-                        p->cols, scratch);
+            PROGRAM.run(p, extras, first, first + i64_max(1, whole), c0, c1, from, p->cols,
+                        c + e * p->output_size, p->cols, scratch);
+            from += i64_max(1, whole) * (c1 - c0) * p->product_size;
             e += i64_max(1, whole) * (c1 - c0);
         }
     }
 }
 
-static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, int64_t col,
-                            int64_t cols, char *scratch) {
+static matmul_place matmul_sums_at(const taper_call *call, int64_t row, int64_t col, int64_t cols,
+                                   char *scratch) {
     const struct matmul_state *state = call->state;
-    matmul_finish(&state->epilogue, call, &state->shape, row, rows, col, cols,
+    return matmul_place_of(&state->epilogue, call, &state->shape, row, col, cols,
+                           scratch + state->sums_scratch);
+}
+
+static void matmul_epilogue(const taper_call *call, int64_t row, int64_t rows, int64_t col,
+                            int64_t cols, matmul_place sums, char *scratch) {
+    const struct matmul_state *state = call->state;
+    matmul_finish(&state->epilogue, call, &state->shape, row, rows, col, cols, sums,
                   scratch + state->epilogue_scratch);
 }
 
@@ -288,7 +334,6 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                     .b_col_stride = s->b_col_stride,
                     .packed = (float *)(scratch + state->b_scratch),
                     .head = s->b_head,
-                    .ldc = s->n,
                     .alpha = state->alpha};
     b += part->col / GEMM_NR * g.b_panel_stride;
 
@@ -296,7 +341,9 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
     int64_t row = part->row;
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t rows = (part->rows + block) / blocks, c_row = part->batch * s->m + row;
-        g.c = (float *)call->output->data + c_row * s->n + part->col;
+        const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
+        g.c = sums.data;
+        g.ldc = sums.stride;
         int64_t k = 0;
         do { /* once if there is nothing to add up, so that C becomes zero */
             const int64_t piece = i64_min(state->k_piece, s->k - k);
@@ -326,7 +373,7 @@ static void matmul_tiles(const taper_call *call, const matmul_part *part, const 
                 gemm_narrow_block_run(&g, rows, part->cols, s->b_element);
             k += piece;
         } while (k < s->k);
-        matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
+        matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
         row += rows;
     }
 }
@@ -339,13 +386,14 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
     for (int64_t row = part->row, rows; row < last; row += rows) {
         rows = i64_min(last - row, MATMUL_DOT_ROWS);
         const int64_t c_row = part->batch * s->m + row;
+        const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
         dot_block d = {.a = a + row * s->a_row_stride,
                        .a_row_stride = s->a_row_stride,
                        .b = b + part->col * s->b_col_stride,
                        .b_col_stride = s->b_col_stride,
                        .k = s->k,
-                       .c = (float *)call->output->data + c_row * s->n + part->col,
-                       .ldc = s->n,
+                       .c = sums.data,
+                       .ldc = sums.stride,
                        .alpha = state->alpha};
         if (s->a_k_stride != 1) {
             gemm_copy((float *)scratch, s->k, d.a, s->a_row_stride, s->a_k_stride, rows, s->k);
@@ -353,7 +401,7 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
             d.a_row_stride = s->k;
         }
         dot_block_run(&d, rows, part->cols);
-        matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
+        matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
     }
 }
 
@@ -368,7 +416,6 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
                        .group = state->group,
                        .panel_bytes = s->k / s->b_head.rows * s->b_head.stride * (int64_t)sizeof *b,
                        .head = s->b_head,
-                       .ldc = s->n,
                        .alpha = state->alpha};
     g.b = (const char *)b + part->col / GEMM_NR * g.panel_bytes;
     const int64_t blocks = i64_ceil_div(part->rows, state->max_rows);
@@ -380,9 +427,11 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
                 rounded_put(scratch + r * g.a_row_bytes, a + (row + r) * s->a_row_stride,
                             s->a_k_stride, s->k, state->group);
         *put = c_row;
-        g.c = (float *)call->output->data + c_row * s->n + part->col;
+        const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
+        g.c = sums.data;
+        g.ldc = sums.stride;
         rounded_block_run(&g, rows, part->cols, s->b_element);
-        matmul_epilogue(call, c_row, rows, part->col, part->cols, scratch);
+        matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
         row += rows;
     }
 }

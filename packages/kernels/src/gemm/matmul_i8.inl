@@ -26,7 +26,7 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
         return TAPER_UNSUPPORTED;
     const taper_status status =
         PROGRAM.prepare(&state->epilogue, &attrs->code, &attrs->args, &attrs->scalars,
-                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_INT32, NULL);
+                        call->inputs + 2, call->n_inputs - 2, call->output, TAPER_INT32);
     if (status != TAPER_OK)
         return status;
     const int64_t numel = tensor_numel(call->output);

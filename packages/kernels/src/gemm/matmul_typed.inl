@@ -29,7 +29,9 @@ struct TYPED_STATE {
     int64_t units, units_per_task;
     bool few; /* rows; B's rows or columns are contiguous */
     taper_program epilogue;
-    size_t epilogue_scratch; /* where that of the epilogue begins */
+    /* Scratch, in bytes from its start: A and B, sums that may not lie in the output before the
+     * epilogue, then the epilogue's scratch. */
+    size_t sums_scratch, epilogue_scratch;
 };
 
 static taper_status TYPED_NAME(matmul_prepare)(const taper_call *call, taper_work *work) {
@@ -42,7 +44,7 @@ static taper_status TYPED_NAME(matmul_prepare)(const taper_call *call, taper_wor
     taper_program *p = &state->epilogue;
     const taper_status status =
         PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars, call->inputs + 2,
-                        call->n_inputs - 2, call->output, TYPED_DTYPE, NULL);
+                        call->n_inputs - 2, call->output, TYPED_DTYPE);
     if (status != TAPER_OK)
         return status;
     const int64_t numel = tensor_numel(call->output);
@@ -66,8 +68,12 @@ static taper_status TYPED_NAME(matmul_prepare)(const taper_call *call, taper_wor
     work->tasks = i64_ceil_div(state->units, state->units_per_task);
     const int64_t k = i64_min(s->k, TYPED_K), b_cols = state->few ? 0 : state->col_chunk;
     const int64_t a_rows = state->few ? TYPED_FEW : TYPED_ROWS;
-    state->epilogue_scratch = (size_t)matmul_round_up(
+    state->sums_scratch = (size_t)matmul_round_up(
         (a_rows + b_cols) * k * (int64_t)sizeof(TYPED_ELEMENT), TAPER_ALIGNMENT);
+    const int64_t sums = p->over ? state->row_chunk * state->col_chunk : 0;
+    state->epilogue_scratch =
+        state->sums_scratch +
+        (size_t)matmul_round_up(sums * (int64_t)sizeof(TYPED_ELEMENT), TAPER_ALIGNMENT);
     work->scratch_bytes = state->epilogue_scratch + p->scratch_bytes;
     return TAPER_OK;
 }
@@ -87,9 +93,10 @@ static uint64_t TYPED_COPY_A(TYPED_ELEMENT *to, const TYPED_ELEMENT *a, const ma
     return wide;
 }
 
-/* Some rows and columns of one product. a, b, c: where they begin. */
+/* Some rows and columns of one product. a, b, c: where they begin; ldc: from row to row of c. */
 static void TYPED_TILES(const matmul_shape *s, const TYPED_ELEMENT *a, const TYPED_ELEMENT *b,
-                        TYPED_ELEMENT *c, int64_t rows, int64_t cols, TYPED_ELEMENT *scratch) {
+                        TYPED_ELEMENT *c, int64_t ldc, int64_t rows, int64_t cols,
+                        TYPED_ELEMENT *scratch) {
     int64_t first = 0;
     do { /* once when there is nothing to add up: C is zero */
         const int64_t k = i64_min(TYPED_K, s->k - first);
@@ -108,7 +115,7 @@ static void TYPED_TILES(const matmul_shape *s, const TYPED_ELEMENT *a, const TYP
                     TYPED_TILE(sums, scratch, lines, k, false);
                 else
                     TYPED_TILE(sums, scratch, lines, k, true);
-                TYPED_NAME(put)(c + row * s->n + col, s->n, sums, tile_rows, tile_cols, first == 0);
+                TYPED_NAME(put)(c + row * ldc + col, ldc, sums, tile_rows, tile_cols, first == 0);
             }
         }
         first += k;
@@ -120,9 +127,10 @@ static void TYPED_TILES(const matmul_shape *s, const TYPED_ELEMENT *a, const TYP
 /* The same. One row of C at a time: where columns of B are contiguous, each element is a sum of
  * its own, else some rows of B are added to all of C. */
 static void TYPED_FEW_ROWS(const matmul_shape *s, const TYPED_ELEMENT *a, const TYPED_ELEMENT *b,
-                           TYPED_ELEMENT *c, int64_t rows, int64_t cols, TYPED_ELEMENT *scratch) {
+                           TYPED_ELEMENT *c, int64_t ldc, int64_t rows, int64_t cols,
+                           TYPED_ELEMENT *scratch) {
     for (int64_t row = 0; row < rows; row++)
-        memset(c + row * s->n, 0, (size_t)cols * sizeof *c);
+        memset(c + row * ldc, 0, (size_t)cols * sizeof *c);
     for (int64_t first = 0; first < s->k; first += TYPED_K) {
         const int64_t k = i64_min(TYPED_K, s->k - first);
         for (int64_t row = 0; row < rows; row++) {
@@ -144,7 +152,7 @@ static void TYPED_FEW_ROWS(const matmul_shape *s, const TYPED_ELEMENT *a, const 
                         sum += piece[i] * x[i];
                     for (int64_t j = 0; j < TYPED_PARTS; j++)
                         sum += parts[j];
-                    c[row * s->n + col] += sum;
+                    c[row * ldc + col] += sum;
                 }
             continue;
         }
@@ -155,7 +163,7 @@ static void TYPED_FEW_ROWS(const matmul_shape *s, const TYPED_ELEMENT *a, const 
                 lines[j] = piece + (i + j) * s->b_k_stride;
             for (int64_t row = 0; row < rows; row++) {
                 const TYPED_ELEMENT *x = scratch + row * k + i;
-                TYPED_ELEMENT *restrict line = c + row * s->n;
+                TYPED_ELEMENT *restrict line = c + row * ldc;
                 if (n == 1)
                     for (int64_t j = 0; j < cols; j++)
                         line[j] += x[0] * lines[0][j];
@@ -183,14 +191,17 @@ static taper_status TYPED_NAME(matmul_run)(const taper_call *call, int64_t begin
         const int64_t cols = i64_min(state->col_chunk, s->n - col);
         int64_t a_begin, b_begin;
         matmul_batch_begin(s, batch, &a_begin, &b_begin);
-        TYPED_ELEMENT *c = (TYPED_ELEMENT *)call->output->data + (batch * s->m + row) * s->n + col;
+        const matmul_place sums = matmul_place_of(&state->epilogue, call, s, batch * s->m + row,
+                                                  col, cols, (char *)scratch + state->sums_scratch);
+        TYPED_ELEMENT *const c = sums.data;
         (state->few ? TYPED_FEW_ROWS : TYPED_TILES)(s, a + a_begin + row * s->a_row_stride,
-                                                    b + b_begin + col * s->b_col_stride, c, rows,
-                                                    cols, scratch);
+                                                    b + b_begin + col * s->b_col_stride, c,
+                                                    sums.stride, rows, cols, scratch);
         for (int64_t i = 0; attrs->alpha != 1 && i < rows; i++)
             for (int64_t j = 0; j < cols; j++)
-                c[i * s->n + j] = (TYPED_ELEMENT)((double)c[i * s->n + j] * attrs->alpha);
-        matmul_finish(&state->epilogue, call, s, batch * s->m + row, rows, col, cols,
+                c[i * sums.stride + j] =
+                    (TYPED_ELEMENT)((double)c[i * sums.stride + j] * attrs->alpha);
+        matmul_finish(&state->epilogue, call, s, batch * s->m + row, rows, col, cols, sums,
                       (char *)scratch + state->epilogue_scratch);
     }
     return TAPER_OK;

@@ -104,9 +104,8 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
                 g.ldc = now * GEMM_NR;
                 i8_fetch_block(p, call, row + r, some, col + c, out_cols);
                 engine->block(&g, some, now);
-                PROGRAM.run_from(p, call->inputs + 2, row + r, row + r + some, col + c,
-                                 col + c + cols, g.c, g.ldc, out + (r * out_cols + c) * size,
-                                 out_cols, epilogue);
+                PROGRAM.run(p, call->inputs + 2, row + r, row + r + some, col + c, col + c + cols,
+                            g.c, g.ldc, out + (r * out_cols + c) * size, out_cols, epilogue);
                 g.b += now * i8_panel_bytes(g.groups);
             }
         }
@@ -124,6 +123,6 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
             memmove(g.c + r * n, g.c + r * g.ldc, (size_t)n * sizeof *g.c);
         g.ldc = n;
     }
-    PROGRAM.run_from(p, call->inputs + 2, row, row + m, col, col + n, g.c, g.ldc, out, out_cols,
-                     epilogue);
+    PROGRAM.run(p, call->inputs + 2, row, row + m, col, col + n, g.c, g.ldc, out, out_cols,
+                epilogue);
 }

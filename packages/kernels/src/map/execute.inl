@@ -253,15 +253,15 @@ static bool run_panels(const taper_program *p, const taper_tensor *tensors, int6
     return true;
 }
 
-static bool program_run_from(const taper_program *p, const taper_tensor *tensors, int64_t r0,
-                             int64_t r1, int64_t c0, int64_t c1, const void *product, int64_t ldp,
-                             void *block, int64_t ldc, void *scratch) {
+static bool program_run(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
+                        int64_t c0, int64_t c1, const void *sums, int64_t lds, void *out,
+                        int64_t ldc, void *scratch) {
     if (p->count == 0 || r0 >= r1 || c0 >= c1)
         return true;
     if (p->in_panels && r1 - r0 >= PROGRAM_PANEL_ROWS && c1 - c0 < p->tile)
-        return run_panels(p, tensors, r0, r1, c0, c1, product, ldp, block, ldc, scratch);
+        return run_panels(p, tensors, r0, r1, c0, c1, sums, lds, out, ldc, scratch);
     const bool flat =
-        may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols && ldp == p->cols;
+        may_be_flat(p) && r1 - r0 > 1 && c1 - c0 == p->cols && ldc == p->cols && lds == p->cols;
     program_frame frame;
     for (int32_t j = 0; j < p->count - 1; j++)
         frame.slot[RESULT_SLOT + j] =
@@ -270,18 +270,13 @@ static bool program_run_from(const taper_program *p, const taper_tensor *tensors
     for (int32_t s = 0; s < p->n_scalars; s++)
         frame.slot[SCALAR_SLOT + s] = (program_operand){&p->scalars[s], 0};
     if (flat)
-        return run_flat(p, &frame, tensors, r0, r1, product, block, scratch);
+        return run_flat(p, &frame, tensors, r0, r1, sums, out, scratch);
     for (int64_t r = r0, rows; r < r1; r += rows) {
         rows = rows_at_once(p, r, r1 - r, c1 - c0);
         if (!run_rows(p, &frame, tensors, r, rows, c0, c1,
-                      (const char *)product + (r - r0) * ldp * p->product_size, ldp,
-                      (char *)block + (r - r0) * ldc * p->output_size, ldc, scratch))
+                      (const char *)sums + (r - r0) * lds * p->product_size, lds,
+                      (char *)out + (r - r0) * ldc * p->output_size, ldc, scratch))
             return false;
     }
     return true;
-}
-
-static bool program_run(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
-                        int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch) {
-    return program_run_from(p, tensors, r0, r1, c0, c1, block, ldc, block, ldc, scratch);
 }

@@ -36,8 +36,8 @@ static const program_microop microop_runs[MICROOP_COUNT] = {
 #include "map/execute.inl"
 
 extern const taper_program_table TAPER_ISA_SYM(taper_program_engine);
-const taper_program_table TAPER_ISA_SYM(taper_program_engine) = {program_prepare, program_run,
-                                                                 program_run_from};
+const taper_program_table TAPER_ISA_SYM(taper_program_engine) = {
+    program_prepare, program_prepare_fused, program_run};
 
 /* ---- kernels ---- */
 
@@ -81,7 +81,7 @@ static taper_status map_prepare(const taper_call *call, taper_work *work, const 
     if (!tensor_is_contiguous(call->output))
         return TAPER_UNSUPPORTED;
     const taper_status status = program_prepare(p, code, args, scalars, call->inputs,
-                                                call->n_inputs, call->output, TAPER_ABSENT, NULL);
+                                                call->n_inputs, call->output, TAPER_ABSENT);
     if (status != TAPER_OK)
         return status;
     const int64_t elements = i64_max(p->tile, MAP_TASK_COST / p->cost);
@@ -101,8 +101,9 @@ static taper_status map_run(const taper_call *call, int64_t begin, int64_t end, 
     char *out = call->output->data;
     while (begin < end) {
         const struct map_block b = map_block_at(s, begin, end);
-        if (!program_run(p, call->inputs, b.r0, b.r1, b.c0, b.c1,
-                         out + (b.r0 * p->cols + b.c0) * p->output_size, p->cols, scratch))
+        char *const to = out + (b.r0 * p->cols + b.c0) * p->output_size;
+        if (!program_run(p, call->inputs, b.r0, b.r1, b.c0, b.c1, to, p->cols, to, p->cols,
+                         scratch))
             return TAPER_BAD_INDEX;
         begin = b.next;
     }

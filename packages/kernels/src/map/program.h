@@ -9,23 +9,25 @@
  *     prepare():  taper_program *p = &state->epilogue;
  *                 status = PROGRAM.prepare(p, &attrs->code, &attrs->args, &attrs->scalars,
  *                                          &call->inputs[2], call->n_inputs - 2, call->output,
- *                                          TAPER_FLOAT32, NULL);
+ *                                          TAPER_FLOAT32);
  *                 work->scratch_bytes += p->scratch_bytes;
  *     run():      if (p->count)
- *                     PROGRAM.run(p, &call->inputs[2], r0, r1, c0, c1, block, ldc, scratch);
+ *                     PROGRAM.run(p, &call->inputs[2], r0, r1, c0, c1, sums, lds, out, ldc,
+ *                                 scratch);
  *
  * The output is viewed as [R][C]: C its last dim (1 at rank 0), R the product of the others. In an
  * epilogue value 0 is a block of the product, values 1.. are the tensors given, broadcast against
- * the whole output, and the result may have another dtype than the product. Where both have the
- * same size, run() replaces the block:
+ * the whole output, and the result may have another dtype than the product:
  *
  *     for r in [r0, r1), c in [c0, c1):
- *         block[(r - r0) * ldc + c - c0] = program(block[same], tensors[0] at (r, c), ...)
+ *         out[(r - r0) * ldc + c - c0] =
+ *             program(sums[(r - r0) * lds + c - c0], tensors[0] at (r, c), ...)
  *
- * so `block` points at element (r0, c0), and may lie in the output (ldc = C) or in a buffer of the
- * caller's that is copied out later. In any case run_from() reads the product from a block of its
- * own. The split into blocks changes no bit, and neither does running the same program as a MAP
- * node. Wide blocks (>= 128 columns) or whole rows (c0 = 0, c1 = C, ldc = C, any C) are the cheap
+ * so `sums` and `out` point at element (r0, c0). They may be the same block, where both have
+ * elements of the same size and p->over is not set. Where it is set, the output may lie in the
+ * memory of a tensor that the program reads, so that nothing else may be stored there before.
+ * The split into blocks changes no bit, and neither does running the same program as a MAP node.
+ * Wide blocks (>= 128 columns) or whole rows (c0 = 0, c1 = C, lds = ldc = C, any C) are the cheap
  * ones: interpretation is paid once per 512 elements or row end. Where in_panels is set, blocks of
  * 16 columns and many rows are the cheapest.
  */
@@ -96,6 +98,7 @@ typedef struct taper_program {
     int32_t n_inputs, n_scalars;
     int32_t gather_rows; /* rows of a register of a gathered operand; 0: none is */
     bool in_panels;      /* blocks of several rows may be computed panel by panel */
+    bool over;           /* a tensor that the program reads may be the memory of the output */
     int32_t outer;       /* dims that make up the rows */
     int32_t first;       /* value number of the first tensor: 1 in an epilogue, else 0 */
     int32_t output_size, product_size; /* bytes per element */
@@ -133,21 +136,24 @@ typedef struct taper_program_table {
      * output. product: the dtype of an epilogue's value 0; TAPER_ABSENT: this is no epilogue. Then
      * the tensors are values 0.., and dims of the [R][C] view are merged where every operand's
      * strides allow: read rows and cols from p. An empty program is valid only as an epilogue whose
-     * product has the output's dtype, and does nothing. Where `fused` is not NULL, as much as
-     * possible moves there from the beginning of an epilogue; the program is then the rest. */
+     * product has the output's dtype, and does nothing. */
     taper_status (*prepare)(taper_program *p, const taper_strings *code, const taper_ints *args,
                             const taper_scalars *scalars, const taper_tensor *tensors,
-                            int32_t n_tensors, const taper_tensor *output, int32_t product,
-                            program_fused *fused);
+                            int32_t n_tensors, const taper_tensor *output, int32_t product);
+    /* The same of an epilogue of float32. As much as possible moves to `fused` from its beginning;
+     * the program is then the rest. Where the output may lie in the memory of a tensor, that is
+     * possible only if tiles store each element of the output `once`, and the rest does not read
+     * the tensor. */
+    taper_status (*prepare_fused)(taper_program *p, const taper_strings *code,
+                                  const taper_ints *args, const taper_scalars *scalars,
+                                  const taper_tensor *tensors, int32_t n_tensors,
+                                  const taper_tensor *output, program_fused *fused, bool once);
     /* `tensors`: those that prepare got, now with data. Scratch may be NULL if scratch_bytes is 0.
      * Returns false if a micro-op refuses the operands of an element, which is then not written; an
      * epilogue never does. */
     bool (*run)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
-                int64_t c0, int64_t c1, void *block, int64_t ldc, void *scratch);
-    /* The same with value 0 read from `product`, whose rows are ldp elements apart. */
-    bool (*run_from)(const taper_program *p, const taper_tensor *tensors, int64_t r0, int64_t r1,
-                     int64_t c0, int64_t c1, const void *product, int64_t ldp, void *block,
-                     int64_t ldc, void *scratch);
+                int64_t c0, int64_t c1, const void *sums, int64_t lds, void *out, int64_t ldc,
+                void *scratch);
 } taper_program_table;
 
 extern const taper_program_table TAPER_ISA_SYM(taper_program_engine);

@@ -429,11 +429,19 @@ static void prepare_gathers(taper_program *p) {
     }
 }
 
-static taper_status program_prepare(taper_program *p, const taper_strings *code,
-                                    const taper_ints *args, const taper_scalars *scalars,
-                                    const taper_tensor *tensors, int32_t n_tensors,
-                                    const taper_tensor *output, int32_t product,
-                                    program_fused *fused) {
+/* Returns whether the output, of such elements, may be the memory of an input that is read here. */
+static bool may_be_over(const taper_program *p) {
+    for (int32_t i = p->first; i < p->n_inputs; i++)
+        if (p->inputs[i].flat && p->inputs[i].size == p->output_size)
+            return true;
+    return false;
+}
+
+/* Fills the program except what follows from its code. */
+static taper_status prepare_whole(taper_program *p, const taper_strings *code,
+                                  const taper_ints *args, const taper_scalars *scalars,
+                                  const taper_tensor *tensors, int32_t n_tensors,
+                                  const taper_tensor *output, int32_t product, int *dtypes) {
     memset(p, 0, offsetof(taper_program, inputs));
     p->first = product != TAPER_ABSENT;
     if (n_tensors < 0 || n_tensors + p->first > PROGRAM_MAX_INPUTS ||
@@ -446,7 +454,6 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
     if (!prepare_shape(p, tensors, output))
         return TAPER_UNSUPPORTED;
 
-    int dtypes[PROGRAM_SLOTS];
     for (int32_t i = 0; i < p->n_inputs; i++) {
         program_input *in = &p->inputs[i];
         if (i < p->first) { /* a block of the product */
@@ -458,17 +465,52 @@ static taper_status program_prepare(taper_program *p, const taper_strings *code,
         in->size = (int32_t)taper_dtype_size(dtypes[i]);
         prepare_input(p, in);
     }
-    if (!prepare_code(p, code, args, scalars, output->dtype, dtypes))
-        return TAPER_UNSUPPORTED;
-    if (fused)
-        take_fused(p, dtypes, fused);
+    return prepare_code(p, code, args, scalars, output->dtype, dtypes) ? TAPER_OK
+                                                                       : TAPER_UNSUPPORTED;
+}
+
+/* Fills the rest. */
+static void prepare_rest(taper_program *p, int *dtypes) {
     make_chains(p, dtypes);
     for (int32_t j = 0; j < p->count; j++)
         p->cost += p->code[j].cost;
     p->uniform[0] = uniform_results(p, false);
     p->uniform[1] = uniform_results(p, true);
     p->in_panels = fits_panels(p);
+    p->over = may_be_over(p);
     prepare_registers(p, dtypes);
     prepare_gathers(p);
+}
+
+static taper_status program_prepare(taper_program *p, const taper_strings *code,
+                                    const taper_ints *args, const taper_scalars *scalars,
+                                    const taper_tensor *tensors, int32_t n_tensors,
+                                    const taper_tensor *output, int32_t product) {
+    int dtypes[PROGRAM_SLOTS];
+    const taper_status status =
+        prepare_whole(p, code, args, scalars, tensors, n_tensors, output, product, dtypes);
+    if (status == TAPER_OK)
+        prepare_rest(p, dtypes);
+    return status;
+}
+
+static taper_status program_prepare_fused(taper_program *p, const taper_strings *code,
+                                          const taper_ints *args, const taper_scalars *scalars,
+                                          const taper_tensor *tensors, int32_t n_tensors,
+                                          const taper_tensor *output, program_fused *fused,
+                                          bool once) {
+    int dtypes[PROGRAM_SLOTS];
+    const taper_status status =
+        prepare_whole(p, code, args, scalars, tensors, n_tensors, output, TAPER_FLOAT32, dtypes);
+    *fused = program_fuses_nothing;
+    if (status != TAPER_OK)
+        return status;
+    const bool over = may_be_over(p);
+    take_fused(p, dtypes, fused);
+    if (over && (!once || may_be_over(p))) {
+        *fused = program_fuses_nothing;
+        return program_prepare(p, code, args, scalars, tensors, n_tensors, output, TAPER_FLOAT32);
+    }
+    prepare_rest(p, dtypes);
     return TAPER_OK;
 }

@@ -12,6 +12,7 @@ from taper_runtime.formats import winograd
 from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.map import (
     EPILOGUE,
+    EXTRAS,
     MAX_EXTRAS,
     epilogue_functions,
     epilogue_regions,
@@ -253,7 +254,8 @@ def _define(name: str, doc: str, *, native: bool) -> OpDef:
             "accumulate": Attr("string", ""),
             **EPILOGUE,
         },
-        strided=tuple(range(2, 2 + MAX_EXTRAS)),
+        strided=EXTRAS,
+        inplace=EXTRAS,
         formatted=(1,),
         region=partial(_region, name),
         border=0.0 if name == "CONV" else None,

@@ -34,6 +34,8 @@ MAX_INPUTS = 16
 MAX_INSTRUCTIONS = 64
 #: The most inputs of an epilogue, not counting the product.
 MAX_EXTRAS = MAX_INPUTS - 1
+#: The inputs of a product that its epilogue reads. The output may take over the memory of one.
+EXTRAS = tuple(range(2, 2 + MAX_EXTRAS))
 #: The attrs of an epilogue.
 EPILOGUE = {
     "code": Attr("strings", ()),

@@ -13,6 +13,7 @@ from taper_runtime.formats.panels import whole_panels
 from taper_runtime.ops.convert import NARROW, cast
 from taper_runtime.ops.map import (
     EPILOGUE,
+    EXTRAS,
     MAX_EXTRAS,
     epilogue_functions,
     epilogue_regions,
@@ -220,6 +221,7 @@ MATMUL = OpDef(
     region=_region,
     weights=(1,),
     packing=_packing,
+    inplace=EXTRAS,
     strided=(ALL_INPUTS,),
     formatted=(1,),
     cost=_cost,

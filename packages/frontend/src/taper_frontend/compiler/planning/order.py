@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import view_roots
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.planning.sharing import find_concat_buffers
 from taper_runtime.base.errors import InternalError
 from taper_runtime.base.records import NamedTuple
@@ -171,8 +172,17 @@ def _greedy(graph: Graph, own: list[Node], nbytes: Mapping[str, int]) -> list[No
             if readers[root] == 1 and root in nbytes:
                 freed += nbytes[root]
         # If the node computes in place, input and output are never live at the same time.
-        inplace = allocated if freed and REGISTRY[node.op].inplace else 0
-        return allocated - freed - inplace
+        return allocated - freed - (allocated if is_over(node) else 0)
+
+    def is_over(node: Node) -> bool:
+        """Return whether the node computes over an input that nothing else reads."""
+        places = [place for place in REGISTRY[node.op].inplace if place < len(node.inputs)]
+        return any(
+            readers[roots[name]] == 1
+            and roots[name] in nbytes
+            and graph.tensors[name].type == graph.tensors[node.output].type
+            for name in {node.inputs[place] for place in places} - {ABSENT}
+        )
 
     heap: list[tuple[int, int]] = []
     for node in own:
