@@ -222,12 +222,19 @@ def test_part_of_a_reshape_is_whole_rows():
         ("SOFTMAX", [(4, 4)], {"axis": 1}, 1),
         ("SLICE", [(6, 4)], {"axis": 0, "start": 1, "stop": 5}, 0),
         ("EXPAND", [(1, 4)], {"shape": (4, 4)}, 0),
-        ("ATTENTION", [(4, 4, 8)] * 3, {"scale": 1.0, "causal": True}, 1),
     ],
 )
 def test_no_part_of_what_needs_the_whole(name, shapes, attrs, axis):
     assert part(name, shapes, attrs, {axis: (0, 2)}) is None
     assert part(name, shapes, attrs, {axis: (0, 4)}) is not None  # all of it
+
+
+def test_part_of_causal_attention_has_another_diagonal():
+    attrs = {"scale": 1.0, "causal": True, "diagonal": 1}
+    found = part("ATTENTION", [(4, 6, 8), (4, 7, 8), (4, 7, 5)], attrs, {1: (2, 5)})
+    assert found.inputs[0] == ((0, 4), (2, 5), (0, 8))
+    assert found.inputs[1] == ((0, 4), (0, 7), (0, 8))
+    assert found.attrs == attrs | {"diagonal": 3}
 
 
 def test_what_is_packed_is_not_cut():

@@ -118,14 +118,14 @@ static void check_requantized_rows(int64_t cols, bool subtracts, int zero, int l
     const taper_status status = ENGINE.prepare(
         &p, &(taper_strings){code + !subtracts, COUNT(code) - !subtracts},
         &(taper_ints){subtracts ? all : fewer, subtracts ? COUNT(all) : COUNT(fewer)},
-        &(taper_scalars){scalars, 3}, extras, 3, &out, TAPER_INT32, NULL);
+        &(taper_scalars){scalars, 3}, extras, 3, &out, TAPER_INT32);
     CHECK(status == TAPER_OK && p.in_panels, "status %d", status);
     void *scratch = check_alloc(p.scratch_bytes, 0);
     for (int64_t r = 0; r < ROWS; r++) /* an element at a time */
         for (int64_t c = 0; c < cols; c++)
-            ENGINE.run_from(&p, extras, r, r + 1, c, c + 1, sums + r * cols + c, cols,
-                            want + r * cols + c, cols, scratch);
-    ENGINE.run_from(&p, extras, 0, ROWS, 0, cols, sums, cols, got, cols, scratch);
+            ENGINE.run(&p, extras, r, r + 1, c, c + 1, sums + r * cols + c, cols,
+                       want + r * cols + c, cols, scratch);
+    ENGINE.run(&p, extras, 0, ROWS, 0, cols, sums, cols, got, cols, scratch);
     CHECK(memcmp(got, want, (size_t)(ROWS * cols)) == 0, "%lld columns, %d, %d", (long long)cols,
           zero, low);
     check_free(scratch);

@@ -160,6 +160,64 @@ def test_chains_compute_in_place():
     assert memory_use(plan).arena == 0, "all of it happens in the output"
 
 
+def added(g, x, weight, residual):
+    return g.add_node("MATMUL", [x, weight, residual], {"code": ("ADD",), "args": (0, 1)})
+
+
+def test_product_is_computed_over_its_residual():
+    def build(g, x, weight):
+        residual = g.add_node("EXP", [x])
+        return [g.add_node("RELU", [added(g, x, weight, residual)])]
+
+    plan = check(graph_of(build, (12, 12), (12, 12)))
+    made = [name for name, tensor in plan.tensors.items() if tensor.role != "input"]
+    assert {plan.placements[name].root for name in made} == set(plan.outputs)
+
+
+def parts_over(g, x, weight, between=lambda g, y, rows: rows):
+    """Two parts of a product over two slices of its residual, and the tensor that they make."""
+    y = g.add_node("EXP", [x])
+    slices = [
+        g.add_node("SLICE", [y], {"axis": 0, "start": first, "stop": first + 32})
+        for first in (0, 32)
+    ]
+    factors = [between(g, y, rows) for rows in slices]
+    parts = [added(g, f, weight, rows) for f, rows in zip(factors, slices, strict=True)]
+    return g.add_node("CAT", parts, {"axis": 0})
+
+
+def test_parts_are_computed_over_the_slices_of_one_tensor():
+    def build(g, x, weight):
+        first = g.add_node("SLICE", [x], {"axis": 0, "start": 0, "stop": 32})
+        y = parts_over(g, x, weight, lambda g, y, rows: first)
+        return [g.add_node("SUM", [y], {"axes": (0,), "keepdim": False})]
+
+    plan = check(graph_of(build, (64, 16), (16, 16)))
+    assert "CAT" not in executed(plan)
+    roots = {plan.placements[name].root for name, t in plan.tensors.items() if t.shape == (64, 16)}
+    assert len(roots) == 2, "the input, and what the parts are computed over"
+
+
+def _whole(g, y, rows):
+    return g.add_node("SLICE", [y], {"axis": 0, "start": 0, "stop": 32})
+
+
+def _neighbours(g, y, rows):
+    moved = g.add_node("SLICE", [y], {"axis": 0, "start": 31, "stop": 63})
+    return g.add_node("NEG", [moved])
+
+
+@pytest.mark.parametrize("between", [_whole, _neighbours])
+def test_parts_are_not_computed_over_what_is_read_later(between):
+    """The second part reads rows of the first one's slice."""
+
+    def build(g, x, weight):
+        y = parts_over(g, x, weight, between)
+        return [g.add_node("SUM", [y], {"axes": (0,), "keepdim": False})]
+
+    check(graph_of(build, (64, 16), (16, 16)))
+
+
 def test_not_in_place_over_what_is_read_later():
     def build(g, x):
         y = g.add_node("NEG", [x])

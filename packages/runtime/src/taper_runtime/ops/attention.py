@@ -155,9 +155,9 @@ def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> l
     """
     q, k = inputs[0].shape, inputs[1].shape
     rank = len(q)
-    # With a diagonal, a query's keys depend on its position, so no range is independent.
+    # With a diagonal, a query's keys depend on its position.
     query_axis = 1 if attrs["transpose_output"] else rank - 2
-    query = Window(query_axis) if attrs["causal"] else Same(query_axis)
+    query = Window(query_axis, shifts="diagonal") if attrs["causal"] else Same(query_axis)
     heads: tuple[Relation, ...] = ()
     kv_heads: tuple[Relation, ...] = ()
     if rank == 4:

@@ -55,6 +55,9 @@ class Window(NamedTuple):
     runs : tuple of Range, optional
         The run of each element of the output axis, inside the input. The op then has an attr of the
         role "part", with which it computes a range.
+    shifts : str
+        The integer attr to which the position of an element is added: with one that is larger by
+        the first position, the op computes a range.
     """
 
     axis: int
@@ -63,6 +66,7 @@ class Window(NamedTuple):
     length: int = 1
     padding: tuple[str, int] | None = None
     runs: tuple[Range, ...] = ()
+    shifts: str = ""
 
     def needs(self, part: Range) -> Range:
         """Return the range that elements ``part`` of the output need; it may exceed the input."""
@@ -335,7 +339,11 @@ def _part(
             if found is None:
                 return None
             ranges[axis] = max(0, found[0]), min(t.shape[axis], found[1])
-            if (
+            if isinstance(relation, Window) and relation.shifts:
+                name = relation.shifts
+                before = attrs.get(name, op.attrs[name].default)
+                changed[name] = before + wanted[relation.axis][0]
+            elif (
                 isinstance(relation, Window)
                 and not relation.runs
                 and not _pad(relation, found, ranges[axis], changed)

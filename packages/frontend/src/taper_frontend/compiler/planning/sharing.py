@@ -3,7 +3,8 @@
 Tensors that share memory lie in one *allocation*. It starts with the tensor that is computed first;
 views and in-place results join it. If a graph output joins, the caller's array becomes the memory,
 and the output becomes its root. Tensors that a CAT concatenates are computed as slices of a *concat
-buffer*, an allocation with the name of the CAT's output.
+buffer*, an allocation with the name of the CAT's output. Where all of them are computed in place
+over slices of one tensor, its memory becomes the buffer.
 
 A node may run in place over a state if its op can restore what it overwrites (``OpDef.save``). Then
 the state's next value may lie in the state's memory.
@@ -20,6 +21,7 @@ from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import Shape, contiguous_strides, is_contiguous
+from taper_runtime.plan.extents import Extent, extent_of
 from taper_runtime.plan.liveness import NEVER, last_reads
 from taper_runtime.plan.plan import Placement
 
@@ -96,7 +98,8 @@ class Sharing:
         self.slices: dict[str, SliceLayout] = {}
         self.executed: list[Node] = []
         self._last_read = last_reads(order, graph.kept)
-        buffers, self._in_buffers = find_concat_buffers(graph, order)
+        self._steps = {node.output: step for step, node in enumerate(order)}
+        self._buffers, self._in_buffers = find_concat_buffers(graph, order)
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
         for output, name in (replaced or {}).items():
@@ -105,7 +108,7 @@ class Sharing:
             if self._join_view(node):
                 continue
             in_buffer = self._join_concat_buffer(node)
-            if node.output in buffers:
+            if node.output in self._buffers:
                 continue  # its inputs were computed at their places in it
             self.executed.append(node)
             shares = in_buffer or self._join_inplace(node, step)
@@ -169,10 +172,66 @@ class Sharing:
         if buffer not in self.allocations:
             external = self.graph.is_output(buffer)
             nbytes = self.graph.tensors[buffer].nbytes
-            self.allocations[buffer] = Allocation(buffer, nbytes, external, writable=True)
+            self.allocations[buffer] = self._overwritten_by(buffer) or Allocation(
+                buffer, nbytes, external, writable=True
+            )
         strides = contiguous_strides(self.graph.tensors[name].shape)
         self._join(name, self.allocations[buffer], offset, strides)
         return True
+
+    def _overwritten_by(self, buffer: str) -> Allocation | None:
+        """Return the memory over which all parts of a buffer are computed in place, if it exists.
+
+        Each part lies over a slice of another tensor, at the same place in both. What else reads
+        these bytes runs before the part, and all views of the tensor are known.
+        """
+        parts = {
+            name: offset
+            for name, (root, offset) in self._in_buffers.items()
+            if root == buffer and name not in self._buffers
+        }
+        over = {name: self._source_at(name, offset) for name, offset in parts.items()}
+        allocations = {source and self.allocations[source] for source in over.values()}
+        allocation = allocations.pop()
+        if (
+            allocations
+            or allocation is None
+            or self.graph.is_output(buffer)
+            or allocation.external
+            or not allocation.writable
+            or allocation.nbytes != self.graph.tensors[buffer].nbytes
+        ):
+            return None
+        for name in [each for each, own in self.allocations.items() if own is allocation]:
+            views = [each for each in self.graph.consumers(name) if each.definition.view]
+            if not all(view.output in self.slices for view in views):
+                return None
+            begin, end = self._extent(name)
+            last = self._last_read.get(name, NEVER)
+            for part, offset in parts.items():
+                size, step = self.graph.tensors[part].nbytes, self._steps[part]
+                free = step + 1 if name == over[part] else step
+                if begin < offset + size and offset < end and last >= free:
+                    return None
+        return allocation
+
+    def _source_at(self, output: str, offset: int) -> str | None:
+        """Return the input over which a node may compute, if it lies at this place in memory."""
+        node, spec = self.graph.producers[output], self.graph.tensors[output]
+        place = SliceLayout(offset, contiguous_strides(spec.shape))
+        for index in REGISTRY[node.op].inplace:
+            source = node.inputs[index] if index < len(node.inputs) else ABSENT
+            if (
+                source in self.slices
+                and self.slices[source] == place
+                and self.graph.tensors[source].type == spec.type
+                and self._reads_only(node, source)
+            ):
+                return source
+        return None
+
+    def _extent(self, name: str) -> Extent:
+        return extent_of(self.graph.tensors[name].storage, Placement(name, *self.slices[name]))
 
     def _join_inplace(self, node: Node, step: int) -> bool:
         """Compute over an input that nothing reads afterwards, if the op allows it."""
@@ -210,7 +269,7 @@ class Sharing:
         allocation = self.allocations[source]
         places = (index for index, name in enumerate(node.inputs) if name == source)
         return all(index in REGISTRY[node.op].inplace for index in places) and all(
-            name == source or self.allocations[name] is not allocation for name in node.reads
+            name == source or self.allocations.get(name) is not allocation for name in node.reads
         )
 
 

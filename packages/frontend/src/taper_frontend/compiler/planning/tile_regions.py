@@ -10,6 +10,7 @@ faster; this does it where memory is short.
 from __future__ import annotations
 
 from math import prod
+from operator import lt
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.estimates import placed_cost
@@ -62,13 +63,13 @@ class TiledRegion(NamedTuple):
         results, axis = [], 0
         for ranges in self.parts:
             tiles = Tiles(graph, ".part")
-            made = ""
+            result = ""
             for each in self.names:
                 if each in ranges:
-                    made = tiles.compute(graph.nodes[each], dict(enumerate(ranges[each])))
-            results.append(made)
+                    result = tiles.compute(graph.nodes[each], dict(enumerate(ranges[each])))
+            results.append(result)
             axis = next(i for i, each in enumerate(ranges[name]) if each != (0, shape[i]))
-        added = [*graph.nodes.values()][known:]
+        added = _slices_first([*graph.nodes.values()][known:])
         graph.replace_node(graph.nodes[name], "CAT", results, {"axis": axis})
         after: list[Node] = []
         for node in order:
@@ -97,6 +98,21 @@ def tiled_regions(
         They have no node in common. Steps that no region makes smaller stay as they are.
     """
     return _RegionFinder(graph, order, arena, limit).best()
+
+
+def _slices_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes with the views of what others made before the rest.
+
+    Parts may be computed in the memory of a tensor of which all views are known before.
+    """
+    views: list[Node] = []
+    rest: dict[str, Node] = {}
+    for node in nodes:
+        if node.definition.view is not None and node.inputs[0] not in rest:
+            views.append(node)
+        else:
+            rest[node.output] = node
+    return [*views, *rest.values()]
 
 
 class _RegionFinder:
@@ -145,6 +161,8 @@ class _RegionFinder:
         found = []
         live, steps = self._arena.live, self._arena.steps
         for start in range(len(self._order)):
+            if self._order[start].output not in steps:
+                continue
             needed, helps = -1, False
             for stop in range(start, min(len(self._order), start + _LONGEST)):
                 node = self._order[stop]
@@ -182,18 +200,16 @@ class _RegionFinder:
     def _outside(self, start: int, stop: int) -> int:
         """Return the most bytes that are live during a region and come from outside it."""
         arena = self._arena
-        inside = {arena.roots.get(node.output) for node in self._order[start:stop]}
-        last = arena.roots.get(self._order[stop].output)
-        inside.discard(last)
         steps = [
             arena.steps[node.output]
             for node in self._order[start : stop + 1]
             if node.output in arena.steps
         ]
         first, final = min(steps), max(steps)
+        last = arena.roots.get(self._order[stop].output)
         total = 0
         for root, lives in arena.ranges.items():
-            if root in inside:
+            if root != last and lives.birth >= first and lives.death <= final:
                 continue
             if root == last or (lives.birth <= final and lives.death >= first):
                 total += lives.nbytes
@@ -211,22 +227,41 @@ class _RegionFinder:
         if rows < 2 * count:
             return None
         parts: list[dict[str, _Ranges]] = []
+        early: set[str] = set()
         for part in range(count):
             ends = step * (rows * part // count), min(size, step * (rows * (part + 1) // count))
             whole: _Ranges = tuple((0, size) for size in shape)
-            ranges = self._needs(nodes, (*whole[:axis], ends, *whole[axis + 1 :]))
+            ranges = self._needs(nodes, (*whole[:axis], ends, *whole[axis + 1 :]), early)
             if ranges is None:
                 return None
             parts.append(ranges)
         before = sum(self._ns(node, None) for node in nodes)
         after = sum(self._ns(node, ranges.get(node.output)) for ranges in parts for node in nodes)
         nbytes = outside + max(self._bytes(nodes, ranges) for ranges in parts)
+        if early & self._overwritten(nodes):
+            nbytes += aligned(graph.nbytes(last.output))
         return TiledRegion(
             tuple(node.output for node in nodes), tuple(parts), nbytes, max(0.0, after - before)
         )
 
-    def _needs(self, nodes: Sequence[Node], wanted: _Ranges) -> dict[str, _Ranges] | None:
-        """Return, for a part of the last output, the ranges of each node's output that it needs."""
+    def _overwritten(self, nodes: Sequence[Node]) -> set[str]:
+        """Return the tensors from outside of a region in whose memory its last node computes."""
+        roots, inside = self._arena.roots, {node.output for node in nodes}
+        root = roots.get(nodes[-1].output)
+        return {
+            name
+            for node in nodes
+            for name in node.reads
+            if name not in inside and name in roots and roots[name] == root
+        }
+
+    def _needs(
+        self, nodes: Sequence[Node], wanted: _Ranges, early: set[str]
+    ) -> dict[str, _Ranges] | None:
+        """Return the ranges of each node's output that a part of the last one needs.
+
+        Tensors from outside that are read before the place of the part are added to ``early``.
+        """
         graph = self._graph
         inside = {node.output for node in nodes}
         needs: dict[str, _Ranges] = {nodes[-1].output: wanted}
@@ -244,10 +279,15 @@ class _RegionFinder:
             if cuts and part is None:
                 return None
             for place, name in enumerate(node.inputs):
-                if name == ABSENT or name not in inside:
+                if name == ABSENT:
                     continue
                 own: _Ranges = tuple((0, size) for size in graph.tensors[name].shape)
                 read = own if part is None else part.inputs[place]
+                if name not in inside:
+                    begins = (begin for begin, _ in read)
+                    if len(read) != len(wanted) or any(map(lt, begins, (a for a, _ in wanted))):
+                        early.add(name)
+                    continue
                 known = needs.get(name, read)
                 needs[name] = tuple(
                     (min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, read, strict=True)
@@ -274,14 +314,14 @@ class _RegionFinder:
             for name in node.reads:
                 last[self._owner(name)] = place
         live: dict[str, int] = {}
-        most = 0
+        root, most = arena.roots.get(nodes[-1].output), 0
         for place, node in enumerate(nodes):
             if node.output not in ranges or node.output not in arena.steps:
                 continue
             share = self._share(node, ranges[node.output])
-            if node is not nodes[-1]:
+            if arena.roots.get(node.output) != root:  # else it lies where the last one does
                 live[node.output] = aligned(int(share * graph.nbytes(node.output)))
-            scratch = arena.scratch[arena.steps[node.output]]
+            scratch = int(share * arena.scratch[arena.steps[node.output]])
             most = max(most, sum(live.values()) + scratch)
             live = {name: n for name, n in live.items() if last.get(name, place) > place}
         return most
