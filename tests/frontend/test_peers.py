@@ -12,8 +12,9 @@ import torch
 import taper_frontend
 from models import linear
 from taper_runtime.machine.limits import MachineLimits, Memory
+from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
-from tools.peers import ablation, compare, memory, ops, scaling, turns
+from tools.peers import ablation, compare, forms, memory, ops, scaling, turns
 from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
 from tools.peers.op_cases import cases
@@ -252,3 +253,29 @@ def test_a_slow_op_shows_unless_a_call_explains_it(monkeypatch):
     assert ops.Timing(2e-3, 1e-3, True).is_slow
     with pytest.raises(ValueError, match="expected the op, got"):
         ops.measure(case._replace(op="MUL"), (8,), 0.001)
+
+
+def test_each_way_of_a_convolution_is_timed(monkeypatch):
+    """Nodes of equal sizes are joined, and every way of them gets a time and a row."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Conv2d(48, 48, 3, padding=1) for _ in range(2)))
+    image = torch.randn(1, 48, 12, 12)
+    plan = taper_frontend.export(layers.eval(), (image,), verify=False, packing="at_open")
+    monkeypatch.setattr(forms, "plans", lambda: iter([plan]))
+    monkeypatch.setattr(forms, "TURNS", 1)
+    found = forms.trials()
+    assert [trial.isa for trial in found] == _kernels.available_isas()
+    for trial in found:
+        assert (trial.node.rank, trial.node.count) == (0, 2)
+        ways = {"F(2x2)", "F(4x4)", "padded", "clipped", "padded packed", "clipped packed"}
+        assert set(map(forms.form, trial.node.candidates)) == ways
+        assert "12x12, 48 to 48, 3x3" in trial.node.text
+    forms.run(found[:1], 60.0)
+    first, *others = found
+    assert 0 < min(first.ns) <= max(first.ns) < float("inf")
+    assert min(first.stored, first.chosen) >= 0
+    text = forms.table(first.isa, found)
+    assert "| 3x3 convolutions of stride 1 | 2 (1 distinct) |" in text
+    assert forms.row(first) in text
+    for trial in others:
+        assert "2 nodes were left out, because the time was over" in forms.table(trial.isa, found)

@@ -17,6 +17,7 @@ from taper_runtime import (
 from taper_runtime.base.sizes import variable
 from taper_runtime.cli import main
 from taper_runtime.machine.choices import Choice, MeasuredChoice
+from taper_runtime.machine.limits import TYPICAL
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
@@ -340,6 +341,18 @@ def test_the_cost_model_weighs_variants_by_their_own_numbers(isa):
     assert chosen(InferenceSession(conv(groups=8), options))[0] == "f32_conv_depthwise"
     for plan, _ in PLANS.values():
         np.testing.assert_allclose(run(plan, options), in_double(plan), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+def test_the_cost_model_knows_the_level(monkeypatch, isa):
+    """Scratch memory that costs nothing, or much, decides whether x is padded at that level."""
+    plan, choices = conv(), []
+    for scratch_ns in (0.0, 100.0):
+        planted = {isa: TYPICAL._replace(scratch_ns=scratch_ns, isa=isa)}
+        monkeypatch.setattr("taper_runtime.machine.choices.typical", planted.__getitem__)
+        options = options_of(kernel_choice="cost", isa=isa)
+        choices.append(chosen(InferenceSession(plan, options))[1])
+    assert choices == ["padded", "clipped"]
 
 
 def test_measured_takes_the_least_time_among_offers_of_the_same_bits():

@@ -91,6 +91,7 @@ def test_only_what_is_measured_is_written():
     assert MachineLimits(**{**data, "memory": TYPICAL.memory}) == TYPICAL._replace(
         sum_steps=0,
         scratch_ns=0.0,
+        spill=1.0,
         node_ns=0.0,
         worker_ns=0,
         reached=1.0,

@@ -201,7 +201,7 @@ def test_measured_times_are_those_of_the_candidates(monkeypatch):
     (node,) = tunable_nodes(reduction(), ISA, other_bits=False)
     assert len(node.candidates) == 2
     now = 0
-    real = node_trials._runner
+    real = node_trials.runner
     taken = iter((1_000_000, 250_000))
 
     def runner(candidate, machine):
@@ -214,7 +214,7 @@ def test_measured_times_are_those_of_the_candidates(monkeypatch):
 
         return timed
 
-    monkeypatch.setattr(node_trials, "_runner", runner)
+    monkeypatch.setattr(node_trials, "runner", runner)
     result = measure_node(node, HERE, lambda: now)
     assert [each.median for each in result.times] == [1_000_000, 250_000]
     assert (result.best, result.gain) == (1, 4.0)

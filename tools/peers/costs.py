@@ -4,7 +4,8 @@ Each model's plan is profiled on one thread, on each ISA level of this machine. 
 one that the passes ask, with the rates of this machine in place of the typical ones: arithmetic,
 elementwise functions, sums, rows, scratch and the overhead of a node, over traffic from the levels
 that hold its operands.
-`--quick` runs each model less often and only prints.
+The models are exported once; `--minutes` bounds the runs after that, which all models and levels
+share. `--quick` takes half a minute for them and only prints.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 import taper_frontend
+import taper_runtime
 from taper_runtime.formats.winograd import tile_of
 from taper_runtime.machine.limits import typical
 from taper_runtime.machine.measure import measure_limits
@@ -44,23 +49,37 @@ LEAST_NS = 5000.0
 #: short runs, and the measuring loop has the cache for itself.
 CACHE_SHARE = 0.5
 
+#: GFLOP/s of a lane of float32 on the machine whose times of functions the model has, an EPYC (Zen
+#: 3) at 83 with AVX2; and the lanes of each level.
+LANE_FLOPS, LANES = 83 / 8, {"avx512": 16, "avx2": 8}
+
 #: Kind of node -> its nodes' estimates over their times, each with the time.
 Errors = dict[str, list[tuple[float, float]]]
 
 
-def plans() -> dict[str, Plan]:
-    """Export the models, each once."""
-    made = {}
-    for family in COMPARED:
-        for name, make in SETS[family].items():
-            torch.manual_seed(0)
-            module, args = make()
-            made[name] = taper_frontend.export(module.eval(), args, verify=False)
-    return made
+#: The variable that tells a process of one level where the plans are.
+FOLDER = "TAPER_COSTS_PLANS"
+
+#: How often a model runs at least and at most.
+FEWEST, MOST = 3, 40
 
 
-def errors(plan: Plan, limits: MachineLimits, runs: int) -> Errors:
-    """Profile a plan, and compare."""
+def export_all(folder: Path) -> None:
+    """Export the models."""
+    makes = [make for family in COMPARED for make in SETS[family].values()]
+    for number, make in enumerate(makes):
+        torch.manual_seed(0)
+        module, args = make()
+        plan = taper_frontend.export(module.eval(), args, verify=False)
+        plan.save(folder / f"{number}.taper")
+
+
+def errors(plan: Plan, limits: MachineLimits, seconds: float) -> Errors:
+    """Profile a plan for a while, and compare."""
+    begin = time.perf_counter()
+    profile_plan(plan, plan.samples, runs=1, threads=1)  # and a warm-up
+    taken = (time.perf_counter() - begin) / 2
+    runs = max(FEWEST, min(MOST, round(seconds / taken)))
     profile = profile_plan(plan, plan.samples, runs=runs, threads=1)
     estimated = least_ns(profile.plan, rates(limits), profile.sites, profile.times)
     found: Errors = defaultdict(list)
@@ -71,8 +90,13 @@ def errors(plan: Plan, limits: MachineLimits, runs: int) -> Errors:
 
 
 def rates(limits: MachineLimits) -> MachineLimits:
-    """Return the typical overheads of an ISA level with the rates of this machine."""
+    """Return the typical overheads of an ISA level with the rates of this machine.
+
+    Times of functions, rows and scratch were measured on one machine; they are taken to be in
+    proportion to its clock, and so to its multiply-adds.
+    """
     model = typical(limits.isa)
+    slower = LANE_FLOPS * LANES.get(limits.isa, 4) / limits.flops
     memory = tuple(
         level._replace(read=CACHE_SHARE * level.read, copy=CACHE_SHARE * level.copy)
         if level.size
@@ -80,7 +104,14 @@ def rates(limits: MachineLimits) -> MachineLimits:
         for level in limits.memory
     )
     int8 = limits.int8 or model.int8 / model.flops * limits.flops
-    return model._replace(flops=limits.flops, int8=int8, memory=memory)
+    return model._replace(
+        flops=limits.flops,
+        int8=int8,
+        memory=memory,
+        function_ns=slower * model.function_ns,
+        row_ns=slower * model.row_ns,
+        scratch_ns=slower * model.scratch_ns,
+    )
 
 
 def kind(plan: PlanBlock, node: PlanNode) -> str:
@@ -93,12 +124,14 @@ def kind(plan: PlanBlock, node: PlanNode) -> str:
     return "CONV, depthwise" if node.attrs.get("groups", 1) > 1 else "CONV, direct"
 
 
-def table(made: dict[str, Plan], runs: int) -> str:
+def table(folder: Path, seconds: float) -> str:
     """Compare all models on the ISA level of this process."""
     (limits,) = measure_limits([_kernels.active_isa()], [1])
     by_kind: Errors = defaultdict(list)
-    for plan in made.values():
-        for name, found in errors(plan, limits, runs).items():
+    files = sorted(folder.iterdir())
+    for file in files:
+        plan = taper_runtime.load(file)
+        for name, found in errors(plan, limits, seconds / len(files)).items():
             by_kind[name] += found
     total = sum(ns for found in by_kind.values() for _, ns in found)
     lines = [
@@ -134,15 +167,21 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def main() -> None:
     """Compare all models on all levels, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="5 runs a model, printed only")
-    quick = parser.parse_args().quick
-    if "TAPER_ISA" not in os.environ:
-        for isa in _kernels.available_isas():
-            command = (sys.executable, "-m", "tools.peers.costs", *sys.argv[1:])
-            subprocess.run(command, check=True, env={**os.environ, "TAPER_ISA": isa})
+    parser.add_argument("--quick", action="store_true", help="half a minute, printed only")
+    parser.add_argument("--minutes", type=float, default=1.5, help="how long models run")
+    args = parser.parse_args()
+    seconds = 30.0 if args.quick else 60 * args.minutes
+    levels = _kernels.available_isas()
+    if FOLDER not in os.environ:
+        with tempfile.TemporaryDirectory() as folder:
+            export_all(Path(folder))
+            for isa in levels:
+                command = (sys.executable, "-m", "tools.peers.costs", *sys.argv[1:])
+                env = {**os.environ, "TAPER_ISA": isa, FOLDER: folder}
+                subprocess.run(command, check=True, env=env)
         return
-    print(text := table(plans(), 5 if quick else 40))
-    if not quick:
+    print(text := table(Path(os.environ[FOLDER]), seconds / len(levels)))
+    if not args.quick:
         setting = describe_setting(command_line("costs"))
         key = f"costs {_kernels.active_isa()}"
         write_section(key, f"Nodes on {_kernels.active_isa()}", f"{setting}\n\n{text}", PAGE)

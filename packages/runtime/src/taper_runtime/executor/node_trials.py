@@ -24,6 +24,7 @@ from taper_runtime.extend.providers import Dispatch
 from taper_runtime.extend.servers import label_of
 from taper_runtime.file.measurements import Measurement, Quartiles, node_key
 from taper_runtime.machine.choices import Choice, ChosenNode, estimate_ns
+from taper_runtime.machine.limits import typical
 from taper_runtime.ops.opdef import contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
 from taper_runtime.plan.replaceable import is_packed
@@ -214,7 +215,7 @@ def _candidates(
             continue
         key, offers = node_key(heard.node), {offer_name(each): each for each in heard.offers}
         for way in ways_of(heard.node, heard.offers, threads, other_bits=other_bits):
-            ns = estimate_ns(heard.node, offers[way.kernel])
+            ns = estimate_ns(heard.node, offers[way.kernel], typical(isa))
             yield Candidate(alone, key, str(way), ns, way, tuple(changed))
 
 
@@ -296,7 +297,7 @@ def measure_node(
     TaperError
         If the node refuses the values that it is measured with.
     """
-    runs = [_runner(each, machine) for each in node.candidates]
+    runs = [runner(each, machine) for each in node.candidates]
     begin = clock()
     for run in runs:
         run()
@@ -318,7 +319,7 @@ def measure_node(
     return TrialResult(node, quartiles, fastest(quartiles))
 
 
-def _runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], object]:
+def runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], object]:
     """Return a function that computes a candidate's node once."""
     plan = candidate.plan
     made = {name: _values(plan.tensors[name]) for name in candidate.valueless}

@@ -19,7 +19,7 @@ from taper_runtime.executor.sites import Site, sites
 from taper_runtime.executor.tuned_choice import TunedChoice, Way, fastest, offer_name
 from taper_runtime.file.measurements import Quartiles
 from taper_runtime.formats import FAMILIES, PLAIN, family, find
-from taper_runtime.machine.cost import weight_cost
+from taper_runtime.machine.choices import estimate_ns
 from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
 from taper_runtime.ops.opdef import contiguous_strides
@@ -302,9 +302,7 @@ def _way(
         return None
     if offer is None:
         return None
-    # a kernel with several ways of computing a node says what each does beyond the op
-    extra = (offer.extra_flops, offer.scratch_traffic) if offer.variant else None
-    ns = weight_cost(op, types, outputs, attrs, places[0], limits, extra)
+    ns = estimate_ns(told, offer, limits)
     tuned = dispatch.choice if isinstance(dispatch.choice, TunedChoice) else None
     times = None if tuned is None else tuned.times(told, Way(offer_name(offer)))
     return _Way(offer.kernel, offer.variant, site.trips * ns, told, times, site.trips)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import UnsupportedOpError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.machine.cost import cost
+from taper_runtime.machine.cost import weight_cost
+from taper_runtime.machine.limits import typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.native.variants import Offer
     from taper_runtime.ops.opdef import OpDef, TensorType
 
@@ -82,9 +84,19 @@ class First(Choice):
 class LeastCost(Choice):
     """Takes the fastest offer by the cost model's estimate (:mod:`taper_runtime.machine.cost`).
 
-    The estimate adds an offer's extra work to the op's work. It uses the limits of a typical
-    machine, so that all machines of one ISA level make the same choice.
+    The estimate is :func:`estimate_ns` by the limits of a typical machine, so that all machines of
+    one ISA level make the same choice.
+
+    Parameters
+    ----------
+    isa : str, optional
+        The ISA level; by default the one that kernels use.
     """
+
+    def __init__(self, isa: str | None = None) -> None:
+        from taper_runtime.native import _kernels
+
+        self._limits = typical(_kernels.active_isa(isa))
 
     def choose(
         self, node: ChosenNode, offers: Sequence[Offer], refused: Sequence[tuple[str, str]]
@@ -92,13 +104,17 @@ class LeastCost(Choice):
         """See :meth:`Choice.choose`."""
         if len(offers) < 2:
             return 0 if offers else None
-        return min(range(len(offers)), key=lambda i: estimate_ns(node, offers[i]))
+        return min(range(len(offers)), key=lambda i: estimate_ns(node, offers[i], self._limits))
 
 
-def estimate_ns(node: ChosenNode, offer: Offer) -> float:
-    """Estimate the nanoseconds of a node on one thread, as this offer computes it."""
-    extra = (offer.extra_flops, offer.scratch_traffic)
-    return cost(node.op, node.inputs, node.outputs, node.attrs, extra=extra)
+def estimate_ns(node: ChosenNode, offer: Offer, limits: MachineLimits) -> float:
+    """Estimate the nanoseconds of a node on one thread, as this offer computes it.
+
+    A kernel with several ways of computing a node says what each does beyond the op. Weights are
+    read from DRAM.
+    """
+    extra = (offer.extra_flops, offer.scratch_traffic) if offer.variant else None
+    return weight_cost(node.op, node.inputs, node.outputs, node.attrs, limits, extra)
 
 
 class MeasuredChoice(Choice):

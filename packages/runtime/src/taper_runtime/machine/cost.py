@@ -70,17 +70,18 @@ def cost(
         By default :data:`taper_runtime.machine.limits.TYPICAL`.
     extra : (int, int), optional
         The kernel's own figures of extra flops, and of bytes of scratch traffic; they replace the
-        op's estimate.
+        op's ``padding`` and ``scratch``.
     """
     limits = limits or machine.TYPICAL
     work = op.work(inputs, outputs, attrs)
     if extra is not None:
-        work = work._replace(padding=extra[0], sums=0, scratch=extra[1])
+        work = work._replace(padding=extra[0], scratch=extra[1])
     flops = work.flops + work.padding + 2 * limits.sum_steps * work.sums
     dtype = (inputs[0] if inputs and inputs[0] is not None else outputs[0]).dtype
     arithmetic = place.share * flops / limits.rate(dtype)
     elementwise = place.share * (_functions_ns(work, limits) + limits.row_ns * work.rows)
-    scratch = place.share * work.scratch * limits.scratch_ns
+    transformed = work.scratch + (limits.spill - 1) * work.spilled
+    scratch = place.share * transformed * limits.scratch_ns
     computed = arithmetic + elementwise
     return limits.node_ns + max(computed, place.streamed) + scratch + place.waited
 
@@ -97,23 +98,23 @@ def weight_cost(
     inputs: Sequence[TensorType | None],
     outputs: Sequence[TensorType],
     attrs: Attrs,
-    weight: int,
     limits: MachineLimits | None = None,
     extra: tuple[int, int] | None = None,
 ) -> float:
-    """Estimate the time of a node whose weight is read from DRAM: a run reads each weight once.
+    """Estimate the time of a node whose weights are read from DRAM: a run reads each weight once.
 
     Products prefetch the next panels of a weight, so its traffic overlaps with arithmetic.
 
     Parameters
     ----------
     op, inputs, outputs, attrs, limits, extra
-        As :func:`cost` takes them.
-    weight : int
-        Which of the inputs.
+        As :func:`cost` takes them. The op says which inputs are weights, and how much of them it
+        reads.
     """
-    type_ = inputs[weight]
-    place = NEAR if type_ is None else Locality(streamed=memory_ns(type_.nbytes))
+    weights = (inputs[i] for i in op.weights if i < len(inputs))
+    stored = sum(type_.nbytes for type_ in weights if type_ is not None)
+    read = op.work(inputs, outputs, attrs).bytes - sum(output.nbytes for output in outputs)
+    place = Locality(streamed=memory_ns(max(0, min(stored, read))))
     return cost(op, inputs, outputs, attrs, place, limits, extra)
 
 

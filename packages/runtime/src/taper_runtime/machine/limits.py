@@ -50,6 +50,8 @@ class MachineLimits(NamedTuple):
         The time of storing one sum of a product and starting the next, in multiply-adds.
     scratch_ns : float
         Nanoseconds per byte that a kernel transforms to, or from, scratch memory.
+    spill : float
+        How many times as long that takes where a transform needs more than 16 vectors at once.
     node_ns : float
         Nanoseconds of overhead per node.
     worker_ns : float
@@ -72,6 +74,7 @@ class MachineLimits(NamedTuple):
     memory: tuple[Memory, ...]
     sum_steps: int = 0
     scratch_ns: float = 0.0
+    spill: float = 1.0
     node_ns: float = 0.0
     worker_ns: int = 0
     reached: float = 1.0
@@ -183,7 +186,7 @@ class _Level(NamedTuple):
     int8, int7 : float
         The operations on int8 in the time of one on float32, in products; with activations of any
         value, and from 0 to 127.
-    scratch_ns : float
+    scratch_ns, spill : float
         See :class:`MachineLimits`.
     """
 
@@ -192,16 +195,19 @@ class _Level(NamedTuple):
     int8: float
     int7: float
     scratch_ns: float
+    spill: float
 
 
-#: A product on SSE has to copy a vector for each multiplication, and has too few registers: 20 of
+#: A product on SSE has to copy a vector for each multiplication, and has too few registers: half of
 #: 45 GFLOP/s on the Zen 3. Products of int8 without an instruction for them take 1.5 and 1.8
 #: operations there in the time of one on float32; with activations from 0 to 127 2.1 on AVX2, where
-#: most weights are small. Nobody has timed NEON.
+#: most weights are small. A transform of F(4x4) has 36 vectors at once: with 16 registers most of
+#: them are stored and loaded again between its two passes, and take three times as long as those of
+#: F(2x2), which have 16. Nobody has timed NEON.
 _LEVELS = {
-    "avx2": _Level(8, 0.92, 1.5, 2.1, 1 / 14),
-    "neon": _Level(4, 0.92, 595 / 174, 595 / 174, 1 / 32),
-    "baseline": _Level(4, 0.45, 1.8, 1.8, 1 / 20),
+    "avx2": _Level(8, 0.92, 1.5, 2.1, 1 / 28, 3.0),
+    "neon": _Level(4, 0.92, 595 / 174, 595 / 174, 1 / 32, 1.0),
+    "baseline": _Level(4, 0.5, 1.8, 1.8, 1 / 20, 3.0),
 }
 
 
@@ -219,4 +225,5 @@ def typical(isa: str) -> MachineLimits:
         int7=flops * level.int7,
         reached=level.reached,
         scratch_ns=level.scratch_ns,
+        spill=level.spill,
     )

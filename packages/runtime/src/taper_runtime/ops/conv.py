@@ -214,19 +214,26 @@ def _depthwise_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Att
     )
 
 
+#: The vector registers of all levels but AVX-512 and NEON, which have 32.
+_FEW_REGISTERS = 16
+
+
 def _winograd_cost(
     tile: int, inputs: Sequence[TensorType], output: TensorType, attrs: Attrs
 ) -> Cost:
     """Return the cost of the pointwise products of all tiles, and of scratch traffic."""
     batch, *sizes, columns = output.shape
     channels, lanes = inputs[0].shape[-1], whole_panels(columns)
-    points = batch * winograd.tiles(tuple(sizes), tile) * (tile + 2) ** 2
+    numbers = (tile + 2) ** 2  # of a tile, each in a vector
+    points = batch * winograd.tiles(tuple(sizes), tile) * numbers
+    scratch = 4 * points * (whole_panels(channels) + lanes)
     return Cost(
         2 * points * channels * columns + output.size * len(attrs["code"]),
         output.nbytes + sum(t.nbytes for t in inputs),
         padding=2 * points * channels * (lanes - columns),
         sums=points * lanes,
-        scratch=4 * points * (whole_panels(channels) + lanes),
+        scratch=scratch,
+        spilled=scratch if numbers > _FEW_REGISTERS else 0,
         functions=_epilogue(inputs, output, attrs, output.size),
     )
 

@@ -79,6 +79,8 @@ class Cost(NamedTuple):
         The number of sums of products that are computed in registers and stored, with those lanes.
     scratch : int
         Bytes that the op's algorithm writes to scratch memory and reads there.
+    spilled : int
+        The part of ``scratch`` that is transformed in more vectors than 16 registers hold.
     copied : int
         The part of ``bytes`` that is saved if the output takes over the first input's memory.
     functions : tuple of (str, str, int)
@@ -94,6 +96,7 @@ class Cost(NamedTuple):
     padding: int = 0
     sums: int = 0
     scratch: int = 0
+    spilled: int = 0
     copied: int = 0
     functions: tuple[tuple[str, str, int], ...] = ()
     rows: int = 0

@@ -13,6 +13,7 @@ from taper_runtime.ops.opdef import (
     ALL_INPUTS,
     Attr,
     Attrs,
+    Cost,
     OpDef,
     Shape,
     TensorType,
@@ -281,6 +282,37 @@ def _evaluate_pad(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 # -- definitions -----------------------------------------------------------------------------------
 
 
+def _cost_permute(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of moving rows, or of transposing blocks if another axis becomes the last."""
+    last = len(output.shape) - 1
+    if last < 0 or attrs["axes"][last] == last:
+        return move_cost(inputs, output, attrs)
+    return _block_cost(inputs, output, attrs)
+
+
+def _cost_transpose(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of moving rows, or of transposing blocks if the last axis is swapped."""
+    if len(output.shape) - 1 not in (attrs["axis0"], attrs["axis1"]):
+        return move_cost(inputs, output, attrs)
+    return _block_cost(inputs, output, attrs)
+
+
+def _block_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of blocks that are loaded, transposed and stored by vectors.
+
+    An element takes about as long as an addition: 3 planes of 224 x 224 pixels are interleaved in
+    37 us, where rows of 3 elements would take 125.
+    """
+    moves = (("ADD", "float32", output.size),)
+    return move_cost(inputs, output, attrs)._replace(rows=0, functions=moves)
+
+
+def _cost_cat(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
+    """Return the cost of copying all runs, which end where an input ends along the axis."""
+    work = move_cost(inputs[:1], output, attrs)
+    return work._replace(rows=len(inputs) * math.prod(output.shape[: attrs["axis"]]))
+
+
 def _movement(
     name: str,
     doc: str,
@@ -289,6 +321,7 @@ def _movement(
     view: ViewRule,
     region: RegionRule,
     evaluate: Callable[[np.ndarray, Attrs], np.ndarray],
+    cost: Callable[[Sequence[TensorType], TensorType, Attrs], Cost] = move_cost,
 ) -> OpDef:
     """Define an op with one input and a view rule; ``evaluate`` may return a numpy view."""
     return OpDef(
@@ -301,7 +334,7 @@ def _movement(
         view=view,
         region=region,
         strided=(ALL_INPUTS,),
-        cost=move_cost,
+        cost=cost,
     )
 
 
@@ -323,6 +356,7 @@ OPS = (
         _view_transpose,
         _region_transpose,
         lambda x, attrs: x.swapaxes(attrs["axis0"], attrs["axis1"]),
+        _cost_transpose,
     ),
     _movement(
         "PERMUTE",
@@ -332,6 +366,7 @@ OPS = (
         _view_permute,
         _region_permute,
         lambda x, attrs: x.transpose(attrs["axes"]),
+        _cost_permute,
     ),
     _movement(
         "SLICE",
@@ -385,7 +420,7 @@ OPS = (
         region=_region_cat,
         parts=_parts_cat,
         strided=(ALL_INPUTS,),
-        cost=lambda inputs, output, attrs: move_cost(inputs[:1], output, attrs),
+        cost=_cost_cat,
     ),
     OpDef(
         name="PAD",

@@ -12,6 +12,7 @@ from taper_runtime.executor.offers import find_offers
 from taper_runtime.executor.packing import formats_of_weights
 from taper_runtime.executor.tuned_choice import TunedChoice, Way, offer_name, ways_of
 from taper_runtime.machine.choices import estimate_ns
+from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
 from taper_runtime.plan.features import with_inner
 from taper_runtime.session.opening import make_dispatch, threads_of_environment
@@ -210,7 +211,8 @@ def _times(
             return dict(zip(map(str, ways), known, strict=True)), "measured times"
         if len(names) == 1:
             return {}, "the only one that serves it, on all threads; no measured times"
-    estimates = [round(estimate_ns(heard.node, each)) for each in heard.offers]
+    limits = typical(_kernels.active_isa(dispatch.isa))
+    estimates = [round(estimate_ns(heard.node, each, limits)) for each in heard.offers]
     among = dict(zip(names, estimates, strict=True))
     if options.kernel_choice == "cost":
         return among, "least estimated time"

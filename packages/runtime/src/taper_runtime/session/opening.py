@@ -220,5 +220,5 @@ def _choice(options: SessionOptions, isa: str) -> Choice | None:
     if choice == "cost":
         from taper_runtime.machine.choices import LeastCost  # which few sessions need
 
-        return LeastCost()
+        return LeastCost(isa)
     return None if isinstance(choice, str) else choice

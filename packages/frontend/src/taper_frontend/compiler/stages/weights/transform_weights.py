@@ -70,10 +70,10 @@ def _fastest(graph: Graph, node: Node) -> tuple[int, Decision]:
     output = _example(graph, node.output)
     attrs = node.complete_attrs()
     op = node.definition
-    times = {0: weight_cost(op, [x, weight, *extras], [output], attrs, 1)}
+    times = {0: weight_cost(op, [x, weight, *extras], [output], attrs)}
     for tile in POINTS:
         inputs = [x, weight._replace(format=f"winograd.{tile}"), *extras]
-        times[tile] = weight_cost(op, inputs, [output], attrs, 1)
+        times[tile] = weight_cost(op, inputs, [output], attrs)
     best = min(times, key=lambda tile: times[tile] if tile else _WORTH * times[tile])
     names = {tile: f"F({tile}x{tile})" if tile else "direct sums" for tile in times}
     return best, Decision(
