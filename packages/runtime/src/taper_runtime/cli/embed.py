@@ -99,6 +99,7 @@ def _sparse(encoder: Encoder, sentences: list[str], args: argparse.Namespace) ->
     found = encoder.encode_sparse(
         sentences, args.batch_size, prompt_name=args.prompt_name, show_progress_bar=True
     )
-    rows = [{"indices": each.indices.tolist(), "weights": each.weights.tolist()} for each in found]
+    listed = found if isinstance(found, list) else [found]
+    rows = [{"indices": each.indices.tolist(), "weights": each.weights.tolist()} for each in listed]
     data = {"sentences": len(rows), "dimension": encoder.dimension, "embeddings": rows}
     return Result(data, "\n".join(map(json.dumps, rows)))

@@ -191,7 +191,9 @@ class Sharing:
             if root == buffer and name not in self._buffers
         }
         over = {name: self._source_at(name, offset) for name, offset in parts.items()}
-        allocations = {source and self.allocations[source] for source in over.values()}
+        allocations = {
+            None if source is None else self.allocations[source] for source in over.values()
+        }
         allocation = allocations.pop()
         if (
             allocations
