@@ -265,6 +265,12 @@ def test_the_budget_ends_the_command(tmp_path, capsys):
     assert file.read_bytes() == b""
 
 
+def test_quartiles_of_two_times_lie_between_them():
+    """A database takes no time below 0."""
+    assert node_trials._quartiles([10.0, 90010.0]) == (22510.0, 45010.0, 67510.0)
+    assert node_trials._quartiles([0.0, 0.0]) == (1.0, 1.0, 1.0)
+
+
 def test_the_command_writes_what_won(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(node_trials, "_LEAST_TURNS", 2)
     monkeypatch.setattr(node_trials, "_NODE_NS", 0)

@@ -333,8 +333,9 @@ def runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], object
 
 
 def _quartiles(times: Sequence[float]) -> Quartiles:
-    low, median, high = statistics.quantiles([max(each, 1.0) for each in times], n=4)
-    return Quartiles(min(low, median), median, max(median, high))
+    """Return quartiles that lie between the least and the largest time."""
+    positive = [max(each, 1.0) for each in times]
+    return Quartiles(*statistics.quantiles(positive, n=4, method="inclusive"))
 
 
 def formats_left_alone(plan: Plan) -> list[str]:
