@@ -35,7 +35,7 @@ class Double(torch.nn.Module):
         (
             (X,),
             {"scale": np.float32(2)},
-            r"kwargs\['scale'\]: got float32; torch.tensor makes .*\.item\(\)",
+            r"kwargs\['scale'\]: expected .*, got float32; torch.tensor makes .*\.item\(\)",
         ),
         ((), None, r"do not fit Double.forward: missing a required argument: 'x'; expected \(x,"),
         ((X, X), None, r"too many positional arguments; expected .*, got \(Tensor, Tensor\)"),

@@ -390,8 +390,10 @@ def resample(x, a):
     return resample(y, a | {"axes": others, "sizes": sizes, "scales": scales}) if others else y
 
 
-def attention(q, k, v, mask=None, *, attrs):
+def attention(q, k, v, mask=None, *scales, attrs):
     rank = q.ndim
+    if scales:
+        k, v = (x * scale for x, scale in zip((k, v), scales, strict=True))
     k, v = (x.view(torch.bfloat16) if x.dtype == torch.uint16 else x for x in (k, v))
     k, v = k.to(q.dtype), v.to(q.dtype)
     if mask is None:

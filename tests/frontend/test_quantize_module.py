@@ -154,8 +154,10 @@ def test_seven_bits_have_a_rate_of_their_own(on_avx2):
         small = quantize(module, every("static", reduce_range=reduce_range), [x])
         plan = taper_frontend.export(small, (x,), verify=False)
         square, _ = plan.metadata["quantized"]["predictions"]
-        (_, times), *_ = byte_products.slower_products(plan)
-        assert round(times.of_bytes / 1e3, 2) == square["int8_us"]
+        slower = byte_products.slower_products(plan)
+        assert slower or reduce_range, "products of seven bits may not be slower than floats"
+        for _, times in slower[:1]:
+            assert round(times.of_bytes / 1e3, 2) == square["int8_us"]
         told.append(square["int8_us"])
     assert told[1] < told[0]
 
