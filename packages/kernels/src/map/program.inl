@@ -429,10 +429,18 @@ static void prepare_gathers(taper_program *p) {
     }
 }
 
+static bool reads_input(const taper_program *p, int32_t i) {
+    for (int32_t j = 0; j < p->count; j++)
+        for (int k = 0; k < p->code[j].arity; k++)
+            if (p->code[j].operand[k] == i)
+                return true;
+    return false;
+}
+
 /* Returns whether the output, of such elements, may be the memory of an input that is read here. */
 static bool may_be_over(const taper_program *p) {
     for (int32_t i = p->first; i < p->n_inputs; i++)
-        if (p->inputs[i].flat && p->inputs[i].size == p->output_size)
+        if (p->inputs[i].flat && p->inputs[i].size == p->output_size && reads_input(p, i))
             return true;
     return false;
 }
