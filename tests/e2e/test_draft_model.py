@@ -173,13 +173,14 @@ def test_what_is_refused(
     target: InferenceSession, follower: InferenceSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads_one = InferenceSession(followers.follower_plan(reads_one=True))
+    wrong: Any = "draft.taper"
     for session, assistant, message in (
-        (target, "draft.taper", "assistant_model: expected an InferenceSession, got str"),
+        (target, wrong, "assistant_model: expected an InferenceSession, got str"),
         (target, follower, "assistant_model: expected a decoder of 60 tokens.* got 12"),
         (reads_one, follower, "assistant_model: expected None for a decoder that reads one token"),
     ):
         with pytest.raises(InputError, match=message):
-            Generator(session, assistant_model=assistant)  # type: ignore[arg-type]
+            Generator(session, assistant_model=assistant)
     for module, message in (
         ("generator", "assistant_model: expected None for a decoder behind an encoder, got a"),
         ("draft_model", "assistant_model: expected a decoder alone, got one behind an encoder"),

@@ -47,7 +47,7 @@ class _Exported:
         return self._exported(**inputs)
 
 
-class _Exporter(TaperExporter):  # type: ignore[misc]
+class _Exporter(TaperExporter):  # type: ignore[misc]  # its base class is Any to mypy
     """An exporter whose models are counted when they run."""
 
     def export(self, *args: Any, **kwargs: Any) -> _Exported:

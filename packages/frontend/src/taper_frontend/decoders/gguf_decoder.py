@@ -143,7 +143,7 @@ def gguf_tokenizer(path: Path) -> Any:
         return transformers.PreTrainedTokenizerFast.from_pretrained(
             path.parent, gguf_file=path.name, local_files_only=True
         )
-    except Exception as error:
+    except Exception as error:  # of many types: transformers and tokenizers read a stranger's file
         kind = re.sub(r"\s+", " ", str(error))
         raise ExportError(
             f"{path}: expected a tokenizer that transformers converts, got "
