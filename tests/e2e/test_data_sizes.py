@@ -17,6 +17,7 @@ import taper_frontend
 import taper_runtime
 import vision_ops
 from function_module import Function
+from marks import thinned
 from taper_frontend.errors import ExportError, UnsupportedNodesError
 from taper_runtime.base.errors import InputError
 
@@ -241,7 +242,7 @@ def open_in(executor, plan):
     return taper_runtime.InferenceSession(plan, options)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(2, PROGRAMS))
 def test_program(name, tmp_path):
     function, arguments = PROGRAMS[name]
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ from torch.export import ExportedProgram
 from torch.nn import functional as F
 
 import taper_runtime
-from marks import NUMPY, STATE
+from marks import NUMPY, STATE, thinned
 from taper_frontend import export
 from taper_frontend.capture import capture, decompose
 from tools.zoo.decompositions import differences
@@ -277,8 +277,9 @@ def check(function, model, rows, **options):
         torch.testing.assert_close(torch.from_numpy(mine), each.detach())
 
 
-@pytest.mark.parametrize("function", COMPUTING, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("rows", [3, 5])
+@pytest.mark.parametrize(
+    ("function", "rows"), thinned(2, COMPUTING, (3, 5)), ids=lambda f: getattr(f, "__name__", f)
+)
 def test_programs_that_only_compute_are_not_traced_again(function, rows, whole):
     varying = {} if rows == 3 else {"dynamic_axes": {"x": {0: "batch"}}}
     check(function, Module(function).eval(), rows, **varying)
@@ -531,8 +532,10 @@ class ClickModel(torch.nn.Module):
         return torch.cat([vectors[:, 0], pairs[:, places[0], places[1]]], 1)
 
 
-@pytest.mark.parametrize("varies", [False, True])
-@pytest.mark.parametrize("make", [InvertedAttention, DeltaRule, TriangleMultiplication, ClickModel])
+@pytest.mark.parametrize(
+    ("make", "varies"),
+    thinned(2, (InvertedAttention, DeltaRule, TriangleMultiplication, ClickModel), (False, True)),
+)
 def test_models_of_equal_calls(make, varies):
     sizes = {0: "n", 1: "n"} if make is TriangleMultiplication else {0: "n"}
     model = make().eval()

@@ -19,6 +19,7 @@ from torch.utils._sympy.functions import (
 
 import taper_frontend
 import taper_runtime
+from marks import some
 from taper_frontend import ExportWarning, UnsupportedNodesError
 from taper_frontend.lowering.float_sizes import convert_rounding
 from taper_runtime.base.errors import InputError, OpError
@@ -151,7 +152,11 @@ MODES = ["nearest", "nearest-exact", "bilinear", "bicubic", "area"]
 
 @pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
 @pytest.mark.parametrize(
-    ("mode", "recompute"), [*((mode, False) for mode in MODES), ("bilinear", True)]
+    ("mode", "recompute"),
+    some(
+        [*((mode, False) for mode in MODES), ("bilinear", True)],
+        [("nearest", False), ("bicubic", False), ("bilinear", False)],
+    ),
 )
 def test_interpolate_by_a_factor(mode, recompute, tmp_path):
     def model(x):
@@ -181,10 +186,12 @@ SLICES = {
     "scatter": lambda x: torch.zeros(4).scatter(0, torch.tensor([1]), x.shape[0]),
     "linspace": lambda x: torch.linspace(0, x.shape[0] - 1, 5),
 }
+#: Of a kind with others.
+MORE = ("round to even", "trunc", "full of a fraction", "full_like", "fill_", "scatter", "linspace")
 
 
 @pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
-@pytest.mark.parametrize("name", SLICES)
+@pytest.mark.parametrize("name", some(SLICES, MORE))
 def test_one_size(name, tmp_path):
     session = exported(SLICES[name], (torch.randn(20, 5),), ({0: "n"},), tmp_path)
     for n in (8, 9, 10, 11, 12, 13, 14, 29, 30, 31, 90):
@@ -201,7 +208,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", some(PAIRS, ["x[:m]", "x[m:]", "x[:-m]"]))
 def test_two_sizes(name, tmp_path):
     """A size that must not exceed another varies as far as that one."""
     with pytest.warns(

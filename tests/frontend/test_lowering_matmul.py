@@ -9,6 +9,7 @@ import torch
 import taper_frontend
 import taper_runtime
 from lowering import check_lowering, ops_of
+from marks import thinned
 
 A = torch.linspace(-1, 1, 6).reshape(2, 3)
 B = torch.linspace(0, 2, 12).reshape(3, 4)
@@ -190,15 +191,14 @@ def check_block_linear(module, x, format, want, tmp_path):
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("rows", [1, 5, 70])
-@pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("format", "low", "high", "dtype"), [
+@pytest.mark.parametrize(("levels", "group", "rows"), thinned(2, [
     ("blocks.8", -128, 127, torch.int8),
     ("blocks.8", 0, 255, torch.uint8),
     ("blocks.4", -8, 7, torch.int8),
     ("blocks.4", 0, 15, torch.uint8),
-])  # fmt: skip
-def test_weights_of_blocks_stay_integers(format, low, high, dtype, group, rows, tmp_path):
+], [32, 128], [1, 5, 70]))  # fmt: skip
+def test_weights_of_blocks_stay_integers(levels, group, rows, tmp_path):
+    format, low, high, dtype = levels
     layer = BlockLinear(low, high, group, dtype)
     x = torch.randn(rows, 512, generator=torch.Generator().manual_seed(rows))
     want = (x.double() @ layer.weight(torch.float64).T + layer.bias).relu().numpy()

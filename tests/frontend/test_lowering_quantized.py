@@ -9,6 +9,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantiz
 
 import taper_frontend
 from function_module import Function
+from marks import thinned
 from taper_runtime import InferenceSession
 from taper_runtime.ops import REGISTRY
 from torchao_ops import ops as torchao
@@ -53,8 +54,7 @@ def data():
     )
 
 
-@pytest.mark.parametrize("scale", [0.05, 0.1, 1 / 3, 0.0078125, 3.7])
-@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize(("scale", "zero"), thinned(2, [0.05, 0.1, 1 / 3, 0.0078125, 3.7], [0, 3]))
 def test_per_tensor_by_numbers(data, scale, zero):
     x, _, q, _ = data
     for limits in ((-128, 127, int8), (0, 255, uint8), (-127, 127, int8)):
@@ -135,9 +135,16 @@ def test_chosen_parameters(data):
             check(lambda x, to=limits, choose=choose: choose(x, *to), values)
 
 
-@pytest.mark.parametrize("block", [[1, 8], [1, 4], [6, 8], [3, 2]], ids=str)
-@pytest.mark.parametrize("mapping", ["SYMMETRIC", "ASYMMETRIC", "SYMMETRIC_NO_CLIPPING_ERR"])
-@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize(
+    ("block", "mapping", "keepdim"),
+    thinned(
+        2,
+        [[1, 8], [1, 4], [6, 8], [3, 2]],
+        ["SYMMETRIC", "ASYMMETRIC", "SYMMETRIC_NO_CLIPPING_ERR"],
+        [False, True],
+    ),
+    ids=str,
+)
 def test_affine(data, block, mapping, keepdim):
     def chosen(x):
         choose = torchao.choose_qparams_affine

@@ -1,5 +1,7 @@
 """Marks of tests: those that another session runs, and those whose models warn at export."""
 
+import itertools
+
 import pytest
 
 #: The session `references` runs it, not `tests`: it judges more models or samples of a kind that
@@ -14,6 +16,18 @@ def some(cases, more):
     rows = {case: case if isinstance(case, tuple) else (case,) for case in cases}
     marks = {True: REFERENCE, False: ()}
     return [pytest.param(*row, marks=marks[case in more]) for case, row in rows.items()]
+
+
+def thinned(share, *axes):
+    """Return all combinations of values; `tests` runs one of `share`, `references` the others.
+
+    Where another axis has `share` values or more, each value stays in `tests`.
+    """
+    places = itertools.product(*(range(len(axis)) for axis in axes))
+    return [
+        pytest.param(*values, marks=REFERENCE if sum(place) % share else ())
+        for place, values in zip(places, itertools.product(*axes), strict=True)
+    ]
 
 
 #: Which nodes numpy computes is not what the test is about.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, floats, random_inputs, shrink_cache
+from marks import thinned
 from random_graphs import random_graph
 from taper_frontend.compiler import memory_budget
 from taper_frontend.compiler.compile import compile_graph, fuse_again
@@ -36,7 +37,7 @@ def never(fitted):
     raise AssertionError("recomputation of whole nodes gives the same bits")
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", thinned(4, range(18)))
 def test_random_graphs_in_budgets(seed, monkeypatch):
     shrink_cache(monkeypatch, 256)
     graph = random_graph(seed)
@@ -258,7 +259,7 @@ def least_peak(natural):
     raise AssertionError("no way to the output")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", thinned(3, range(6)))
 def test_near_the_optimum(seed):
     natural, _ = natural_of(skips(seed, 9), ())
     optimum = least_peak(natural)

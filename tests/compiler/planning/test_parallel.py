@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from marks import thinned
 from random_graphs import random_graph
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
@@ -129,7 +130,7 @@ def test_any_schedule_gives_the_same_bits(seed, host):
             assert_same_bits(session.run(None, feed), want, (at_once, threads))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", thinned(3, range(60)))
 def test_optimized_plans_give_the_same_bits(seed):
     graph = random_graph(seed)
     compile_graph(graph)
