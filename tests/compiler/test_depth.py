@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder
+from marks import thinned
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph.listener import Listener
 from taper_frontend.compiler.planning import make_plan
@@ -145,7 +146,7 @@ def deep(block, depth):
 BLOCKS = [relative_attention, written_out, windows, keeping, cross_attention, product, shapes]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("block", thinned(2, BLOCKS))
 def test_calls_of_each_pass_grow_with_the_nodes(block):
     counts = []
     for depth in DEPTHS:

@@ -11,6 +11,7 @@ from graph_checks import (
     op_counts,
     random_inputs,
 )
+from marks import thinned
 from random_graphs import random_graph
 from taper_frontend.compiler.graph import evaluate
 from taper_frontend.compiler.graph.listener import Listener
@@ -277,7 +278,7 @@ def test_rewrite_stays_at_a_node_until_no_rule_applies():
     assert op_counts(graph) == {"NEG": 1}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thinned(3, range(12)))
 def test_random_graphs_through_rules_in_any_order(seed):
     """One rule at one node at a time, whichever applies there."""
     rng = np.random.default_rng(seed)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import taper_frontend
+from marks import thinned
 from taper_frontend.compiler.planning import join_plans
 from taper_frontend.errors import ExportError
 from taper_runtime import (
@@ -172,8 +173,7 @@ def run(session, x):
 AT_OPEN = options_of(packing="at_open")
 
 
-@pytest.mark.parametrize("weights", ["fixed", "replaceable"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "weights"), thinned(2, MODELS, ["fixed", "replaceable"]))
 def test_the_bits_are_those_of_stored_weights(name, weights, tmp_path):
     module, x = made(name)
     stored = exported(name, weights=weights)

@@ -7,7 +7,7 @@ from torch.export import Dim
 
 import taper_frontend
 import taper_runtime.cli
-from marks import NUMPY
+from marks import NUMPY, thinned
 from taper_frontend.errors import CATEGORIES
 from taper_frontend.explainer import HINTS
 
@@ -149,7 +149,7 @@ class Mixed(torch.nn.Module):
 
 
 @NUMPY
-@pytest.mark.parametrize("dims", [None, ({0: Dim("n", max=9)},)])
+@pytest.mark.parametrize("dims", thinned(2, [({0: Dim("n", max=9)},), None]))
 def test_the_nodes_that_a_plan_lists_are_those_that_a_session_leaves_to_numpy(dims):
     rows, square = torch.rand(3, 4) + 1, torch.rand(8, 8)
     for module, args in ((Mixed(), (rows,)), (Steps(), (rows, square))):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lowering import check_each, check_lowering, lower_model, ops_of
+from marks import REFERENCE
 
 X = torch.tensor([[-2.5, -1.0, -0.0], [0.0, 0.5, 3.0]])
 SPECIAL = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-40])
@@ -93,6 +94,7 @@ def test_powers_are_what_torch_makes_of_them():
         assert [node.op for node in nodes] == [op]
 
 
+@REFERENCE
 def test_type_promotion_of_every_pair():
     tensors = [
         torch.tensor([1.5, -2.0, 3.0]),
