@@ -13,7 +13,7 @@ from taper_runtime.generation.decoder_session import DecoderSession
 from taper_runtime.generation.draft_model import DraftModel, DraftText
 from taper_runtime.generation.guess_count import MOST_GUESSES, GuessCount
 from tests.support import followers
-from tests.support.decoders import WORDS, plan
+from tests.support.decoders import ROOM, WORDS, plan
 
 SAMPLED = {"do_sample": True, "temperature": 0.7, "seed": 5}
 
@@ -60,7 +60,8 @@ def test_tokens_that_are_read_together_have_the_bits_of_single_ones(name: str) -
     for first in (1, 30, 60):
         one, many = (decoder.session.new_state() for _ in range(2))
         for state in (one, many):
-            decoder.feed([state], [ids[:first]], [0], [0])
+            for begin in range(0, first, ROOM):
+                decoder.feed([state], [ids[begin : min(begin + ROOM, first)]], [begin], [0])
         places = range(first, first + MOST_GUESSES + 1)
         singly = [decoder.feed([one], [[ids[at]]], [at], [0])[0, 0] for at in places]
         rest = [ids[at] for at in places]

@@ -24,6 +24,7 @@ from transformers import (
 
 import taper_runtime
 from taper_runtime import Generator, InputError, PlanFormatError
+from taper_runtime.generation.decoder_convention import written_parts
 from taper_runtime.generation.generation_request import find_continuation
 from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import (
@@ -160,7 +161,7 @@ def test_long_prompts_are_read_in_chunks(
     expected = generator.submit(prompt, max_new_tokens=5, logprobs=2)
     while generator.active:
         generator.step()
-    monkeypatch.setattr(generator._decoder, "chunk", 20)
+    monkeypatch.setattr(generator._decoder, "chunk", 10)
     request = generator.submit(prompt, max_new_tokens=5, logprobs=2)
     assert generator.step() == []  # the prompt goes on
     while generator.active:
@@ -216,7 +217,7 @@ def test_lookup_changes_nothing_but_the_number_of_steps(
     assert texts[0] == texts[1]
     assert counts[0] == 60
     if not options:  # a greedy text of such a model repeats itself
-        assert counts[1] < 40
+        assert counts[1] < 50
 
 
 def test_continuations() -> None:
@@ -333,12 +334,14 @@ def test_prefixes_leave_when_there_is_no_room() -> None:
 
 def test_a_part_of_a_state_must_fit() -> None:
     state = taper_runtime.InferenceSession(plan("gemma3")).new_state()
-    part = (slice(None), slice(None), slice(3))
-    saved = {name: array + 1 for name, array in state.copy(part).items()}
-    state.restore(saved, part)
+    parts = written_parts(plan("gemma3"), 3)
+    saved = {name: array + 1 for name, array in state.copy(parts).items()}
+    state.restore(saved, parts)
     for name, array in state.copy().items():
-        assert (array[:, :, :3] == 1).all()
-        assert not array[:, :, 3:].any(), name
+        part = parts.get(name, ...)
+        assert (array[part] == 1).all()
+        array[part] = 0
+        assert not array.any(), name
     with pytest.raises(InputError, match="keys_0"):
         state.restore(saved)
     with pytest.raises(InputError, match="prefix_cache_bytes: expected an int of at least 0, got"):
@@ -618,7 +621,7 @@ def test_plans_that_are_no_decoders() -> None:
         ({**good, "vocabulary": "a"}, "metadata.decoder.vocabulary: expected a positive int"),
         ({**good, "vocabulary": 61}, r"output 'logits': expected \[rows, kept, 61\]"),
         ({**good, "context": 0}, "metadata.decoder.context: expected a positive int, got 0"),
-        ({**good, "context": 81}, r"state 'keys_0': expected \[rows, heads, 81, width\]"),
+        ({**good, "context": 20}, r"state 'keys_0': expected \[rows, heads, 20, width\]"),
         ({**good, "eos_token_ids": [60]}, "metadata.decoder.eos_token_ids: expected ids from 0"),
         ({**good, "eos_token_ids": 1}, "metadata.decoder.eos_token_ids: expected ids from 0"),
     ):

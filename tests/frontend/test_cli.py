@@ -152,7 +152,7 @@ def test_export_decoder_passes_its_options(taper, monkeypatch):
 
     monkeypatch.setattr(taper_frontend, "export_decoder", export_decoder, raising=False)
     options = ["--max-context", "32", "--max-source", "8", "--quantize", "int8"]
-    options += ["--no-verify", "--quiet", "--cache-dtype", "float16"]
+    options += ["--no-verify", "--quiet", "--cache-dtype", "float16", "--window-room", "9"]
     code, out, _ = taper("export-decoder", "models_of_cli:decoder", "-o", "m.taper", *options)
     assert code == 0
     assert "m.taper" in out
@@ -160,6 +160,7 @@ def test_export_decoder_passes_its_options(taper, monkeypatch):
         "max_context": 32,
         "max_source": 8,
         "cache_dtype": "float16",
+        "window_room": 9,
         "quantize": "int8",
         "progress": False,
         "verify": False,

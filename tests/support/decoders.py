@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 WORDS, CONTEXT = 60, 80
 
+#: The sliding window of gemma3, and how many positions its plan keeps beside it.
+WINDOW, ROOM = 4, 20
+
 _SIZES = {
     "vocab_size": WORDS,
     "hidden_size": 16,
@@ -33,7 +36,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         | {
             "num_hidden_layers": 2,
             "layer_types": ["sliding_attention", "full_attention"],
-            "sliding_window": 16,
+            "sliding_window": WINDOW,
             "head_dim": 8,
         },
     ),
@@ -93,7 +96,9 @@ def plan(name: str) -> "Plan":
     That of gpt2 has all checks, and options of an export.
     """
     if name != "gpt2":
-        return taper_frontend.export_decoder(decoder(name), max_context=CONTEXT, verify=False)
+        return taper_frontend.export_decoder(
+            decoder(name), max_context=CONTEXT, window_room=ROOM, verify=False
+        )
     return taper_frontend.export_decoder(
         decoder(name),
         max_context=CONTEXT,

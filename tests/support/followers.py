@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from taper_frontend.decoders.decoder_module import count_positions
 from taper_frontend.decoders.export_rows import ROW, ROWS, export_rows
 from taper_runtime.generation.decoder_convention import DecoderConvention
+from taper_runtime.plan.rewind_rule import RewindRule
 
 if TYPE_CHECKING:
     from taper_runtime import Plan
@@ -24,14 +26,15 @@ class Follower(torch.nn.Module):
         self.taps = torch.nn.Parameter(torch.randn(WIDTH, 1, TAPS))
         self.head = torch.nn.Linear(WIDTH, WORDS)
         self.register_buffer("conv_0", torch.zeros(rows, WIDTH, TAPS - 1))
+        self.register_buffer("reached", torch.zeros(rows, dtype=torch.int64))
 
     def forward(
         self, input_ids: torch.Tensor, position: torch.Tensor, logits_to_keep: torch.Tensor
     ) -> torch.Tensor:
         """Return logits, ``[rows, kept, words]``."""
+        count_positions(self, ["conv_0"], position, input_ids.shape[1])
         given = self.embed(input_ids).transpose(1, 2)
-        # a position is of attention; here it is read so that the input stays
-        whole = torch.cat([self.conv_0, given + 0.0 * position[:, None, None]], -1)
+        whole = torch.cat([self.conv_0, given], -1)
         self.conv_0.copy_(whole[..., 1 - TAPS :])
         mixed = torch.nn.functional.conv1d(whole, self.taps, groups=WIDTH)
         logits: torch.Tensor = self.head(mixed.transpose(1, 2)[:, logits_to_keep])
@@ -65,10 +68,11 @@ def follower_plan(*, reads_one: bool) -> "Plan":
             "position": torch.arange(ROWS),
             "logits_to_keep": torch.arange(count)[:2],
         },
-        {**axes, "conv_0": ROW},
+        {**axes, "conv_0": ROW, "reached": ROW},
         input_names=[*axes],
         output_names=["logits"],
         shared=["logits_to_keep"],
         verify=False,
     )
-    return DecoderConvention(WORDS, CONTEXT).recorded(plan)
+    rule = RewindRule("position", "reached", back=0, whole=0)
+    return DecoderConvention(WORDS, CONTEXT).recorded(rule.recorded(plan))

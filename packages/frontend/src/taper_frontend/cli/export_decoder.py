@@ -45,6 +45,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="keep keys and values in this dtype (default: that of the model)",
     )
     parser.add_argument(
+        "--window-room",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="positions that layers with a sliding window keep beside it: a text can go back by so "
+        "many (default: 64)",
+    )
+    parser.add_argument(
         "--quantize",
         metavar="SCHEME",
         help="store weights in fewer bits: int8, int4, int4.64.zeros, float16, bfloat16, ...; "
@@ -74,6 +82,7 @@ def _export_decoder(args: argparse.Namespace) -> Result:
             max_context=args.max_context,
             max_source=args.max_source,
             cache_dtype=args.cache_dtype,
+            window_room=args.window_room,
             quantize=args.quantize,
             progress=not args.quiet,
             verify=args.verify,

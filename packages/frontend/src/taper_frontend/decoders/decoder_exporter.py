@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,13 @@ from torch.export import Dim
 
 from taper_frontend.checkpoint import filled
 from taper_frontend.decoders.decoder_folder import open_decoder
-from taper_frontend.decoders.decoder_module import ATTENTION, as_decoder, example, read_caches
+from taper_frontend.decoders.decoder_module import (
+    ATTENTION,
+    as_decoder,
+    example,
+    read_caches,
+    rewind_rule,
+)
 from taper_frontend.decoders.encoder_decoder_exporter import export_encoder_decoder
 from taper_frontend.decoders.export_rows import ROW, ROWS, check_close, export_rows
 from taper_frontend.decoders.recurrent_layers import RecurrentSpec
@@ -38,6 +45,9 @@ CACHE_DTYPES = {
     "int8": torch.int8,
 }
 
+#: How many positions beside a sliding window are kept.
+WINDOW_ROOM = 64
+
 #: The most tokens of each row on which a decoder with buffers is compared with its model.
 _CHECKED = 64
 
@@ -51,6 +61,7 @@ def export_decoder(
     max_context: int,
     max_source: int | None = None,
     cache_dtype: str | None = None,
+    window_room: int | None = WINDOW_ROOM,
     quantize: QuantizationConfig | str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     tokenizer: Any = None,
@@ -83,6 +94,10 @@ def export_decoder(
         The dtype in which states keep keys and values: ``"float32"``, ``"float16"``,
         ``"bfloat16"`` or ``"int8"``, which has a scale for each position and head; by default that
         of the model. Runs round what they write, and compute in the dtype of the model.
+    window_room : int or None
+        How many positions a layer with a sliding window keeps beside the window, if the context has
+        more: by so many a text can go back, and so many tokens of a prompt are read in a run. None
+        keeps the whole context.
     quantize : QuantizationConfig or str, optional
         As for :func:`taper_frontend.export`.
     checkpoint : str or os.PathLike, optional
@@ -123,6 +138,10 @@ def export_decoder(
     if cache_dtype not in (None, *CACHE_DTYPES):
         expected = ", ".join(CACHE_DTYPES)
         raise ExportError(f"cache_dtype: expected None or one of {expected}, got {cache_dtype!r}")
+    if window_room is not None and (type(window_room) is not int or window_room < 1):
+        raise ExportError(
+            f"window_room: expected None or an int of at least 1, got {window_room!r}"
+        )
     options["quantize"] = quantize
     with filled(model, checkpoint):
         vocabulary = _vocabulary(model)
@@ -142,31 +161,41 @@ def export_decoder(
                 f"{max_source!r}"
             )
         else:
-            plan = _export_decoder(model, vocabulary, max_context, cache_dtype, **options)
+            plan = _export_decoder(
+                model, vocabulary, max_context, cache_dtype, window_room, **options
+            )
     convention = DecoderConvention(vocabulary, max_context, _eos_token_ids(model))
     return convention.recorded(plan).with_assets(assets)
 
 
 def _export_decoder(
-    model: Any, vocabulary: int, max_context: int, cache_dtype: str | None, **options: Any
+    model: Any,
+    vocabulary: int,
+    max_context: int,
+    cache_dtype: str | None,
+    room: int | None,
+    **options: Any,
 ) -> Plan:
     """Export a checked model that has no encoder."""
     caches = read_caches(model)
-    decoder = as_decoder(model, caches, max_context, ROWS)
+    rule = rewind_rule(caches, max_context, room)
+    decoder = as_decoder(model, caches, max_context, ROWS, room=room)
     recurrent = [spec for spec in caches if isinstance(spec, RecurrentSpec)]
     reads_one = any(spec.reads_one for spec in recurrent)
+    # no more tokens than rings have room for
+    most = min(max_context, room) if rule is not None and rule.whole and room else max_context
     if recurrent:
         _compare_in_order(model, decoder, vocabulary, max_context, 1 if reads_one else 3)
     else:
-        _compare(model, decoder, vocabulary, max_context)
+        _compare(model, decoder, vocabulary, max_context, most)
     if cache_dtype is not None:  # rounding is no part of the comparison
-        decoder = as_decoder(model, caches, max_context, ROWS, CACHE_DTYPES[cache_dtype])
+        decoder = as_decoder(model, caches, max_context, ROWS, CACHE_DTYPES[cache_dtype], room)
     names = [name for name in decoder._buffers if name not in model._buffers]
-    count, kept = (Dim(name, min=1, max=max_context) for name in ("count", "kept"))
+    count, kept = (Dim(name, min=1, max=most) for name in ("count", "kept"))
     inputs = {IDS: {0: "rows", 1: count}, POSITION: ROW, KEPT: {0: kept}}
     if reads_one:
         inputs = {IDS: ROW, POSITION: ROW, KEPT: {}}
-    return export_rows(
+    plan = export_rows(
         decoder,
         example(ROWS, vocabulary, 1 if reads_one else 3),
         {**inputs, **dict.fromkeys(names, ROW)},
@@ -175,6 +204,7 @@ def _export_decoder(
         shared=[KEPT],
         **options,
     )
+    return plan if rule is None else rule.recorded(plan)
 
 
 def _check(model: Any, max_context: int) -> None:
@@ -225,10 +255,13 @@ def _eos_token_ids(model: Any) -> tuple[int, ...]:
     return tuple(found) if isinstance(found, (list, tuple)) else (int(found),)
 
 
-def _compare(model: Any, decoder: torch.nn.Module, vocabulary: int, context: int) -> None:
+def _compare(
+    model: Any, decoder: torch.nn.Module, vocabulary: int, context: int, most: int
+) -> None:
     """Check that rows at different positions get the logits of the model on whole texts.
 
-    A model that finds positions on its own, such as by the length of its cache, has others.
+    A model that finds positions on its own, such as by the length of its cache, has others. No run
+    has more tokens than ``most``.
     """
     count = min(_CHECKED, context)
     generator = torch.Generator().manual_seed(0)
@@ -239,11 +272,11 @@ def _compare(model: Any, decoder: torch.nn.Module, vocabulary: int, context: int
     with torch.no_grad():
         try:
             whole = model(input_ids=ids, use_cache=False).logits
-            decoder(ids[:, :first], torch.zeros(ROWS, dtype=torch.int64), torch.tensor([0]))
-            rest = count - first
-            for begin, end in ((0, 1), (1, rest)):
-                if begin == end:
-                    continue
+            for begin in range(0, first, most):
+                read = ids[:, begin : min(begin + most, first)]
+                decoder(read, torch.full((ROWS,), begin), torch.tensor([0]))
+            bounds = [0, *range(1, count - first, most), count - first]
+            for begin, end in itertools.pairwise(bounds):
                 places = starts[:, None] + torch.arange(begin, end)
                 rows = torch.arange(ROWS)[:, None]
                 got = decoder(ids[rows, places], places[:, 0], torch.arange(end - begin))

@@ -20,13 +20,13 @@ from taper_frontend.capture.turns import TORCH
 from taper_frontend.decoders.recurrent_layers import RecurrentLayer, RecurrentSpec, recurrent_spec
 from taper_frontend.errors import ExportError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.generation.decoder_convention import IDS, KEPT, POSITION
+from taper_runtime.generation.decoder_convention import IDS, KEPT, POSITION, REACHED
+from taper_runtime.plan.rewind_rule import RewindRule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-#: The layers of a growing cache that hold keys and values for each position, and no more. Which
-#: keys a sliding window excludes is a matter of the mask.
+#: The layers of a growing cache that hold keys and values for each position, and no more.
 _LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
 
 #: The names by which a forward may take its cache: that of transformers from 5.24 on, and before.
@@ -48,11 +48,24 @@ class CacheSpec(NamedTuple):
     keys, values : tuple of int
         Heads, and numbers of each.
     dtype : torch.dtype
+    window : int or None
+        The most positions that a query reads, its own included; None for all.
     """
 
     keys: tuple[int, int]
     values: tuple[int, int]
     dtype: torch.dtype
+    window: int | None = None
+
+    def length(self, context: int, room: int | None) -> int:
+        """Return how many positions are kept: a window's and room for more, or the context.
+
+        A run of up to ``room`` tokens overwrites no key that one of them reads, and a row may then
+        go back by as many.
+        """
+        if self.window is None or room is None:
+            return context
+        return min(self.window + room, context)
 
 
 class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
@@ -61,15 +74,16 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
     Parameters
     ----------
     keys, values : torch.Tensor
-        ``[rows, heads, context, width]``; the dtype may have fewer bits than what is written.
+        ``[rows, heads, length, width]``; the dtype may have fewer bits than what is written.
     positions : torch.Tensor
-        int64 ``[rows, count]``.
+        int64 ``[rows, count]``; modulo the length of a ring.
     scales : sequence of torch.Tensor
-        Of keys and of values if these are int8, float32 ``[rows, heads, context, 1]``: a number
+        Of keys and of values if these are int8, float32 ``[rows, heads, length, 1]``: a number
         stands for itself times the scale, which is a 127th of the largest of its position and head.
+    is_sliding : bool
+        Whether queries read a window; transformers makes one mask for all such layers.
     """
 
-    is_sliding = False
     keys: Any  # transformers allows None, for layers that are not initialized
     values: Any
 
@@ -79,8 +93,11 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         values: torch.Tensor,
         positions: torch.Tensor,
         scales: Sequence[torch.Tensor] = (),
+        *,
+        is_sliding: bool = False,
     ) -> None:
         super().__init__()
+        self.is_sliding = is_sliding
         self.keys, self.values, self.positions = keys, values, positions
         self._scales = scales or (None, None)
         self.is_initialized = True
@@ -129,10 +146,25 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         return int(self.keys.shape[2])
 
 
-def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Tensor | None]:
+def _ring_positions(positions: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the positions of the keys in a ring, ``[rows, length]``; less than 0 before a text.
+
+    Those of keys that a row has written and then gone back behind are too low by the length. They
+    are outside the window of all queries, as those are that they stand for.
+    """
+    last = positions[:, -1:]
+    place = last % length
+    found = last - place + torch.arange(length)[None]
+    return torch.where(torch.arange(length)[None] > place, found - length, found)
+
+
+def _row_mask(
+    positions: torch.Tensor, attention: str, rings: Collection[int]
+) -> Callable[..., torch.Tensor | None]:
     """Return a function that makes masks for these positions; transformers calls it.
 
-    ``sdpa`` takes masks of bool, ``eager`` takes numbers that it adds.
+    ``sdpa`` takes masks of bool, ``eager`` takes numbers that it adds. Keys of as many positions as
+    one of ``rings`` are in a ring.
     """
 
     def make(
@@ -150,12 +182,17 @@ def _row_mask(positions: torch.Tensor, attention: str) -> Callable[..., torch.Te
                 return None
             seen = attention_mask[:, None, None, :].bool()
         else:
+            keys = torch.arange(kv_length)[None]
+            if kv_length in rings:
+                keys = _ring_positions(positions, kv_length)
             seen = mask_function(
                 torch.arange(batch_size)[:, None, None, None],
                 torch.zeros((1, 1, 1, 1), dtype=torch.int64),
                 positions[:, None, :, None],
-                torch.arange(kv_length)[None, None, None, :],
+                keys[:, None, None, :],
             )
+            if kv_length in rings:
+                seen = seen & (keys >= 0)[:, None, None, :]
         if attention == "sdpa":
             return seen
         return torch.where(seen, torch.zeros((), dtype=dtype), torch.finfo(dtype).min)
@@ -248,7 +285,21 @@ def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | N
             "are not supported"
         )
     (_, heads, _, width), (_, value_heads, _, value_width) = layer.keys.shape, layer.values.shape
-    return CacheSpec((heads, width), (value_heads, value_width), layer.keys.dtype)
+    window = getattr(layer, "sliding_window", None)
+    return CacheSpec((heads, width), (value_heads, value_width), layer.keys.dtype, window)
+
+
+def rewind_rule(
+    caches: Sequence[CacheSpec | RecurrentSpec | None], context: int, room: int | None
+) -> RewindRule | None:
+    """Return how far back rows of these caches can go; None if they can go to any position."""
+    if any(isinstance(spec, RecurrentSpec) for spec in caches):
+        return RewindRule(POSITION, REACHED, 0, 0)
+    lengths = {spec.length(context, room) for spec in caches if isinstance(spec, CacheSpec)}
+    shortest = min(lengths, default=context)
+    if room is None or shortest == context:
+        return None
+    return RewindRule(POSITION, REACHED, room, shortest)
 
 
 def as_decoder(
@@ -257,6 +308,7 @@ def as_decoder(
     context: int,
     rows: int,
     dtype: torch.dtype | None = None,
+    room: int | None = None,
 ) -> torch.nn.Module:
     """Return a module that shares all parts of a model, and has its cache in buffers.
 
@@ -273,6 +325,9 @@ def as_decoder(
         The rows of the buffers.
     dtype : torch.dtype, optional
         That of the buffers; by default that of the cache. int8 has buffers of scales beside it.
+    room : int, optional
+        How many positions the caches of sliding windows keep beside the window; by default they
+        keep all.
     """
     decoder: torch.nn.Module = copy.copy(model)
     decoder._buffers = dict(model._buffers)
@@ -286,11 +341,15 @@ def as_decoder(
                 decoder.register_buffer(name, zeros, persistent=False)
             continue
         for name, (heads, width) in (("keys", spec.keys), ("values", spec.values)):
-            zeros = torch.zeros((rows, heads, context, width), dtype=dtype or spec.dtype)
+            length = spec.length(context, room)
+            zeros = torch.zeros((rows, heads, length, width), dtype=dtype or spec.dtype)
             decoder.register_buffer(f"{name}_{number}", zeros, persistent=False)
             if dtype == torch.int8:
-                scale = torch.zeros((rows, heads, context, 1))
+                scale = torch.zeros((rows, heads, length, 1))
                 decoder.register_buffer(f"{name}_scale_{number}", scale, persistent=False)
+    if rewind_rule(caches, context, room) is not None:
+        none = torch.zeros(rows, dtype=torch.int64)
+        decoder.register_buffer(REACHED, none, persistent=False)
     original = type(model).forward
     takes = inspect.signature(original).parameters
     cache_name = next((name for name in CACHES if name in takes), None)
@@ -300,7 +359,17 @@ def as_decoder(
             f"{', '.join([*takes][1:])}"
         )
 
+    lengths = {spec.length(context, room) for spec in caches if isinstance(spec, CacheSpec)}
+    rings = lengths - {context}
+    recurrent = [
+        name
+        for number, spec in enumerate(caches)
+        if isinstance(spec, RecurrentSpec)
+        for name, _ in spec.names(number)
+    ]
+
     def layers(positions: torch.Tensor) -> Iterator[Any]:
+        """Yield the layers of a cache over the buffers."""
         for number, spec in enumerate(caches):
             if spec is None:
                 yield cache_utils.DummyLayer()
@@ -312,19 +381,24 @@ def as_decoder(
                 keys, values, *scales = (
                     getattr(decoder, f"{name}_{number}") for name in ("keys", "values", *scaled)
                 )
-                yield RowLayer(keys, values, positions, scales)
+                length = spec.length(context, room)
+                places = positions if length == context else positions % length
+                windowed = spec.window is not None
+                yield RowLayer(keys, values, places, scales, is_sliding=windowed)
 
     def forward(
         input_ids: torch.Tensor, position: torch.Tensor, logits_to_keep: torch.Tensor
     ) -> torch.Tensor:
         positions = position[:, None] + torch.arange(input_ids.shape[1])
+        if REACHED in decoder._buffers:
+            count_positions(decoder, recurrent, position, input_ids.shape[1])
         cache = cache_utils.Cache(layers=[*layers(positions)])
         given = {IDS: input_ids, cache_name: cache, "use_cache": True, "return_dict": True}
         if "position_ids" in takes:
             given["position_ids"] = positions
         if KEPT in takes:
             given[KEPT] = logits_to_keep
-        with replaced(positions):
+        with replaced(positions, rings):
             logits: torch.Tensor = original(decoder, **given).logits
         return logits if KEPT in takes else logits[:, logits_to_keep]
 
@@ -332,9 +406,36 @@ def as_decoder(
     return decoder
 
 
-def replaced(positions: torch.Tensor) -> ExitStack:
-    """Return a context in which transformers makes masks for these positions."""
-    masks = {name: _row_mask(positions, name) for name in ATTENTION}
+def count_positions(
+    decoder: torch.nn.Module, recurrent: Sequence[str], position: torch.Tensor, count: int
+) -> None:
+    """Count the positions of each row, and begin rows at position 0 anew.
+
+    Parameters
+    ----------
+    decoder : torch.nn.Module
+    recurrent : sequence of str
+        The buffers that are of all tokens so far.
+    position : torch.Tensor
+        int64 ``[rows]``.
+    count : int
+        How many tokens a run reads.
+    """
+    begins = position == 0
+    reached = decoder.get_buffer(REACHED)
+    reached.copy_(torch.maximum(torch.where(begins, 0, reached), position + count))
+    for name in recurrent:
+        state = decoder.get_buffer(name)
+        rows = begins.reshape(-1, *[1] * (state.ndim - 1))
+        state.copy_(torch.where(rows, torch.zeros((), dtype=state.dtype), state))
+
+
+def replaced(positions: torch.Tensor, rings: Collection[int] = ()) -> ExitStack:
+    """Return a context in which transformers makes masks for these positions.
+
+    ``rings`` are the lengths of caches whose positions are taken modulo the length.
+    """
+    masks = {name: _row_mask(positions, name, rings) for name in ATTENTION}
     stack = ExitStack()
     stack.enter_context(TORCH)
     for interface, functions in (

@@ -13,9 +13,12 @@ Each state is ``[rows, heads, context, width]``: keys or values, written at the 
 tokens. What lies behind them is not read, so a row may go back to any earlier position. A decoder
 behind an encoder reads states of :mod:`.encoder_convention`, too.
 
-States ``conv_*`` and ``recurrent_*``, ``[rows, ...]``, are those of recurrent layers: of all tokens
-so far, whatever the position. Such a row can go back by a copy of them alone. With ``recurrent_*``
-a run reads one token of each row: ``count`` is 1.
+Keys and values of a sliding window may have fewer positions, ``length`` in place of ``context``:
+rings, written at the positions modulo ``length``. States ``conv_*`` and ``recurrent_*``,
+``[rows, ...]``, are those of recurrent layers, of all tokens so far. With ``recurrent_*`` a run
+reads one token of each row: ``count`` is 1. A plan with rings or recurrent layers has a state
+``reached``, int64 ``[rows]``, and a :class:`.RewindRule` that says how far back a row may go. A
+recurrent one can go back by a copy of its states alone.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.plan.rewind_rule import read_rewind_rule
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -43,10 +47,14 @@ SOURCE_LENGTH, CROSS = "source_length", "cross_"
 #: Prefixes of the names of states of short convolutions and of recurrences.
 CONV, RECURRENT = "conv_", "recurrent_"
 
+#: The state that counts the positions of each row; see :class:`.RewindRule`.
+REACHED = "reached"
+
 
 def counts_positions(state: str) -> bool:
     """Return whether a state holds keys or values of the decoder's own tokens."""
-    return state != SOURCE_LENGTH and not state.startswith((CROSS, CONV, RECURRENT))
+    others = (SOURCE_LENGTH, REACHED)
+    return state not in others and not state.startswith((CROSS, CONV, RECURRENT))
 
 
 def is_recurrent(state: str) -> bool:
@@ -54,9 +62,10 @@ def is_recurrent(state: str) -> bool:
     return state.startswith((CONV, RECURRENT))
 
 
-def first_positions(count: int) -> tuple[slice, ...]:
-    """Return the index of the first ``count`` positions of a state."""
-    return (*[slice(None)] * POSITION_AXIS, slice(count))
+def written_parts(plan: Plan, count: int) -> dict[str, tuple[slice, ...]]:
+    """Return the parts of states that the first ``count`` tokens write, where these are not all."""
+    part = (*[slice(None)] * POSITION_AXIS, slice(count))
+    return dict.fromkeys(filter(counts_positions, plan.states), part)
 
 
 #: The key in a plan's metadata.
@@ -159,12 +168,16 @@ def _check_ends(plan: Plan, convention: DecoderConvention) -> None:
             f"output {LOGITS!r}: expected [rows, kept, {convention.vocabulary}], "
             f"got {[*logits.shape]}"
         )
+    rule = read_rewind_rule(plan)
     for name in filter(counts_positions, plan.states):
         shape = plan.tensors[name].shape
-        if len(shape) != 4 or shape[POSITION_AXIS] != convention.context:
+        length = shape[POSITION_AXIS] if len(shape) == 4 else 0
+        # the rule refuses runs that would read what a ring has no more
+        is_ring = rule is not None and rule.whole <= length < convention.context
+        if length != convention.context and not is_ring:
             raise InputError(
-                f"state {name!r}: expected [rows, heads, {convention.context}, width], "
-                f"got {[*shape]}"
+                f"state {name!r}: expected [rows, heads, {convention.context}, width], or fewer "
+                f"positions with a rule for rings, got {[*shape]}"
             )
 
 

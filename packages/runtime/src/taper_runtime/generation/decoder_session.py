@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.base.errors import InputError
-from taper_runtime.base.sizes import is_static
+from taper_runtime.base.sizes import bounds
 from taper_runtime.generation.decoder_convention import (
     IDS,
     KEPT,
     LOGITS,
     POSITION,
+    REACHED,
     is_recurrent,
     read_convention,
 )
@@ -57,9 +58,8 @@ class DecoderSession:
         self.session = session
         self.convention = read_convention(session.plan)
         self.recurrent = [*filter(is_recurrent, session.plan.states)]
-        # a plan of recurrences reads one token at once
-        count = session.plan.tensors[IDS].shape[1]
-        self.chunk = count if is_static(count) else _CHUNK
+        # of a plan with recurrences one, of one with rings as many as they have room for
+        self.chunk = min(bounds(session.plan.tensors[IDS].shape[1])[1], _CHUNK)
 
     def feed(
         self,
@@ -95,5 +95,6 @@ class DecoderSession:
         return logits
 
     def copy_recurrent(self, state: State) -> dict[str, np.ndarray]:
-        """Return copies of the states with which a row cannot go back."""
-        return {name: state.get(name) for name in self.recurrent}
+        """Return copies of the states with which a row cannot go back, and of its count."""
+        counted = [REACHED] if self.recurrent and REACHED in state.names else []
+        return {name: state.get(name) for name in (*self.recurrent, *counted)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
-from taper_runtime.generation.decoder_convention import as_plain_ids, first_positions
+from taper_runtime.generation.decoder_convention import as_plain_ids, written_parts
 from taper_runtime.generation.decoder_session import DecoderSession
 from taper_runtime.generation.encoder_convention import ENCODE, read_encoder
 from taper_runtime.generation.generation_request import (
@@ -19,6 +19,7 @@ from taper_runtime.generation.guess_count import MOST_GUESSES, GuessCount
 from taper_runtime.generation.masks_ahead import beside
 from taper_runtime.generation.prefix_cache import PrefixCache
 from taper_runtime.generation.sampling import Sampling
+from taper_runtime.plan.rewind_rule import read_rewind_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +125,7 @@ class Generator:
                 f"prefix_cache_bytes: expected 0 for a decoder with states {states}, "
                 f"which are of a whole text, not of its beginning, got {limit}"
             )
-        return PrefixCache(limit)
+        return PrefixCache(limit, read_rewind_rule(self._session.plan))
 
     def generate(self, ids: Sequence[int] | np.ndarray, **options: Any) -> TokenStream:
         """Write a text, token by token.
@@ -446,18 +447,19 @@ class Generator:
         The prompt's last token is read in any case, for its logits.
         """
         request.state = self._session.new_state()
-        known, arrays = self._prefixes.find(request.ids)
-        count = min(known, len(request.ids) - 1)
+        count, arrays = self._prefixes.find(request.ids[:-1])
         if count:
-            part = first_positions(count)
-            request.state.restore({n: array[part] for n, array in arrays.items()}, part)
+            parts = written_parts(self._session.plan, count)
+            taken = {name: array[parts.get(name, ...)] for name, array in arrays.items()}
+            request.state.restore(taken, parts)
             request.read = count
 
     def _keep(self, request: GenerationRequest) -> None:
         """Put a text's state into the prefix cache."""
         ids = request.all_ids[: request.read]
         if self._prefixes.limit and ids and not self._prefixes.has(ids):
-            self._prefixes.put(ids, request.state.copy(first_positions(len(ids))))
+            parts = written_parts(self._session.plan, len(ids))
+            self._prefixes.put(ids, request.state.copy(parts))
 
     def stream(self, request: GenerationRequest) -> TokenStream:
         """Return an iterator over a text's tokens, which calls :meth:`step` until there is a token.
@@ -534,8 +536,8 @@ class Generator:
 
     def _guess(self, request: GenerationRequest) -> bool:
         """Guess what follows a text, and read it; return whether there was a guess."""
-        most = request.room_for_guesses
-        if most < 1 or self._decoder.chunk == 1:
+        most = min(request.room_for_guesses, self._decoder.chunk - 1)
+        if most < 1:
             return False
         if request.guesses is None:
             request.guesses = GuessCount(0 if self._draft is None else self._draft.cost)

@@ -11,6 +11,8 @@ from taper_runtime.base.records import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from taper_runtime.plan.rewind_rule import RewindRule
+
 
 class KeptPrefix(NamedTuple):
     """Tokens, and the parts of the states that hold them.
@@ -31,11 +33,22 @@ class KeptPrefix(NamedTuple):
         """Return the bytes of all arrays."""
         return self.ids.nbytes + sum(array.nbytes for array in self.arrays.values())
 
-    def common(self, ids: np.ndarray) -> int:
-        """Return how many first tokens equal those of ``ids``."""
+    def common(self, ids: np.ndarray, rule: RewindRule | None) -> int:
+        """Return how many first tokens equal those of ``ids``; 0 if the states hold fewer no more.
+
+        Parameters
+        ----------
+        ids : numpy.ndarray
+            int64 ``[n]``.
+        rule : RewindRule or None
+            How far back the states can go.
+        """
         count = min(len(ids), len(self.ids))
         differs = np.flatnonzero(self.ids[:count] != ids[:count])
-        return int(differs[0]) if len(differs) else count
+        found = int(differs[0]) if len(differs) else count
+        if rule is None or rule.allows(int(self.arrays[rule.reached][0]), found):
+            return found
+        return 0
 
 
 class PrefixCache:
@@ -45,10 +58,13 @@ class PrefixCache:
     ----------
     limit : int
         The most bytes.
+    rule : RewindRule, optional
+        How far back the states can go; by default to any position.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, rule: RewindRule | None = None) -> None:
         self.limit = limit
+        self._rule = rule
         self._kept: list[KeptPrefix] = []  # the latest used last
 
     @property
@@ -64,7 +80,7 @@ class PrefixCache:
     def find(self, ids: Sequence[int]) -> tuple[int, Mapping[str, np.ndarray]]:
         """Return the length of the longest kept prefix of ``ids``, and states that contain it."""
         wanted = np.array(ids, np.int64)
-        counts = [each.common(wanted) for each in self._kept]
+        counts = [each.common(wanted, self._rule) for each in self._kept]
         if not any(counts):
             return 0, {}
         place = int(np.argmax(counts))
@@ -75,14 +91,14 @@ class PrefixCache:
     def has(self, ids: Sequence[int]) -> bool:
         """Return whether a kept prefix begins with all of ``ids``."""
         wanted = np.array(ids, np.int64)
-        return any(each.common(wanted) == len(wanted) for each in self._kept)
+        return any(each.common(wanted, self._rule) == len(wanted) for each in self._kept)
 
     def put(self, ids: Sequence[int] | np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep a text's states, and drop those of its own beginnings; make room for it."""
         new = KeptPrefix(np.array(ids, np.int64), arrays)
         if new.nbytes > self.limit:
             return
-        others = [each for each in self._kept if each.common(new.ids) < len(each.ids)]
+        others = [e for e in self._kept if new.common(e.ids, self._rule) < len(e.ids)]
         self._kept = [*others, new]
         while self.nbytes > self.limit:
             del self._kept[0]

@@ -1,7 +1,7 @@
 """Save the states of texts as a safetensors file, and map them again.
 
 Text ``i`` is a tensor ``i/ids``, int64 ``[n]``, and one for each state, ``i/keys_0`` and so on,
-with its first ``n`` positions. The header's metadata have the fingerprint of the plan.
+with what its first ``n`` tokens wrote. The header's metadata have the fingerprint of the plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taper_runtime.file.container import make_header, parse_header
 from taper_runtime.file.mapping import mapped
 from taper_runtime.file.reader import map_array
 from taper_runtime.file.replacing import replace_file
-from taper_runtime.generation.decoder_convention import POSITION_AXIS
+from taper_runtime.generation.decoder_convention import POSITION_AXIS, counts_positions
 from taper_runtime.generation.prefix_cache import KeptPrefix
 from taper_runtime.ops.opdef import TensorType
 
@@ -97,7 +97,8 @@ def _checked(
         fail(f"{number}/{_IDS}", f"expected ids from 0 to {convention.vocabulary - 1}", got)
     for name, array in arrays.items():
         shape = [1, *plan.tensors[name].shape[1:]]
-        shape[POSITION_AXIS] = len(ids)
+        if counts_positions(name):
+            shape[POSITION_AXIS] = min(shape[POSITION_AXIS], len(ids))
         if [*array.shape] != shape:
             fail(f"header['{number}/{name}'].shape", f"expected {shape}", [*array.shape])
     return KeptPrefix(ids, arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from copy import copy
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from taper_runtime.base.text import is_one_of
 from taper_runtime.executor._pool import Taken, Turn
 from taper_runtime.executor.inputs import check_input
 from taper_runtime.plan.plan import is_converted
+from taper_runtime.plan.rewind_rule import read_rewind_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.executor import PlanExecutor
     from taper_runtime.plan.plan import Plan
+
+#: No state has a part of its own.
+_WHOLE: Mapping[str, Any] = MappingProxyType({})
 
 
 class State:
@@ -114,25 +119,26 @@ class State:
         with self._turn.take():
             self._arrays[name][...] = checked
 
-    def copy(self, part: Any = ...) -> dict[str, np.ndarray]:
+    def copy(self, parts: Mapping[str, Any] = _WHOLE) -> dict[str, np.ndarray]:
         """Return copies of all states, including the generator; no run changes them meanwhile.
 
         Parameters
         ----------
-        part : slice, tuple of slice or Ellipsis
-            The part of each array that is copied; by default all of it.
+        parts : mapping of str to slice or tuple of slice
+            The parts of arrays that are copied; by default all of each.
         """
         with self._turn.take():
-            return {name: array[part].copy() for name, array in self._arrays.items()}
+            arrays = self._arrays.items()
+            return {name: array[parts.get(name, ...)].copy() for name, array in arrays}
 
-    def restore(self, arrays: Mapping[str, np.ndarray], part: Any = ...) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray], parts: Mapping[str, Any] = _WHOLE) -> None:
         """Continue from the values that :meth:`copy` of this or another state returned.
 
         Parameters
         ----------
         arrays : mapping of str to numpy.ndarray
-        part : slice, tuple of slice or Ellipsis
-            The part of each array that they are; the rest keeps its values.
+        parts : mapping of str to slice or tuple of slice
+            The parts of arrays that they are; the rest keeps its values.
 
         Raises
         ------
@@ -143,11 +149,13 @@ class State:
             raise InputError(f"states: expected a dict, got {type(arrays).__name__}")
         if arrays.keys() != self._arrays.keys():
             raise InputError(f"states: expected {[*self._arrays]}, got {[*arrays]}")
-        checked = {name: self._fitting(name, array, part) for name, array in arrays.items()}
+        checked = {
+            name: self._fitting(name, array, parts.get(name, ...)) for name, array in arrays.items()
+        }
         self._turn.mark_complete()
         with self._turn.take():
             for name, array in checked.items():
-                self._arrays[name][part] = array
+                self._arrays[name][parts.get(name, ...)] = array
 
     def reset(self, name: str | None = None) -> None:
         """Give a state, or all including the generator, the value that it was exported with.
@@ -326,6 +334,7 @@ class EntryStates:
         self._others = [name for name in plan.states if name != self._generator]
         self._axes = {name: _batch_axis(plan, name) for name in self._others}
         self._counts = _counts(plan, self._axes)
+        self._rewind = read_rewind_rule(plan)
 
     def run(
         self,
@@ -351,7 +360,8 @@ class EntryStates:
         Raises
         ------
         InputError
-            As :meth:`.PlanExecutor.run`, or if several states cannot form a batch.
+            As :meth:`.PlanExecutor.run`, or if several states cannot form a batch, or a row cannot
+            go on where an input says.
         """
         plan = self._plan
         count = len(plan.outputs)
@@ -368,6 +378,9 @@ class EntryStates:
         kept = [name for name in self._doubled if name not in own]
         with held.take(stop):
             arrays = {**held.present([n for n in plan.states if n not in own]), **own}
+            if self._rewind is not None:
+                at = plan.inputs.index(self._rewind.position)
+                self._rewind.check(arrays[self._rewind.reached], inputs[at])
             spare = {**held.following(kept), **dict.fromkeys(own)}
             outputs = executor.run(
                 [*inputs, *(arrays[name] for name in plan.states)],
