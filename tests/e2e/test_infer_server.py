@@ -270,6 +270,12 @@ def test_the_command_serves(tmp_path, monkeypatch, capsys):
         ([f"a b={path}"], "expected a model's name"),
         (["name="], "expected NAME=FILE.taper"),
         ([path, path], "expected models of different names"),
+        (
+            [path, "--assistant-model", f"x={path}"],
+            "a model that has no assistant (small), got 'x'",
+        ),
+        ([path, "--assistant-model", path], "assistant_model: expected none for 'small'"),
+        ([path, *["--assistant-model", path] * 2], "a model that has no assistant (), got 'small'"),
         ([str(tmp_path / "none.taper")], "none.taper"),
         ([path, "--port", str(served[0][1][1]), "--host", "256.0.0.1"], "taper: "),
     ):

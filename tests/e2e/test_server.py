@@ -15,6 +15,7 @@ from plan_files import small_plan
 from served import serve
 from taper_frontend import export_encoder
 from taper_runtime import InputError, KernelError
+from taper_runtime.generation.guess_count import GuessCount
 from taper_runtime.serving import ServerLimits, make_application, open_model
 from taper_runtime.serving.openai_answers import AnswerChoice
 from taper_runtime.serving.tool_calls import ToolCall, ToolCallReader
@@ -321,6 +322,41 @@ def test_texts_have_the_same_bits_whoever_else_is_written(server):
     for thread in threads:
         thread.join()
     assert found == alone
+
+
+@pytest.mark.parametrize("guesser", ["assistant", "lookup"])
+def test_guesses_change_no_text(guesser, server, monkeypatch):
+    """One text alone takes fewer steps than it has tokens; several share steps."""
+    asked = [
+        {"model": "writer", "prompt": prompt, "max_tokens": 30, "logprobs": 1, **options}
+        for prompt, options in (
+            ("abcabcab", {}),
+            ("xyz", {"temperature": 0.9, "seed": 3}),
+            ("aaaa", {"frequency_penalty": 0.5}),
+        )
+    ]
+    wanted = [server.ask(COMPLETIONS, each)[2]["choices"] for each in asked]
+    limits = ServerLimits(prompt_lookup_num_tokens=5 if guesser == "lookup" else None)
+    assistants = {"writer": byte_plan()} if guesser == "assistant" else {}
+    monkeypatch.setattr(GuessCount, "choose", lambda _, most: most)  # however much one costs
+    with serve({"writer": byte_plan()}, limits, assistants=assistants) as guessing:
+        generator, steps = guessing.models["writer"].writer.generator, []
+        step = generator.step
+        generator.step = lambda: steps.append(1) or step()
+        for each, choices in zip(asked, wanted, strict=True):
+            assert guessing.ask(COMPLETIONS, each)[2]["choices"] == choices
+        assert len(steps) < 80
+        found = [None] * len(asked)
+
+        def ask(place):
+            found[place] = guessing.ask(COMPLETIONS, asked[place])[2]["choices"]
+
+        threads = [threading.Thread(target=ask, args=(place,)) for place in range(len(asked))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == wanted
 
 
 def test_answers_meet_a_schema(server):
@@ -668,6 +704,8 @@ def test_applications_that_cannot_be_are_refused():
     ):
         with pytest.raises(InputError, match=message):
             make_application(models, **options)
+    with pytest.raises(InputError, match="assistant_model: expected none for 'plain', which is no"):
+        open_model("plain", small_plan(), assistant_model=small_plan())
     for name in ("", "a/b", "ä"):
         with pytest.raises(InputError, match="name: expected a model's name of letters"):
             open_model(name, small_plan())

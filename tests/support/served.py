@@ -51,10 +51,13 @@ class Served:
 
 
 @contextmanager
-def serve(plans, limits=None, **options):
+def serve(plans, limits=None, *, assistants=None, **options):
     """Serve plans by name; see :class:`Served`."""
-    limits = limits or ServerLimits()
-    models = [open_model(name, plan, None, limits) for name, plan in plans.items()]
+    limits, assistants = limits or ServerLimits(), assistants or {}
+    models = [
+        open_model(name, plan, None, limits, assistant_model=assistants.get(name))
+        for name, plan in plans.items()
+    ]
     application = make_application(models, limits, **options)
     config = uvicorn.Config(application, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)

@@ -21,6 +21,8 @@ from taper_runtime.cli.shared_options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from taper_runtime.serving import ServerLimits
 
 #: The environment variable with the key that requests must have.
@@ -87,6 +89,21 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="memory for what is known of earlier texts, so that texts that begin alike are not "
         "read again (default: 0)",
     )
+    parser.add_argument(
+        "--prompt-lookup-num-tokens",
+        type=positive,
+        metavar="N",
+        help="guess up to N tokens of a text that is written alone from what it has already; the "
+        "text stays the same (default: guess nothing)",
+    )
+    parser.add_argument(
+        "--assistant-model",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE.taper",
+        help="a smaller model of the same tokens, which guesses what the model NAME writes, or the "
+        "only one; once for each",
+    )
     add_session_options(parser)
     parser.set_defaults(command=_serve)
 
@@ -109,7 +126,12 @@ def _serve(args: argparse.Namespace) -> Result:
             "`pip install 'taper-runtime[serve]'`"
         ) from error
     limits, options = _limits(args), session_options(args)
-    models = [serving.open_model(*_named(text), options, limits) for text in args.plans]
+    plans = [_named(text) for text in args.plans]
+    assistants = _assistants(args.assistant_model, [name for name, _ in plans])
+    models = [
+        serving.open_model(name, path, options, limits, assistant_model=assistants.get(name))
+        for name, path in plans
+    ]
     is_local = args.host in _LOOPBACK
     key = os.environ.get(_KEY)
     application = serving.make_application(
@@ -152,6 +174,21 @@ def _limits(args: argparse.Namespace) -> ServerLimits:
 
     given = {name: getattr(args, name) for name in ServerLimits._fields}
     return ServerLimits(**{name: value for name, value in given.items() if value is not None})
+
+
+def _assistants(given: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
+    """Return the paths of assistants by the names of the models that they guess for."""
+    found: dict[str, Path] = {}
+    for text in given:
+        name, path = _named(text) if "=" in text or len(names) > 1 else (names[0], Path(text))
+        if name not in names or name in found:
+            expected = ", ".join(each for each in names if each not in found)
+            raise InputError(
+                f"--assistant-model {text!r}: expected NAME=FILE.taper with a model that has no "
+                f"assistant ({expected}), got {name!r}"
+            )
+        found[name] = path
+    return found
 
 
 def _named(text: str) -> tuple[str, Path]:

@@ -201,6 +201,8 @@ class OpenAIRoutes:
         given = writer.with_defaults(asked.choice_options(index))
         if not given.get("do_sample"):
             given.pop("seed", None)  # a text without draws is the same for each
+        if self._models[asked.model].assistant is None:
+            given["prompt_lookup_num_tokens"] = self._limits.prompt_lookup_num_tokens
         return {**given, "max_new_tokens": count}
 
 

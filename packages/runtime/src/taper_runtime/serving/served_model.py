@@ -36,6 +36,8 @@ class ServedModel(NamedTuple):
         If the plan is a text encoder.
     opened : int
         Seconds since 1970 when it was opened.
+    assistant : InferenceSession or None
+        Of the decoder that guesses what ``writer`` writes.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ServedModel(NamedTuple):
     writer: TextGenerator | None
     encoder: Encoder | None
     opened: int
+    assistant: InferenceSession | None = None
 
 
 def open_model(
@@ -50,6 +53,8 @@ def open_model(
     plan: Plan | str | os.PathLike[str],
     sess_options: SessionOptions | None = None,
     limits: ServerLimits = DEFAULT_LIMITS,
+    *,
+    assistant_model: Plan | str | os.PathLike[str] | None = None,
 ) -> ServedModel:
     """Open a model to serve it.
 
@@ -61,12 +66,16 @@ def open_model(
         The plan, or the path of its file.
     sess_options : SessionOptions, optional
     limits : ServerLimits
+    assistant_model : Plan, str or os.PathLike, optional
+        A smaller decoder of the same tokens, which guesses what the model writes; see
+        :class:`.Generator`.
 
     Raises
     ------
     InputError
         If the name is empty or has characters other than letters, digits and ``._:-``, a limit is
-        out of range, or an asset of the plan does not fit it.
+        out of range, an asset of the plan does not fit it, or ``assistant_model`` cannot guess for
+        it.
     TaperError
         As :func:`taper_runtime.load` and :class:`taper_runtime.InferenceSession`.
     """
@@ -79,14 +88,23 @@ def open_model(
     opened = int(time.time())
     if not isinstance(plan, Plan):
         plan = load(plan)
-    if is_decoder(plan) and TOKENIZER in plan.assets:
+    is_writer = is_decoder(plan) and TOKENIZER in plan.assets
+    if assistant_model is not None and not is_writer:
+        raise InputError(
+            f"assistant_model: expected none for {name!r}, which is no decoder with a tokenizer"
+        )
+    if is_writer:
+        assistant = None
+        if assistant_model is not None:
+            assistant = InferenceSession(assistant_model, sess_options)
         writer = TextGenerator(
             plan,
             sess_options,
             prefix_cache_bytes=limits.prefix_cache_bytes,
             max_active=limits.max_active,
+            assistant_model=assistant,
         )
-        return ServedModel(name, writer.session, writer, None, opened)
+        return ServedModel(name, writer.session, writer, None, opened, assistant)
     if SETTINGS in plan.assets:
         encoder = Encoder(plan, sess_options)
         return ServedModel(name, encoder.session, None, encoder, opened)

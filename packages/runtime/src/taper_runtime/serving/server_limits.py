@@ -25,6 +25,10 @@ class ServerLimits(NamedTuple):
     prefix_cache_bytes : int
         Memory for what the states of earlier texts hold; see :class:`.Generator`. Texts are then
         the same within rounding errors of their logits, not in all bits.
+    prompt_lookup_num_tokens : int or None
+        Guess up to so many tokens of a text that is written alone from what followed the last ones
+        earlier in it, unless its model has an assistant; see :meth:`.Generator.submit`. Texts have
+        the same tokens in all bits.
     """
 
     max_body_bytes: int = 16 * 2**20
@@ -33,6 +37,7 @@ class ServerLimits(NamedTuple):
     max_new_tokens: int | None = None
     timeout_s: float = 600.0
     prefix_cache_bytes: int = 0
+    prompt_lookup_num_tokens: int | None = None
 
     def check(self) -> None:
         """Check all values.
@@ -43,7 +48,7 @@ class ServerLimits(NamedTuple):
             If one is out of range.
         """
         for name, value in self._asdict().items():
-            if name == "max_new_tokens" and value is None:
+            if name in ("max_new_tokens", "prompt_lookup_num_tokens") and value is None:
                 continue
             kinds = (int, float) if name == "timeout_s" else (int,)
             least = 0 if name == "prefix_cache_bytes" else 1
