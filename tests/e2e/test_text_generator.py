@@ -120,6 +120,14 @@ TEMPLATES = {
         "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
         "expected at most 100000 steps",
     ),
+    "loops over a text": (
+        "{% set s = '%9999s' % 'a' %}" + "{% for a in s %}" * 4 + "{% endfor %}" * 4,
+        "expected at most 5000 steps of loops and calls of macros",
+    ),
+    "calls of calls": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) ~ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+        "expected at most 5000 steps of loops and calls of macros",
+    ),
     "a long text": ("{{ 'a' * 1000000000 }}", "expected a product of whole numbers"),
     "a power": ("{{ 9 ** 99999999 }}", "expected a product of whole numbers"),
     "division by zero": ("{{ 1 // 0 }}", "the template fails"),
@@ -158,7 +166,8 @@ def test_templates_see_tools_as_in_transformers(tools):
 
 
 @pytest.mark.parametrize("case", TEMPLATES)
-def test_templates_that_fail_or_do_not_end_are_refused(case):
+def test_templates_that_fail_or_do_not_end_are_refused(case, monkeypatch):
+    monkeypatch.setattr("taper_runtime.text.chat_template._MOST_TURNS", 5000)
     source, message = TEMPLATES[case]
     with pytest.raises(InputError, match=message):
         ChatTemplate(source, {}).render([{"role": "user", "content": "hello"}])

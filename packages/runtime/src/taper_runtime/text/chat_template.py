@@ -1,13 +1,14 @@
 """Make a prompt of a chat's messages by the model's template, in Jinja's sandbox.
 
 A template comes from a stranger: it sees only the messages and two tokens, and cannot reach
-attributes of Python's objects. Its loops over ``range`` and what it writes are limited, the memory
-of its values is not.
+attributes of Python's objects. The steps of its loops, its calls of macros and what it writes are
+limited, the memory of its values is not.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime.base.errors import InputError, TaperError
@@ -15,11 +16,18 @@ from taper_runtime.base.errors import InputError, TaperError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from jinja2.nodes import Template
+    from jinja2.runtime import Context
+
 #: The name of the asset.
 TEMPLATE = "chat_template.jinja"
 
-#: The most characters of a prompt, and the most steps of all ``range`` of one prompt.
-_MOST_CHARACTERS, _MOST_STEPS = 10_000_000, 100_000
+#: The most characters of a prompt, the most steps of all ``range`` of one prompt, whose numbers may
+#: become a list, and the most steps of all loops and calls of macros: some seconds.
+_MOST_CHARACTERS, _MOST_STEPS, _MOST_TURNS = 10_000_000, 100_000, 1_000_000
+
+#: Where a template finds the counter of its turns; no name that it can write.
+_COUNTER = "count turns"
 
 
 class ChatTemplate:
@@ -55,6 +63,9 @@ class ChatTemplate:
 
             intercepted_binops = frozenset(["*", "**"])
 
+            def count_turn(self, context: Context) -> None:
+                context.parent[_COUNTER]()
+
             def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
                 if operator == "**" or not (isinstance(left, int) and isinstance(right, int)):
                     raise TemplateError(f"{operator}: expected a product of whole numbers")
@@ -70,7 +81,9 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _now
         environment.filters["tojson"] = _as_json
         try:
-            self._template = environment.from_string(source)
+            tree = environment.parse(source)
+            _count_turns(tree)
+            self._template = environment.from_string(tree)
         except (TemplateError, RecursionError) as error:
             raise InputError(f"plan.assets[{TEMPLATE!r}]: no template: {error}") from error
 
@@ -97,7 +110,7 @@ class ChatTemplate:
             If messages have another form, the template refuses them or fails, or writes or loops
             without end.
         """
-        steps, parts, size = [0], [], 0
+        steps, turns, parts, size = [0], count(1), [], 0
 
         def limited(*bounds: int) -> range:
             made = range(*bounds)
@@ -106,7 +119,12 @@ class ChatTemplate:
                 self._refuse(f"expected at most {_MOST_STEPS} steps of all range()")
             return made
 
+        def turn() -> None:
+            if next(turns) > _MOST_TURNS:
+                self._refuse(f"expected at most {_MOST_TURNS} steps of loops and calls of macros")
+
         given = {
+            _COUNTER: turn,
             "messages": _checked(messages),
             "tools": tools,
             "add_generation_prompt": True,
@@ -121,6 +139,16 @@ class ChatTemplate:
         except Exception as error:  # a template may raise whatever Python does
             raise InputError(f"plan.assets[{TEMPLATE!r}]: the template fails: {error}") from error
         return "".join(parts)
+
+
+def _count_turns(tree: Template) -> None:
+    """Have each step of a loop and each call of a macro count itself."""
+    from jinja2 import nodes
+
+    for node in [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))]:
+        counter = nodes.EnvironmentAttribute("count_turn")
+        call = nodes.Call(counter, [nodes.ContextReference()], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
 
 
 def _now(form: str) -> str:
