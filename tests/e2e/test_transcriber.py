@@ -13,7 +13,7 @@ from taper_frontend import ExportError
 from taper_frontend.decoders.speech_assets import speech_assets
 from taper_runtime import InputError
 from taper_runtime.generation.encoder_convention import EncoderConvention, SourceEncoder
-from taper_runtime.speech import RATE, Transcriber, log_mel, read_wav
+from taper_runtime.speech import RATE, Transcriber, fallback, log_mel, read_wav
 from taper_runtime.speech.spectrogram import mel_filters
 from taper_runtime.speech.speech_settings import SPEECH
 from taper_runtime.speech.transcriber import frames_per_position
@@ -105,6 +105,49 @@ def test_tokens_and_times_are_transformers(
     words = [token for token in tokens if token < 20]
     assert got.text == "".join(f" w{word}" for word in words).strip()
     assert got.language in ("en", "de")
+
+
+def test_doubts_are_transformers(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw at a temperature next to 0 takes the most likely token, so tokens are equal, too."""
+    samples, model = sound(4.777, 7), whisper()
+    theirs: dict[str, list[float]] = {"ratio": [], "mean": []}
+    ours: dict[str, list[float]] = {"ratio": [], "mean": []}
+
+    def spied(function: Any, found: list[float]) -> Any:
+        def call(*args: Any) -> Any:
+            found.append(float(function(*args)))
+            return found[-1]
+
+        return call
+
+    for name, key in (("_retrieve_compression_ratio", "ratio"), ("_retrieve_avg_logprobs", "mean")):
+        monkeypatch.setattr(model, name, spied(getattr(model, name), theirs[key]), raising=False)
+    ratio = fallback.compression_ratio
+    monkeypatch.setattr(
+        "taper_runtime.speech.transcriber.compression_ratio", spied(ratio, ours["ratio"])
+    )
+    mean = fallback.ScoredRules.mean
+    monkeypatch.setattr(fallback.ScoredRules, "mean", lambda *a: spied(mean, ours["mean"])(*a))
+    lengths = set()
+    for options in (
+        {"temperature": (0.0, 1e-4), "compression_ratio_threshold": 0.8, "logprob_threshold": -9.0},
+        *(
+            {"temperature": (0.0, 1e-4), "logprob_threshold": -0.1, "no_speech_threshold": silence}
+            for silence in (1e-3, 0.9)
+        ),
+    ):
+        for each in (*theirs.values(), *ours.values()):
+            each.clear()
+        expected = model.generate(
+            features(samples), return_timestamps=True, return_segments=True, **options
+        )
+        got = transcriber.transcribe(samples, seed=1, **options)
+        tokens = [token for segment in got.segments for token in segment.tokens]
+        assert tokens == expected["sequences"][0].tolist()
+        assert ours["ratio"] == theirs["ratio"]
+        np.testing.assert_allclose(ours["mean"], theirs["mean"], rtol=1e-4)
+        lengths.add((len(tokens), len(ours["mean"])))
+    assert len(lengths) > 1
 
 
 def test_segments_come_as_they_are_read(transcriber: Transcriber) -> None:
@@ -218,6 +261,12 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
         ([0.0], {}, r"float32 \[n\], got an array"),
         (np.full(9, np.nan, np.float32), {}, "audio: expected finite samples, got NaN or infinity"),
         (np.zeros(9, np.float32), {"language": "xx"}, "language: expected 'en', 'de', got 'xx'"),
+        (np.zeros(9, np.float32), {"temperature": ()}, "temperature: expected a number of at leas"),
+        (np.zeros(9, np.float32), {"temperature": -1}, "temperature: expected a number of at leas"),
+        (np.zeros(9, np.float32), {"logprob_threshold": "a"}, "logprob_threshold: expected None o"),
+        (np.zeros(9, np.float32), {"no_speech_threshold": 0.5}, "a logprob_threshold beside it, w"),
+        (np.zeros(9, np.float32), {"seed": -1.5}, "seed: expected None or an int"),
+        (np.zeros(9, np.float32), {"beams": 2}, "beams: unknown option; expected temperature, co"),
         (
             np.zeros(9, np.float32),
             {"task": "sing"},
@@ -285,5 +334,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     check_json(schema("transcribe"), found)
     assert len(found["segments"]) == len([line for line in lines if line])
+    doubt = ["--temperature", "0,0.5", "--logprob-threshold", "-0.1", "--seed", "1"]
+    assert taper_runtime.cli.main(["transcribe", str(plan), str(audio), *doubt]) == 0
+    assert capsys.readouterr().out.startswith("[0.")
     assert taper_runtime.cli.main(["transcribe", str(plan), str(audio), "--language", "x"]) == 1
     assert "language: expected 'en', 'de', got 'x'" in capsys.readouterr().err

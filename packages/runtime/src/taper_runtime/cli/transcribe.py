@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from taper_runtime.speech import SpeechSegment
 
 
+#: The options that say what is doubtful.
+_THRESHOLDS = {
+    "compression_ratio_threshold": "a text is doubtful that zlib makes smaller by more",
+    "logprob_threshold": "a text is doubtful whose tokens have a mean logarithm of their "
+    "probabilities below this",
+    "no_speech_threshold": "such a text is silence if the probability of silence is higher",
+}
+
+
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.description = "write down the speech of a wav file"
@@ -38,8 +47,21 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="transcribe, or translate into English (default: the model's)",
     )
+    parser.add_argument(
+        "--temperature",
+        type=_temperatures,
+        metavar="T,...",
+        help="0 takes the most likely tokens, more draws them; several are tried in order while "
+        "the text is doubtful (default: 0)",
+    )
+    for name, doubtful in _THRESHOLDS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="X", help=doubtful)
     add_session_options(parser)
     parser.set_defaults(command=_transcribe)
+
+
+def _temperatures(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
 
 
 def _transcribe(args: argparse.Namespace) -> Result:
@@ -48,7 +70,9 @@ def _transcribe(args: argparse.Namespace) -> Result:
 
     transcriber = Transcriber(load_plan(args), session_options(args))
     segments = []
-    for each in transcriber.segments(args.audio, language=args.language, task=args.task):
+    names = ("temperature", *_THRESHOLDS, "seed")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    for each in transcriber.segments(args.audio, language=args.language, task=args.task, **given):
         segments.append(each)
         if not args.json:
             print(printable(_line(each)))

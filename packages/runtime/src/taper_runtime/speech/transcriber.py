@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.generation.encoder_convention import read_encoder
 from taper_runtime.generation.generator import Generator
+from taper_runtime.generation.sampling import log_softmax
 from taper_runtime.session.inference_session import InferenceSession
+from taper_runtime.speech.fallback import (
+    Fallback,
+    ScoredRules,
+    as_temperatures,
+    compression_ratio,
+)
 from taper_runtime.speech.spectrogram import HOP, log_mel
 from taper_runtime.speech.speech_settings import read_speech_settings
 from taper_runtime.speech.timestamp_rules import TimestampRules
@@ -67,9 +75,10 @@ class Transcript(NamedTuple):
 class Transcriber:
     """Writes down speech with a plan of :func:`taper_frontend.export_decoder` of Whisper.
 
-    The tokens are those of transformers' ``generate(return_timestamps=True)`` in its plain greedy
-    form: one temperature, no threshold, no text of the window before as a prompt. Audio longer than
-    a window is read in turns: the next window begins where the last whole segment ended.
+    The tokens are those of transformers' ``generate(return_timestamps=True)`` without the text of
+    the window before as a prompt; where tokens are drawn, they are drawn from the same
+    probabilities. Audio longer than a window is read in turns: the next window begins where the
+    last whole segment ended.
 
     Parameters
     ----------
@@ -119,6 +128,7 @@ class Transcriber:
         *,
         language: str | None = None,
         task: str | None = None,
+        **fallback: Any,
     ) -> Transcript:
         """Write down speech.
 
@@ -131,6 +141,12 @@ class Transcriber:
             window.
         task : str, optional
             ``"transcribe"``, or ``"translate"`` into English; by default as the model was exported.
+        **fallback
+            When a window is written again at another temperature, or left out as silence, by the
+            names of transformers' ``generate``: ``temperature``, a number or several, which are
+            tried in order while the tokens are doubtful; ``compression_ratio_threshold``,
+            ``logprob_threshold`` and ``no_speech_threshold``; and ``seed``. By default each window
+            is written once, with the most likely tokens.
 
         Returns
         -------
@@ -139,13 +155,13 @@ class Transcriber:
         Raises
         ------
         InputError
-            If the audio is empty or no such audio, or the model does not know the language or the
-            task.
+            If the audio is empty or no such audio, the model does not know the language or the
+            task, or an option is out of range.
         OSError
             If the file cannot be opened.
         """
-        features, prompt = self._begin(audio, language, task)
-        segments = tuple(self._segments(features, prompt))
+        features, prompt, checked = self._begin(audio, language, task, fallback)
+        segments = tuple(self._segments(features, prompt, checked))
         codes = {token: code for code, token in self._settings.languages.items()}
         return Transcript(
             "".join(each.text for each in segments).strip(),
@@ -159,20 +175,33 @@ class Transcriber:
         *,
         language: str | None = None,
         task: str | None = None,
+        **fallback: Any,
     ) -> Iterator[SpeechSegment]:
         """Return an iterator that transcribes speech segment by segment.
 
         Parameters, and errors, which are raised at once, are those of :meth:`transcribe`.
         """
-        return self._segments(*self._begin(audio, language, task))
+        return self._segments(*self._begin(audio, language, task, fallback))
 
-    def _begin(self, audio: Any, language: Any, task: Any) -> tuple[np.ndarray, list[int]]:
-        """Return the spectrogram of all audio, and the tokens with which each window begins."""
+    def _begin(
+        self, audio: Any, language: Any, task: Any, options: dict[str, Any]
+    ) -> tuple[np.ndarray, list[int], Fallback]:
+        """Return the spectrogram, the tokens with which each window begins, and the options."""
+        unknown = sorted(options.keys() - {*Fallback._fields})
+        if unknown:
+            raise InputError(
+                f"{unknown[0]}: unknown option; expected {', '.join(Fallback._fields)}, language "
+                "or task"
+            )
+        if "temperature" in options:
+            options["temperature"] = as_temperatures(options["temperature"])
+        fallback = Fallback(**options)
+        fallback.check()
         samples = _samples(audio)
         # shorter audio ends in silence; what is not a whole window of longer audio does not
         silence = max(self._frames * HOP - len(samples), 0)
         features = log_mel(np.pad(samples, (0, silence)), self._bins)
-        return features, self._prompt(features, language, task)
+        return features, self._prompt(features, language, task), fallback
 
     def _prompt(self, features: np.ndarray, language: Any, task: Any) -> list[int]:
         """Return the tokens with which each window begins, in the order of transformers."""
@@ -211,37 +240,76 @@ class Transcriber:
         return np.pad(part, ((0, 0), (0, self._frames - part.shape[1])))
 
     def _write(
-        self, window: np.ndarray, prompt: Sequence[int], rules: Any, count: int
+        self, window: np.ndarray, prompt: Sequence[int], rules: Any, most: int, **draws: Any
     ) -> list[int]:
         """Write the tokens of a window."""
         return [
             *self.generator.generate(
                 window,
                 decoder_input_ids=prompt,
-                max_new_tokens=count,
+                max_new_tokens=most,
                 logits_processors=[rules],
                 eos_token_id=self._settings.end,
+                **draws,
             )
         ]
 
-    def _segments(self, features: np.ndarray, prompt: list[int]) -> Iterator[SpeechSegment]:
-        """Write window after window, and yield the segments of each."""
+    def _attempt(
+        self, window: np.ndarray, prompt: list[int], fallback: Fallback, numbers: Iterator[int]
+    ) -> list[int] | None:
+        """Write a window at one temperature after the other; return None for silence."""
         rules = TimestampRules(self._settings, len(prompt))
         room = self.generator.context - len(prompt)
+        tokens: list[int] = []
+        for temperature in fallback.temperature:
+            scored = ScoredRules(rules, is_drawn=temperature > 0)
+            draws = fallback.draws(temperature, next(numbers))
+            tokens = self._write(window, prompt, scored, room, **draws)
+            most, least = fallback.compression_ratio_threshold, fallback.logprob_threshold
+            repeats = most is not None and (
+                compression_ratio(tokens, self.generator.vocabulary) > most
+            )
+            is_unlikely = least is not None and scored.mean(tokens) < least
+            silence = fallback.no_speech_threshold
+            if is_unlikely and silence is not None and self._no_speech(window) > silence:
+                return None
+            if not (repeats or is_unlikely):
+                break
+        return tokens
+
+    def _no_speech(self, window: np.ndarray) -> float:
+        """Return the probability of the token that stands for silence, the first of a window."""
+        settings, found = self._settings, []
+
+        def keep(_: np.ndarray, logits: np.ndarray) -> np.ndarray:
+            found.append(float(np.exp(log_softmax(logits)[settings.no_timestamps - 1])))
+            return logits
+
+        self._write(window, [settings.start], keep, 1)
+        return found[0]
+
+    def _segments(
+        self, features: np.ndarray, prompt: list[int], fallback: Fallback
+    ) -> Iterator[SpeechSegment]:
+        """Write window after window, and yield the segments of each."""
+        numbers = count(0)
         begin, first, frames = self._settings.no_timestamps + 1, 0, features.shape[1]
         while first < frames:
-            tokens = self._write(self._window(features, first), prompt, rules, room)
+            tokens = self._attempt(self._window(features, first), prompt, fallback, numbers)
+            part = min(frames - first, self._frames)
+            if tokens is None:
+                first += part
+                continue
             if tokens[-1] == self._settings.end:
                 tokens.pop()
-            count = min(frames - first, self._frames)
-            pieces, steps = split_window(tokens, begin, _steps(count))
+            pieces, steps = split_window(tokens, begin, _steps(part))
             offset = first / self._stride
             for start, end, piece in pieces:
                 words = [token for token in piece if token < begin]
                 text = self.tokenizer.decode(words, skip_special_tokens=True)
                 first_s, last_s = (offset + start) * _STEP, (offset + end) * _STEP
                 yield SpeechSegment(first_s, last_s, text, tuple(piece))
-            first += count if steps is None else steps * self._stride
+            first += part if steps is None else steps * self._stride
 
 
 def frames_per_position(encoder: SourceEncoder) -> int:
