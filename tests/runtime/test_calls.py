@@ -209,6 +209,7 @@ def test_numbers_go_in_and_come_out_as_pythons(session):
     assert result[0] == -3
     assert session(batch(), Pair(ONE, 2.0), scale=np.int32(4), mode="mean")[0] == -4
     assert session(batch(), Pair(ONE, 2.0), scale=np.array(5), mode="mean")[0] == -5
+    assert session(batch(), Pair(ONE, np.float32(2)), scale=3, mode="mean")[0] == -3
 
 
 def test_any_mapping_is_a_dict_and_its_order_is_free(session):
@@ -242,6 +243,11 @@ def test_any_mapping_is_a_dict_and_its_order_is_free(session):
             (batch(), Pair(ONE, 2)),
             {},
             r"args\[1\]\.second: expected 2\.0, the value at export, got 2",
+        ),
+        (
+            (batch(), Pair(ONE, np.float32(3))),
+            {},
+            r"args\[1\]\.second: expected 2\.0, the value at export, got .*3\.0",
         ),
         (
             (batch(), Pair(ONE, 2.0)),

@@ -359,6 +359,10 @@ def test_a_subgraph_that_the_backend_cannot_take_stays(recorder):
     [
         (lambda graph: [["nothing"]], "expected nodes .* got 'nothing'"),
         (lambda graph: [[]], "expected nodes .* got none"),
+        (lambda graph: None, "expected a list of subgraphs, got None"),
+        (lambda graph: list(graph.nodes), "expected a list of nodes .* in a subgraph, got 'mul'"),
+        (lambda graph: list(graph.nodes.values()), "expected a list of nodes .* got Node"),
+        (lambda graph: [list(graph.nodes.values())] * 2, "expected each node in one subgraph"),
         (lambda graph: [list(graph.nodes)] * 2, "expected each node in one subgraph"),
         (
             lambda graph: [[name for subgraph in subgraphs_of(graph) for name in subgraph]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -88,6 +88,13 @@ def _name(node: str | Node) -> str:
     return node.output if isinstance(node, Node) else node
 
 
+def _listed(found: object, what: str) -> Iterable[Any]:
+    """Return what the user's function returned, which must be a collection and no text."""
+    if isinstance(found, str) or not isinstance(found, Iterable):
+        raise ExportError(f"partition: expected a list of {what}, got {found!r}")
+    return found
+
+
 class Partition:
     """A pass that moves subgraphs of the graph to a delegate.
 
@@ -124,7 +131,10 @@ class Partition:
 
     def _checked(self, graph: Graph) -> list[frozenset[str]]:
         """Return the subgraphs after checking that all nodes exist and subgraphs are disjoint."""
-        subgraphs = [frozenset(map(_name, subgraph)) for subgraph in self._subgraphs(graph)]
+        subgraphs = [
+            frozenset(map(_name, _listed(subgraph, "nodes or their first outputs in a subgraph")))
+            for subgraph in _listed(self._subgraphs(graph), "subgraphs")
+        ]
         seen: set[str] = set()
         for subgraph in subgraphs:
             unknown = subgraph - graph.nodes.keys()

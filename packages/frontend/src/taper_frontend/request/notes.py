@@ -32,7 +32,7 @@ KINDS = (
 )
 
 #: A file counts as much larger than its weights from this factor and this many bytes on.
-LARGE_FACTOR, LARGE_BYTES = 1.5, 2_000_000
+LARGE_FACTOR, LARGE_BYTES = 1.5, 500_000
 
 #: The most names in a list.
 _LISTED = 5

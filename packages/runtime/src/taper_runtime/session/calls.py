@@ -196,7 +196,9 @@ def _number(dtype: str, value: Any) -> np.ndarray:
 
 
 def _same(value: Any, exported: Any) -> bool:
-    """Return whether a value equals the one that is part of the plan; NaN equals NaN."""
+    """Return whether a value, or a scalar of numpy, equals the plan's own; NaN equals NaN."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if type(value) is not type(exported):
         return False
     return bool(value == exported) or (value != value and exported != exported)
@@ -239,7 +241,7 @@ def _kind(value: Any) -> str:
 
 def _say(value: Any) -> str:
     """Describe a value for an error message: a plain value itself, otherwise its kind."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (bool, int, float, str, np.generic)):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
     return _kind(value)
