@@ -491,6 +491,29 @@ def test_an_export_takes_the_winners(name, packing, tmp_path, monkeypatch):
         assert load(tmp_path / "m.taper").fingerprint() == same_bits.fingerprint()
 
 
+def test_a_trace_tells_the_ways_of_each_node_with_their_times(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAPER_NUM_THREADS", "1")
+    plan, file = exported("convolutions", packing="at_open"), tmp_path / "times"
+    append_measurements(file, [])
+    winners = planted(plan, file, lambda node: len(node.candidates) - 1)
+    traces = {}
+    for name, options in {"without": {}, "tuned": {"tuned": file}}.items():
+        export(*made("convolutions"), trace=tmp_path / f"{name}.json", **options)
+        traces[name] = json.loads((tmp_path / f"{name}.json").read_text())["nodes"]
+    ways = {label: each["ways"] for each in traces["tuned"] for label in each["nodes"]}
+    assert ways.keys() == {label for node, _ in winners for label in node.labels}
+    for node, winner in winners:
+        found = ways[node.labels[0]]
+        assert [each["estimated_ns"] for each in found] == [round(c.ns) for c in node.candidates]
+        assert [each["measured_ns"] for each in found] == [110] * (len(found) - 1) + [11]
+        assert found[-1]["name"] == str(winner)
+    untold = [way["measured_ns"] for each in traces["without"] for way in each["ways"]]
+    assert set(untold) == {None}
+    export(*made("convolutions"), trace=tmp_path / "t.html", tuned=file)
+    page = (tmp_path / "t.html").read_text()
+    assert "Ways to compute nodes" in page and f"{winners[0][1]}" in page
+
+
 def test_an_export_that_requires_times_is_refused_without_them(tmp_path, monkeypatch):
     monkeypatch.setenv("TAPER_NUM_THREADS", "1")
     file = tmp_path / "times"

@@ -14,7 +14,7 @@ from taper_frontend.compiler.planning import (
     make_schedule,
     plan_unfused,
 )
-from taper_frontend.compiler.trace import tracing
+from taper_frontend.compiler.trace import tracing, write_trace
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import QUIET
 from taper_frontend.lowering.lower import written_name
@@ -28,7 +28,7 @@ from taper_frontend.request.notes import (
     of_written,
     stored_bytes,
 )
-from taper_frontend.request.options import DEFAULTS
+from taper_frontend.request.options import DEFAULTS, machine_of_export
 from taper_runtime.base import VERSION  # one for all packages
 from taper_runtime.base.buffers import aligned_copy
 from taper_runtime.base.errors import PlanFormatError
@@ -37,7 +37,7 @@ from taper_runtime.plan.replaceable import without_decoded, without_packed
 from taper_runtime.plan.trees import TENSORS, with_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
 
@@ -154,7 +154,7 @@ def compile_lowered(
 
         splits = tuned_splits(options)
         passes = with_room(find_passes(passes), splits)
-    with tracing(graph, options.trace, title, program.describe):
+    with tracing(graph, options.trace, title, program.describe) as trace:
         records = compile_graph(
             graph,
             passes,
@@ -213,6 +213,8 @@ def compile_lowered(
             f"expected a plan that is valid for all sizes, but that could not be proved ({error}); "
             "narrower ranges of the dims may help"
         ) from error
+    if trace:
+        _trace_nodes(trace, plan, graph.examples, options)
     unserved = unserved_weights(graph)
     kept = {name: to for name, to in rounded.items() if name not in unserved}
     quantized = of_quantized(unserved, kept)
@@ -228,6 +230,19 @@ def compile_lowered(
     ]
     plan = plan._replace(metadata={**plan.metadata, "warnings": [n._asdict() for n in found]})
     return Compiled(plan, graph, unfused[0] if unfused else None)
+
+
+def _trace_nodes(
+    trace: dict[str, Any], plan: Plan, sizes: Mapping[str, int], options: Options
+) -> None:
+    """Write a trace again, with the ways to compute the plan's nodes."""
+    from taper_frontend.compiler.trace.node_ways import node_ways
+    from taper_frontend.tuned_plan import measurements_of
+
+    assert options.trace is not None
+    measured = None if options.tuned is None else measurements_of(options)
+    trace["nodes"] = node_ways(plan, sizes, machine_of_export(), measured)
+    write_trace(trace, options.trace)
 
 
 def finish_plan(plan: Plan, options: Options) -> Plan:

@@ -19,7 +19,7 @@ _COLUMN = 72
 
 
 def trace_page(trace: dict[str, Any]) -> str:
-    """Return the page about a trace: :meth:`Recorder.data`, with ``title`` and ``error``."""
+    """Return the page about a trace: what :func:`.writing.tracing` writes as JSON."""
     lowered, final = _node_counts(trace)
     subtitle = (
         f"{counted(lowered, 'node')} as lowered, {final} after "
@@ -33,6 +33,7 @@ def trace_page(trace: dict[str, Any]) -> str:
         *_program(trace),
         {"kind": "trace", "title": "Steps", **_recording(trace)},
         *_decisions(trace),
+        *_node_ways(trace),
         _rules(trace),
         _passes(trace),
     ]
@@ -103,6 +104,21 @@ def _decisions(trace: dict[str, Any]) -> list[dict[str, Any]]:
         rows.append(list(row))
     columns = [{"name": name, "kind": "text"} for name in names]
     return [{"kind": "table", "title": "Choices", "columns": columns, "rows": rows}] if rows else []
+
+
+def _node_ways(trace: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a table of the ways to compute each node, with their times."""
+    rows = []
+    for each in trace["nodes"]:
+        more = len(each["nodes"]) - 1
+        name = each["nodes"][0] + (f" and {more} more" if more else "")
+        for place, way in enumerate(each["ways"]):
+            way_name = way["name"] if place else f"{way['name']} (default)"
+            rows.append([name, way_name, way["estimated_ns"], way["measured_ns"]])
+    columns = [{"name": name, "kind": "text"} for name in ("node", "way")]
+    columns += [{"name": name, "kind": "number"} for name in ("estimated ns", "measured ns")]
+    table = {"kind": "table", "title": "Ways to compute nodes", "columns": columns, "rows": rows}
+    return [table] if rows else []
 
 
 def _rules(trace: dict[str, Any]) -> dict[str, Any]:

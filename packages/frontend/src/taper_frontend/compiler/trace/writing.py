@@ -60,18 +60,20 @@ def tracing(
     path: str | os.PathLike[str] | None,
     title: str = "graph",
     program: Callable[[], list[dict[str, Any]]] = list,
-) -> AbstractContextManager[None]:
+) -> AbstractContextManager[dict[str, Any]]:
     """Record the changes of ``graph`` in the context, and write them at its end.
 
-    After an exception the changes before it are written, too, with the exception's text.
+    After an exception the changes before it are written, too, with the exception's text. The
+    context's value is the trace, which is empty until it is written.
 
     Parameters
     ----------
     graph : Graph
         The lowered graph.
     path : str or os.PathLike, optional
-        ``.html`` for a page; ``.json`` for the data of :meth:`TraceRecorder.data` with ``title``
-        and, after an exception, ``error``. None records nothing.
+        ``.html`` for a page; ``.json`` for the data of :meth:`TraceRecorder.data` with ``title``,
+        after an exception ``error``, and ``nodes``, which is empty: see
+        :func:`.node_ways.node_ways`. None records nothing.
     title : str
         The title of the graph.
     program : callable
@@ -85,23 +87,27 @@ def tracing(
         If the path cannot be written.
     """
     if path is None:
-        return nullcontext()
+        return nullcontext({})
     return _tracing(graph, _checked("trace", Path(path)), title, program())
 
 
 @contextmanager
-def _tracing(graph: Graph, path: Path, title: str, program: list[dict[str, Any]]) -> Iterator[None]:
+def _tracing(
+    graph: Graph, path: Path, title: str, program: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     listener = graph.listener
     recorder = TraceRecorder(graph)
+    trace: dict[str, Any] = {}
     error = ""
     try:
-        yield
+        yield trace
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
         raise
     finally:
         graph.listener = listener
-        trace = {"title": title, "error": error, "program": program, **recorder.data()}
+        trace |= {"title": title, "error": error, "program": program, **recorder.data()}
+        trace["nodes"] = []
         write_trace(trace, path)
 
 
