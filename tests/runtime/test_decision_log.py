@@ -15,11 +15,13 @@ from taper_frontend.compiler.from_plan import run_passes
 from taper_frontend.compiler.planning import make_plan
 from taper_runtime import InferenceSession, PlanFormatError, SessionOptions, load
 from taper_runtime.base.decisions import Decision, read_decisions
+from taper_runtime.base.sizes import variable
 from taper_runtime.cli import main
 from taper_runtime.executor.node_trials import tunable_nodes
 from taper_runtime.executor.tuned_choice import machine_setting
 from taper_runtime.file.measurements import Measurement, Quartiles, append_measurements
 from taper_runtime.native import _kernels
+from taper_runtime.plan.specialize import specialize
 
 ISA = _kernels.active_isa()
 
@@ -160,6 +162,27 @@ def test_measured_times_stand_in_the_line(tmp_path):
     assert (
         only(lines, "tuned") == "tuned: 1 used, 0 missing; 0 nodes differ from the default kernel"
     )
+
+
+def test_candidates_follow_the_sizes_of_the_last_run():
+    """Plans of varying sizes tell the lines of a plan of the last run's sizes."""
+    b = Builder()
+    b.graph.sizes["rows"], b.graph.examples["rows"] = (1, 64), 4
+    x = b.input("x", variable("rows", 1, 64), 300)
+    b.graph.outputs = [b.op("MATMUL", x, b.constant(floats(33, 300)), transpose_b=True)]
+    compile_graph(b.graph, (), output_names=["y"])
+    plan = make_plan(b.graph)
+    options = SessionOptions()
+    options.intra_op_num_threads = 1
+    session = InferenceSession(plan, options)
+    first = only(session.decision_log(), "kernel ")
+    for count in (4, 20):
+        session.run(None, {"x": floats(count, 300)})
+        line = only(session.decision_log(), "kernel ")
+        fixed = InferenceSession(specialize(plan, {"rows": count}), options)
+        assert line == only(fixed.decision_log(), "kernel ")
+        assert " ns)" in line
+        assert (line == first) == (count == 4)
 
 
 @pytest.mark.parametrize(

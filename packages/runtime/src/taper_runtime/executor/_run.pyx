@@ -489,6 +489,10 @@ cdef class Runner:
         """Return the Selection of each step in the instance used last, None for control flow."""
         return self._latest().selections[:self.program.n_run]
 
+    def shapes(self):
+        """Return the shapes of the inputs of the instance used last."""
+        return self._latest().shapes()
+
     def check_memory(self):
         """Check that a run of the instance used last fits in the program's memory budget.
 

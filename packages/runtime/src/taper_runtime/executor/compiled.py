@@ -91,6 +91,20 @@ class CompiledExecutor(PlanExecutor):
         return [(site, kernels[site.step]) for site in self._sites]
 
     @property
+    def sized_sites(self) -> list[Site] | None:
+        """See :attr:`PlanExecutor.sized_sites`."""
+        from taper_runtime.plan.binding import bind_sizes
+        from taper_runtime.plan.specialize import specialize
+
+        shapes = dict(zip(self._plan.reads, self._runner.shapes(), strict=True))
+        values = bind_sizes(self._plan, shapes)
+        if self._plan.sizes.keys() - values.keys():
+            return None  # sizes that no input has
+        found = sites(specialize(self._plan, values), self._dispatch)
+        same = [each.node.output for each in found] == [each.node.output for each in self._sites]
+        return found if same else None
+
+    @property
     def servers(self) -> list[Server]:
         """See :attr:`PlanExecutor.servers`."""
         return [each for each in self._runner.servers() if not isinstance(each, NumpyServer)]

@@ -159,6 +159,15 @@ class PlanExecutor(ABC):
         the blocks. If sizes vary, this describes the last run's sizes.
         """
 
+    @property
+    def sized_sites(self) -> list[Site] | None:
+        """Return the sites of :attr:`steps` in the plan for the last run's sizes.
+
+        Before the first run these are the sizes of the plan's samples. None if the executor does
+        not know them.
+        """
+        return None
+
     @abstractmethod
     def profile(
         self,

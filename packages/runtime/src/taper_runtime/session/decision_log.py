@@ -148,21 +148,22 @@ def _of_formats(plan: Plan, dispatch: Dispatch, options: SessionOptions) -> Iter
 def _of_kernels(
     entry: SessionEntry, dispatch: Dispatch, options: SessionOptions
 ) -> Iterator[Decision]:
-    """Yield what computes each node; if sizes vary, without the candidates."""
+    """Yield what computes each node; if sizes vary, for those of the last run."""
     served = [kind for _, kind in entry.executor.served]
     without = [node.output for node, kind in entry.executor.served if kind == "numpy"]
     score = f"{len(served) - len(without)} of {counted(len(served), 'node')}"
     why = f"first without: {without[0]}" if without else ""
     yield Decision("native kernels", "", score, reason=why)
-    for (site, kernel), kind in zip(entry.executor.steps, served, strict=True):
+    sized = entry.executor.sized_sites if entry.plan.sizes else None
+    for place, ((site, kernel), kind) in enumerate(zip(entry.executor.steps, served, strict=True)):
         if site.runs_blocks or site.node.op == "CALL_DELEGATE":
             continue
         about = "kernel" if kind == "native" else kind
         label = site.node.output
-        if kind not in ("native", "numpy") or entry.plan.sizes:
+        if kind not in ("native", "numpy") or (entry.plan.sizes and sized is None):
             yield Decision(about, label, str(kernel), reason=site.node.op)
             continue
-        yield _of_kernel(site, kernel, dispatch, options)
+        yield _of_kernel(site if sized is None else sized[place], kernel, dispatch, options)
 
 
 def _of_kernel(
