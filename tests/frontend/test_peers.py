@@ -14,9 +14,11 @@ from models import linear
 from taper_runtime.machine.limits import MachineLimits, Memory
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.opdef import TensorType
 from tools.peers import ablation, compare, forms, memory, ops, scaling, turns
 from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
+from tools.peers.old_forms import old_form
 from tools.peers.op_cases import cases
 from tools.peers.op_cases.case import Case, drawn
 from tools.peers.op_cases.reasons import NOT_TIMED, REASONS
@@ -253,6 +255,20 @@ def test_a_slow_op_shows_unless_a_call_explains_it(monkeypatch):
     assert ops.Timing(2e-3, 1e-3, True).is_slow
     with pytest.raises(ValueError, match="expected the op, got"):
         ops.measure(case._replace(op="MUL"), (8,), 0.001)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "tile"),
+    # as measured at a2ddc4c1, whose choice lost against other forms
+    [(512, 7, 0), (96, 7, 0), (128, 14, 2), (256, 14, 2), (192, 13, 2), (64, 14, 2)],
+)
+def test_old_forms_are_those_of_the_old_commit(channels, size, tile):
+    x = TensorType("float32", (1, size, size, channels))
+    weight = TensorType("float32", (3, 3, channels, channels))
+    bias = TensorType("float32", (channels,))
+    attrs = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    conv = REGISTRY["CONV"]
+    assert old_form(conv, [x, weight, bias], x, conv.complete(attrs)) == tile
 
 
 def test_each_way_of_a_convolution_is_timed(monkeypatch):

@@ -1,13 +1,13 @@
 """Measure plans within memory budgets: docs/results/memory-budget.md; `--quick` only prints.
 
 Each model is exported without a budget, and with 80, 60 and 40% of the arena that this takes. Both
-plans run on one thread in turns, and their results are compared. Times are those of the CPU.
+plans run on one thread in turns, for `--seconds` a row, and their results are compared. Times are
+those of the CPU. `--only` takes models whose names have one of some texts.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 import warnings
 from functools import partial
@@ -22,6 +22,7 @@ from taper_runtime.executor.memory_use import memory_use
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
+from tools.peers.turns import Timed, paired_ratios, take_turns
 from vision_models import UNet
 
 if TYPE_CHECKING:
@@ -70,34 +71,32 @@ def session_of(plan: Plan) -> InferenceSession:
     return InferenceSession(plan, options)
 
 
-def ratio(plan: Plan, natural: Plan, pairs: int) -> float:
-    """Return the time of a plan over that of another, the median of pairs of runs in turns."""
+def ratio(plan: Plan, natural: Plan, seconds: float) -> str:
+    """Return the time of a plan over that of another: the median of turns, and its interval."""
     sessions = session_of(plan), session_of(natural)
     feeds = dict(natural.samples)
     results = [session.run(None, feeds) for session in sessions]
     for got, want in zip(*results, strict=True):
         assert got.tobytes() == want.tobytes()
-    ratios = []
-    for _ in range(pairs):
-        times = []
-        for session in sessions:
-            begin = time.thread_time()
-            session.run(None, feeds)
-            times.append(time.thread_time() - begin)
-        ratios.append(times[0] / times[1])
-    return statistics.median(ratios)
+    runners = {
+        name: Timed(partial(session.run, None, feeds), time.thread_time)
+        for name, session in zip(("budget", "natural"), sessions, strict=True)
+    }
+    times = take_turns(runners, seconds)
+    median, low, high = paired_ratios(times["natural"], times["budget"])
+    return f"{median:.2f} ({low:.2f} to {high:.2f})"
 
 
-def rows(name: str, pairs: int) -> list[str]:
+def rows(name: str, seconds: float) -> list[str]:
     """Return the rows of a model in the table."""
     torch.manual_seed(0)
     model, args = MODELS[name]()
     export(model.eval(), args)  # torch loads what it needs
-    natural, seconds = export(model, args)
+    natural, taken = export(model, args)
     bytes_ = memory_use(natural).arena
-    found = [f"| {name} | 100% | {bytes_ / 1e6:.2f} MB | 100% | 1 | 1 | | {seconds:.1f} s |"]
+    found = [f"| {name} | 100% | {bytes_ / 1e6:.2f} MB | 100% | 1 | 1 | | {taken:.1f} s |"]
     for share in SHARES:
-        plan, seconds = export(model, args, int(share * bytes_))
+        plan, taken = export(model, args, int(share * bytes_))
         told = plan.metadata["memory"]
         achieved = memory_use(plan).arena
         session = session_of(plan)
@@ -111,8 +110,8 @@ def rows(name: str, pairs: int) -> list[str]:
         found.append(
             f"| {name} | {share:.0%} | {achieved / 1e6:.2f} MB | {achieved / bytes_:.0%}"
             f"{'' if achieved <= told['budget'] else ', not met'} "
-            f"| {told['ns'] / told['natural_ns']:.2f} | {ratio(plan, natural, pairs):.2f} "
-            f"| {moves} | {seconds:.1f} s |"
+            f"| {told['ns'] / told['natural_ns']:.2f} | {ratio(plan, natural, seconds)} "
+            f"| {moves} | {taken:.1f} s |"
         )
         print(found[-1], flush=True)
     return found
@@ -122,9 +121,12 @@ def main() -> None:
     """Measure all models, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[""])
+    parser.add_argument("--seconds", type=float, default=10.0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    table = [row for name in MODELS for row in rows(name, 3 if args.quick else 21)]
+    chosen = [name for name in MODELS if any(each in name for each in args.only)]
+    table = [row for name in chosen for row in rows(name, 1.0 if args.quick else args.seconds)]
     text = "\n".join(
         [
             f"{describe_setting(command_line('budgets'))}",

@@ -2,7 +2,9 @@
 
 Each model is exported twice, tuned for a while, and exported again by the database: within the same
 bits, and with others allowed. The tuned session and the one with defaults then run in turns, on one
-thread or as many as `--threads` says. Times are those of the CPU on one thread.
+thread or as many as `--threads` says. Where there are forms of convolutions, the session with other
+bits also runs beside a plan whose forms were chosen as commit a2ddc4c1 did. Times are those of the
+CPU on one thread. A model takes about two `--budget` and three `--seconds` besides its exports.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+import classifiers
 import taper_frontend
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.session.options import SessionOptions
+from tools.peers.budgets import unet
 from tools.peers.cases import SETS
+from tools.peers.old_forms import old_forms
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.turns import Timed, paired_ratios, take_turns
 
@@ -35,6 +41,14 @@ PAGE = ROOT / "docs" / "results" / "tune.md"
 
 #: The models of the comparison with peers, and how many a quick run takes.
 FAMILIES, QUICK = ("mlp", "block", "minilm", "gpt2", "vision"), 2
+
+#: Further models with convolutions that have several forms.
+CONVOLUTIONS = {
+    "ResNet-18 1x224": partial(classifiers.resnet18, 1),
+    "U-Net 1x256": unet,
+    "HGNetV2 1x224": partial(classifiers.other, "HGNetV2", 1),
+    "MobileViT 1x256": partial(classifiers.other, "MobileViT", 1),
+}
 
 
 class Gain(NamedTuple):
@@ -99,7 +113,11 @@ def gain(
 
 
 def row(name: str, case: Any, args: argparse.Namespace) -> tuple[str, list[Gain]]:
-    """Tune one model; return its row in the table, and what was gained."""
+    """Tune one model; return its row in the table, and what was gained.
+
+    These are the gains within the same bits, with others allowed, and, if the model has forms of
+    convolutions, with others allowed beside the forms of a2ddc4c1.
+    """
     torch.manual_seed(0)
     module, example = case()
     module.eval()
@@ -117,11 +135,16 @@ def row(name: str, case: Any, args: argparse.Namespace) -> tuple[str, list[Gain]
             gains.append(
                 gain(default, tuned, database, args.threads, args.seconds, other_bits=other_bits)
             )
+        if any(each["about"] == "form" for each in default.metadata["decisions"]):
+            with old_forms():
+                old = taper_frontend.export(module, example, verify=False)
+            gains.append(gain(old, tuned, database, args.threads, args.seconds, other_bits=True))
     cells = [
         f"{each.median:.3f} ({each.low:.3f} to {each.high:.3f}) | "
         f"{each.changed}, {each.formats}, {each.splits}"
         for each in gains
     ]
+    cells += ["- | -"] * (3 - len(cells))
     return f"| {name} | {tuned_nodes} | {' | '.join(cells)} |", gains
 
 
@@ -142,6 +165,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ["TAPER_NUM_THREADS"] = str(args.threads)  # of exports, too
     cases = [pair for family in FAMILIES for pair in SETS.get(family, {}).items()]
+    cases += CONVOLUTIONS.items()
     if args.only:
         cases = [(name, case) for name, case in cases if any(each in name for each in args.only)]
     if args.quick:
@@ -152,25 +176,26 @@ def main() -> None:
         print(line, flush=True)
         rows.append(line)
         found.append(gains)
-    same, other = ([each[i] for each in found] for i in range(2))
+    same, other, old = ([each[i] for each in found if len(each) > i] for i in range(3))
     slower = [
         name
         for (name, _), each in zip(cases, found, strict=True)
-        if min(g.high for g in each) < 0.98
+        if min(g.high for g in each[:2]) < 0.98
     ]
     head = (
         "| model | nodes and chains tuned | same bits | kernels, formats, splits changed "
-        "| other bits allowed | kernels, formats, splits changed |"
+        "| other bits allowed | kernels, formats, splits changed "
+        "| other bits allowed, beside the forms of a2ddc4c1 | kernels, formats, splits changed |"
     )
     summary = (
         f"Geometric mean: {mean([g.median for g in same]):.3f} within the same bits, "
-        f"{mean([g.median for g in other]):.3f} with others allowed. Slower than the defaults "
+        f"{mean([g.median for g in other]):.3f} with others allowed"
+        + (f", {mean([g.median for g in old]):.3f} beside the forms of a2ddc4c1" if old else "")
+        + ". Slower than the defaults "
         f"(an interval wholly below 0.98): {', '.join(slower) or 'none'}."
     )
     setting = describe_setting(command_line("tuned"))
-    text = "\n".join(
-        [setting, "", head, "| --- | --- | --- | --- | --- | --- |", *rows, "", summary]
-    )
+    text = "\n".join([setting, "", head, f"{'| --- ' * 8}|", *rows, "", summary])
     if args.quick:
         print(text)
     else:
