@@ -354,15 +354,44 @@ def test_the_page_says_where_each_statistic_and_promise_is():
 
 
 def test_memory_above_the_budget_is_pressure():
-    plain = compile_module(every_kind(), CompileOptions(enable_fusion=False))
+    unmet = CompileOptions(enable_fusion=False, objective_mode="utilization_first")
+    plain = compile_module(every_kind(), unmet)
     peak = plain.stats["peak_bytes"]
     assert peak > 0
-    tight = CompileOptions(enable_fusion=False, memory_budget_bytes=peak // 2)
+    tight = unmet._replace(memory_budget_bytes=peak // 2)
     stats = compile_module(every_kind(), tight).stats
     assert stats["pressure_events"] == 1
     assert stats["pressure_score"] == (peak - peak // 2) / (peak // 2)
     met = compile_module(every_kind(), tight._replace(memory_budget_bytes=peak)).stats
     assert (met["pressure_events"], met["pressure_score"]) == (0, 0.0)
+
+
+def test_a_memory_budget_is_met_by_computing_a_tensor_again(tmp_path):
+    rng, wide = np.random.default_rng(0), 2048
+    shapes = [(wide, 8), (8, 8), (8, wide), (wide, 8), (8, wide)]
+    weights = [
+        ModuleOp("const", f"w{i}", shape=s, value=rng.standard_normal(s, np.float32))
+        for i, s in enumerate(shapes)
+    ]
+    ops = [ModuleOp("input", "x", shape=(1, wide)), *weights, ModuleOp("gelu", "", (0,))]
+    for place in range(1, 6):
+        ops.append(ModuleOp("matmul", "", (len(ops) - 1, place)))
+    ops += [ModuleOp("add", "", (11, 6)), ModuleOp("output", "y", (12,))]
+    x = [rng.standard_normal((1, wide), np.float32)]
+    options = CompileOptions(enable_fusion=False)
+    natural = compile_module(Module(ops), options, cache=tmp_path)
+    peak = natural.stats["peak_bytes"]
+    budget = int(0.6 * peak)
+    model = compile_module(
+        Module(ops), options._replace(memory_budget_bytes=budget), cache=tmp_path
+    )
+    (want,), (got,) = natural.run(x), model.run(x)
+    assert want.tobytes() == got.tobytes()
+    stats = model.stats
+    assert stats["peak_bytes"] == model.session.stats().layout.arena_bytes <= budget
+    assert (stats["rematerialized_tensors"], stats["pressure_events"]) == (1, 0)
+    assert natural.stats["rematerialized_tensors"] == 0
+    assert not stats["compile_cache_hit"]
 
 
 def test_without_reuse_tensors_share_nothing():
@@ -384,7 +413,7 @@ def test_allocations_are_counted_by_hand():
         Piece(0, 32, 2, 3, "c", "tensor"),
         Piece(32, 32, 3, 3, "d", "tensor"),
     ]
-    counted = memory_statistics(None, MemoryLayout(128, pieces, {}))
+    counted = memory_statistics(compile_module(every_kind()).plan, MemoryLayout(128, pieces, {}))
     assert counted == {
         "peak_bytes": 128,
         "total_requested_bytes": 192,

@@ -44,3 +44,23 @@ def branching(seed: int, count: int) -> Graph:
         add("ADD", ends.pop(0), ends.pop(0), width=64)
         ends.append(made[-1][0])
     return b.done(b.op("MATMUL", ends[0], b.constant(floats(64, 16))))
+
+
+def skips(seed: int, count: int) -> Graph:
+    """Products over a chain with skips: none computes in place, so that its memory is its own."""
+    b, rng = Builder(), np.random.default_rng(seed)
+    x = b.input("x", 1, 512)
+    made = [(b.op("MATMUL", x, b.constant(floats(512, 64))), 64)]
+    while len(made) < count - 1:
+        name, width = made[-1]
+        new = int(rng.choice([16, 64, 256, 1024]))
+        y = b.op("MATMUL", name, b.constant(floats(width, new)))
+        if rng.random() < 0.4 and len(made) > 2:
+            other, its = made[int(rng.integers(len(made) - 1))]
+            column = b.reshape(y, new, 1)
+            y = b.op("MATMUL", column, b.op("MATMUL", other, b.constant(floats(its, 4))))
+            y = b.reshape(y, 1, 4 * new)
+            new *= 4
+        made.append((y, new))
+    name, width = made[-1]
+    return b.done(b.op("MATMUL", name, b.constant(floats(width, 16))))

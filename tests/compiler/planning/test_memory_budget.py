@@ -5,6 +5,7 @@ import heapq
 import numpy as np
 import pytest
 
+from branching_graphs import skips
 from graph_checks import Builder, floats, random_inputs, shrink_cache
 from marks import thinned
 from random_graphs import random_graph
@@ -194,26 +195,6 @@ def test_trials_are_bounded(monkeypatch):
 
 
 # -- beside the optimum ------------------------------------------------------------------------
-
-
-def skips(seed, count):
-    """Products over a chain with skips: none computes in place, so that its memory is its own."""
-    b, rng = Builder(), np.random.default_rng(seed)
-    x = b.input("x", 1, 512)
-    made = [(b.op("MATMUL", x, b.constant(floats(512, 64))), 64)]
-    while len(made) < count - 1:
-        name, width = made[-1]
-        new = int(rng.choice([16, 64, 256, 1024]))
-        y = b.op("MATMUL", name, b.constant(floats(width, new)))
-        if rng.random() < 0.4 and len(made) > 2:
-            other, its = made[int(rng.integers(len(made) - 1))]
-            column = b.reshape(y, new, 1)
-            y = b.op("MATMUL", column, b.op("MATMUL", other, b.constant(floats(its, 4))))
-            y = b.reshape(y, 1, 4 * new)
-            new *= 4
-        made.append((y, new))
-    name, width = made[-1]
-    return b.done(b.op("MATMUL", name, b.constant(floats(width, 16))))
 
 
 def least_peak(natural):

@@ -23,7 +23,7 @@ from taper_runtime.machine.cost import cache_bytes
 from taper_runtime.native import _kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -34,8 +34,13 @@ if TYPE_CHECKING:
 #: :func:`.search_order.search_order`.
 MOST_FORMS, MOST_TRIALS = 3, 32
 
-#: How often regions are computed in parts, each time where the result still needs too much.
-MOST_TILINGS = 2
+#: How often regions are computed in parts, each time where the result still needs too much, and how
+#: many limits above the budget are tried if it cannot be met.
+MOST_TILINGS, MOST_LIMITS = 2, 3
+
+
+#: Bytes for which no node is split.
+_UNBOUNDED = 1 << 50
 
 
 class Move(NamedTuple):
@@ -47,8 +52,8 @@ class Move(NamedTuple):
         ``"order"``, ``"split"``, ``"tile"``, ``"recompute"``, or ``"later"``: nodes run later,
         beside their readers.
     what : str
-        The bytes for which parts of nodes were made, the regions that are computed in parts with
-        their numbers, or the tensor that is computed again.
+        The bytes for which parts of nodes were made, or that there are none; the regions that are
+        computed in parts with their numbers; or the tensor that is computed again.
     nbytes : int
         How many bytes smaller the arena is.
     ns : float
@@ -199,13 +204,26 @@ def report(natural: Fitted, fitted: Fitted, budget: int) -> dict[str, Any]:
 def _search(
     natural: Fitted, budget: int, form: Callable[[int], Graph] | None, *, parts: bool
 ) -> Fitted:
-    starts = [_ordered(natural), *_split(natural, form)]
-    if parts:
-        starts += [_tiled(each, budget) for each in starts]
+    first, *others = _ordered(natural), *_split(natural, form)
+    best = _best_of([first, *others], budget, parts=parts)
+    if best.arena.nbytes <= budget or not parts:
+        return best
+    found = [best]
+    for start in (first, *([] if form is None else [_whole(natural, form)])):
+        tiled = _tiled_to_least(start, budget)
+        found.append(_recomputed(tiled, budget, parts=parts))
+    return min(found, key=lambda each: _rank(each, budget))
+
+
+def _best_of(starts: Sequence[Fitted], budget: int, *, parts: bool) -> Fitted:
+    """Return the best of what regions in parts and recomputations make of some forms."""
+    tiled = [_tiled(each, budget) for each in starts] if parts else []
     best: Fitted | None = None
-    for start in sorted(starts, key=lambda each: each.ns):
+    for start in sorted([*starts, *tiled], key=lambda each: each.ns):
         if best is None or best.arena.nbytes > budget or start.ns < best.ns:
             found = _recomputed(start, budget, parts=parts)
+            if parts and found.arena.nbytes > budget:
+                found = _tiled(found, budget)
             if best is None or _rank(found, budget) < _rank(best, budget):
                 best = found
     assert best is not None
@@ -236,21 +254,18 @@ def _split(natural: Fitted, form: Callable[[int], Graph] | None) -> Iterable[Fit
         yield natural.moved(best, "split", f"{room} bytes", best.ns - natural.ns)
 
 
-def _tiled(fitted: Fitted, budget: int) -> Fitted:
-    """Return the graph with regions computed in parts where it needs more than the budget.
+def _whole(natural: Fitted, form: Callable[[int], Graph]) -> Fitted:
+    """Return the graph without parts: regions have other parts than those for the cache."""
+    best = min(_orders(form(_UNBOUNDED)), key=lambda each: each.arena.nbytes)
+    return natural.moved(best, "split", "no parts", best.ns - natural.ns)
 
-    If that is not met, more is allowed: regions that lead to less are found only below a limit
-    that their ends can meet.
+
+def _tiled(fitted: Fitted, limit: int) -> Fitted:
+    """Compute regions in parts until the arena fits in ``limit``; return the smallest one.
+
+    Scratch memory may shrink later than the parts, so that the first parts gain nothing.
     """
     best = fitted
-    for limit in (budget, (budget + fitted.arena.nbytes) // 2):
-        if best.arena.nbytes > budget:
-            best = min(best, _tiled_below(fitted, limit), key=lambda each: _rank(each, budget))
-    return best
-
-
-def _tiled_below(fitted: Fitted, limit: int) -> Fitted:
-    """Compute regions in parts until the arena fits in ``limit`` or no longer shrinks."""
     for _ in range(MOST_TILINGS):
         if fitted.arena.nbytes <= limit:
             break
@@ -263,11 +278,28 @@ def _tiled_below(fitted: Fitted, limit: int) -> Fitted:
             break
         schedule = schedule_as(graph, after)
         one = Fitted(graph, schedule, lay_out_graph(graph, schedule), fitted.ns)
-        if not _smaller(one, fitted):
-            break
         what = ", ".join(f"{each.names[-1]} in {len(each.parts)}" for each in found)
         fitted = fitted.moved(one, "tile", what, sum(each.ns for each in found))
-    return fitted
+        best = fitted if _smaller(fitted, best) else best
+    return best
+
+
+def _tiled_to_least(fitted: Fitted, budget: int) -> Fitted:
+    """Return the graph with regions computed in parts, as small as can be where none fits.
+
+    Regions that lead to less are found only below a limit that their ends can meet. Bisection
+    between the budget and the arena finds the least such limit.
+    """
+    best, low, high = fitted, budget, fitted.arena.nbytes
+    for _ in range(MOST_LIMITS):
+        limit = (low + high) // 2
+        found = _tiled(fitted, limit)
+        best = min(best, found, key=lambda each: _rank(each, budget))
+        if found.arena.nbytes <= limit:
+            high = limit
+        else:
+            low = limit
+    return best
 
 
 def _orders(graph: Graph) -> list[Fitted]:

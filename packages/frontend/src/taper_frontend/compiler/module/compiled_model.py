@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from taper_frontend.compiler.compile import compile_graph
+from taper_frontend.compiler.compile import compile_graph, fuse_again
 from taper_frontend.compiler.graph import Graph
 from taper_frontend.compiler.graph.fingerprint import constants_digest, structure_digest
+from taper_frontend.compiler.memory_budget import within_budget
 from taper_frontend.compiler.module.module_ops import (
     BREAKS,
     DTYPES,
@@ -24,7 +25,7 @@ from taper_frontend.compiler.module.pyc_statistics import (
     peak_live_values,
 )
 from taper_frontend.compiler.pass_registry import pass_names
-from taper_frontend.compiler.planning import make_plan
+from taper_frontend.compiler.planning import make_plan, make_schedule
 from taper_frontend.compiler.stages import STAGES
 from taper_frontend.plan_cache import environment_parts, open_cache
 from taper_runtime import InferenceSession, Plan, RuntimeController, SessionOptions
@@ -139,7 +140,11 @@ def _cached(
         parts = {"module": hashlib.sha256(module.text().encode()).hexdigest()}
     else:
         parts = {"graph": structure_digest(module), "weights": constants_digest(module)}
-    parts |= {"fusion": str(options.enable_fusion), **environment_parts()}
+    parts |= {
+        "fusion": str(options.enable_fusion),
+        "memory_budget": str(options.budget_to_meet),
+        **environment_parts(),
+    }
     made: list[_Made] = []
 
     def make() -> Plan:
@@ -152,19 +157,35 @@ def _cached(
 
 def _make(module: Module | Graph, options: CompileOptions) -> _Made:
     passes = None if options.enable_fusion else _without_fusion()
+    budget = options.budget_to_meet
     if isinstance(module, Graph):
-        return _Made(*_planned(module, passes, None), 0, 0)
+        return _Made(*_planned(module, passes, None, budget), 0, 0)
     renamed = sum(not op.name for op in module.ops)
     inferred = sum(op.shape is None for op in module.ops)
     graph, names = _to_graph(module)
-    return _Made(*_planned(graph, passes, names), renamed, inferred)
+    return _Made(*_planned(graph, passes, names, budget), renamed, inferred)
 
 
 def _planned(
-    graph: Graph, passes: Sequence[str] | None, names: Sequence[str] | None
+    graph: Graph, passes: Sequence[str] | None, names: Sequence[str] | None, budget: int
 ) -> tuple[Plan, Sequence[PassRecord]]:
-    records = compile_graph(graph, passes, output_names=names)
-    return make_plan(graph), records
+    """Optimize a graph, and make a plan of it; ``budget`` is of its arena, 0 for none."""
+    unfused: list[Graph] = []
+    records = compile_graph(
+        graph,
+        passes,
+        output_names=names,
+        before_fusion=lambda graph: unfused.append(graph.copy()) if budget else None,
+    )
+    if not budget:
+        return make_plan(graph), records
+
+    def form(room: int) -> Graph:
+        return fuse_again(unfused[0], passes, room, graph.outputs)
+
+    schedule = make_schedule(graph)
+    fitted, schedule, told = within_budget(graph, schedule, budget, form if unfused else None, {})
+    return make_plan(fitted, schedule, metadata={"memory": told}), records
 
 
 def _without_fusion() -> list[str]:

@@ -203,7 +203,9 @@ class CompileOptions(NamedTuple):
     objective_mode : str
         One of :data:`MODES`: the mode at first of the :class:`taper_runtime.RuntimeController`.
     memory_budget_bytes : int
-        0: none. The statistics tell by how much the memory exceeds it.
+        0: none. The plan's arena fits in it, or is the smallest that was found: see
+        ``docs/how-to/memory-budget.md``. With the mode ``"utilization_first"``, without shared
+        memory, and of a finished plan, statistics alone tell by how much the arena exceeds it.
     target_utilization_floor : float
         Kept; it has no effect.
     deterministic_strict : bool
@@ -228,6 +230,12 @@ class CompileOptions(NamedTuple):
     cache_mode: str = "in_memory"
     autotune_db_path: str | os.PathLike[str] | None = None
     rails: RuntimeRails = RuntimeRails()
+
+    @property
+    def budget_to_meet(self) -> int:
+        """Return the bytes in which the plan's arena has to fit; 0 for no limit."""
+        kept = self.objective_mode == "utilization_first" or not self.enable_memory_reuse
+        return 0 if kept else int(self.memory_budget_bytes)
 
     def effective(self) -> CompileOptions:
         """Return the options with PyC's normalisation.

@@ -43,6 +43,8 @@ def memory_statistics(plan: Plan, layout: MemoryLayout | None) -> dict[str, int]
     found = memory_layout(plan) if layout is None else layout
     pieces = sorted(found.pieces, key=lambda piece: (piece.first, piece.offset))
     pairs = [(a, b) for at, b in enumerate(pieces) for a in pieces[:at]]
+    moves = plan.metadata.get("memory", {}).get("moves", [])
+    again = {move["what"] for move in moves if move["kind"] == "recompute"}
     reused = {id(b) for a, b in pairs if a.last < b.first and _share_bytes(a, b)}
     return {
         "peak_bytes": found.arena_bytes,
@@ -51,7 +53,7 @@ def memory_statistics(plan: Plan, layout: MemoryLayout | None) -> dict[str, int]
         "reused_allocations": len(reused),
         "overlap_pairs_observed": sum(b.first <= a.last for a, b in pairs),
         "largest_allocation_bytes": max((piece.bytes for piece in pieces), default=0),
-        "rematerialized_tensors": 0,
+        "rematerialized_tensors": len(again),
     }
 
 

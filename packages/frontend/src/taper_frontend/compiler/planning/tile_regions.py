@@ -182,20 +182,20 @@ class _RegionFinder:
             return
         self._weighed_regions += 1
         nodes = tuple(self._order[start : stop + 1])
+        needed = 0
         for count in _COUNTS:
+            if count < needed:
+                continue
             region = self._weighed(nodes, count, outside)
             if region is None:
                 return
-            if count == _COUNTS[0] and not self._may_fit(region, outside):
+            # so many parts fit if none reads anything twice
+            needed = -(-count * (region.nbytes - outside) // (self._limit - outside))
+            if needed > _COUNTS[-1]:
                 return
             yield region
             if region.nbytes <= self._limit:
                 return
-
-    def _may_fit(self, region: TiledRegion, outside: int) -> bool:
-        """Return whether more parts might fit, assuming that none reads anything twice."""
-        least = (region.nbytes - outside) * _COUNTS[0] // _COUNTS[-1]
-        return outside + least <= self._limit
 
     def _outside(self, start: int, stop: int) -> int:
         """Return the most bytes that are live during a region and come from outside it."""
@@ -320,11 +320,20 @@ class _RegionFinder:
                 continue
             share = self._share(node, ranges[node.output])
             if arena.roots.get(node.output) != root:  # else it lies where the last one does
-                live[node.output] = aligned(int(share * graph.nbytes(node.output)))
+                nbytes = aligned(int(share * graph.nbytes(node.output)))
+                over = self._computed_over(node, live)
+                live[node.output] = max(nbytes, live.pop(over)) if over else nbytes
             scratch = int(share * arena.scratch[arena.steps[node.output]])
             most = max(most, sum(live.values()) + scratch)
             live = {name: n for name, n in live.items() if last.get(name, place) > place}
         return most
+
+    def _computed_over(self, node: Node, live: Mapping[str, int]) -> str | None:
+        """Return the tensor of ``live`` in whose memory a node computes, if there is one."""
+        roots = self._arena.roots
+        root = roots.get(node.output)
+        owners = (self._owner(name) for name in node.reads)
+        return next((each for each in owners if each in live and roots.get(each) == root), None)
 
     def _owner(self, name: str) -> str:
         """Return the node whose result a tensor is or views."""
