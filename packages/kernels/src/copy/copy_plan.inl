@@ -27,12 +27,11 @@ struct copy_part {
     int64_t sizes[TAPER_MAX_RANK], src[TAPER_MAX_RANK], dst[TAPER_MAX_RANK];
 };
 
-/* Bytes of a task: it should take some microseconds, because handing it to a thread takes about
- * one. */
 /* Bytes. */
 enum {
     COPY_VECTOR = 16,   /* a row or column of a square that vectors transpose */
     COPY_ROWS = 4 * 64, /* of rows that are transposed together: four cache lines */
+    COPY_FILLED = 64,   /* a row of one repeated element that a square writes as fast: a line */
 };
 
 /* Drops dimensions of size 1, merges adjacent dimensions that have one common stride on both sides,
@@ -94,7 +93,9 @@ static void part_add_dim(struct copy_part *p, int64_t size, int64_t src, int64_t
 static void part_plan(struct copy_part *p, struct copy_view *v) {
     view_simplify(v);
     const int64_t tile = COPY_VECTOR / v->size; /* fewer rows or columns fill no square */
-    const int32_t last = v->rank - 1, unit = view_unit_dim(v), kind = log2_of(v->size);
+    const int32_t last = v->rank - 1, kind = log2_of(v->size);
+    const bool filled = v->src[last] == 0 && v->sizes[last] * v->size > COPY_FILLED;
+    const int32_t unit = filled ? -1 : view_unit_dim(v);
     int32_t row = last - 1, col = last;
     int64_t longest_cols = TASK_BYTES / v->size;
     p->block = strided_blocks[kind];

@@ -204,11 +204,16 @@ static taper_status any_write_prepare(const taper_call *call, taper_work *work) 
 /* ---- run ---- */
 
 /* Copies rows x cols elements; size is constant where this is inlined. */
-TENSOR_INLINE void scatter_copy(uint8_t *y, int64_t y_row, const uint8_t *x, int64_t x_row,
-                                int64_t x_col, int64_t rows, int64_t cols, const int64_t size) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            memcpy(y + (r * y_row + c) * size, x + (r * x_row + c * x_col) * size, (size_t)size);
+TENSOR_INLINE void scatter_copy(uint8_t *restrict y, int64_t y_row, const uint8_t *restrict x,
+                                int64_t x_row, int64_t x_col, int64_t rows, int64_t cols,
+                                const int64_t size) {
+    for (int64_t r = 0; r < rows; r++, y += y_row * size, x += x_row * size)
+        if (x_col == 0) /* one element: vectors store it */
+            for (int64_t c = 0; c < cols; c++)
+                memcpy(y + c * size, x, (size_t)size);
+        else
+            for (int64_t c = 0; c < cols; c++)
+                memcpy(y + c * size, x + c * x_col * size, (size_t)size);
 }
 
 /* A part of a line: places first to last - 1 of columns col to col_last - 1. */
@@ -220,22 +225,25 @@ struct scatter_part {
 static void scatter_begin(const struct scatter_state *s, uint8_t *y, const uint8_t *x,
                           const struct scatter_part *p) {
     const struct scatter_steps *steps = &s->x_steps;
-    const int64_t rows = p->last - p->first, cols = p->col_last - p->col;
+    const int64_t places = p->last - p->first, columns = p->col_last - p->col;
+    const bool run = columns == 1 && s->y_step == 1; /* the places are one row */
+    const int64_t rows = run ? 1 : places, cols = run ? places : columns;
+    const int64_t col = run ? steps->axis : steps->col;
     y += (p->first * s->y_step + p->col) * s->size;
     x += (p->first * steps->axis + p->col * steps->col) * s->size;
-    if ((steps->col == 1 || cols == 1) && steps->axis == cols && s->y_step == cols)
+    if (col == 1 && steps->axis == cols && s->y_step == cols)
         memcpy(y, x, (size_t)(rows * cols * s->size));
-    else if (steps->col == 1 && cols > 1)
+    else if (col == 1)
         for (int64_t r = 0; r < rows; r++)
             bytes_copy(y + r * s->y_step * s->size, x + r * steps->axis * s->size, cols * s->size);
     else if (s->size == 1)
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 1);
+        scatter_copy(y, s->y_step, x, steps->axis, col, rows, cols, 1);
     else if (s->size == 2)
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 2);
+        scatter_copy(y, s->y_step, x, steps->axis, col, rows, cols, 2);
     else if (s->size == 4)
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 4);
+        scatter_copy(y, s->y_step, x, steps->axis, col, rows, cols, 4);
     else
-        scatter_copy(y, s->y_step, x, steps->axis, steps->col, rows, cols, 8);
+        scatter_copy(y, s->y_step, x, steps->axis, col, rows, cols, 8);
 }
 
 /* Computes the places in the output of n elements, whose indices lie `step` apart; element j is in
