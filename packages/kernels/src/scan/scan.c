@@ -104,15 +104,15 @@ SCAN_FLOATS(f64_prod, double, 1.0, *)
 /* ---- extremes and their positions ---- */
 
 /* Elements of a row of which one loop of vectors says whether any is better than the best so far:
- * in most blocks none is. */
-enum { SCAN_BLOCK = 8 };
+ * in most blocks none is. A wide block that has one is looked at block by block. */
+enum { SCAN_BLOCK = 8, SCAN_WIDE = 32 };
 
 /* Whether an element of a block is as good as the best so far, or NaN. */
-#define SCAN_RECORD(name, T, RELATION)                                                             \
-    static bool name##_has_record(const T *x, T best) {                                            \
-        T records = 0;                                                                             \
-        for (int i = 0; i < SCAN_BLOCK; i++)                                                       \
-            records += (x[i] RELATION best) | (x[i] != x[i]) ? 1 : 0;                              \
+#define SCAN_RECORD(name, T, BITS, RELATION)                                                       \
+    static inline bool name##_has_record(const T *x, T best, const int block) {                    \
+        BITS records = 0;                                                                          \
+        for (int i = 0; i < block; i++)                                                            \
+            records |= (x[i] RELATION best) | (x[i] != x[i]) ? -1 : 0;                             \
         return records != 0;                                                                       \
     }
 
@@ -128,19 +128,26 @@ enum { SCAN_BLOCK = 8 };
         if (inner == 1) {                                                                          \
             T b = n > 0 ? *x : 0;                                                                  \
             int64_t where = 0;                                                                     \
-            for (int64_t k = 0; k < n; k += SCAN_BLOCK) {                                          \
-                const int64_t end = k + SCAN_BLOCK <= n ? k + SCAN_BLOCK : n;                      \
-                if (end == k + SCAN_BLOCK && !records##_has_record(x + k, b))                      \
+            for (int64_t k = 0; k < n;) {                                                          \
+                const int64_t left = n - k;                                                        \
+                const bool wide = k % SCAN_WIDE == 0 && left >= SCAN_WIDE;                         \
+                if (wide && !records##_has_record(x + k, b, SCAN_WIDE)) {                          \
+                    for (int i = 0; i < SCAN_WIDE; i++)                                            \
+                        y[k + i] = found;                                                          \
+                    k += SCAN_WIDE;                                                                \
+                } else if (left >= SCAN_BLOCK && !records##_has_record(x + k, b, SCAN_BLOCK)) {    \
                     for (int i = 0; i < SCAN_BLOCK; i++)                                           \
                         y[k + i] = found;                                                          \
-                else                                                                               \
-                    for (int64_t i = k; i < end; i++) {                                            \
-                        if (__builtin_expect(x[i] RELATION b || x[i] != x[i], 0)) {                \
-                            b = x[i];                                                              \
-                            where = i;                                                             \
+                    k += SCAN_BLOCK;                                                               \
+                } else {                                                                           \
+                    for (const int64_t end = i64_min(k + SCAN_BLOCK, n); k < end; k++) {           \
+                        if (__builtin_expect(x[k] RELATION b || x[k] != x[k], 0)) {                \
+                            b = x[k];                                                              \
+                            where = k;                                                             \
                         }                                                                          \
-                        y[i] = found;                                                              \
+                        y[k] = found;                                                              \
                     }                                                                              \
+                }                                                                                  \
             }                                                                                      \
             (void)where;                                                                           \
             return;                                                                                \
@@ -161,20 +168,20 @@ enum { SCAN_BLOCK = 8 };
             }                                                                                      \
         }                                                                                          \
     }
-#define SCAN_EXTREMES(id, T)                                                                       \
-    SCAN_RECORD(id##_most, T, >=)                                                                  \
-    SCAN_RECORD(id##_least, T, <=)                                                                 \
+#define SCAN_EXTREMES(id, T, BITS)                                                                 \
+    SCAN_RECORD(id##_most, T, BITS, >=)                                                            \
+    SCAN_RECORD(id##_least, T, BITS, <=)                                                           \
     SCAN_EXTREME(id##_argmax, id##_most, T, int64_t, >=, where, 0, k)                              \
     SCAN_EXTREME(id##_argmin, id##_least, T, int64_t, <=, where, 0, k)                             \
     SCAN_EXTREME(id##_largest, id##_most, T, T, >=, b, v, v)                                       \
     SCAN_EXTREME(id##_smallest, id##_least, T, T, <=, b, v, v)
-SCAN_EXTREMES(f32, float)
-SCAN_EXTREMES(f64, double)
-SCAN_EXTREMES(i64, int64_t)
-SCAN_EXTREMES(i32, int32_t)
-SCAN_EXTREMES(i16, int16_t)
-SCAN_EXTREMES(i8, int8_t)
-SCAN_EXTREMES(u8, uint8_t)
+SCAN_EXTREMES(f32, float, int32_t)
+SCAN_EXTREMES(f64, double, int64_t)
+SCAN_EXTREMES(i64, int64_t, int64_t)
+SCAN_EXTREMES(i32, int32_t, int32_t)
+SCAN_EXTREMES(i16, int16_t, int16_t)
+SCAN_EXTREMES(i8, int8_t, int8_t)
+SCAN_EXTREMES(u8, uint8_t, int8_t)
 
 /* ---- kernels ---- */
 
