@@ -36,13 +36,16 @@ TENSOR_NOINLINE axis_spans axis_tiled(int64_t outer, int64_t n, int64_t inner, i
 }
 
 /* Returns spans whose tiles are wide, for long runs of memory, unless that leaves threads without
- * work. A span has at most span_limit elements (but at least AXIS_MIN_TILE columns), for a kernel
- * that passes over it more than once. */
-TENSOR_NOINLINE axis_spans axis_split(int64_t outer, int64_t n, int64_t inner, int64_t span_limit) {
+ * work; `size` is of an element, in bytes. A span has at most span_limit elements (but at least the
+ * columns of a narrowest tile), for a kernel that passes over it more than once. */
+TENSOR_NOINLINE axis_spans axis_split(int64_t outer, int64_t n, int64_t inner, int64_t size,
+                                      int64_t span_limit) {
     const int64_t widest = span_limit / i64_max(n, 1) / AXIS_LINE * AXIS_LINE;
-    int64_t tile = i64_max(AXIS_MIN_TILE, i64_min(widest, AXIS_MAX_TILE));
-    while (tile > AXIS_MIN_TILE && outer * i64_ceil_div(inner, tile) < TASK_PARTS &&
-           n * tile > TASK_COST)
+    const int64_t as_float = size < 4 ? 4 / size : 1; /* columns in the bytes of one of float32 */
+    const int64_t narrowest = AXIS_MIN_TILE * as_float;
+    int64_t tile = i64_max(narrowest, i64_min(widest, AXIS_MAX_TILE));
+    while (tile > narrowest && outer * i64_ceil_div(inner, tile) < TASK_PARTS &&
+           n * tile > TASK_COST * as_float)
         tile = i64_ceil_div(tile / 2, AXIS_LINE) * AXIS_LINE;
     return axis_tiled(outer, n, inner, tile);
 }

@@ -12,7 +12,7 @@ static taper_status arg_prepare(const taper_call *call, taper_dtype dtype, taper
         return TAPER_UNSUPPORTED;
     const int64_t n = scalar ? 1 : x->shape[attrs->axis];
     *s = axis_split(tensor_count(x, 0, attrs->axis), n, tensor_count(x, attrs->axis + 1, x->rank),
-                    INT64_MAX);
+                    (int64_t)taper_dtype_size(dtype), INT64_MAX);
     if (n == 0 || !tensor_is(call->output, TAPER_INT64, s->outer * s->inner))
         return TAPER_UNSUPPORTED;
     work->tasks = axis_tasks(s);

@@ -124,7 +124,8 @@ static bool reduce_plan(struct reduce_state *s, const taper_call *call, const ta
     s->count = s->reduced.count * rows * s->neighbours;
     s->spans = s->along_row /* memory is read in order whatever the tile */
                    ? axis_tiled(s->kept.count, rows, columns, rows_per_task(s->count))
-                   : axis_split(s->kept.count, rows, columns, INT64_MAX);
+                   : axis_split(s->kept.count, rows, columns, (int64_t)taper_dtype_size(x->dtype),
+                                INT64_MAX);
     if (s->neighbours > 1) /* neighbours stay in one span */
         s->spans =
             axis_tiled(s->kept.count, rows, columns, s->spans.tile / s->neighbours * s->neighbours);

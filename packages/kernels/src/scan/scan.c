@@ -199,7 +199,7 @@ static taper_status scan_prepare(const taper_call *call, taper_work *work, scan_
     s->x_size = (int64_t)taper_dtype_size(x->dtype);
     s->y_size = (int64_t)taper_dtype_size(call->output->dtype);
     s->spans = axis_split(tensor_count(x, 0, attrs->axis), scalar ? 1 : x->shape[attrs->axis],
-                          tensor_count(x, attrs->axis + 1, x->rank), INT64_MAX);
+                          tensor_count(x, attrs->axis + 1, x->rank), s->x_size, INT64_MAX);
     work->tasks = tensor_numel(x) ? axis_tasks(&s->spans) : 0;
     work->scratch_bytes = (size_t)s->spans.tile * sizeof(double);
     return TAPER_OK;

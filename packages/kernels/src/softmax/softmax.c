@@ -38,7 +38,7 @@ static taper_status f32_softmax_prepare(const taper_call *call, taper_work *work
         !tensor_is(call->output, TAPER_FLOAT32, tensor_numel(x)))
         return TAPER_UNSUPPORTED;
     *s = axis_split(tensor_count(x, 0, attrs->axis), scalar ? 1 : x->shape[attrs->axis],
-                    tensor_count(x, attrs->axis + 1, x->rank), SOFTMAX_SPAN);
+                    tensor_count(x, attrs->axis + 1, x->rank), sizeof(float), SOFTMAX_SPAN);
     work->tasks = tensor_numel(x) ? axis_tasks(s) : 0;
     work->scratch_bytes = s->inner == 1 ? 0 : sizeof(softmax_columns);
     return TAPER_OK;
