@@ -7,9 +7,9 @@
  *     ENTRY_OF(key, i), ENTRY_KEY(e), ENTRY_PLACE(e)
  *
  * Where `count` is very small, the entries are kept in order and each new one is inserted.
- * Otherwise they are collected in a buffer. If all entries are wanted, it holds them all and is
- * sorted once. Else it is sorted whenever it is full, and cut to the first `count`; from then on
- * only keys below the last of those are added, because an equal key has a later place.
+ * Otherwise they are collected in a buffer, in the order of their places. Whenever it is full, and
+ * at the end, it is cut to the first `count`; after a cut only keys below the limit of those that
+ * stay are added, because an equal key has a later place. What stays at the end is sorted.
  */
 
 /* Inserts into a[0..n], behind equal entries. */
@@ -59,6 +59,41 @@ static ENTRY *NAME(sort_entries)(ENTRY *a, ENTRY *spare, int64_t n, uint32_t *co
     return a;
 }
 
+/* Keeps the first `count` of n entries in the order of their keys, 0 < count < n, and leaves them
+ * in the order of their places. Goes digit by digit from the highest, and counts the entries that
+ * share the digits so far with the last one to keep. Returns a key that none of those kept is
+ * above. */
+static KEY NAME(sort_cut)(ENTRY *a, int64_t n, int64_t count, uint32_t *counts) {
+    enum { DIGIT = 8, VALUES = 1 << DIGIT };
+    KEY limit = 0; /* the digits so far */
+    int shift = 8 * sizeof(KEY);
+    int64_t left = count; /* to keep of the entries that share them */
+    bool all = false;
+    for (KEY shared = 0; shift > 0 && !all; shared |= (KEY)(VALUES - 1) << shift) {
+        int64_t digit = 0;
+        shift -= DIGIT;
+        memset(counts, 0, VALUES * sizeof *counts);
+        for (int64_t i = 0; i < n; i++) {
+            const KEY key = ENTRY_KEY(a[i]);
+            counts[key >> shift & (VALUES - 1)] += ((key ^ limit) & shared) == 0;
+        }
+        for (; counts[digit] < left; digit++)
+            left -= counts[digit];
+        limit |= (KEY)digit << shift;
+        all = counts[digit] == left;
+    }
+    limit |= ((KEY)1 << shift) - 1;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) { /* no branch, which would be mispredicted */
+        const KEY key = ENTRY_KEY(a[i]);
+        const bool last = key == limit;
+        a[kept] = a[i];
+        kept += key < limit || (last && (all || left > 0));
+        left -= last;
+    }
+    return limit;
+}
+
 static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_t *y,
                             void *scratch) {
     uint32_t *counts = scratch;
@@ -66,7 +101,7 @@ static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_
     KEY keys[SORT_BLOCK], limit = 0;
     const KEY flip = s->descending ? (KEY)-1 : 0;
     int64_t n = 0; /* in the buffer */
-    bool limited = false, sorted = false;
+    bool limited = false;
     for (int64_t begin = 0; begin < s->n; begin += SORT_BLOCK) {
         const int64_t block = i64_min(SORT_BLOCK, s->n - begin);
         s->NAME(keys)(keys, (const char *)x + begin * s->step * s->size, s->step, block, flip);
@@ -88,19 +123,18 @@ static void NAME(sort_line)(const struct argsort_state *s, const void *x, int64_
                 continue;
             }
             a[n++] = ENTRY_OF(keys[i], begin + i);
-            sorted = n == s->capacity;
-            if (!sorted)
-                continue;
-            ENTRY *ordered = NAME(sort_entries)(a, spare, n, counts);
-            spare = ordered == a ? spare : a;
-            a = ordered;
-            n = s->count;
-            limit = ENTRY_KEY(a[n - 1]);
-            limited = true;
+            if (n == s->capacity && n > s->count) {
+                limit = NAME(sort_cut)(a, n, s->count, counts);
+                n = s->count;
+                limited = true;
+            }
         }
     }
-    if (!sorted && s->count > SORT_KEPT)
-        a = NAME(sort_entries)(a, spare, n, counts);
+    if (s->count > SORT_KEPT) {
+        if (n > s->count)
+            NAME(sort_cut)(a, n, s->count, counts);
+        a = NAME(sort_entries)(a, spare, s->count, counts);
+    }
     for (int64_t i = 0; i < s->count; i++)
         y[i * s->inner] = (int64_t)ENTRY_PLACE(a[i]);
 }
