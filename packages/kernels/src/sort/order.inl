@@ -19,15 +19,33 @@ static inline void NAME(sort_insert)(ENTRY *a, int64_t n, ENTRY e) {
     a[n] = e;
 }
 
+/* Sorts n <= SORT_FEW entries into `to`, and keeps equal ones in order. An entry's place is the
+ * number of smaller keys, which vectors count, behind the equal entries before it. */
+static void NAME(sort_few)(const ENTRY *a, ENTRY *to, int64_t n) {
+    KEY keys[SORT_FEW];
+    int32_t equal[SORT_FEW]; /* entries so far, by the number of smaller keys */
+    const int64_t whole = (n + SORT_LANES - 1) / SORT_LANES * SORT_LANES;
+    for (int64_t i = 0; i < n; i++)
+        keys[i] = ENTRY_KEY(a[i]);
+    for (int64_t i = n; i < whole; i++)
+        keys[i] = (KEY)-1; /* smaller than none */
+    memset(equal, 0, sizeof equal);
+    for (int64_t i = 0; i < n; i++) {
+        KEY smaller = 0;
+        for (int64_t j = 0; j < whole; j++)
+            smaller += keys[j] < keys[i];
+        to[(int64_t)smaller + equal[smaller]++] = a[i];
+    }
+}
+
 /* Sorts, and keeps equal entries in order; spare is as large as a. Goes digit by digit from the
  * lowest, and skips digits that all entries share. Returns the buffer with the sorted entries: a or
  * spare. */
 static ENTRY *NAME(sort_entries)(ENTRY *a, ENTRY *spare, int64_t n, uint32_t *counts) {
     enum { KEY_BITS = 8 * sizeof(KEY) };
     if (n <= SORT_FEW) {
-        for (int64_t i = 1; i < n; i++)
-            NAME(sort_insert)(a, i, a[i]);
-        return a;
+        NAME(sort_few)(a, spare, n);
+        return spare;
     }
     const int bits = n < SORT_MANY ? 8 : SORT_DIGIT;
     const int digits = (KEY_BITS + bits - 1) / bits;

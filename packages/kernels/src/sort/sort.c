@@ -11,7 +11,8 @@ TAPER_DEFINE_ATTRS(searchsorted)
 #include "sort/keys.inl"
 
 enum {
-    SORT_FEW = 40, /* most entries for insertion sort: a pass over digits first clears its counts */
+    SORT_FEW = 96,    /* most entries that are ranked by comparing all: digits clear counts first */
+    SORT_LANES = 16,  /* keys compared at once; divides SORT_FEW */
     SORT_PASSES = 4,  /* over a line of 32-bit keys: one that makes keys, three by wide digits */
     SORT_KEPT = 16,   /* most wanted entries that are kept in order from the start */
     SORT_MANY = 4096, /* least entries for wide digits: twice as many as a wide digit has counts */
