@@ -147,7 +147,7 @@ static void check_argsort(taper_dtype dtype, int64_t outer, int64_t n, int64_t i
 
 /* Sizes around every bound between two ways to sort. */
 static void whole(void) {
-    static const int64_t sizes[] = {0, 1, 2, 7, 40, 41, 100, 511, 513, 4095, 4096, 9000};
+    static const int64_t sizes[] = {0, 1, 2, 7, 16, 17, 96, 97, 511, 513, 4095, 4096, 9000};
     for (int t = 0; t < N_DTYPES; t++)
         for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
             for (content c = 0; c < N_CONTENTS; c++)
@@ -155,7 +155,7 @@ static void whole(void) {
 }
 
 static void first_few(void) {
-    static const int64_t counts[] = {0, 1, 2, 63, 64, 65, 300, 2999};
+    static const int64_t counts[] = {0, 1, 2, 16, 17, 64, 65, 300, 2999};
     for (int t = 0; t < N_DTYPES; t++)
         for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
             for (content c = 0; c < N_CONTENTS; c++)

@@ -1,7 +1,9 @@
 /* SEARCHSORTED: counts the elements of a sorted row that come before a value. NaN comes after
  * numbers. */
 
-typedef int64_t search_row(const void *row, int64_t n, const void *values, int64_t i, bool right);
+/* Writes to y how many of the n elements of a row come before each of `count` values. */
+typedef void search_row(int64_t *y, const void *row, int64_t n, const void *values, int64_t count,
+                        bool right);
 
 struct search_state {
     search_row *row;
@@ -13,30 +15,57 @@ struct search_state {
     bool right;
 };
 
-/* BEFORE(a, b): whether a comes before b. */
-#define SEARCH(name, T, BEFORE)                                                                    \
-    static int64_t name(const void *row, int64_t n, const void *values, int64_t i, bool right) {   \
-        const T *x = row, v = ((const T *)values)[i];                                              \
-        int64_t first = 0;                                                                         \
-        while (n > 0) {                                                                            \
-            const int64_t half = n / 2;                                                            \
-            const T a = x[first + half];                                                           \
-            const bool behind = right ? !BEFORE(v, a) : BEFORE(a, v);                              \
-            first = behind ? first + half + 1 : first;                                             \
-            n = behind ? n - half - 1 : half;                                                      \
-        }                                                                                          \
-        return first;                                                                              \
-    }
-#define LESS(a, b) ((a) < (b))
-#define LESS_FLOAT(a, b) ((a) < (b) || ((b) != (b) && (a) == (a)))
+/* Values that are searched together: their steps do not wait for each other. */
+enum { SEARCH_TOGETHER = 4 };
 
-SEARCH(search_f32, float, LESS_FLOAT)
-SEARCH(search_f64, double, LESS_FLOAT)
-SEARCH(search_i64, int64_t, LESS)
-SEARCH(search_i32, int32_t, LESS)
-SEARCH(search_i16, int16_t, LESS)
-SEARCH(search_i8, int8_t, LESS)
-SEARCH(search_u8, uint8_t, LESS)
+/* All searches of a row take as many steps, without a branch on the data. most: no number is above
+ * it; NaN, which comes after it, is where the numbers end, or behind the other NaN. Integers need
+ * none. */
+#define SEARCH(name, T, most)                                                                      \
+    TENSOR_INLINE void name##_some(int64_t *y, const T *x, int64_t n, const T *v, const int count, \
+                                   const bool right) {                                             \
+        int64_t first[SEARCH_TOGETHER] = {0};                                                      \
+        while (n > 0) {                                                                            \
+            const int64_t half = n - n / 2;                                                        \
+            _Pragma("GCC unroll 4") for (int j = 0; j < count; j++) {                              \
+                const T a = x[first[j] + half - 1];                                                \
+                first[j] += half & -(int64_t)(right ? a <= v[j] : a < v[j]);                       \
+            }                                                                                      \
+            n /= 2;                                                                                \
+        }                                                                                          \
+        _Pragma("GCC unroll 4") for (int j = 0; j < count; j++) y[j] = first[j];                   \
+    }                                                                                              \
+    TENSOR_INLINE void name##_all(int64_t *restrict y, const T *restrict x, int64_t n,             \
+                                  const T *restrict v, int64_t count, const bool right) {          \
+        const T above = most;                                                                      \
+        int64_t i = 0, nans = 0;                                                                   \
+        for (; i + SEARCH_TOGETHER <= count; i += SEARCH_TOGETHER)                                 \
+            name##_some(y + i, x, n, v + i, SEARCH_TOGETHER, right);                               \
+        for (; i < count; i++)                                                                     \
+            name##_some(y + i, x, n, v + i, 1, right);                                             \
+        for (i = 0; i < count; i++)                                                                \
+            nans += v[i] != v[i];                                                                  \
+        for (i = 0; nans > 0 && i < count; i++)                                                    \
+            if (v[i] != v[i] && right)                                                             \
+                y[i] = n;                                                                          \
+            else if (v[i] != v[i])                                                                 \
+                name##_some(y + i, x, n, &above, 1, true);                                         \
+    }                                                                                              \
+    static void name(int64_t *y, const void *row, int64_t n, const void *values, int64_t count,    \
+                     bool right) {                                                                 \
+        if (right)                                                                                 \
+            name##_all(y, row, n, values, count, true);                                            \
+        else                                                                                       \
+            name##_all(y, row, n, values, count, false);                                           \
+    }
+
+SEARCH(search_f32, float, INFINITY)
+SEARCH(search_f64, double, INFINITY)
+SEARCH(search_i64, int64_t, 0)
+SEARCH(search_i32, int32_t, 0)
+SEARCH(search_i16, int16_t, 0)
+SEARCH(search_i8, int8_t, 0)
+SEARCH(search_u8, uint8_t, 0)
 
 static search_row *const search_of[TAPER_DTYPE_COUNT] = {
     [TAPER_FLOAT32] = search_f32, [TAPER_FLOAT64] = search_f64, [TAPER_INT64] = search_i64,
@@ -77,12 +106,14 @@ static taper_status any_searchsorted_prepare(const taper_call *call, taper_work 
 static taper_status any_searchsorted_run(const taper_call *call, int64_t begin, int64_t end,
                                          void *scratch) {
     const struct search_state *s = call->state;
-    const char *rows = call->inputs[0].data;
+    const char *rows = call->inputs[0].data, *values = call->inputs[1].data;
     int64_t *y = call->output->data;
     const int64_t last = i64_min(end * s->per_task, s->total);
     (void)scratch;
-    for (int64_t i = begin * s->per_task; i < last; i++)
-        y[i] = s->row(rows + (s->row_step ? i / s->values * s->row_step : 0), s->n,
-                      call->inputs[1].data, i, s->right);
+    for (int64_t i = begin * s->per_task, count; i < last; i += count) {
+        const int64_t row = i / s->values;
+        count = i64_min(last, (row + 1) * s->values) - i;
+        s->row(y + i, rows + row * s->row_step, s->n, values + i * s->size, count, s->right);
+    }
     return TAPER_OK;
 }

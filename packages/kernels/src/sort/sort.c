@@ -1,4 +1,5 @@
 /* ARGSORT, of all or only the first places, and SEARCHSORTED. */
+#include <math.h>
 #include <string.h>
 
 #include "common/tensor.h"
