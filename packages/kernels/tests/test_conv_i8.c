@@ -105,13 +105,16 @@ static int32_t sum_of(const problem *p, const node *n, const int64_t at[4]) {
 }
 
 static void expect(const problem *p) {
-    for (int kind = 0; kind < 8; kind++) {
+    for (int kind = 0; kind < 12; kind++) {
         node n;
         make(&n, p, kind % 2 ? TAPER_UINT8 : TAPER_INT8, kind / 2 % 2);
         uint8_t *const x = n.inputs[0].data;
         const int64_t count = check_numel(&n.inputs[0]);
-        for (int64_t i = 0; i < count && kind >= 4; i++) /* 0 to 127 but for the last half image */
+        for (int64_t i = 0; i < count && kind >= 4 && kind < 8; i++)
+            /* 0 to 127 but for the last half image */
             x[i] = (uint8_t)(i < count - count / p->batch / 2 ? x[i] & 127 : x[i]);
+        for (int64_t i = 0; i < count && kind >= 8; i++) /* most are from 100 to 163 */
+            x[i] = (uint8_t)(i % 37 == 0 ? x[i] : (100 + (x[i] & 63)) ^ (kind % 2 ? 0 : 128));
         int served = 0;
         for (int i = 0; i < KERNELS; i++)
             for (int workers = 1; workers <= 2; workers++) {

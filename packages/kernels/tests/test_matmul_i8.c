@@ -174,6 +174,47 @@ static void large(void) {
     each_kind(1, 3000, 900);
 }
 
+/* Activations of which most are in a range of 128 numbers around `mean`, of 0 to 255, but for one
+ * of `far`, and for a row of which all are not. Engines of 7 bits narrow these, or leave it. */
+static void near(const product *p, int64_t mean, int64_t far, int64_t far_row) {
+    const int64_t logical[] = {p->k, p->n};
+    tensors t = make(p, logical);
+    uint8_t *const x = t.inputs[0].data;
+    for (int64_t i = 0; i < p->m * p->k; i++) {
+        const int64_t u = mean - 64 + (x[i] & 127);
+        if (i % far == 0 || i / p->k == far_row)
+            x[i] = (uint8_t)(mean < 64 ? 255 - i / far % 128 : x[i]);
+        else
+            x[i] = (uint8_t)(u < 0 ? 0 : u > 255 ? 255 : u);
+        x[i] ^= p->a_signed ? 128 : 0;
+    }
+    for (int i = 0; i < KERNELS; i++) {
+        memset(t.output.data, 0xab, (size_t)check_numel(&t.output) * sizeof(int32_t));
+        if (check_run("MATMUL", kernels[i], t.inputs, 2, &t.output, &t.attrs, 2) != TAPER_OK)
+            continue;
+        const int64_t wrong = wrong_sums(p, &t);
+        CHECK(wrong == 0, "%s, mean %lld, far %lld, %lld x %lld: %lld wrong", kernels[i],
+              (long long)mean, (long long)far, (long long)p->m, (long long)p->k, (long long)wrong);
+    }
+    release(&t);
+}
+
+static void narrowed(void) {
+    static const int64_t sizes[][3] = {
+        {24, 192, 128}, {43, 170, 150}, {61, 90, 260}, {26, 17, 3000}};
+    static const int64_t means[] = {0, 50, 64, 110, 128, 200, 255};
+    static const int64_t shares[] = {1 << 30, 40, 9, 7, 2};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (size_t mean = 0; mean < sizeof means / sizeof *means; mean++)
+            for (size_t far = 0; far < sizeof shares / sizeof *shares; far++)
+                for (int kind = 0; kind < 4; kind++) {
+                    const product p = {
+                        1,        sizes[s][0], sizes[s][1], sizes[s][2],
+                        kind % 2, kind / 2,    false,       far % 2 ? RANDOM : SMALL};
+                    near(&p, means[mean], shares[far], mean % 3 == 1 ? 20 : -1);
+                }
+}
+
 /* What saturates, where an instruction adds pairs in 16 bits. */
 static void extremes(void) {
     for (values v = LOWEST; v <= ABOVE; v++)
@@ -451,6 +492,7 @@ int main(int argc, char **argv) {
         {"columns", columns},
         {"sums", sums},
         {"large", large},
+        {"narrowed", narrowed},
         {"extremes", extremes},
         {"batches", batches},
         {"empty", empty},

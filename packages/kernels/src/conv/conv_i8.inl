@@ -22,8 +22,8 @@ struct i8_conv_state {
     int64_t units;
     /* Scratch, in bytes from its start: A, B, C, then the epilogue's scratch. */
     size_t b_scratch, c_scratch, epilogue_scratch;
-    /* Of matrix products: lines of x as the engine reads them. */
-    size_t line_scratch;
+    /* Of matrix products, behind A: lines of x as the engine reads them, and what narrows A. */
+    size_t line_scratch, spare_scratch;
     int64_t line_pixels; /* in scratch, of each line */
     /* Of depthwise convolutions: what taps read, and zeros. Those of kind DW_OTHER have units of
      * row_chunk pixels, the others of two rows, of `width` pixels each. */
@@ -95,7 +95,9 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
     work->tasks = state->units;
 
     i8_conv_lines(state, engine);
-    state->b_scratch = state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
+    state->spare_scratch = state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
+    state->b_scratch = state->spare_scratch +
+                       (size_t)i8_spare_bytes(engine, state->row_chunk, s->out, state->lines);
     state->c_scratch = state->b_scratch;
     if (!s->packed)
         state->c_scratch += (size_t)(state->col_chunk / GEMM_NR * i8_panel_bytes(state->lines));
@@ -125,9 +127,11 @@ V_INLINE void i8_conv_copy(char *to, const char *from, int64_t bytes) {
 }
 
 /* Puts the windows of m pixels of one row of the output, [taps][channels of a group] and zeros up
- * to a whole line each; false if the engine takes no such activations. */
+ * to a whole line each; false if the engine takes no such activations: then these are put only if
+ * they may be narrowed. */
 static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *state, char *to,
-                        char *lines, const char *x, int64_t row, int64_t m, bool is_signed) {
+                        char *lines, const char *x, int64_t row, int64_t m, bool is_signed,
+                        bool narrows) {
     const conv_shape *s = &state->shape;
     const window_dim *slice = &s->dims[0], *line = &s->dims[1], *w = &s->dims[2];
     const int64_t step = engine->a_bytes, taps = w->kernel, tap_bytes = s->in * step;
@@ -152,7 +156,7 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
                     takes &= engine->put(put + p * tap_bytes, from + p * s->channels, 1, s->in,
                                          is_signed);
         }
-    if (!takes)
+    if (!takes && !narrows)
         return false;
     char zero[sizeof(int16_t)];
     engine->put(zero, "", 1, 1, is_signed);
@@ -183,24 +187,27 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
             }
         memset(t, *zero, past);
     }
-    return true;
+    return takes;
 }
 
-/* Puts the windows of m pixels. Returns the engine that takes them. */
+/* Puts the windows of m pixels into scratch. Returns the engine that takes them. */
 static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i8_conv_state *state,
-                                         char *to, char *lines, const char *x, int64_t row,
-                                         int64_t m, bool is_signed) {
+                                         i8_block *g, char *memory, const char *x, int64_t row,
+                                         int64_t m) {
     const int64_t width = state->shape.dims[2].out;
-    const i8_engine *now = i8_first_engine(engine);
-    for (int64_t r = 0, n; r < m; r += n) {
-        n = i64_min(i64_min(m - r, width - (row + r) % width), state->line_pixels);
-        if (!i8_conv_put(now, state, to + r * state->a_row_bytes, lines, x, row + r, n,
-                         is_signed)) {
-            now = engine;
-            n = -r; /* from the beginning */
+    for (const i8_engine *now = i8_first_engine(engine);; now = engine) {
+        const bool narrows = i8_narrows(now, m, state->shape.out, state->lines);
+        bool takes = true;
+        g->rests = NULL;
+        for (int64_t r = 0, n; r < m && (takes || narrows); r += n) {
+            n = i64_min(i64_min(m - r, width - (row + r) % width), state->line_pixels);
+            takes &=
+                i8_conv_put(now, state, memory + r * state->a_row_bytes,
+                            memory + state->line_scratch, x, row + r, n, g->is_signed, narrows);
         }
+        if (takes || (narrows && now->narrow(g, memory, m, memory + state->spare_scratch)))
+            return now;
     }
-    return now;
 }
 
 static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
@@ -222,8 +229,7 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         const int64_t n = i64_min(state->col_chunk, s->out - col);
         const char *x = (const char *)call->inputs[0].data + group * s->in;
         if (put != now)
-            engine = i8_conv_put_rows(call->kernel->data, state, memory,
-                                      memory + state->line_scratch, x, row, m, g.is_signed);
+            engine = i8_conv_put_rows(call->kernel->data, state, &g, memory, x, row, m);
         put = now;
         g.b = call->inputs[1].data;
         if (s->packed) {

@@ -12,8 +12,8 @@
  *
  * There is one engine for each kind of dot instruction of a level; gemm_i8.inl has the tiles. An
  * engine may have a faster one for activations from 0 to 127, whose products with int8 can be
- * added in pairs in 16 bits. Which one computes some rows depends on these rows' activations alone,
- * and no bit depends on it.
+ * added in pairs in 16 bits. That one may narrow others to these (joined_i8.inl). Which one
+ * computes some rows depends on these rows' activations alone, and no bit depends on it.
  */
 #ifndef TAPER_ENGINE_I8_H
 #define TAPER_ENGINE_I8_H
@@ -26,6 +26,10 @@ enum {
     I8_LINE = GEMM_NR * I8_GROUP, /* bytes of a line */
     I8_ROW_PAD = TAPER_ALIGNMENT, /* bytes after a row of A, so that rows spread over L1's sets */
     I8_ROWS = 6,                  /* of a tile: a multiple of these is best */
+    I8_JOIN_WORTH = 24,           /* rows for which it pays to look at the weights first */
+    I8_JOIN_LINES = 4096,         /* of a panel of such a product, at most */
+    I8_NARROW_LINES = 32,         /* of a panel, for which it pays to narrow the activations */
+    I8_NARROW_WORTH = 384,        /* the same of all panels */
 };
 
 typedef struct i8_block {
@@ -36,16 +40,24 @@ typedef struct i8_block {
     int32_t *c; /* C[i][j] at c[i * ldc + j], whole panels */
     int64_t ldc;
     bool is_signed; /* A was int8 */
+    /* Of narrowed rows, which narrow() fills: else `rests` is NULL. */
+    int32_t base;          /* A is this much smaller than the activations */
+    const uint16_t *rests; /* [m][i8_rest_items]: where it is 128 smaller still, or larger */
+    int8_t *by_k;          /* scratch of a panel, [k][16] */
 } i8_block;
 
 typedef struct i8_engine {
     int64_t a_bytes; /* of an activation in A */
-    /* Writes n activations of A, from from[i * stride]; false if the engine takes no such ones. */
+    /* Writes n activations of A, from from[i * stride]; false if the engine takes no such ones, but
+     * narrowed. */
     bool (*put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed);
     /* Returns whether rows of n bytes, `row` bytes apart, are what put() would write. */
     bool (*reads)(const void *from, int64_t row, int64_t rows, int64_t n, bool is_signed);
     /* Computes m rows and whole panels; m, panels >= 0. */
     void (*block)(const i8_block *block, int64_t m, int64_t panels);
+    /* Makes m rows of A, which put() wrote, rows from 0 to 127, and fills the block; false if that
+     * is not worth it: then A is put again. spare: i8_spare_bytes. May be NULL. */
+    bool (*narrow)(i8_block *block, char *rows, int64_t m, char *spare);
     const struct i8_engine *u7; /* for activations from 0 to 127, of at most a_bytes; or NULL */
 } i8_engine;
 
@@ -56,6 +68,24 @@ V_INLINE int64_t i8_panel_bytes(int64_t groups) { return (1 + groups) * I8_LINE;
 V_INLINE int64_t i8_row_bytes(const i8_engine *engine, int64_t groups) {
     const int64_t bytes = groups * I8_GROUP * engine->a_bytes;
     return i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT + I8_ROW_PAD;
+}
+
+/* Returns the items of the list of a row that is narrowed: how many activations are 128 larger, and
+ * smaller, the k of the former from the front and of the latter from the end. */
+V_INLINE int64_t i8_rest_items(int64_t groups) { return 2 + groups; }
+
+/* Returns whether the engine may narrow m rows that n columns are multiplied by. */
+V_INLINE bool i8_narrows(const i8_engine *engine, int64_t m, int64_t n, int64_t groups) {
+    return engine->narrow && m >= I8_JOIN_WORTH && groups >= I8_NARROW_LINES &&
+           groups <= I8_JOIN_LINES && i64_ceil_div(n, GEMM_NR) * groups >= I8_NARROW_WORTH;
+}
+
+/* Returns the bytes that narrow() needs in scratch for m rows. */
+V_INLINE int64_t i8_spare_bytes(const i8_engine *engine, int64_t m, int64_t n, int64_t groups) {
+    if (!engine->u7 || !i8_narrows(engine->u7, m, n, groups))
+        return 0;
+    const int64_t lists = m * i8_rest_items(groups) * (int64_t)sizeof(uint16_t);
+    return groups * I8_LINE + i64_ceil_div(lists, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
 }
 
 /*

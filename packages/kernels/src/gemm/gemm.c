@@ -64,12 +64,18 @@ TAPER_DEFINE_ATTRS(lookup)
 #define I8_JOINS (V_LEN == 8)
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
-static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put, i8_u7_reads, i8_u7_block, NULL};
-const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads, i8_widened_block,
-                              &i8_u7};
+#if V_LEN == 8
+#define I8_U7_NARROW i8_u7_narrow
 #else
-const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads, i8_widened_block,
-                              NULL};
+#define I8_U7_NARROW NULL
+#endif
+static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put,    i8_u7_reads,
+                                i8_u7_block,     I8_U7_NARROW, NULL};
+const i8_engine I8_WIDENED = {sizeof(int16_t),  i8_widened_put, i8_widened_reads,
+                              i8_widened_block, NULL,           &i8_u7};
+#else
+const i8_engine I8_WIDENED = {sizeof(int16_t),  i8_widened_put, i8_widened_reads,
+                              i8_widened_block, NULL,           NULL};
 #endif
 
 #ifdef HAS_I8_VNNI
@@ -90,7 +96,7 @@ const i8_engine I8_WIDENED = {sizeof(int16_t), i8_widened_put, i8_widened_reads,
 #define I8_JOINS 0
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
-const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_reads, i8_vnni_block, NULL};
+const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_reads, i8_vnni_block, NULL, NULL};
 #endif
 
 #include "gemm/product_i8.inl"

@@ -11,7 +11,7 @@
  *     I8_DOT       (sums, activations, weights) -> sums
  *     I8_SHIFTED   whether int8 activations are stored as uint8, 128 larger
  *     I8_BYTES     whether activations are stored as they are, which must be 0 to 127
- *     I8_JOINS     whether two lines whose weights are small enough are multiplied at once
+ *     I8_JOINS     whether joined_i8.inl computes many rows, and narrows their activations
  *     I8_WIDENS    whether weights that many rows read are widened once, into memory: for 8 lanes
  */
 
@@ -20,6 +20,7 @@
 enum {
     I8_VECTORS = V_REGISTERS == 32 ? 4 : 2, /* of a row of a tile, at most */
     I8_FETCH = 2048, /* bytes ahead of the line that few rows read from memory */
+    I8_LOOK = 4096,  /* bytes whose bounds are found at once */
 };
 #ifdef TAPER_EMULATED /* inlined tiles of emulated instructions take compilers many minutes */
 #define I8_INLINE static __attribute__((noinline))
@@ -229,119 +230,14 @@ static void i8_wide_block(const i8_block *block, int64_t m, int64_t panels) {
 #endif
 
 #if I8_JOINS
-/*
- * Products of activations from 0 to 127 fit 16 bits even in sums of four, if the magnitudes of the
- * four weights add up to at most 258. Most weights of networks are that small: then two lines take
- * three multiplications where one takes two.
- */
-enum {
-    I8_JOINED = 258,
-    I8_JOIN_ROWS = 4,     /* of a tile */
-    I8_JOIN_WORTH = 24,   /* rows for which it pays to look at the weights first */
-    I8_JOIN_LINES = 4096, /* of a panel, at most */
-};
-
-/* Finds which pairs of lines of a panel can be multiplied at once. */
-static void I8_NAME(find_joins)(const int8_t *b, int64_t groups, bool *joins) {
-    for (int64_t pair = 0; pair < groups / 2; pair++, b += 2 * I8_LINE) {
-        vi over = vi_set1(0);
-        I8_UNROLL
-        for (int part = 0; part < I8_PARTS; part++) {
-            const vi ones = _mm256_set1_epi8(1);
-            const vi first = _mm256_abs_epi8(I8_LOAD(b, part));
-            const vi second = _mm256_abs_epi8(I8_LOAD(b + I8_LINE, part));
-            const vi sums = _mm256_add_epi16(_mm256_maddubs_epi16(first, ones),
-                                             _mm256_maddubs_epi16(second, ones));
-            over = vi_or(over, _mm256_cmpgt_epi16(sums, _mm256_set1_epi16(I8_JOINED)));
-        }
-        joins[pair] = _mm256_testz_si256(over, over) != 0;
-    }
-}
-
-/* Loads the activations of a line of a row for all columns. */
-V_INLINE vi I8_NAME(spread)(const char *a, int64_t line) {
-    I8_A x;
-    memcpy(&x, a + line * (int64_t)sizeof x, sizeof x);
-    return I8_SPREAD(x);
-}
-
-/* Computes the sums of some rows and one panel. */
-I8_INLINE void I8_NAME(join)(const i8_block *g, const bool *joins, const int rows) {
-    vi sum[I8_JOIN_ROWS][I8_PARTS];
-    const char *a = g->a;
-    const int8_t *b = g->b + I8_LINE;
-#define I8_EACH(expr)                                                                              \
-    I8_UNROLL for (int i = 0; i < rows; i++) I8_UNROLL for (int v = 0; v < I8_PARTS; v++) expr
-#define I8_PLAIN(l)                                                                                \
-    {                                                                                              \
-        vi weights[I8_PARTS];                                                                      \
-        I8_UNROLL for (int v = 0; v < I8_PARTS; v++) weights[v] = I8_LOAD(b + (l) * I8_LINE, v);   \
-        I8_UNROLL for (int i = 0; i < rows; i++) {                                                 \
-            const vi spread = I8_NAME(spread)(a + i * g->a_row_bytes, l);                          \
-            I8_UNROLL for (int v = 0; v < I8_PARTS; v++) sum[i][v] =                               \
-                I8_DOT(sum[i][v], spread, weights[v]);                                             \
-        }                                                                                          \
-    }
-    I8_EACH(sum[i][v] = vi_set1(0));
-    for (int64_t pair = 0; pair < g->groups / 2; pair++) {
-        if (joins[pair]) {
-            vi weights[2][I8_PARTS];
-            I8_UNROLL
-            for (int v = 0; v < 2 * I8_PARTS; v++)
-                weights[v / I8_PARTS][v % I8_PARTS] =
-                    I8_LOAD(b + v / I8_PARTS * I8_LINE, v % I8_PARTS);
-            I8_UNROLL
-            for (int i = 0; i < rows; i++)
-                i8_dots_u7(sum[i], a + i * g->a_row_bytes, weights);
-        } else {
-            I8_PLAIN(0)
-            I8_PLAIN(1)
-        }
-        a += 2 * sizeof(I8_A);
-        b += 2 * I8_LINE;
-    }
-    if (g->groups % 2)
-        I8_PLAIN(0)
-    I8_EACH(vi_store(g->c + i * g->ldc + v * V_LEN, sum[i][v]));
-#undef I8_EACH
-#undef I8_PLAIN
-}
-
-#define I8_DEFINE_JOIN(rows, ...)                                                                  \
-    static void I8_NAME(join_##rows)(const i8_block *g, const bool *joins) {                       \
-        I8_NAME(join)(g, joins, rows);                                                             \
-    }
-GEMM_ROWS_3(I8_DEFINE_JOIN, )
-I8_DEFINE_JOIN(4, )
-#undef I8_DEFINE_JOIN
-#define I8_PLACE_JOIN(rows, ...) [rows] = I8_NAME(join_##rows),
-static void (*const I8_NAME(joins)[])(const i8_block *g, const bool *joins) = {
-    GEMM_ROWS_3(I8_PLACE_JOIN, ) I8_PLACE_JOIN(4, )};
-#undef I8_PLACE_JOIN
-
-static void I8_NAME(join_block)(const i8_block *block, int64_t m, int64_t panels) {
-    bool joins[I8_JOIN_LINES / 2];
-    const int64_t tiles = i64_ceil_div(m, I8_JOIN_ROWS);
-    for (int64_t panel = 0; panel < panels; panel++) {
-        i8_block g = *block;
-        g.b += panel * i8_panel_bytes(g.groups);
-        g.c += panel * GEMM_NR;
-        I8_NAME(find_joins)(g.b + I8_LINE, g.groups, joins);
-        for (int64_t t = 0; t < tiles; t++) {
-            const int64_t rows = (m + t) / tiles;
-            I8_NAME(joins)[rows](&g, joins);
-            g.a += rows * g.a_row_bytes;
-            g.c += rows * g.ldc;
-        }
-    }
-}
+#include "gemm/joined_i8.inl"
 #endif
 
 static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
     if (m <= 0)
         return;
 #if I8_JOINS
-    if (m >= I8_JOIN_WORTH && block->groups <= I8_JOIN_LINES) {
+    if (block->rests || (m >= I8_JOIN_WORTH && block->groups <= I8_JOIN_LINES)) {
         I8_NAME(join_block)(block, m, panels);
         return;
     }
@@ -384,43 +280,40 @@ static void I8_NAME(block)(const i8_block *block, int64_t m, int64_t panels) {
 static bool I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed) {
     const int8_t *s = from;
     const uint8_t *u = from;
+    int64_t i = 0;
 #if I8_BYTES
-    uint8_t *t = to, seen = 0;
+    uint8_t *t = to;
+    uint64_t seen = 0;
     (void)s;
     (void)is_signed;
-    if (stride == 1)
-        for (int64_t i = 0; i < n; i++) {
-            t[i] = u[i];
-            seen |= u[i];
-        }
-    else
-        for (int64_t i = 0; i < n; i++) {
-            t[i] = u[i * stride];
-            seen |= u[i * stride];
-        }
-    return seen < 128;
+    for (uint64_t some; stride == 1 && i + (int64_t)sizeof some <= n; i += sizeof some) {
+        memcpy(&some, u + i, sizeof some);
+        memcpy(t + i, &some, sizeof some);
+        seen |= some;
+    }
+    for (; i < n; i++) {
+        t[i] = u[i * stride];
+        seen |= t[i];
+    }
+    return (seen & 0x8080808080808080) == 0;
 #elif I8_SHIFTED
     uint8_t *t = to;
     const uint8_t shift = is_signed ? 128 : 0;
     (void)s;
     if (stride == 1)
-        for (int64_t i = 0; i < n; i++)
+        for (; i < n; i++)
             t[i] = u[i] ^ shift;
     else
-        for (int64_t i = 0; i < n; i++)
+        for (; i < n; i++)
             t[i] = u[i * stride] ^ shift;
     return true;
 #else
     int16_t *t = to;
-    if (stride == 1 && is_signed)
-        for (int64_t i = 0; i < n; i++)
-            t[i] = s[i];
-    else if (stride == 1)
-        for (int64_t i = 0; i < n; i++)
-            t[i] = u[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            t[i] = is_signed ? (int16_t)s[i * stride] : (int16_t)u[i * stride];
+    const vi kept = vi_set1(is_signed ? -1 : 0x00ff00ff);
+    for (; stride == 1 && i + 2 * V_LEN <= n; i += 2 * V_LEN)
+        vi_store((int32_t *)(void *)(t + i), vi_and(vi_widen_i8(s + i), kept));
+    for (; i < n; i++)
+        t[i] = is_signed ? (int16_t)s[i * stride] : (int16_t)u[i * stride];
     return true;
 #endif
 }
@@ -428,11 +321,11 @@ static bool I8_NAME(put)(void *to, const void *from, int64_t stride, int64_t n, 
 static bool I8_NAME(reads)(const void *from, int64_t row, int64_t rows, int64_t n, bool is_signed) {
 #if I8_BYTES
     uint8_t seen = 0;
-    const int64_t runs = row == n ? 1 : rows;
+    const int64_t some = row == n ? i64_max(1, I8_LOOK / i64_max(1, n)) : 1; /* rows of a run */
     (void)is_signed;
-    for (int64_t r = 0; r < runs && seen < 128; r++) {
+    for (int64_t r = 0; r < rows && seen < 128; r += some) {
         const uint8_t *const u = (const uint8_t *)from + r * row;
-        for (int64_t i = 0; i < rows * n / runs; i++)
+        for (int64_t i = 0; i < i64_min(some, rows - r) * n; i++)
             seen |= u[i];
     }
     return seen < 128;

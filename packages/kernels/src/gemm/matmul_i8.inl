@@ -12,8 +12,8 @@ struct i8_matmul_state {
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
     int64_t units, units_per_task;
-    /* Scratch, in bytes from its start: A, B, C, then the epilogue's scratch. */
-    size_t b_scratch, c_scratch, epilogue_scratch;
+    /* Scratch, in bytes from its start: A, what narrows it, B, C, then the epilogue's scratch. */
+    size_t spare_scratch, b_scratch, c_scratch, epilogue_scratch;
 };
 
 static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) {
@@ -61,7 +61,9 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
     work->tasks = i64_ceil_div(state->units, state->units_per_task);
 
     const int64_t line = TAPER_ALIGNMENT;
-    state->b_scratch = (size_t)(state->row_chunk * state->a_row_bytes);
+    state->spare_scratch = (size_t)(state->row_chunk * state->a_row_bytes);
+    state->b_scratch = state->spare_scratch +
+                       (size_t)i8_spare_bytes(engine, state->row_chunk, s->n, state->groups);
     state->c_scratch = state->b_scratch;
     if (!s->packed)
         state->c_scratch += (size_t)(state->col_chunk / GEMM_NR * i8_panel_bytes(state->groups));
@@ -72,18 +74,22 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
 }
 
 /* Writes rows of A, each with zeros up to a whole group; false if the engine takes no such ones. */
-static bool i8_put_rows(const i8_engine *engine, char *to, int64_t to_row, const char *a,
+static bool i8_put_rows(const i8_engine *engine, i8_block *g, char *to, char *spare, const char *a,
                         int64_t row_stride, int64_t k_stride, int64_t k, int64_t rows,
-                        bool is_signed) {
+                        bool narrows) {
     static const char zeros[I8_GROUP];
-    const int64_t past = i64_ceil_div(k, I8_GROUP) * I8_GROUP - k;
-    for (int64_t r = 0; r < rows; r++, to += to_row, a += row_stride) {
-        if (!engine->put(to, a, k_stride, k, is_signed))
+    const int64_t past = g->groups * I8_GROUP - k;
+    const bool is_signed = g->is_signed;
+    bool takes = true;
+    char *const first = to;
+    for (int64_t r = 0; r < rows; r++, to += g->a_row_bytes, a += row_stride) {
+        takes &= engine->put(to, a, k_stride, k, is_signed);
+        if (!takes && !narrows)
             return false;
         if (past > 0)
             engine->put(to + k * engine->a_bytes, zeros, 1, past, is_signed);
     }
-    return true;
+    return takes || engine->narrow(g, first, rows, spare);
 }
 
 static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t end,
@@ -110,13 +116,15 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
         for (engine = put == rows_of ? engine : i8_first_engine(widest); put != rows_of;) {
             g.a = memory;
             g.a_row_bytes = state->a_row_bytes;
+            g.rests = NULL;
             if (s->a_k_stride == 1 && s->k % I8_GROUP == 0 &&
                 engine->reads(a, s->a_row_stride, m, s->k, g.is_signed)) {
                 g.a = a;
                 g.a_row_bytes = s->a_row_stride;
                 put = rows_of;
-            } else if (i8_put_rows(engine, memory, state->a_row_bytes, a, s->a_row_stride,
-                                   s->a_k_stride, s->k, m, g.is_signed)) {
+            } else if (i8_put_rows(engine, &g, memory, memory + state->spare_scratch, a,
+                                   s->a_row_stride, s->a_k_stride, s->k, m,
+                                   i8_narrows(engine, m, s->n, g.groups))) {
                 put = rows_of;
             } else {
                 engine = widest;

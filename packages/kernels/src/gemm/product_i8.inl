@@ -97,6 +97,7 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
         const int64_t parts = i64_ceil_div(m, I8_TILE_C / I8_TILE_COLS);
         const int64_t rows = i64_ceil_div(i64_ceil_div(m, parts), I8_ROWS) * I8_ROWS;
         for (int64_t r = 0; r < m; r += rows, g.a += rows * g.a_row_bytes) {
+            g.rests = block->rests ? block->rests + r * i8_rest_items(g.groups) : NULL;
             g.b = block->b;
             for (int64_t c = 0; c < n; c += I8_TILE_COLS) {
                 const int64_t cols = i64_min(I8_TILE_COLS, n - c);
