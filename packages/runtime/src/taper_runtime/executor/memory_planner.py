@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,7 @@ class Slab:
     def array(self, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """Return memory for a tensor, not initialized."""
         storage = DTYPES[dtype].storage
-        nbytes = storage.itemsize * int(np.prod(shape, dtype=np.int64))
+        nbytes = storage.itemsize * math.prod(shape)
         offset, room = self._layout.places.get(name, (0, 0))
         if nbytes <= room:
             memory = self._memory[offset : offset + nbytes]
