@@ -104,8 +104,9 @@ SCAN_FLOATS(f64_prod, double, 1.0, *)
 /* ---- extremes and their positions ---- */
 
 /* Elements of a row of which one loop of vectors says whether any is better than the best so far:
- * in most blocks none is. A wide block that has one is looked at block by block. */
-enum { SCAN_BLOCK = 8, SCAN_WIDE = 32 };
+ * in most blocks none is. A wide block that has one is looked at block by block; elements of 8
+ * bytes have no wide blocks. */
+enum { SCAN_BLOCK = 8, SCAN_WIDE_BYTES = 64 };
 
 /* Whether an element of a block is as good as the best so far, or NaN. */
 #define SCAN_RECORD(name, T, BITS, RELATION)                                                       \
@@ -127,14 +128,15 @@ enum { SCAN_BLOCK = 8, SCAN_WIDE = 32 };
         T *restrict best = state;                                                                  \
         if (inner == 1) {                                                                          \
             T b = n > 0 ? *x : 0;                                                                  \
+            const int many = (int)(SCAN_WIDE_BYTES / sizeof(T));                                   \
             int64_t where = 0;                                                                     \
             for (int64_t k = 0; k < n;) {                                                          \
                 const int64_t left = n - k;                                                        \
-                const bool wide = k % SCAN_WIDE == 0 && left >= SCAN_WIDE;                         \
-                if (wide && !records##_has_record(x + k, b, SCAN_WIDE)) {                          \
-                    for (int i = 0; i < SCAN_WIDE; i++)                                            \
+                const bool wide = many > SCAN_BLOCK && k % many == 0 && left >= many;              \
+                if (wide && !records##_has_record(x + k, b, many)) {                               \
+                    for (int i = 0; i < many; i++)                                                 \
                         y[k + i] = found;                                                          \
-                    k += SCAN_WIDE;                                                                \
+                    k += many;                                                                     \
                 } else if (left >= SCAN_BLOCK && !records##_has_record(x + k, b, SCAN_BLOCK)) {    \
                     for (int i = 0; i < SCAN_BLOCK; i++)                                           \
                         y[k + i] = found;                                                          \
