@@ -559,9 +559,9 @@ def clients(session: nox.Session) -> None:
 
 @nox.session
 def server(session: nox.Session) -> None:
-    """Call `taper serve` with clients of its protocols: openai's package and Triton's."""
+    """Call `taper serve` with openai's package and Triton's; embed in LangChain and LlamaIndex."""
     session.install(*MODELS, *TEST_TOOLS, *SERVE, "jinja2", "openai", "prometheus-client")
-    session.install("tritonclient[http]", "llguidance")
+    session.install("tritonclient[http]", "llguidance", "langchain-core", "llama-index-core")
     install_packages(session)
     pytest(session, "tests/server", **ONE_THREAD)
 

@@ -145,7 +145,8 @@ def _count_turns(tree: Template) -> None:
     """Have each step of a loop and each call of a macro count itself."""
     from jinja2 import nodes
 
-    for node in [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))]:
+    counted: list[Any] = [*tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))]
+    for node in counted:
         counter = nodes.EnvironmentAttribute("count_turn")
         call = nodes.Call(counter, [nodes.ContextReference()], [], None, None)
         node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
