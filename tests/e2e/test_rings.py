@@ -67,6 +67,9 @@ def test_a_text_goes_back_within_the_room_and_no_further(back: int) -> None:
             row.run([9], 39)
     row.read([3, 4])  # a text that begins anew has no past
     row.run([5] * 6, 2)
+    for position in (-1, 9):
+        with pytest.raises(InputError, match="expected 0, where a row begins anew, or 0 to 8: its"):
+            row.run([5], position)
     assert row.state.get("reached").tolist() == [8]
     got = row.run([6], 1)
     np.testing.assert_allclose(got, logits([3, 6]), rtol=1e-3, atol=1e-3)

@@ -497,6 +497,9 @@ WRONG = {
         400, "messages[0].tool_calls[0].function.arguments: expected the text of a JSON object",
     ),
     "tool": (CHAT, {**WRITER, "tools": [{"type": "x"}]}, 400, "tools[0].type: expected 'function'"),
+    "seed without draws": (
+        CHAT, {**WRITER, "temperature": 0, "seed": 10**30}, 400, "seed: expected None or an int"
+    ),
     "tool choice": (CHAT, {**WRITER, "tool_choice": "required"}, 400, "tool_choice: expected"),
     "format": (
         CHAT, {**WRITER, "response_format": {"type": "xml"}}, 400, "response_format.type: expected",

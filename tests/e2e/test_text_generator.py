@@ -187,6 +187,7 @@ WRONG = {
     "empty": ({"prompt": ""}, "expected a prompt of 1 to 128 tokens"),
     "long": ({"prompt": "x" * 200}, "expected a prompt of 1 to 128 tokens"),
     "stop": ({"stop": [""]}, "stop: expected texts that are not empty"),
+    "stop of a number": ({"stop": 5}, "stop: expected texts that are not empty, got 5"),
     "stop of bytes": ({"stop": [b"x"]}, "stop: expected texts"),
     "temperature": ({"do_sample": True, "temperature": -1.0}, "temperature"),
 }
@@ -201,6 +202,10 @@ def test_wrong_arguments_are_named(case, writer):
 
 
 DAMAGED = {
+    "no utf-8": (
+        {DEFAULTS: b"\xff"},
+        r"plan.assets\['generation.json'\]: expected a text in UTF-8",
+    ),
     "no object": ({DEFAULTS: b"[]"}, "expected an object with tokens and defaults"),
     "tokens": (
         {DEFAULTS: b'{"tokens": [], "defaults": {}}'},

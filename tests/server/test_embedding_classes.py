@@ -1,4 +1,4 @@
-"""The classes of the page on embeddings, in the packages that they are for."""
+"""Embeddings in LangChain and LlamaIndex, by the classes of the page on embeddings."""
 
 import asyncio
 import re

@@ -51,9 +51,10 @@ class RewindRule(NamedTuple):
 
     def allows(self, reached: int, position: int) -> bool:
         """Return whether a row that has had ``reached`` positions may go on at a position."""
-        if position == 0:
-            return True
-        return position <= reached and (reached <= self.whole or position >= reached - self.back)
+        return position == 0 or self._least(reached) <= position <= reached
+
+    def _least(self, reached: int) -> int:
+        return 0 if reached <= self.whole else max(reached - self.back, 0)
 
     def check(self, reached: np.ndarray, positions: object) -> None:
         """Check where the rows of a run go on.
@@ -76,7 +77,7 @@ class RewindRule(NamedTuple):
         for row, (most, position) in enumerate(zip(reached.tolist(), given.tolist(), strict=True)):
             if self.allows(most, position):
                 continue
-            least = 0 if most <= self.whole else max(most - self.back, 0)
+            least = self._least(most)
             others = f"{least} to {most}" if least < most else most
             raise InputError(
                 f"{self.position}[{row}]: expected 0, where a row begins anew, or {others}: its "
@@ -104,14 +105,14 @@ def read_rewind_rule(plan: Plan) -> RewindRule | None:
             f"metadata.{_KEY}: expected an object with {', '.join(fields)}, got {describe(data)}"
         )
     rule = RewindRule(**data)
-    for name, value in (("position", rule.position), ("reached", rule.reached)):
-        if type(value) is not str:
-            raise InputError(f"metadata.{_KEY}.{name}: expected a name, got {describe(value)}")
-    for name, value in (("back", rule.back), ("whole", rule.whole)):
-        if type(value) is not int or value < 0:
-            raise InputError(
-                f"metadata.{_KEY}.{name}: expected an int of at least 0, got {describe(value)}"
-            )
+    for name in ("position", "reached"):
+        if type(data[name]) is not str:
+            got = describe(data[name])
+            raise InputError(f"metadata.{_KEY}.{name}: expected a name, got {got}")
+    for name in ("back", "whole"):
+        if type(data[name]) is not int or data[name] < 0:
+            got = describe(data[name])
+            raise InputError(f"metadata.{_KEY}.{name}: expected an int of at least 0, got {got}")
     if not {*rule[:2]} & {*plan.inputs, *plan.states}:
         return None
     for name, value, known in (

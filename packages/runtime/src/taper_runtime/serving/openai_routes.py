@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import StreamingResponse
 
+from taper_runtime.base.random_state import check_seed
 from taper_runtime.serving.body_fields import parse_body
 from taper_runtime.serving.openai_answers import AnswerChoice, ChatForm, CompletionForm, usage
 from taper_runtime.serving.openai_requests import (
@@ -200,7 +201,7 @@ class OpenAIRoutes:
             )
         given = writer.with_defaults(asked.choice_options(index))
         if not given.get("do_sample"):
-            given.pop("seed", None)  # a text without draws is the same for each
+            check_seed(given.pop("seed", None))  # a text without draws is the same for each
         if self._models[asked.model].assistant is None:
             given["prompt_lookup_num_tokens"] = self._limits.prompt_lookup_num_tokens
         return {**given, "max_new_tokens": count}

@@ -379,8 +379,8 @@ class EntryStates:
         with held.take(stop):
             arrays = {**held.present([n for n in plan.states if n not in own]), **own}
             if self._rewind is not None:
-                at = plan.inputs.index(self._rewind.position)
-                self._rewind.check(arrays[self._rewind.reached], inputs[at])
+                position = inputs[plan.inputs.index(self._rewind.position)]
+                self._rewind.check(arrays[self._rewind.reached], position)
             spare = {**held.following(kept), **dict.fromkeys(own)}
             outputs = executor.run(
                 [*inputs, *(arrays[name] for name in plan.states)],

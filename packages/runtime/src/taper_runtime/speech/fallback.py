@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _DRAWN_FROM = 50
 
 
-class Fallback(NamedTuple):
+class SpeechFallback(NamedTuple):
     """Conditions under which a window is written again, at the next temperature.
 
     Attributes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.checks import describe, parse_object
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.text.tokenizer_asset import asset_of
+from taper_runtime.text.tokenizer_asset import text_of
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -58,7 +58,7 @@ def read_speech_settings(plan: Plan, vocabulary: int) -> SpeechSettings:
         If the plan has none, or a value is no token.
     """
     where = f"plan.assets[{SPEECH!r}]"
-    found = parse_object(asset_of(plan, SPEECH).decode(errors="replace"))
+    found = parse_object(text_of(plan, SPEECH))
     if found is None or found.keys() != {*SpeechSettings._fields}:
         fields = ", ".join(SpeechSettings._fields)
         raise InputError(f"{where}: expected an object with {fields}")

@@ -16,8 +16,8 @@ from taper_runtime.generation.generator import Generator
 from taper_runtime.generation.sampling import log_softmax
 from taper_runtime.session.inference_session import InferenceSession
 from taper_runtime.speech.fallback import (
-    Fallback,
     ScoredRules,
+    SpeechFallback,
     as_temperatures,
     compression_ratio,
 )
@@ -185,17 +185,17 @@ class Transcriber:
 
     def _begin(
         self, audio: Any, language: Any, task: Any, options: dict[str, Any]
-    ) -> tuple[np.ndarray, list[int], Fallback]:
+    ) -> tuple[np.ndarray, list[int], SpeechFallback]:
         """Return the spectrogram, the tokens with which each window begins, and the options."""
-        unknown = sorted(options.keys() - {*Fallback._fields})
+        unknown = sorted(options.keys() - {*SpeechFallback._fields})
         if unknown:
             raise InputError(
-                f"{unknown[0]}: unknown option; expected {', '.join(Fallback._fields)}, language "
+                f"{unknown[0]}: unknown option; expected {', '.join(SpeechFallback._fields)}, language "
                 "or task"
             )
         if "temperature" in options:
             options["temperature"] = as_temperatures(options["temperature"])
-        fallback = Fallback(**options)
+        fallback = SpeechFallback(**options)
         fallback.check()
         samples = _samples(audio)
         # shorter audio ends in silence; what is not a whole window of longer audio does not
@@ -255,7 +255,11 @@ class Transcriber:
         ]
 
     def _attempt(
-        self, window: np.ndarray, prompt: list[int], fallback: Fallback, numbers: Iterator[int]
+        self,
+        window: np.ndarray,
+        prompt: list[int],
+        fallback: SpeechFallback,
+        numbers: Iterator[int],
     ) -> list[int] | None:
         """Write a window at one temperature after the other; return None for silence."""
         rules = TimestampRules(self._settings, len(prompt))
@@ -289,7 +293,7 @@ class Transcriber:
         return found[0]
 
     def _segments(
-        self, features: np.ndarray, prompt: list[int], fallback: Fallback
+        self, features: np.ndarray, prompt: list[int], fallback: SpeechFallback
     ) -> Iterator[SpeechSegment]:
         """Write window after window, and yield the segments of each."""
         numbers = count(0)

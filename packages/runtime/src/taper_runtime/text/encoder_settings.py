@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.checks import describe, parse_object
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.text.tokenizer_asset import asset_of
+from taper_runtime.text.tokenizer_asset import text_of
 
 if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
@@ -52,7 +52,7 @@ def read_settings(plan: Plan, asset: str) -> EncoderSettings:
     InputError
         If the plan has none, or others than :class:`EncoderSettings` describes.
     """
-    text = asset_of(plan, asset).decode(errors="replace")
+    text = text_of(plan, asset)
     found = parse_object(text)
     if found is None or found.keys() != {*EncoderSettings._fields}:
         raise _error(asset, "", f"an object with {', '.join(EncoderSettings._fields)}", found)

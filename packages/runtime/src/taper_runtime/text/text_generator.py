@@ -12,7 +12,7 @@ from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
 from taper_runtime.text.grammar_mask import GrammarMask, GrammarReader
 from taper_runtime.text.piece_decoder import PieceDecoder
 from taper_runtime.text.text_stream import TextStream
-from taper_runtime.text.tokenizer_asset import asset_of, read_tokenizer
+from taper_runtime.text.tokenizer_asset import read_tokenizer, text_of
 
 if TYPE_CHECKING:
     import os
@@ -220,7 +220,7 @@ class TextGenerator:
             As :meth:`chat`.
         """
         if self._template is None:
-            source = asset_of(self.session.plan, TEMPLATE).decode(errors="replace")
+            source = text_of(self.session.plan, TEMPLATE)
             self._template = ChatTemplate(source, self._words)
         return self._ids(self._template.render(messages, tools), is_whole=True)
 
@@ -242,10 +242,11 @@ class TextGenerator:
         InputError
             If one is no text, or empty.
         """
-        stops = [stop] if isinstance(stop, str) else list(stop)
-        if not all(type(each) is str and each for each in stops):
-            raise InputError(f"stop: expected texts that are not empty, got {stop!r}")
-        return PieceDecoder(self.tokenizer, stops)
+        stops = [stop] if isinstance(stop, str) else stop
+        is_list = isinstance(stops, (list, tuple))
+        if not is_list or not all(type(each) is str and each for each in stops):
+            raise InputError(f"stop: expected texts that are not empty, got {describe(stop)}")
+        return PieceDecoder(self.tokenizer, list(stops))
 
     def _ids(self, prompt: str, *, is_whole: bool) -> list[int]:
         """Return the tokens of a prompt; a finished prompt brings its own special tokens."""
@@ -280,7 +281,7 @@ class TextGenerator:
 
 def _read_defaults(plan: Plan) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the texts of special tokens, and the defaults of generation."""
-    found = parse_object(asset_of(plan, DEFAULTS).decode(errors="replace"))
+    found = parse_object(text_of(plan, DEFAULTS))
     where = f"plan.assets[{DEFAULTS!r}]"
     if found is None or found.keys() != {"tokens", "defaults"}:
         raise InputError(f"{where}: expected an object with tokens and defaults")

@@ -29,6 +29,20 @@ def asset_of(plan: Plan, name: str) -> bytes:
     return plan.assets[name].tobytes()
 
 
+def text_of(plan: Plan, name: str) -> str:
+    """Return the text of an asset that a text model must have.
+
+    Raises
+    ------
+    InputError
+        If the plan does not have it, or it is not in UTF-8.
+    """
+    try:
+        return asset_of(plan, name).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"plan.assets[{name!r}]: expected a text in UTF-8: {error}") from error
+
+
 def read_tokenizer(plan: Plan, vocab_size: int) -> Any:
     """Return a plan's ``tokenizers.Tokenizer``.
 
