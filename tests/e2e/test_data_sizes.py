@@ -380,16 +380,61 @@ def test_what_cannot_be_a_size_is_refused():
         taper_frontend.export(Function(shifted), (floats(4, 5), torch.tensor(3)))
 
 
-def positive_in_a_branch(x):
-    return torch.cond(x.sum() > 0, lambda x: x[x[:, 0] > 0].sum(0), lambda x: x.sum(0), (x,))
+def rows_of_one_branch(x, places):
+    def kept(x, places):
+        most = x[x[:, 0] > 0].amax(0)
+        return most + x[places].sum(0) // 1 + (7 // places).sum() + x.nonzero().sum()
+
+    return torch.cond((x[:, 0] > 0).any(), kept, lambda x, places: x.sum(0), (x, places))
 
 
-def test_a_size_that_a_branch_computes_is_refused():
-    words = (
-        r"aten.index.Tensor.*in a body depends on values.*compute it outside.*\n.*function_module"
-    )
+def rows_of_nested_branches(x, places):
+    def kept(x):
+        return torch.cond(x.sum() > 0, lambda x: x[x > 0].sum(), lambda x: x[x < 0].mean(), (x,))
+
+    return torch.cond(places[0] > 1, kept, lambda x: torch.unique(x.round()).sum(), (x,))
+
+
+@pytest.mark.parametrize("function", [rows_of_one_branch, rows_of_nested_branches])
+def test_a_branch_that_is_not_taken_refuses_nothing(function):
+    """No maximum of nothing, index out of range or division by 0, but where the branch is taken."""
+    module, example = Function(function), (floats(4, 5).abs(), torch.tensor([1, 2]))
+    plan = taper_frontend.export(module, example, dynamic_shapes=(({0: "n"}, None),))
+    session = open_in("compiled", plan)
+    bad = torch.tensor([0, 99])
+    for x in (floats(4, 5), floats(7, 5).abs(), -floats(2, 5).abs()):
+        compare(session, module, [x, torch.tensor([1, 1])])
+        if function is rows_of_nested_branches or not (x[:, 0] > 0).any():
+            compare(session, module, [x, bad])
+        else:
+            with pytest.raises(InputError):
+                session(x.numpy(), bad.numpy())
+
+
+def in_a_branch(kept, other=lambda x, n: x.sum(0)):
+    return Function(lambda x, n: torch.cond(x.sum() > 0, kept, other, (x, n)))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (
+            in_a_branch(lambda x, n: x[x[:, 0] > 0], lambda x, n: x[x[:, 1] > 0]),
+            "results of both branches of shapes that do not depend on values",
+        ),
+        (
+            in_a_branch(lambda x, n: x.narrow(0, 0, n.item()).sum(0)),
+            "sizes in a branch to be numbers of elements that a mask chooses",
+        ),
+        (
+            in_a_branch(lambda x, n: x[x[:, 0] > 0].sum(0) + torch.rand(5)),
+            "no random numbers in branches in which values decide shapes",
+        ),
+    ],
+)
+def test_what_branches_cannot_decide_is_refused(module, words):
     with pytest.raises(UnsupportedNodesError, match=words):
-        taper_frontend.export(Function(positive_in_a_branch), (floats(4, 5),))
+        taper_frontend.export(module.eval(), (floats(4, 5), torch.tensor(3)))
 
 
 class Experts(nn.Module):

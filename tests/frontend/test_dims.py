@@ -270,7 +270,18 @@ def test_a_narrow_range_is_a_warning():
     assert plan.sizes["n"][0] == 65
 
 
+def padded_to_one_chunk(x):
+    chunks = torch.nn.functional.pad(x, (0, -x.shape[0] % 192)).reshape(-1, 192)
+    return chunks.cumsum(1)[0, : x.shape[0]] if chunks.shape[0] == 1 else x
+
+
 NARROWED = [
+    (
+        padded_to_one_chunk,
+        (torch.randn(12),),
+        ({0: "n"},),
+        r"dimension 0 of input 'x' \(n\) varies only from \d to 192, because of test_dims\.py:\d+",
+    ),
     (
         lambda x: x.unflatten(0, (-1, 3)),
         (torch.randn(12),),

@@ -46,6 +46,7 @@ from taper_frontend.lowering.aten_program import (
     Word,
     functional_name,
     limited,
+    note_definitions,
 )
 from taper_frontend.request.guards import shape_env
 from taper_frontend.request.torch_trees import argument_placeholders, structure
@@ -271,7 +272,9 @@ class _FxReader:
 
     def read(self, graph: Graph) -> list[Node]:
         """Return the nodes of a graph, in order."""
-        return [self._read(node) for node in graph.nodes]
+        nodes = [self._read(node) for node in graph.nodes]
+        note_definitions(nodes)
+        return nodes
 
     def _read(self, node: torch.fx.Node) -> Node:
         """Return the plain form of a node, whose arguments have been read."""

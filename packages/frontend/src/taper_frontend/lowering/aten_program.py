@@ -445,6 +445,24 @@ def unbacked(symbols: Iterable[sympy.Symbol]) -> set[sympy.Symbol]:
     return {symbol for symbol in symbols if _UNBACKED.fullmatch(str(symbol))}
 
 
+def note_definitions(nodes: Iterable[Node]) -> None:
+    """Note which node gives each symbol that depends on values its value: the first that has it.
+
+    Nodes of which torch says it keep what it says; a decomposed body has lost that.
+    """
+    bound: set[sympy.Symbol] = set()
+    for node in nodes:
+        found = []
+        for leaf in nested_leaves(node.value):
+            if isinstance(leaf, TensorValue):
+                found += [size for size in leaf.shape if not isinstance(size, int)]
+            elif isinstance(leaf, SymbolicNumber) and leaf.kind != "bool":
+                found.append(leaf.expr)
+        new = unbacked(expr for expr in found if expr.is_Symbol) - bound
+        bound |= new.union(node.defines)
+        node.defines = node.defines or tuple(sorted(new, key=str))
+
+
 def unbacked_sizes(node: Node) -> set[sympy.Symbol]:
     """Return the symbols in a node's results whose values nodes compute."""
     found: set[sympy.Symbol] = set()

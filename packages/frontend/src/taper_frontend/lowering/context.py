@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.lowering import complex_ops
 from taper_frontend.lowering.aten_program import (
+    BodyGraph,
     SymbolicNumber,
     replaced,
     tensors_of,
@@ -48,12 +49,16 @@ if TYPE_CHECKING:
 
     from taper_frontend.compiler.graph import Graph
     from taper_frontend.compiler.graph.node import Node as GraphNode
-    from taper_frontend.lowering.aten_program import BodyGraph, Node, Weight
+    from taper_frontend.lowering.aten_program import Node, Weight
     from taper_frontend.lowering.symbols import Sizes
     from taper_runtime.ops.opdef import Shape
 
 #: The type of an ATen argument that may be a tensor or a number; an int may be a size.
 Operand = str | int | float | bool
+
+
+#: Op -> the place of the input that holds positions, which a run checks.
+_POSITIONS = dict.fromkeys(("EMBEDDING", "EMBEDDING_BAG", "GATHER", "INDEX_SELECT", "SCATTER"), 1)
 
 
 class Refusal(Exception):
@@ -81,6 +86,9 @@ class Lowering:
         Whether the module is in training mode.
     measured : dict of sympy.Symbol to str
         The int64 tensors that hold the values of torch's symbols.
+    taken : str or None
+        A bool scalar that tells whether a run needs what is lowered: in a branch that is computed
+        in any case. Without that, nothing in the branch may refuse a value, or take long.
     """
 
     node: Node
@@ -104,6 +112,7 @@ class Lowering:
         self.generator: str | None = None
         self.generator_state: str | None = None
         self.measured: dict[sympy.Symbol, str] = {}
+        self.taken: str | None = None
         self._name = ""
         self._source = SourceLine()
         self._outputs: tuple[TensorType | None, ...] = ()
@@ -170,6 +179,8 @@ class Lowering:
         """
         if any(isinstance(name, Pairs) for name in inputs):
             return complex_ops.emit(self, op, inputs, attrs)
+        if (place := _POSITIONS.get(op)) is not None and (positions := inputs[place]) is not None:
+            inputs = [*inputs[:place], self.if_taken(positions, 0), *inputs[place + 1 :]]
         output = self.graph.add_node(
             op, inputs, attrs, name=f"{self._name}.{op.lower()}", source=self._source
         )
@@ -269,13 +280,26 @@ class Lowering:
         return self._lower_block(body, f"{self._name}.{name}.", self._source.line, leading, others)
 
     def has_sizes_of_values(self, body: BodyGraph) -> bool:
-        """Return whether values decide shapes in a body."""
-        return not unbacked_shapes(body.nodes) <= self.sizes.symbols.keys()
+        """Return whether values decide shapes in a body, or in a body inside of it."""
+        if not unbacked_shapes(body.nodes) <= self.sizes.symbols.keys():
+            return True
+        bodies = [node.attribute for node in body.nodes if node.op == "get_attr"]
+        return any(self.has_sizes_of_values(each) for each in bodies if isinstance(each, BodyGraph))
 
-    def inline(self, body: BodyGraph, name: str, operands: Sequence[Operand]) -> list[Any]:
-        """Lower the nodes of a body into the graph itself; return its results."""
+    def inline(
+        self,
+        body: BodyGraph,
+        name: str,
+        operands: Sequence[Operand],
+        taken: str | None = None,
+    ) -> list[Any]:
+        """Lower the nodes of a body into the graph itself; return its results.
+
+        ``taken`` is the new value of :attr:`taken`, by default the present one.
+        """
         assert self._lower_inline is not None
-        return self._lower_inline(body, f"{self._name}.{name}.", self._source.line, operands)
+        prefix, taken = f"{self._name}.{name}.", taken or self.taken
+        return self._lower_inline(body, prefix, self._source.line, operands, taken)
 
     def go_on_from(self, other: Lowering) -> None:
         """Continue the random draws of another lowering, and take over the sizes it measured."""
@@ -313,13 +337,32 @@ class Lowering:
         """Return whether ``size`` is that of a symbol without a value yet."""
         return size in self.sizes.unmeasured
 
-    def measure(self, size: int, tensor: str) -> None:
+    def if_taken(self, tensor: str, other: Operand) -> str:
+        """Return the tensor where a run needs it (see :attr:`taken`), else ``other``."""
+        if self.taken is None:
+            return tensor
+        return self.apply("WHERE", self.taken, tensor, other, dtype=self.dtype(tensor))
+
+    def measure(self, size: int, tensor: str, *, harmless: bool = False) -> None:
         """Make the only element of an int64 tensor the value of a size.
 
         A check of the model becomes a size with one value, which every run compares.
+
+        Parameters
+        ----------
+        size : size
+        tensor : str
+        harmless : bool
+            Whether the value is in range in a branch that is not taken too.
         """
         if not self.is_unmeasured(size):
             return
+        if self.taken is not None and not harmless:
+            self.unsupported(
+                "expected sizes in a branch to be numbers of elements that a mask chooses; compute "
+                "other sizes outside of the branch",
+                "data-dependent",
+            )
         waiting = self.sizes.unmeasured.pop(size)
         for name, side in waiting.checks:
             if isinstance(side, int):
@@ -445,6 +488,9 @@ class Lowering:
             return complex_ops.apply(self, op, operands, dtype)
         tensors = []
         attrs: dict[str, Any] = {}
+        is_checked = op in DIVISIONS and dtype in INTS and not _is_never_0(operands[1])
+        if is_checked and isinstance(operands[1], str):
+            operands = (operands[0], self.if_taken(operands[1], 1))
         for index, operand in enumerate(operands):
             if isinstance(operand, str):
                 is_condition = op == "WHERE" and index == 0
@@ -455,7 +501,7 @@ class Lowering:
                 tensors.append(self.full((), operand, dtype))
             else:
                 attrs = {"scalar": convert_number(operand, dtype), "scalar_index": index}
-        if op in DIVISIONS and dtype in INTS and not _is_never_0(operands[1]):
+        if is_checked:
             attrs["by_zero"] = False
         return self.emit(op, tensors, **attrs)
 

@@ -1,6 +1,7 @@
 """Lower branches and loops, whose bodies torch.export represents as graphs.
 
-A scan in whose body values decide sizes is written out, step by step.
+A scan in whose body values decide sizes is written out, step by step. Of a branch in which they do,
+both sides are computed.
 
 torch turns everything of the module that a body uses, including weights, into operands of the node.
 Constants are copied into the body. The remaining operands are carries, slices of the tensors that a
@@ -46,6 +47,8 @@ def cond(
     operands: Sequence[Operand],
 ) -> list[str]:
     """Run one of two branches."""
+    if any(map(ctx.has_sizes_of_values, (then, otherwise))):
+        return _chosen(ctx, predicate, then, otherwise, operands)
     blocks = [
         ctx.block(then, "then", [_STATE], operands),
         ctx.block(otherwise, "else", [_STATE], operands),
@@ -53,6 +56,41 @@ def cond(
     state = _generator(ctx, blocks)
     inputs = [ctx.reshape(as_tensor(ctx, predicate), ()), *state, *ctx.free(operands)]
     return _emit(ctx, "IF", inputs, blocks, state)
+
+
+def _chosen(
+    ctx: Lowering,
+    predicate: Operand,
+    then: BodyGraph,
+    otherwise: BodyGraph,
+    operands: Sequence[Operand],
+) -> list[str]:
+    """Compute both branches and choose the results: the memory of a block is planned once."""
+    test = ctx.reshape(as_tensor(ctx, predicate), ())
+    drawn = ctx.generator
+    results = []
+    for body, name, taken in (
+        (then, "then", test),
+        (otherwise, "else", ctx.emit("LOGICAL_NOT", [test])),
+    ):
+        if ctx.taken is not None:
+            taken = ctx.emit("LOGICAL_AND", [ctx.taken, taken])
+        results.append([as_tensor(ctx, each) for each in ctx.inline(body, name, operands, taken)])
+    if ctx.generator != drawn:
+        ctx.unsupported(
+            "expected no random numbers in branches in which values decide shapes, because both "
+            "branches are computed; draw them outside"
+        )
+    for a, b in zip(*results, strict=True):
+        if ctx.shape(a) != ctx.shape(b):
+            ctx.unsupported(
+                "expected results of both branches of shapes that do not depend on values, got "
+                f"{list(ctx.shape(a))} and {list(ctx.shape(b))}",
+                "data-dependent",
+            )
+    return [
+        ctx.apply("WHERE", test, a, b, dtype=ctx.dtype(a)) for a, b in zip(*results, strict=True)
+    ]
 
 
 @lowers("while_loop")

@@ -275,12 +275,24 @@ def places_of(ctx: Lowering, mask: str, count: int) -> str:
     """
     if ctx.type(mask).size == 0:  # torch knows how many there are
         return ctx.full((0,), 0, "int64")
-    places = ctx.emit("NONZERO", [mask])
+    places = ctx.emit("NONZERO", [_as_taken(ctx, mask)])
     if not ctx.is_unmeasured(count):
         return ctx.slice(_places_counted(ctx, places, count), 0, 0, count)
     end = ctx.reshape(ctx.size_value(ctx.type(mask).size, "int64"), (1,))
-    ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]))
+    ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]), harmless=True)
     return ctx.slice(places, 0, 0, count)
+
+
+def _as_taken(ctx: Lowering, mask: str) -> str:
+    """Return the mask; in a branch that is not taken, one of the first element alone.
+
+    One element is little work, and what needs at least one, such as a maximum, has it.
+    """
+    if ctx.taken is None:
+        return mask
+    place = ctx.emit("ARANGE", [], start=0, stop=ctx.type(mask).size)
+    first = ctx.apply("EQ", ctx.reshape(place, ctx.shape(mask)), 0, dtype="int64")
+    return ctx.if_taken(ctx.apply("NE", mask, 0, dtype=ctx.dtype(mask)), first)
 
 
 def _places_counted(ctx: Lowering, places: str, count: int) -> str:

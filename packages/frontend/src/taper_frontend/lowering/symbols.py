@@ -40,12 +40,15 @@ from taper_runtime.ops.opdef import TensorType
 from taper_runtime.ops.type_rules import broadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from taper_frontend.lowering.aten_program import AtenProgram, Node, SymbolicSize
 
 #: The most sizes of a variable that are tried against torch's guards.
 _TRIED = 1024
+
+#: A range that is accepted up to here has no end.
+_FAR = 2**20
 
 
 #: Ops whose result has at most as many items as their first input has elements.
@@ -524,27 +527,52 @@ def _demand(symbol: sympy.Symbol, size: SymbolicSize, program: AtenProgram) -> _
 
     Networks that halve and double sizes, or split images into windows, have guards like
     ``s == 2 * (s // 2)``; those that end in a fixed window have guards like ``s // 32 == 7``.
-    Trying small sizes shows which multiples are accepted.
+    Trying small sizes shows which multiples are accepted, and trying twice as large ones where that
+    ends: ``(s + (-s) % 256) // 256 == 1``, of lengths that are padded to whole chunks, ends at 256.
     """
     example = hint(size, program.hints)
     if size != symbol or example is None:
         return _Demand()
+    about = [
+        guard
+        for guard in dict.fromkeys(program.guards)
+        if isinstance(guard, sympy.Eq) and guard.free_symbols == {symbol}
+    ]
+    if not about:
+        return _Demand()
+
+    def accepts(n: int) -> bool:
+        return all(holds(guard, symbol, n) for guard in about)
+
     tried = range(1, min(max(128, 4 * example), _TRIED) + 1)
-    taken = set(tried)
-    for guard in set(program.guards):
-        if isinstance(guard, sympy.Eq) and guard.free_symbols == {symbol}:
-            taken = {n for n in taken if holds(guard, symbol, n)}
-    if not taken or len(taken) == len(tried):
+    taken = set(filter(accepts, tried))
+    if not taken:
         return _Demand()
     least, most = min(taken), max(taken)
     steps = (n for n in range(1, example + 1) if example % n == 0)
     every = (n for n in steps if taken.issuperset(range(-(-least // n) * n, most + 1, n)))
-    # if the larger half of the tried sizes is accepted, the range has no end
-    end = UNBOUNDED if 2 * most > tried.stop else most
     step = next(every, None)
-    if step is None or not least <= example <= end:
+    if step is None:
+        return _Demand()
+    # if the larger half of the tried sizes is accepted, the range goes on
+    end = _end(accepts, step, most) if 2 * most > tried.stop else most
+    if not least <= example <= end:
         return _Demand()
     return _Demand(step, least if least > 1 else 0, end)
+
+
+def _end(accepts: Callable[[int], bool], step: int, most: int) -> int:
+    """Return the largest size that is accepted, of multiples of ``step`` from ``most`` on."""
+    low = most // step
+    while low * step < _FAR and accepts(2 * low * step):
+        low *= 2
+    if low * step >= _FAR:
+        return UNBOUNDED
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if accepts(middle * step) else (low, middle)
+    return low * step
 
 
 def holds(guard: sympy.Expr, symbol: sympy.Symbol, size: int) -> bool:

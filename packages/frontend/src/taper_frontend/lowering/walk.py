@@ -146,7 +146,12 @@ class Walk:
         return graph
 
     def lower_inline(
-        self, body: BodyGraph, prefix: str, source: str, operands: Sequence[Operand]
+        self,
+        body: BodyGraph,
+        prefix: str,
+        source: str,
+        operands: Sequence[Operand],
+        taken: str | None,
     ) -> list[Any]:
         """Lower a body into the graph itself: see :meth:`.Lowering.inline`.
 
@@ -160,6 +165,7 @@ class Walk:
         walk = Walk(self.graph, self.sizes, self.findings, self.context.training, self.keep, prefix)
         walk._around, walk._is_body = source, self._is_body
         walk.context.go_on_from(self.context)
+        walk.context.taken = taken
         nodes = body.nodes
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         walk.values |= zip(placeholders, operands, strict=True)

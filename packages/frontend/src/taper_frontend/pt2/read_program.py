@@ -25,8 +25,7 @@ from taper_frontend.lowering.aten_program import (
     Weight,
     Word,
     limited,
-    nested_leaves,
-    unbacked,
+    note_definitions,
 )
 from taper_frontend.lowering.pytrees import TreeStructure, keys_among
 from taper_frontend.lowering.representation import REPRESENTATIONS, real_dtype
@@ -366,7 +365,7 @@ class _GraphReader:
         single = graph.get("is_single_tensor_return")
         output.give((results[0] if single else results,), {})
         self._nodes.append(output)
-        self._bind_symbols()
+        note_definitions(self._nodes)
         return self._nodes
 
     def _add(self, node: Node) -> Node:
@@ -493,21 +492,6 @@ class _GraphReader:
 
     def _node(self, name: str) -> Node:
         return self._by_name[name]
-
-    def _bind_symbols(self) -> None:
-        """Note which node gives each symbol that depends on values its value: the first one."""
-        bound: set[sympy.Symbol] = set()
-        for node in self._nodes:
-            found = []
-            for leaf in nested_leaves(node.value):
-                if isinstance(leaf, TensorValue):
-                    found += [size for size in leaf.shape if not isinstance(size, int)]
-                elif isinstance(leaf, SymbolicNumber) and leaf.kind != "bool":
-                    found.append(leaf.expr)
-            symbols = {expr for expr in found if expr.is_Symbol}
-            new = unbacked(symbols) - bound
-            bound |= new
-            node.defines = tuple(sorted(new, key=str))
 
 
 def _target(target: str) -> str:
