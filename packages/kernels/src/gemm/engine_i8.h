@@ -117,16 +117,17 @@ V_INLINE vi i8_dot_u7(vi sums, vi a, vi b) {
 V_INLINE void i8_dots_u7(vi sums[2], const char *a, vi b[2][2]) {
     static const int16_t ones[2 * V_LEN]
         __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    const int32_t *const lines = (const int32_t *)(const void *)a;
     vi first, second, products, more;
-    __asm__("vpbroadcastd %6, %2\n\tvpbroadcastd 4+%6, %3\n\t"
-            "vpmaddubsw %7, %2, %4\n\tvpmaddubsw %9, %3, %5\n\tvpaddw %5, %4, %4\n\t"
-            "vpmaddwd %11, %4, %4\n\tvpaddd %4, %0, %0\n\t"
-            "vpmaddubsw %8, %2, %2\n\tvpmaddubsw %10, %3, %3\n\tvpaddw %3, %2, %2\n\t"
-            "vpmaddwd %11, %2, %2\n\tvpaddd %2, %1, %1"
+    __asm__("vpbroadcastd %6, %2\n\tvpbroadcastd %7, %3\n\t"
+            "vpmaddubsw %8, %2, %4\n\tvpmaddubsw %10, %3, %5\n\tvpaddw %5, %4, %4\n\t"
+            "vpmaddwd %12, %4, %4\n\tvpaddd %4, %0, %0\n\t"
+            "vpmaddubsw %9, %2, %2\n\tvpmaddubsw %11, %3, %3\n\tvpaddw %3, %2, %2\n\t"
+            "vpmaddwd %12, %2, %2\n\tvpaddd %2, %1, %1"
             : "+x"(sums[0]), "+x"(sums[1]), "=&x"(first), "=&x"(second), "=&x"(products),
               "=&x"(more)
-            : "o"(*(const int64_t *)(const void *)a), "x"(b[0][0]), "x"(b[0][1]), "x"(b[1][0]),
-              "x"(b[1][1]), "m"(ones));
+            : "m"(lines[0]), "m"(lines[1]), "x"(b[0][0]), "x"(b[0][1]), "x"(b[1][0]), "x"(b[1][1]),
+              "m"(ones));
 }
 #else
 V_INLINE vi i8_dot_16(vi sums, vi a, vi b) { return vi_add(sums, vi_madd_16(a, b)); }
