@@ -190,8 +190,8 @@ class Transcriber:
         unknown = sorted(options.keys() - {*SpeechFallback._fields})
         if unknown:
             raise InputError(
-                f"{unknown[0]}: unknown option; expected {', '.join(SpeechFallback._fields)}, language "
-                "or task"
+                f"{unknown[0]}: unknown option; expected {', '.join(SpeechFallback._fields)}, "
+                "language or task"
             )
         if "temperature" in options:
             options["temperature"] = as_temperatures(options["temperature"])
