@@ -64,3 +64,20 @@ def skips(seed: int, count: int) -> Graph:
         made.append((y, new))
     name, width = made[-1]
     return b.done(b.op("MATMUL", name, b.constant(floats(width, 16))))
+
+
+def nested_skips(seed: int, count: int) -> Graph:
+    """About ``count`` products down and up again: wide tensors are read late, the first one last.
+
+    None computes in place, so that its memory is its own.
+    """
+    b, rng = Builder(), np.random.default_rng(seed)
+    y = b.input("x", 1, 2)
+    wide = []
+    for width in map(int, rng.choice([512, 640, 768, 896, 1024], count // 4)):
+        wide.append((b.op("MATMUL", y, b.constant(floats(2, width))), width))
+        y = b.op("MATMUL", wide[-1][0], b.constant(floats(width, 2)))
+    for name, width in reversed(wide):
+        y = b.op("MATMUL", y, b.constant(floats(2, 2 * width)))
+        y = b.op("MATMUL", name, b.reshape(y, width, 2))
+    return b.done(y)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from branching_graphs import skips
+from branching_graphs import nested_skips
 from marks import REFERENCE
 from taper_frontend.compiler.analysis.estimates import placed_cost
 from taper_frontend.compiler.compile import compile_graph
@@ -105,19 +105,18 @@ def ancestors(inputs, node):
     return found
 
 
-@pytest.mark.parametrize("count", [10, 20, 30, 40, 50, 60])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("count", [20, 30, 40, 50, 60])
+@pytest.mark.parametrize("seed", range(2))
 def test_time_in_a_budget_is_within_5_percent_of_the_optimum(seed, count):
-    graph = skips(seed, count)
+    graph = nested_skips(seed, count)
     compile_graph(graph, (), output_names=["out"])
     natural = lay_out(graph, make_schedule(graph))
-    fitted = fit(natural, int(0.8 * natural.arena.nbytes), None, lambda other: True)
+    fitted = fit(natural, int(0.7 * natural.arena.nbytes), None, lambda other: True)
     # the order in which nodes, or what replaces them, run first
     names = dict.fromkeys(node.output.split(".again")[0] for node in fitted.schedule.order)
     order = [name for name in names if name in natural.arena.steps]
     times = NodeTimes(natural, order)
     assert sum(times.ns) == pytest.approx(natural.ns)
     bound = least_ns(times, fitted.arena.nbytes)
-    assert natural.ns <= bound * (1 + 1e-6)
-    assert bound <= fitted.ns * (1 + 1e-6)
+    assert natural.ns < 1.01 * bound < 1.02 * fitted.ns
     assert fitted.ns <= 1.05 * bound

@@ -290,8 +290,10 @@ def _tiled_to_least(fitted: Fitted, budget: int) -> Fitted:
     Regions that lead to less are found only below a limit that their ends can meet. Bisection
     between the budget and the arena finds the least such limit.
     """
-    best, low, high = fitted, budget, fitted.arena.nbytes
+    best, low, high = _tiled(fitted, budget), budget, fitted.arena.nbytes
     for _ in range(MOST_LIMITS):
+        if best.arena.nbytes <= budget:
+            break
         limit = (low + high) // 2
         found = _tiled(fitted, limit)
         best = min(best, found, key=lambda each: _rank(each, budget))
