@@ -511,7 +511,8 @@ def test_a_trace_tells_the_ways_of_each_node_with_their_times(tmp_path, monkeypa
     assert set(untold) == {None}
     export(*made("convolutions"), trace=tmp_path / "t.html", tuned=file)
     page = (tmp_path / "t.html").read_text()
-    assert "Ways to compute nodes" in page and f"{winners[0][1]}" in page
+    assert "Ways to compute nodes" in page
+    assert f"{winners[0][1]}" in page
 
 
 def test_an_export_that_requires_times_is_refused_without_them(tmp_path, monkeypatch):
