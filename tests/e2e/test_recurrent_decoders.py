@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from transformers.cache_utils import LinearAttentionAndFullAttentionLayer
 
 import taper_runtime
-from taper_frontend import ExportError
-from taper_frontend.decoders.recurrent_layers import recurrent_spec
+from taper_frontend.decoders.decoder_module import CacheSpec, MixedLayer, RowLayer, layer_spec
+from taper_frontend.decoders.recurrent_layers import RecurrentLayer
 from taper_runtime import Generator, InputError
 from taper_runtime.generation.guess_count import GuessCount
 from tests.support.decoders import decoder
@@ -72,9 +74,23 @@ def test_no_prefixes_are_kept_of_states_without_positions() -> None:
         Generator(session, prefix_cache_bytes=1000)
 
 
-def test_layers_that_hold_both_are_refused() -> None:
-    from transformers.cache_utils import LinearAttentionAndFullAttentionLayer
-
+def test_layers_that_hold_both() -> None:
+    """As those of Falcon-H1, whose texts are in test_texts.py."""
     layer: Any = LinearAttentionAndFullAttentionLayer()
-    with pytest.raises(ExportError, match="layer 3 of the cache: expected keys and values, or rec"):
-        recurrent_spec(decoder("gpt2"), 3, layer)
+    layer.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 5))
+    layer.update_conv_state(torch.zeros(1, 6, 3))
+    found = layer_spec(decoder("gpt2"), 3, layer)
+    assert found.attention == CacheSpec((2, 4), (2, 5), torch.float32)
+    assert found.recurrent is not None
+    assert [name for name, _ in found.recurrent.names(3)] == ["conv_3_0"]
+    row = RowLayer(torch.zeros(2, 2, 8, 4), torch.zeros(2, 2, 8, 5), torch.tensor([[6], [1]]))
+    states = {"conv_3_0": torch.zeros(2, 6, 3)}
+    mixed = MixedLayer(row, RecurrentLayer(3, found.recurrent, states))
+    keys, values = mixed.update(torch.ones(2, 2, 1, 4), torch.ones(2, 2, 1, 5))
+    for each in (keys, values):
+        assert each.sum((1, 2, 3)).tolist() == [2 * each.shape[-1]] * 2
+        assert each[0, :, 6].all()
+        assert each[1, :, 1].all()
+    mixed.update_conv_state(torch.ones(2, 6, 1))
+    assert states["conv_3_0"][..., -1].all()
+    assert mixed.get_mask_sizes(1) == (8, 0)

@@ -48,6 +48,17 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "shared_intermediate_size": 24,
         },
     ),
+    "falcon_h1": (
+        "FalconH1Config",
+        _ATTENTION
+        | {
+            "mamba_d_ssm": 16,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 4,
+            "mamba_d_state": 4,
+            "mamba_n_groups": 1,
+        },
+    ),
     "lfm2": ("Lfm2Config", _ATTENTION | {"layer_types": ["conv", "full_attention"]}),
     "qwen3_next": (
         "Qwen3NextConfig",

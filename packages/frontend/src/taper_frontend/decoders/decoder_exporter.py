@@ -17,10 +17,10 @@ from taper_frontend.decoders.decoder_module import (
     example,
     read_caches,
     rewind_rule,
+    ring_lengths,
 )
 from taper_frontend.decoders.encoder_decoder_exporter import export_encoder_decoder
 from taper_frontend.decoders.export_rows import ROW, ROWS, check_close, export_rows
-from taper_frontend.decoders.recurrent_layers import RecurrentSpec
 from taper_frontend.decoders.speech_assets import speech_assets
 from taper_frontend.decoders.text_assets import text_assets
 from taper_frontend.errors import ExportError
@@ -180,10 +180,11 @@ def _export_decoder(
     caches = read_caches(model)
     rule = rewind_rule(caches, max_context, room)
     decoder = as_decoder(model, caches, max_context, ROWS, room=room)
-    recurrent = [spec for spec in caches if isinstance(spec, RecurrentSpec)]
+    recurrent = [spec.recurrent for spec in caches if spec.recurrent is not None]
     reads_one = any(spec.reads_one for spec in recurrent)
     # no more tokens than rings have room for
-    most = min(max_context, room) if rule is not None and rule.whole and room else max_context
+    rings = ring_lengths(caches, max_context, room)
+    most = min(max_context, room) if rings and room is not None else max_context
     if recurrent:
         _compare_in_order(model, decoder, vocabulary, max_context, 1 if reads_one else 3)
     else:

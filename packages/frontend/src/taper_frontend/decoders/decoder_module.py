@@ -26,8 +26,14 @@ from taper_runtime.plan.rewind_rule import RewindRule
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-#: The layers of a growing cache that hold keys and values for each position, and no more.
-_LAYERS = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
+#: The layers of a growing cache that hold keys and values for each position; the last two have
+#: recurrent states beside them.
+_LAYERS = (
+    cache_utils.DynamicLayer,
+    cache_utils.DynamicSlidingWindowLayer,
+    cache_utils.LinearAttentionAndFullAttentionLayer,
+    cache_utils.LinearAttentionAndSlidingWindowAttentionLayer,
+)
 
 #: The names by which a forward may take its cache: that of transformers from 5.24 on, and before.
 CACHES = ("cache", "past_key_values")
@@ -146,6 +152,20 @@ class RowLayer(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         return int(self.keys.shape[2])
 
 
+class LayerSpec(NamedTuple):
+    """Keys and values of one cache layer, recurrent states, both, or neither."""
+
+    attention: CacheSpec | None = None
+    recurrent: RecurrentSpec | None = None
+
+
+class MixedLayer(RowLayer, RecurrentLayer):
+    """A cache layer with keys and values and with recurrent states: all attributes of both."""
+
+    def __init__(self, attention: RowLayer, recurrent: RecurrentLayer) -> None:
+        self.__dict__ = {**attention.__dict__, **recurrent.__dict__}
+
+
 def _ring_positions(positions: torch.Tensor, length: int) -> torch.Tensor:
     """Return the positions of the keys in a ring, ``[rows, length]``; less than 0 before a text.
 
@@ -236,10 +256,8 @@ def _attend(
     return result.transpose(1, 2).contiguous(), None
 
 
-def read_caches(model: Any) -> list[CacheSpec | RecurrentSpec | None]:
+def read_caches(model: Any) -> list[LayerSpec]:
     """Run a model on two tokens, and return what each layer of its cache holds.
-
-    None stands for layers that keep nothing of their own.
 
     Raises
     ------
@@ -265,12 +283,15 @@ def read_caches(model: Any) -> list[CacheSpec | RecurrentSpec | None]:
             f"{type(model).__name__}: expected a decoder-only model that returns a Cache of "
             f"transformers, got {type(cache).__name__}"
         )
-    return [
-        recurrent_spec(model, number, layer)
-        if isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin)
-        else cache_spec(model, number, layer)
-        for number, layer in enumerate(cache.layers)
-    ]
+    return [layer_spec(model, number, layer) for number, layer in enumerate(cache.layers)]
+
+
+def layer_spec(model: torch.nn.Module, number: int, layer: Any) -> LayerSpec:
+    """Return what a layer of a cache holds that has read some tokens."""
+    if not isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
+        return LayerSpec(cache_spec(model, number, layer))
+    is_mixed = isinstance(layer, cache_utils.CacheLayerMixin)
+    return LayerSpec(cache_spec(model, number, layer) if is_mixed else None, recurrent_spec(layer))
 
 
 def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | None:
@@ -278,33 +299,36 @@ def cache_spec(model: torch.nn.Module, number: int, layer: Any) -> CacheSpec | N
     if isinstance(layer, cache_utils.DummyLayer):
         return None
     if type(layer) not in _LAYERS:
-        expected = " or ".join(each.__name__ for each in _LAYERS)
+        expected = ", ".join(each.__name__ for each in _LAYERS)
         raise ExportError(
-            f"{type(model).__name__}: layer {number} of the cache: expected a {expected}, of keys "
-            f"and values for each position, got a {type(layer).__name__}; states of other kinds "
-            "are not supported"
+            f"{type(model).__name__}: layer {number} of the cache: expected one of {expected}, of "
+            f"keys and values for each position, got a {type(layer).__name__}; states of "
+            "other kinds are not supported"
         )
     (_, heads, _, width), (_, value_heads, _, value_width) = layer.keys.shape, layer.values.shape
     window = getattr(layer, "sliding_window", None)
     return CacheSpec((heads, width), (value_heads, value_width), layer.keys.dtype, window)
 
 
-def rewind_rule(
-    caches: Sequence[CacheSpec | RecurrentSpec | None], context: int, room: int | None
-) -> RewindRule | None:
+def ring_lengths(caches: Sequence[LayerSpec], context: int, room: int | None) -> set[int]:
+    """Return the lengths of caches that do not keep the whole context."""
+    attention = (spec.attention for spec in caches if spec.attention is not None)
+    return {each.length(context, room) for each in attention} - {context}
+
+
+def rewind_rule(caches: Sequence[LayerSpec], context: int, room: int | None) -> RewindRule | None:
     """Return how far back rows of these caches can go; None if they can go to any position."""
-    if any(isinstance(spec, RecurrentSpec) for spec in caches):
+    if any(spec.recurrent is not None for spec in caches):
         return RewindRule(POSITION, REACHED, 0, 0)
-    lengths = {spec.length(context, room) for spec in caches if isinstance(spec, CacheSpec)}
-    shortest = min(lengths, default=context)
-    if room is None or shortest == context:
+    rings = ring_lengths(caches, context, room)
+    if room is None or not rings:
         return None
-    return RewindRule(POSITION, REACHED, room, shortest)
+    return RewindRule(POSITION, REACHED, room, min(rings))
 
 
 def as_decoder(
     model: Any,
-    caches: Sequence[CacheSpec | RecurrentSpec | None],
+    caches: Sequence[LayerSpec],
     context: int,
     rows: int,
     dtype: torch.dtype | None = None,
@@ -317,7 +341,7 @@ def as_decoder(
     Parameters
     ----------
     model : torch.nn.Module
-    caches : sequence of CacheSpec, RecurrentSpec or None
+    caches : sequence of LayerSpec
         For each layer of the cache.
     context : int
         The positions of the cache.
@@ -332,13 +356,17 @@ def as_decoder(
     decoder: torch.nn.Module = copy.copy(model)
     decoder._buffers = dict(model._buffers)
     decoder._non_persistent_buffers_set = set(model._non_persistent_buffers_set)
-    for number, spec in enumerate(caches):
+    recurrent = {
+        name: one
+        for number, layer in enumerate(caches)
+        if layer.recurrent is not None
+        for name, one in layer.recurrent.names(number)
+    }
+    for name, one in recurrent.items():
+        zeros = torch.zeros((rows, *one.shape[1:]), dtype=one.dtype)
+        decoder.register_buffer(name, zeros, persistent=False)
+    for number, (spec, _) in enumerate(caches):
         if spec is None:
-            continue
-        if isinstance(spec, RecurrentSpec):
-            for name, one in spec.names(number):
-                zeros = torch.zeros((rows, *one.shape[1:]), dtype=one.dtype)
-                decoder.register_buffer(name, zeros, persistent=False)
             continue
         for name, (heads, width) in (("keys", spec.keys), ("values", spec.values)):
             length = spec.length(context, room)
@@ -359,39 +387,39 @@ def as_decoder(
             f"{', '.join([*takes][1:])}"
         )
 
-    lengths = {spec.length(context, room) for spec in caches if isinstance(spec, CacheSpec)}
-    rings = lengths - {context}
-    recurrent = [
-        name
-        for number, spec in enumerate(caches)
-        if isinstance(spec, RecurrentSpec)
-        for name, _ in spec.names(number)
-    ]
+    rings = ring_lengths(caches, context, room)
+
+    def attention(number: int, spec: CacheSpec, positions: torch.Tensor) -> RowLayer:
+        """Return keys and values of a layer."""
+        scaled = ("keys_scale", "values_scale") if dtype == torch.int8 else ()
+        keys, values, *scales = (
+            getattr(decoder, f"{name}_{number}") for name in ("keys", "values", *scaled)
+        )
+        length = spec.length(context, room)
+        places = positions if length == context else positions % length
+        return RowLayer(keys, values, places, scales, is_sliding=spec.window is not None)
+
+    def states(number: int, spec: RecurrentSpec) -> RecurrentLayer:
+        """Return recurrent states of a layer."""
+        names = [name for name, _ in spec.names(number)]
+        return RecurrentLayer(number, spec, {name: getattr(decoder, name) for name in names})
 
     def layers(positions: torch.Tensor) -> Iterator[Any]:
         """Yield the layers of a cache over the buffers."""
-        for number, spec in enumerate(caches):
-            if spec is None:
-                yield cache_utils.DummyLayer()
-            elif isinstance(spec, RecurrentSpec):
-                names = [name for name, _ in spec.names(number)]
-                yield RecurrentLayer(number, spec, {n: getattr(decoder, n) for n in names})
+        for number, (keys, recurrence) in enumerate(caches):
+            row = None if keys is None else attention(number, keys, positions)
+            state = None if recurrence is None else states(number, recurrence)
+            if row is not None and state is not None:
+                yield MixedLayer(row, state)
             else:
-                scaled = ("keys_scale", "values_scale") if dtype == torch.int8 else ()
-                keys, values, *scales = (
-                    getattr(decoder, f"{name}_{number}") for name in ("keys", "values", *scaled)
-                )
-                length = spec.length(context, room)
-                places = positions if length == context else positions % length
-                windowed = spec.window is not None
-                yield RowLayer(keys, values, places, scales, is_sliding=windowed)
+                yield row or state or cache_utils.DummyLayer()
 
     def forward(
         input_ids: torch.Tensor, position: torch.Tensor, logits_to_keep: torch.Tensor
     ) -> torch.Tensor:
         positions = position[:, None] + torch.arange(input_ids.shape[1])
         if REACHED in decoder._buffers:
-            count_positions(decoder, recurrent, position, input_ids.shape[1])
+            count_positions(decoder, [*recurrent], position, input_ids.shape[1])
         cache = cache_utils.Cache(layers=[*layers(positions)])
         given = {IDS: input_ids, cache_name: cache, "use_cache": True, "return_dict": True}
         if "position_ids" in takes:

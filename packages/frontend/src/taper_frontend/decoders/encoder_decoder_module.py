@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from taper_frontend.decoders.decoder_module import (
     CACHES,
     CacheSpec,
+    LayerSpec,
     RowLayer,
     as_decoder,
     cache_spec,
@@ -322,7 +323,8 @@ def _as_decoder(
 
     view = copy.copy(model)
     view.__class__ = type(type(model).__name__, (type(model),), {"forward": forward})
-    decoder = as_decoder(view, own, context, next(iter(zeros.values())).shape[0])
+    layers = [LayerSpec(spec) for spec in own]
+    decoder = as_decoder(view, layers, context, next(iter(zeros.values())).shape[0])
     inner = decoder.forward
 
     def run(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import cache_utils
 
-from taper_frontend.errors import ExportError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.generation.decoder_convention import CONV, RECURRENT
 
@@ -93,19 +92,8 @@ class RecurrentLayer(cache_utils.LinearAttentionCacheLayerMixin):  # type: ignor
         return self.recurrent_states[state_idx]
 
 
-def recurrent_spec(model: torch.nn.Module, number: int, layer: Any) -> RecurrentSpec:
-    """Return the states of a cache layer that has read some tokens.
-
-    Raises
-    ------
-    ExportError
-        If it has keys and values as well.
-    """
-    if isinstance(layer, cache_utils.CacheLayerMixin):
-        raise ExportError(
-            f"{type(model).__name__}: layer {number} of the cache: expected keys and values, or "
-            f"recurrent states, got both in a {type(layer).__name__}"
-        )
+def recurrent_spec(layer: Any) -> RecurrentSpec:
+    """Return the states of a cache layer that has read some tokens."""
     found = {CONV: layer.conv_states, RECURRENT: layer.recurrent_states}
     return RecurrentSpec(
         {
