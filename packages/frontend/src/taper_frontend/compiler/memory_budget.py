@@ -204,6 +204,10 @@ def report(natural: Fitted, fitted: Fitted, budget: int) -> dict[str, Any]:
 def _search(
     natural: Fitted, budget: int, form: Callable[[int], Graph] | None, *, parts: bool
 ) -> Fitted:
+    """Return the best form within a budget; if none fits, the smallest one.
+
+    Only then is the graph without parts tried, and regions below limits above the budget.
+    """
     first, *others = _ordered(natural), *_split(natural, form)
     best = _best_of([first, *others], budget, parts=parts)
     if best.arena.nbytes <= budget or not parts:

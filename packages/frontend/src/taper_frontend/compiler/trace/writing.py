@@ -95,6 +95,7 @@ def tracing(
 def _tracing(
     graph: Graph, path: Path, title: str, program: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
+    """Record and write; see :func:`tracing`."""
     listener = graph.listener
     recorder = TraceRecorder(graph)
     trace: dict[str, Any] = {}
