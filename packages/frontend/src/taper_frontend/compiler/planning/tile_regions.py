@@ -123,6 +123,8 @@ class _RegionFinder:
         self._place = {node.output: place for place, node in enumerate(order)}
         self._last = [self._last_reader(node) for node in order]
         self._weighed_regions = 0
+        # of a node and a share of it; many regions have the same ones
+        self._times: dict[tuple[str, float], float] = {}
 
     def _last_reader(self, node: Node) -> int:
         """Return the place of a node's last reader; for a kept result, the number of nodes."""
@@ -304,7 +306,12 @@ class _RegionFinder:
         if node.output not in self._arena.steps:
             return 0.0
         share = 1.0 if ranges is None else self._share(node, ranges)
-        return placed_cost(self._graph, node, share) if share else 0.0
+        if not share:
+            return 0.0
+        key = node.output, share
+        if key not in self._times:
+            self._times[key] = placed_cost(self._graph, node, share)
+        return self._times[key]
 
     def _bytes(self, nodes: Sequence[Node], ranges: Mapping[str, _Ranges]) -> int:
         """Return the peak of a region's live parts, in bytes, scratch included."""
