@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marks import NUMPY, REFERENCE
+from marks import LARGER, NUMPY, REFERENCE
 from zoo_checks import members, run
 
 torch.set_num_threads(1)
 
-pytestmark = REFERENCE
+pytestmark = [LARGER, REFERENCE]
 
 #: Without a node that numpy computes.
 NATIVE = {

@@ -188,7 +188,7 @@ def settings(**changes):
 
 DAMAGED = {
     "settings are text": ({SETTINGS: b"query"}, "expected an object with prompts"),
-    "settings are not UTF-8": ({SETTINGS: b"\xff"}, "expected an object with prompts"),
+    "settings are not UTF-8": ({SETTINGS: b"\xff"}, "expected a text in UTF-8"),
     "settings are an array": ({SETTINGS: b"[]"}, "expected an object with prompts"),
     "settings lack a key": ({SETTINGS: b"{}"}, "expected an object with prompts"),
     "prompts are an array": (settings(prompts=[]), r"\.prompts: expected an object of texts"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import taper_frontend
-from marks import NUMPY, some
+from marks import LARGER, NUMPY, some
 from tools.opinfo import report as opinfo
 from tools.zoo import GROUPS, decompositions, export_time, report
 from tools.zoo.architecture import Architecture
@@ -56,6 +56,7 @@ OTHERS = {
 }
 
 
+@LARGER
 @pytest.mark.parametrize(("group", "name"), few(NATIVE))
 def test_native(group, name):
     assert run(group, name).metadata["fallbacks"] == []

@@ -5,7 +5,7 @@ import torch
 
 import taper_runtime
 from complex_models import check, exported
-from marks import NARROWED, NUMPY
+from marks import LARGER, NARROWED, NUMPY
 
 pytestmark = NUMPY
 torch.manual_seed(0)
@@ -35,6 +35,7 @@ def test_stft():
     check(lambda x: list(spectra(x)), SIGNAL, atol=1e-4)
 
 
+@LARGER
 def test_istft():
     """Forth and back gives the signal again; one window for the sums of squares is a constant."""
 
@@ -99,5 +100,6 @@ def test_vocoder(axes):
     assert not plan.metadata["fallbacks"]
 
 
+@LARGER
 def test_long_windows_of_small_steps():
     exported(lambda x: istft(stft(x, 128, 2), 128, 2), SIGNAL)

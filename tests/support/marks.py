@@ -35,6 +35,9 @@ NUMPY = pytest.mark.filterwarnings(
     r"ignore:\d+ nodes? (is|are) without a native kernel:taper_frontend.ExportWarning"
 )
 
+#: Values that depend only on weights are larger than these.
+LARGER = pytest.mark.filterwarnings("ignore:the plan's weights take:taper_frontend.ExportWarning")
+
 #: The model keeps state on purpose.
 STATE = pytest.mark.filterwarnings("ignore:the module writes to:taper_frontend.ExportWarning")
 
