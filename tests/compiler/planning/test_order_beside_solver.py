@@ -6,6 +6,7 @@ import pytest
 
 from branching_graphs import branching
 from marks import REFERENCE
+from solving import solved
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.memory_budget import _orders, fit, lay_out
 from taper_frontend.compiler.planning import make_schedule
@@ -104,12 +105,7 @@ def least(memory, order):
     for (i, j), literal in before.items():
         if i < j:
             model.add_hint(literal, at[i] < at[j])
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = EFFORT
-    status = solver.solve(model)
-    assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    solver = solved(model, EFFORT)
     place = [
         sum(solver.boolean_value(before[i, j]) for i in range(count) if i != j)
         for j in range(count)

@@ -4,6 +4,7 @@ import pytest
 
 from branching_graphs import nested_skips
 from marks import REFERENCE
+from solving import solved
 from taper_frontend.compiler.analysis.estimates import placed_cost
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.memory_budget import fit, lay_out
@@ -85,13 +86,7 @@ def least_ns(times, budget):
             model.add(sum(needed) <= budget).only_enforce_if(computed)
     ns = [round(each) for each in times.ns]
     model.minimize(sum(ns[i] * literal for (_, i), literal in again.items()))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = EFFORT
-    status = solver.solve(model)
-    assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return solver.best_objective_bound
+    return solved(model, EFFORT).best_objective_bound
 
 
 def ancestors(inputs, node):

@@ -38,7 +38,6 @@ MOST_FORMS, MOST_TRIALS = 3, 32
 #: many limits above the budget are tried if it cannot be met.
 MOST_TILINGS, MOST_LIMITS = 2, 3
 
-
 #: Bytes for which no node is split.
 _UNBOUNDED = 1 << 50
 
