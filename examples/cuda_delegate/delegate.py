@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from cuda_delegate.steps import Epilogue
+    from cuda_delegate.steps import Program
     from taper_runtime.extend.servers import ServedNode
     from taper_runtime.ops.opdef import TensorType
 
@@ -102,6 +102,7 @@ class CudaDelegate(Delegate):
         self._counts = Counts(node.name)
         self._next: Weights | None = None
         self._current: Weights | None = None
+        self._programs: weakref.WeakSet[BoundProgram] = weakref.WeakSet()
         self._made.add(self)
 
     @classmethod
@@ -123,6 +124,13 @@ class CudaDelegate(Delegate):
         """See :meth:`taper_runtime.Server.commit_weights`."""
         self._current = self._next
 
+    def close(self) -> None:
+        """Free the memory of the device; see :meth:`taper_runtime.Server.close`."""
+        with self.device.entered():
+            self._current = self._next = None
+            for program in self._programs:
+                program.free()
+
     def find_weights(self, inputs: Sequence[Any]) -> Weights:
         """Return the weights among the inputs of a run, on the device.
 
@@ -143,18 +151,38 @@ class CudaDelegate(Delegate):
         for shape in program.shapes.values():
             if 0 in shape:
                 raise ValueError(f"expected sizes of at least 1, got {list(shape)}")
+        bound = BoundProgram(self, program, self._block.inputs)
         with self.device.entered():
-            return BoundProgram(self, program, self._block.inputs).run
+            self._programs.add(bound)
+        return bound.run
 
-    def _read(self, types: Sequence[TensorType | None]) -> Any:
+    def _read(self, types: Sequence[TensorType | None]) -> Program:
         inputs = {
             name: type_ for name, type_ in zip(self._block.inputs, types, strict=True) if type_
         }
         return read_program(self._block.nodes, inputs, self._block.outputs)
 
 
+class Buffers(NamedTuple):
+    """The memory of a program.
+
+    Attributes
+    ----------
+    memory : dict of str to Memory
+        On the device, of each buffer but the weights.
+    given : dict of int to Staging
+        Where inputs are put, by the index among the inputs.
+    results : list of Staging
+        Where the outputs come to.
+    """
+
+    memory: dict[str, Memory]
+    given: dict[int, Staging]
+    results: list[Staging]
+
+
 class BoundProgram:
-    """The steps of a subgraph for one set of sizes, with the memory that they need.
+    """The steps of a subgraph for one set of sizes.
 
     Parameters
     ----------
@@ -165,75 +193,77 @@ class BoundProgram:
         The buffer of each input.
     """
 
-    def __init__(self, delegate: CudaDelegate, program: Any, inputs: Sequence[str]) -> None:
+    def __init__(self, delegate: CudaDelegate, program: Program, inputs: Sequence[str]) -> None:
         self._delegate, self._device = delegate, delegate.device
-        self._steps: list[Product | Epilogue] = program.steps
-        self._shapes, self._inputs = program.shapes, inputs
-        weights = {inputs[i] for i in delegate.node.weights}
-        self._memory = {
-            name: Memory(self._device, 4 * math.prod(shape))
-            for name, shape in program.shapes.items()
-            if name not in weights
-        }
-        self._given = {
-            i: Staging(self._device, self._shapes[name])
-            for i, name in enumerate(inputs)
-            if name not in weights
-        }
-        self._results = {
-            name: Staging(self._device, self._shapes[name]) for name in program.outputs
-        }
-        self._outputs = program.outputs
+        self._program, self._inputs = program, inputs
+        self._buffers: Buffers | None = None
         # a graph has the addresses of the weights that it was captured with
         self._captured: tuple[Weights, CapturedGraph] | None = None
+
+    def free(self) -> None:
+        """Free the memory; a later run takes some again."""
+        self._buffers = self._captured = None
 
     def run(self, inputs: tuple[Any, ...], outputs: tuple[np.ndarray, ...]) -> None:
         """Copy the inputs to the device, compute, and copy the outputs from it."""
         device, delegate = self._device, self._delegate
         with device.entered():
             weights = delegate.find_weights(inputs)
-            for i, staging in self._given.items():
+            if self._buffers is None:
+                self._buffers = self._allocate()
+            for i, staging in self._buffers.given.items():
                 staging.array[...] = inputs[i]
             if self._captured is not None and self._captured[0] is weights:
                 self._captured[1].launch(device)
                 delegate.count(replays=1)
             else:
                 # cuBLAS loads its kernels at their first use, which a capture does not allow
-                self._enqueue(weights)
+                self._enqueue(self._buffers, weights)
                 device.synchronize()
                 if delegate.replays:
-                    graph = CapturedGraph(device, lambda: self._enqueue(weights))
+                    buffers = self._buffers
+                    graph = CapturedGraph(device, lambda: self._enqueue(buffers, weights))
                     self._captured = weights, graph
                     delegate.count(captures=1)
                 else:
                     delegate.count(plain_runs=1)
             device.synchronize()
-            for array, name in zip(outputs, self._outputs, strict=True):
-                array[...] = self._results[name].array
+            for array, staging in zip(outputs, self._buffers.results, strict=True):
+                array[...] = staging.array
 
-    def _enqueue(self, weights: Weights) -> None:
-        device, shapes = self._device, self._shapes
-        memory = {
-            **self._memory,
-            **{self._inputs[i]: held for i, held in weights.memory.items()},
-        }
-        for i, staging in self._given.items():
+    def _allocate(self) -> Buffers:
+        device, shapes = self._device, self._program.shapes
+        weights = {self._inputs[i] for i in self._delegate.node.weights}
+        own = {name: shape for name, shape in shapes.items() if name not in weights}
+        return Buffers(
+            {name: Memory(device, 4 * math.prod(shape)) for name, shape in own.items()},
+            {i: Staging(device, own[n]) for i, n in enumerate(self._inputs) if n in own},
+            [Staging(device, own[name]) for name in self._program.outputs],
+        )
+
+    def _enqueue(self, buffers: Buffers, weights: Weights) -> None:
+        """Enqueue the copies to the device, the steps, and the copies from it."""
+        device, shapes = self._device, self._program.shapes
+        held = {self._inputs[i]: each for i, each in weights.memory.items()}
+        memory = {**buffers.memory, **held}
+        for i, staging in buffers.given.items():
             device.copy_to_device(memory[self._inputs[i]], staging.address)
-        for step in self._steps:
+        for step in self._program.steps:
+            shape = shapes[step.output]
             if isinstance(step, Product):
                 *rows, k = shapes[step.a]
-                sizes = math.prod(rows), k, shapes[step.output][-1]
-                given = memory[step.output], memory[step.a], memory[step.b]
-                how = {"alpha": step.alpha, "transpose_b": step.transpose_b}
-                device.multiply(*given, sizes, **how)
-            else:
-                columns = shapes[step.output][-1] if shapes[step.output] else 1
-                rows = math.prod(shapes[step.output]) // columns
-                steps = step.steps[0] * columns, step.steps[1]
-                other = None if step.other is None else memory[step.other]
-                device.finish(
-                    memory[step.output], memory[step.x], other, step.number,
-                    (rows, columns), steps, has_relu=step.has_relu,
+                device.multiply(
+                    memory[step.output], memory[step.a], memory[step.b],
+                    (math.prod(rows), k, shape[-1]),
+                    alpha=step.alpha, transpose_b=step.transpose_b,
                 )  # fmt: skip
-        for name, staging in self._results.items():
+            else:
+                columns = shape[-1] if shape else 1
+                device.finish(
+                    memory[step.output], memory[step.x],
+                    None if step.other is None else memory[step.other], step.number,
+                    (math.prod(shape) // columns, columns),
+                    (step.steps[0] * columns, step.steps[1]), has_relu=step.has_relu,
+                )  # fmt: skip
+        for name, staging in zip(self._program.outputs, buffers.results, strict=True):
             device.copy_to_host(staging.address, memory[name])

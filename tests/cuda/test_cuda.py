@@ -234,24 +234,27 @@ def free_bytes(device):
     return free.value
 
 
-def test_a_session_frees_its_memory():
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "dropped"])
+def test_a_session_frees_its_memory(is_closed):
     device = open_device()
     gc.collect()
     before = free_bytes(device)
     session = opened(product_graph(64, 8192, 8192))  # weights of 256 MiB
     session.run(None, {"x": floats(64, 8192)})
     assert free_bytes(device) < before - (200 << 20)
-    session.close()
-    del session
-    gc.collect()
+    if is_closed:
+        session.close()
+    else:
+        del session
+        gc.collect()
     assert free_bytes(device) > before - (16 << 20)
 
 
 def test_errors_name_the_call_and_the_device_goes_on():
     device = open_device()
-    with pytest.raises(CudaError, match=r"cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY \(2\): "):
-        with device.entered():
-            Memory(device, 1 << 45)
+    words = r"cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY \(2\): "
+    with device.entered(), pytest.raises(CudaError, match=words):
+        Memory(device, 1 << 45)
     with device.entered():
         memory = Memory(device, 16)
         with pytest.raises(CudaError, match=r"cublasSgemm_v2: CUBLAS_STATUS_INVALID_VALUE \(7\)"):

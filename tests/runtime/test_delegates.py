@@ -411,6 +411,39 @@ def test_a_blob_that_the_run_computes_is_refused(recorder):
         taper_runtime.InferenceSession(changed, options(recorder=Recorder))
 
 
+class Closing(Recorder):
+    """Logs that it is closed, and then raises if the test says so."""
+
+    broken = False
+
+    def close(self):
+        self.log.append(("close", self.node.name))
+        if self.broken:
+            raise OSError("the device is gone")
+
+
+@EXECUTORS
+@pytest.mark.parametrize("policy", ["error", "fallback"])
+def test_delegates_are_closed_with_the_session(recorder, executor, policy, monkeypatch):
+    plan, _ = delegated(subgraphs_of)
+    chosen = options(executor, recorder=Closing)
+    chosen.on_delegate_failure = policy
+    with taper_runtime.InferenceSession(plan, chosen) as session:
+        session.run(None, {"x": X})
+        assert "close" not in [event[0] for event in recorder]
+    names = [node.output for node in plan.nodes if node.op == "CALL_DELEGATE"]
+    assert sorted(event[1] for event in recorder if event[0] == "close") == sorted(names)
+    session = taper_runtime.InferenceSession(plan, chosen)
+    session.run(None, {"x": X})
+    monkeypatch.setattr(Closing, "broken", True)
+    recorder.clear()
+    with pytest.raises(taper_runtime.KernelError, match="close raised OSError: the device is gone"):
+        session.close()
+    assert len(recorder) == 3  # one that fails keeps no other from being closed
+    with pytest.raises(taper_runtime.TaperError, match="closed"):
+        session.run(None, {"x": X})
+
+
 # -- the backend "c" -------------------------------------------------------------------------------
 
 

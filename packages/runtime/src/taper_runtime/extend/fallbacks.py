@@ -196,6 +196,11 @@ class DelegateOrGraph(Delegate):
         if self._delegate is not None:
             self._delegate.commit_weights()
 
+    def close(self) -> None:
+        """See :meth:`taper_runtime.Server.close`."""
+        if self._delegate is not None:
+            self._delegate.close()
+
     def bind(self, attrs: Mapping[str, Any], types: Sequence[TensorType | None]) -> Compute:
         """See :meth:`taper_runtime.Server.bind`; a delegate may refuse some sizes."""
         compute = None

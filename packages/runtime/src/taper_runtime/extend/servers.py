@@ -146,6 +146,13 @@ class Server:
             f"{type(self).__name__}: expected a method run or bind, got neither"
         )
 
+    def close(self) -> None:
+        """Free what runs need: the session is closed, and no further run begins.
+
+        Runs that have begun may call :meth:`bind` and :meth:`run` afterwards. A session that is
+        dropped without being closed does not call this.
+        """
+
 
 class FunctionServer(Server):
     """Calls a user's function ``(inputs, outputs, attrs)``."""
@@ -369,6 +376,17 @@ def commit(servers: Sequence[Server]) -> KernelError | None:
             first = first or KernelError(
                 f"{error}; expected no error, because the weights are already replaced"
             )
+    return first
+
+
+def close(servers: Sequence[Server]) -> KernelError | None:
+    """Call ``close`` of all servers; return the first error."""
+    first = None
+    for server in servers:
+        try:
+            _calling(server.node, "close", server.close)
+        except KernelError as error:
+            first = first or error
     return first
 
 

@@ -117,11 +117,22 @@ class Session:
         Runs that have begun, including those that wait for their turn, go on to their end, and
         their memory is freed then; this method does not wait for them. A later run raises a
         TaperError. A session without references needs no close.
+
+        Raises
+        ------
+        KernelError
+            If a delegate or a kernel of the user's raises when it is closed; the session is closed.
         """
         self._log.closed = True
         self._pool.close()
         if self._background is not None:
             self._background.close()
+        entries = (self._default, *self._entries.values())
+        if servers := [server for entry in entries for server in entry.executor.servers]:
+            from taper_runtime.extend.servers import close  # which few sessions need
+
+            if error := close(servers):
+                raise error
 
     def stats(self) -> Stats:
         """Return statistics of the session: runs, errors, times, frames, memory."""
