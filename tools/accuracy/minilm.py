@@ -19,10 +19,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
-
 import taper_frontend
 import taper_runtime
+from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
 from taper_frontend import QuantizationConfig, quantize, quantize_plan
 
 if TYPE_CHECKING:
