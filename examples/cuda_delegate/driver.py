@@ -154,12 +154,13 @@ def _open(names: tuple[str, ...]) -> ctypes.CDLL:
     spec = find_spec("nvidia")
     folders = spec.submodule_search_locations or () if spec else ()
     wheels = [str(path) for f in folders for n in names for path in Path(f).glob(f"*/lib/{n}")]
+    reasons = []
     for name in (*names, *wheels):
         try:
             return ctypes.CDLL(name)
         except OSError as error:
-            reason = error
-    raise CudaError(f"expected one of {', '.join(names)}, got: {reason}") from reason
+            reasons.append(str(error))
+    raise CudaError(f"expected one of {', '.join(names)}, got: {'; '.join(reasons)}")
 
 
 def _told_by_driver(driver: Library, code: int) -> str:
@@ -370,13 +371,13 @@ class Device:
         ``steps`` are the elements from one row of ``other`` to the next, and from one column.
         """
         rows, columns = shape
-        arguments = (
+        arguments: tuple[Any, ...] = (
             *(c_uint64(output.address), c_uint64(x.address)),
             *(c_uint64(other.address if other else 0), c_float(number)),
             *map(c_size_t, (rows * columns, columns, *steps)),
             c_int(has_relu),
         )
-        pointers = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        pointers = (c_void_p * len(arguments))(*[ctypes.addressof(each) for each in arguments])
         blocks = min(-(-rows * columns // _THREADS), _MOST_BLOCKS)
         self.driver(
             "cuLaunchKernel", self._function, blocks, 1, 1, _THREADS, 1, 1, 0, self.stream,

@@ -29,8 +29,13 @@ class UnsupportedError(ValueError):
 class AnyNode(Protocol):
     """A node of a graph or of a plan."""
 
-    op: str
-    attrs: Mapping[str, Any]
+    @property
+    def op(self) -> str:
+        """Return the op's name."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Return the attrs; those equal to the op's defaults may be missing."""
 
     @property
     def reads(self) -> Sequence[str]:
@@ -121,12 +126,12 @@ def read_program(
             steps[writer[read]] = before._replace(has_relu=True)
             continue
         writer[step.output] = len(steps)
-        names = {
-            field: place[name]
-            for field in ("output", "a", "b", "x", "other")
-            if (name := getattr(step, field, None)) is not None
-        }
-        steps.append(step._replace(**names))
+        output = place[step.output]
+        if isinstance(step, Product):
+            steps.append(step._replace(output=output, a=place[step.a], b=place[step.b]))
+        else:
+            other = None if step.other is None else place[step.other]
+            steps.append(step._replace(output=output, x=place[step.x], other=other))
     if not any(isinstance(step, Product) for step in steps):
         raise UnsupportedError(f"expected a product, got {', '.join(n.op for n in nodes)}")
     shapes = {place[name]: type_.shape for name, type_ in types.items()}

@@ -1,4 +1,4 @@
-"""The example delegate "cuda" without a device: what it takes and refuses, and how it fails."""
+"""Ask the example delegate "cuda" without a device: what it takes and refuses, how it fails."""
 
 from functools import cache
 

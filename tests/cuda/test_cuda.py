@@ -1,4 +1,4 @@
-"""The example delegate "cuda" on a GPU: ``nox -s cuda`` runs these where there is one."""
+"""Compute on a GPU by the example delegate "cuda"; ``nox -s cuda`` runs these."""
 
 import ctypes
 import gc
