@@ -7,6 +7,7 @@ to the device and back.
 from __future__ import annotations
 
 import argparse
+import os
 import itertools
 import statistics
 import time
@@ -19,7 +20,9 @@ import taper_runtime
 from cuda_delegate.driver import open_device
 from cuda_models import delegated, options
 from graph_checks import Builder, floats
+from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.partition import register_backend
+from taper_frontend.compiler.planning import make_plan
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ CASES = {
     "six layers, 1024 x 2048 x 2048": (1024, (2048,) * 7),
 }
 
+
+THREADS = len(os.sched_getaffinity(0))
 
 COLUMNS = ("CPU", "steps, B copied", "replayed, B copied", "steps, B stays", "replayed, B stays")
 
@@ -76,8 +81,14 @@ def runs(rows: int, widths: tuple[int, ...]) -> list[Callable[[], Any]]:
         (False, cuda_delegate.CudaDelegate),
     ):
         graph, feed = layers(rows, widths, is_given)
-        plan, _ = delegated(graph)
-        session = taper_runtime.InferenceSession(plan, options(delegate))
+        if delegate is None:
+            compile_graph(graph)  # as an export for the CPU does
+            plan = make_plan(graph)
+        else:
+            plan, _ = delegated(graph)
+        chosen = options(delegate)
+        chosen.intra_op_num_threads = THREADS
+        session = taper_runtime.InferenceSession(plan, chosen)
         found.append(lambda session=session, feed=feed: session.run(None, feed)[0])
     return found
 
@@ -107,7 +118,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     register_backend("cuda", cuda_delegate.compile_subgraph, cuda_delegate.CudaDelegate)
     lines = [
-        f"{describe_setting(command_line('cuda_speed'))}; {open_device().name}",
+        f"{describe_setting(command_line('cuda_speed'))}, {THREADS} threads; {open_device().name}",
         "",
         f"| layers, rows x k x n | {' | '.join(COLUMNS)} |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
