@@ -7,8 +7,8 @@ to the device and back.
 from __future__ import annotations
 
 import argparse
-import os
 import itertools
+import os
 import statistics
 import time
 from typing import TYPE_CHECKING, Any

@@ -103,7 +103,7 @@ def _check_arguments(module: object, options: object, backend: str) -> None:
         text = f"options: expected CompileOptions, got {type(options).__name__}"
         raise ModuleError(text, Status.INVALID_ARGUMENT)
     if backend != "cpu":
-        text = f"backend: expected 'cpu', got {backend!r}; there is no code for CUDA"
+        text = f"backend: expected 'cpu', got {backend!r}; an export can take delegates"
         raise ModuleError(text, Status.INVALID_ARGUMENT)
     if isinstance(module, Module):
         code, text = module.verify()
