@@ -131,7 +131,112 @@ static void check_requantized_rows(int64_t cols, bool subtracts, int zero, int l
     check_free(scratch);
 }
 
+/* Which parts a program of check_term_rows has. */
+enum {
+    TERM_FIRST = 1,     /* the term is before the sums */
+    TERM_LESS = 2,      /* its zero point */
+    TERM_SIGNED = 4,    /* int8, as the result */
+    TERM_RELU = 8,      /* of the sum */
+    TERM_SCALED = 16,   /* the sum, once more */
+    TERM_SUBTRACTS = 32 /* from the sums of products */
+};
+
+/* Requantized sums with a term of bytes, beside the micro-ops in C. */
+static void check_term_rows(int64_t cols, int parts) {
+    enum { ROWS = 23, MOST = 40 };
+    const bool is_signed = parts & TERM_SIGNED;
+    const char *code[16];
+    int64_t args[40], n_args = 0, term = 0, sum = 0, last;
+    int n_code = 0;
+    const taper_scalar scalars[] = {{0.37, 0},
+                                    {is_signed ? -128 : 0, 0},
+                                    {is_signed ? 127 : 255, 0},
+                                    {is_signed ? -7 : 19, 0},
+                                    {1.25, 0},
+                                    {3, 0}};
+    /* Values: 0 sums, 1 what they are less, 2 factors, 3 biases, 4 bytes. */
+#define STEP(to, name, ...)                                                                        \
+    {                                                                                              \
+        const int64_t own[] = {__VA_ARGS__};                                                       \
+        code[n_code++] = name;                                                                     \
+        for (size_t i = 0; i < COUNT(own); i++)                                                    \
+            args[n_args++] = own[i];                                                               \
+        to = 4 + n_code;                                                                           \
+    }
+    for (int part = 0; part < 2; part++) {
+        if ((part == 0) == !!(parts & TERM_FIRST)) {
+            STEP(term, "CAST:float32", 4)
+            if (parts & TERM_LESS)
+                STEP(term, "SUB", term, -4)
+            STEP(term, "MUL", term, -1)
+        } else {
+            if (parts & TERM_SUBTRACTS)
+                STEP(sum, "SUB", 0, 1)
+            STEP(sum, "CAST:float32", sum)
+            STEP(sum, "MUL", sum, 2)
+            STEP(sum, "ADD", sum, 3)
+        }
+    }
+    STEP(last, "ADD", term, sum)
+    if (parts & TERM_RELU)
+        STEP(last, "RELU", last)
+    if (parts & TERM_SCALED)
+        STEP(last, "MUL", last, -5)
+    STEP(last, "ROUND", last)
+    STEP(last, "ADD", last, -6)
+    STEP(last, "MAXIMUM", last, -2)
+    STEP(last, "MINIMUM", last, -3)
+    STEP(last, is_signed ? "CAST:int8" : "CAST:uint8", last)
+#undef STEP
+    const int64_t dims[] = {ROWS, cols};
+    static int32_t sums[ROWS * MOST], less[MOST];
+    static float factors[MOST], biases[MOST];
+    static uint8_t bytes[ROWS * MOST], got[ROWS * MOST];
+    check_fill_bytes(bytes, ROWS * cols);
+    for (int64_t i = 0; i < ROWS * cols; i++)
+        sums[i] = (int32_t)check_int(-9000, 9000);
+    for (int64_t i = 0; i < cols; i++) {
+        less[i] = (int32_t)check_int(-100, 100);
+        biases[i] = (float)check_int(-300, 300) / 2;
+        factors[i] = (float)check_int(1, 99) / 4096;
+    }
+    const taper_tensor extras[] = {
+        check_tensor(less, TAPER_INT32, 1, &cols), check_tensor(factors, TAPER_FLOAT32, 1, &cols),
+        check_tensor(biases, TAPER_FLOAT32, 1, &cols),
+        check_tensor(bytes, is_signed ? TAPER_INT8 : TAPER_UINT8, 2, dims)};
+    const taper_tensor out = check_tensor(got, is_signed ? TAPER_INT8 : TAPER_UINT8, 2, dims);
+    taper_program p;
+    const taper_status status =
+        ENGINE.prepare(&p, &(taper_strings){code, n_code}, &(taper_ints){args, n_args},
+                       &(taper_scalars){scalars, COUNT(scalars)}, extras, 4, &out, TAPER_INT32);
+    CHECK(status == TAPER_OK && p.in_panels && p.count == 1, "status %d, %d steps", status,
+          p.count);
+    void *scratch = check_alloc(p.scratch_bytes, 0);
+    for (int whole = 0; whole < 2; whole++) {
+        memset(got, 99, sizeof got);
+        for (int64_t r = 0; r < ROWS; r += whole ? ROWS : 1)
+            ENGINE.run(&p, extras, r, whole ? ROWS : r + 1, 0, cols, sums + r * cols, cols,
+                       got + r * cols, cols, scratch);
+        for (int64_t i = 0; i < ROWS * cols; i++) {
+            const int64_t c = i % cols;
+            float y = (float)(is_signed ? (int8_t)bytes[i] : bytes[i]);
+            y = (y - (parts & TERM_LESS ? (float)scalars[3].f : 0)) * 0.37f;
+            y += (float)(sums[i] - (parts & TERM_SUBTRACTS ? less[c] : 0)) * factors[c] + biases[c];
+            y = parts & TERM_RELU && y < 0 ? 0 : y;
+            y = nearbyintf(parts & TERM_SCALED ? y * 1.25f : y) + 3;
+            const int low = is_signed ? -128 : 0, high = is_signed ? 127 : 255;
+            const int want = y<(float)low ? low : y>(float) high ? high : (int)y;
+            CHECK((is_signed ? (int8_t)got[i] : got[i]) == want, "parts %d, columns %lld: %lld",
+                  parts, (long long)cols, (long long)i);
+        }
+    }
+    check_free(scratch);
+}
+
 static void rows_of_panels(void) {
+    for (int parts = 0; parts < 64; parts++)
+        for (int64_t cols = 9; cols <= 40; cols += 23)
+            check_term_rows(cols, parts);
     for (int64_t cols = 15; cols <= 64; cols += 7)
         for (int kind = 0; kind < 12; kind++)
             check_requantized_rows(cols, kind % 2, (int[]){0, 128, 255}[kind / 2 % 3],

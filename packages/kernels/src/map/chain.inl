@@ -25,6 +25,8 @@ typedef enum chain_kind {
     CHAIN_MUL,
     CHAIN_MAX, /* with a number, not NaN */
     CHAIN_MIN,
+    CHAIN_ADD_I8, /* a term of bytes: (operand - less) * factor */
+    CHAIN_ADD_U8,
     CHAIN_FLOAT, /* from here on: of the value so far alone */
     CHAIN_RELU,
     CHAIN_ROUND,
@@ -70,6 +72,50 @@ static int chain_step(const taper_program *p, const program_instruction *instruc
         return (int)kind;
     }
     return -1;
+}
+
+/* A term that is added to a chain's value: bytes less a number, times a number. */
+typedef struct chain_term {
+    int32_t count; /* instructions; 0: there is none */
+    int16_t bytes, result;
+    chain_kind kind;
+    float less, factor;
+} chain_term;
+
+/* Returns the term that begins with an instruction. reads: how often each value is read. */
+static chain_term chain_term_at(const taper_program *p, int32_t from, const int *reads) {
+    const program_instruction *const first = &p->code[from];
+    chain_term term = {.bytes = first->operand[0]};
+    if ((first->run != f32_from_i8 && first->run != f32_from_u8) || term.bytes >= RESULT_SLOT ||
+        p->inputs[term.bytes].col_stride == 0)
+        return term;
+    term.kind = first->run == f32_from_i8 ? CHAIN_ADD_I8 : CHAIN_ADD_U8;
+    term.result = (int16_t)(RESULT_SLOT + from);
+    for (int32_t j = from + 1; j < p->count && reads[term.result] == 1; j++) {
+        int other;
+        const int kind = chain_step(p, &p->code[j], term.result, &other);
+        if (other < SCALAR_SLOT || (kind != CHAIN_SUB && kind != CHAIN_MUL) ||
+            (kind == CHAIN_SUB && j > from + 1))
+            break;
+        term.result = (int16_t)(RESULT_SLOT + j);
+        const float number = p->scalars[other - SCALAR_SLOT].f32;
+        if (kind == CHAIN_SUB) {
+            term.less = number;
+        } else {
+            term.factor = number;
+            term.count = reads[term.result] == 1 ? j + 1 - from : 0;
+            break;
+        }
+    }
+    return term;
+}
+
+/* Makes adding the term the chain's next step. */
+static void chain_add_term(program_instruction *chain, const chain_term *term) {
+    chain->step[chain->steps++] = (int8_t)term->kind;
+    chain->operand[chain->arity++] = term->bytes;
+    chain->less = term->less;
+    chain->factor = term->factor;
 }
 
 /* Returns whether the chain's last steps keep its value from `low` to `high`, unless it is NaN. */
@@ -153,12 +199,19 @@ static void chain_scales(program_instruction *chain) {
     memmove(&chain->step[2], &chain->step[2 + joined], (size_t)(chain->steps - 2));
 }
 
+/* Returns whether an instruction adds two values. */
+static bool chain_is_sum(const program_instruction *instruction, int16_t a, int16_t b) {
+    const int16_t *const o = instruction->operand;
+    return instruction->run == f32_add && ((o[0] == a && o[1] == b) || (o[0] == b && o[1] == a));
+}
+
 /* Returns how many instructions from `from` on are one chain, which it makes; 0 if none is. reads:
- * how often each value is read. */
-static int32_t chain_from(const taper_program *p, int32_t from, const int *reads,
-                          program_instruction *chain) {
+ * how often each value is read. before: a term that the chain must add, or NULL. */
+static int32_t chain_of(const taper_program *p, int32_t from, const int *reads,
+                        const chain_term *before, program_instruction *chain) {
     int32_t j = from;
     int16_t so_far = -1;
+    bool is_added = false; /* a term */
     *chain = (program_instruction){.arity = 1, .steps = 1};
     const program_instruction *first = &p->code[from];
     for (int k = 0; k < first->arity && so_far < 0; k++) {
@@ -188,21 +241,48 @@ static int32_t chain_from(const taper_program *p, int32_t from, const int *reads
             chain->cost = (int16_t)(chain->cost + instruction->cost);
             chain_quantizes(p, chain);
             chain_scales(chain);
-            return ++j - from;
+            return before && !is_added ? 0 : ++j - from;
         }
-        const int kind = chain_step(p, instruction, so_far, &other);
-        if (kind < 0 || chain->steps > PROGRAM_MAX_STEPS - 2 ||
-            (other >= 0 && chain->arity == PROGRAM_MAX_OPERANDS))
+        if (chain->steps > PROGRAM_MAX_STEPS - 2 || chain->arity == PROGRAM_MAX_OPERANDS)
             break;
-        chain->step[chain->steps++] = (int8_t)kind;
-        if (other >= 0)
-            chain->operand[chain->arity++] = (int16_t)other;
-        chain->cost = (int16_t)(chain->cost + instruction->cost);
+        const chain_term next = chain_term_at(p, j, reads);
+        const chain_term *const term = next.count ? &next : before;
+        const int32_t sum = next.count ? j + next.count : j;
+        if (term && !is_added && j > from && sum < p->count &&
+            chain_is_sum(&p->code[sum], so_far, term->result)) {
+            for (; j < sum; j++)
+                chain->cost = (int16_t)(chain->cost + p->code[j].cost);
+            chain->cost = (int16_t)(chain->cost + p->code[sum].cost);
+            chain_add_term(chain, term);
+            is_added = true;
+        } else {
+            const int kind = chain_step(p, instruction, so_far, &other);
+            if (kind < 0)
+                break;
+            chain->step[chain->steps++] = (int8_t)kind;
+            if (other >= 0)
+                chain->operand[chain->arity++] = (int16_t)other;
+            chain->cost = (int16_t)(chain->cost + instruction->cost);
+        }
         so_far = (int16_t)(RESULT_SLOT + j);
     }
     chain->step[chain->steps++] = CHAIN_STORE;
     chain_scales(chain);
-    return j - from;
+    return before && !is_added ? 0 : j - from;
+}
+
+/* The same; a chain may begin with a term that it adds later. */
+static int32_t chain_from(const taper_program *p, int32_t from, const int *reads,
+                          program_instruction *chain) {
+    const chain_term term = chain_term_at(p, from, reads);
+    if (term.count && from + term.count < p->count) {
+        const int32_t taken = chain_of(p, from + term.count, reads, &term, chain);
+        for (int32_t j = from; taken && j < from + term.count; j++)
+            chain->cost = (int16_t)(chain->cost + p->code[j].cost);
+        if (taken)
+            return term.count + taken;
+    }
+    return chain_of(p, from, reads, NULL, chain);
 }
 
 /* Replaces chains of instructions by one each. */
@@ -246,6 +326,12 @@ V_INLINE vf chain_set1(const void *p) {
     float bits;
     memcpy(&bits, p, sizeof bits);
     return v_set1(bits);
+}
+
+/* Returns a vector of a term. */
+V_INLINE vf chain_term_of(const char *bytes, bool is_signed, vf less, vf factor) {
+    const vi x = is_signed ? vi_load_i8((const int8_t *)bytes) : vi_load_u8((const uint8_t *)bytes);
+    return v_mul(v_sub(v_from_int(x), less), factor);
 }
 
 /* Returns whether packs can bound what a chain quantizes: from 0 on. NaN, and what is below int32,
@@ -356,6 +442,18 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
         case CHAIN_MIN:
             CHAIN_NUMBER(v_min(b, x[v]))
             break;
+        case CHAIN_ADD_I8:
+        case CHAIN_ADD_U8: {
+            const vf less = v_set1(chain->less), factor = v_set1(chain->factor);
+            const bool is_signed = chain->step[s] == CHAIN_ADD_I8;
+            in++;
+            if (!whole)
+                memcpy(last, in->data + i, (size_t)n);
+            CHAIN_EACH(const char *p = CHAIN_ROW(in->data, in->row);
+                       x[v] = v_add(x[v], chain_term_of(whole ? p + CHAIN_COLUMN : (char *)last,
+                                                        is_signed, less, factor)))
+            break;
+        }
         case CHAIN_FLOAT:
             CHAIN_EACH(x[v] = v_from_int(v_as_int(x[v])))
             break;
@@ -435,29 +533,58 @@ static void run_chain(const program_instruction *chain, const program_operand *o
     chain_row(chain, in, out, n);
 }
 
-/* Returns whether a chain scales sums and quantizes them, with operands that all rows share. */
-static bool chain_requantizes(const program_instruction *chain, const chain_operand *in) {
-    const bool subtracts = chain->step[1] == CHAIN_SUB_SCALE;
-    if (chain->steps != 3 || chain->step[0] != CHAIN_LOAD || in[0].step == 0 ||
-        !(subtracts || chain->step[1] == CHAIN_SCALE) || chain->step[2] != CHAIN_QUANTIZE)
+/* A chain that scales sums and quantizes them, with operands that all rows share. */
+typedef struct chain_requantization {
+    bool subtracts, bounded;
+    /* Between these steps perhaps a term and what follows it: operand number, or 0. */
+    int term;
+    bool is_signed;
+    float low, factor;
+} chain_requantization;
+
+/* Returns whether a chain is one. */
+static bool chain_requantizes(const program_instruction *chain, const chain_operand *in,
+                              chain_requantization *to) {
+    const int8_t *step = &chain->step[1];
+    *to = (chain_requantization){.subtracts = *step == CHAIN_SUB_SCALE,
+                                 .bounded = chain_is_bounded_at_0(chain),
+                                 .low = -INFINITY,
+                                 .factor = 1};
+    if (chain->step[0] != CHAIN_LOAD || in[0].step == 0 || (!to->subtracts && *step != CHAIN_SCALE))
         return false;
-    bool shared = true;
-    for (int k = 1; k < chain->arity; k++)
-        shared &= in[k].step != 0 && in[k].row == 0;
-    return shared;
+    const int shared = to->subtracts ? 4 : 3;
+    for (int k = 1; k < shared; k++)
+        if (in[k].step == 0 || in[k].row != 0)
+            return false;
+    step++;
+    if (*step == CHAIN_ADD_I8 || *step == CHAIN_ADD_U8) {
+        to->term = shared;
+        to->is_signed = *step++ == CHAIN_ADD_I8;
+        if (*step == CHAIN_RELU) {
+            to->low = 0;
+            step++;
+        }
+        if (*step == CHAIN_MUL && in[shared + 1].step == 0 && in[shared + 1].row == 0) {
+            memcpy(&to->factor, in[shared + 1].data, sizeof to->factor);
+            step++;
+        }
+    }
+    return *step == CHAIN_QUANTIZE;
 }
 
 /*
  * Computes rows of a panel of such a chain, which is that of most products of bytes: the operands
  * are in registers, and no step is looked up. Returns how many rows it has computed.
  */
-V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_operand *in,
-                                  char *out, int64_t out_row, int64_t rows, const bool subtracts,
-                                  const bool bounded) {
+V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_requantization *c,
+                                  const chain_operand *in, char *out, int64_t out_row, int64_t rows,
+                                  const bool subtracts, const bool bounded, const bool adds) {
     enum { ALL = 4, ROWS = ALL / CHAIN_PANEL };
     const chain_operand *const scale = &in[subtracts ? 2 : 1];
     const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
     const vf high = v_set1(bounded ? chain->high - chain->shift : chain->high);
+    const vf less_bytes = v_set1(chain->less), byte_factor = v_set1(chain->factor);
+    const vf term_low = v_set1(c->low), term_factor = v_set1(c->factor);
     vi less[CHAIN_PANEL];
     vf factor[CHAIN_PANEL], term[CHAIN_PANEL];
 #pragma GCC unroll 4
@@ -467,18 +594,25 @@ V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_
         factor[v] = v_load((const float *)(const void *)scale[0].data + v * V_LEN);
         term[v] = v_load((const float *)(const void *)scale[1].data + v * V_LEN);
     }
-    const char *from = in[0].data;
+    const char *from = in[0].data, *added = in[c->term].data;
+    const int64_t added_row = in[c->term].row;
     int64_t r = 0;
-    for (; r + ROWS <= rows; r += ROWS, from += ROWS * in[0].row, out += ROWS * out_row) {
+    for (; r + ROWS <= rows;
+         r += ROWS, from += ROWS * in[0].row, added += ROWS * added_row, out += ROWS * out_row) {
         vi bytes[ALL];
 #pragma GCC unroll 4
         for (int v = 0; v < ALL; v++) {
-            const int c = v % CHAIN_PANEL;
+            const int column = v % CHAIN_PANEL;
             const char *const at = from + v / CHAIN_PANEL * in[0].row;
-            vi sums = vi_load((const int32_t *)(const void *)at + c * V_LEN);
+            vi sums = vi_load((const int32_t *)(const void *)at + column * V_LEN);
             if (subtracts)
-                sums = vi_sub(sums, less[c]);
-            vf x = v_add(v_mul(v_from_int(sums), factor[c]), term[c]);
+                sums = vi_sub(sums, less[column]);
+            vf x = v_add(v_mul(v_from_int(sums), factor[column]), term[column]);
+            if (adds) {
+                const char *const more = added + v / CHAIN_PANEL * added_row + column * V_LEN;
+                x = v_add(x, chain_term_of(more, c->is_signed, less_bytes, byte_factor));
+                x = v_mul(v_max(term_low, x), term_factor);
+            }
             if (!bounded)
                 x = v_max(low, chain->shift != 0 ? v_add(v_round(x), shift) : x);
             bytes[v] = v_to_int(v_min(high, x));
@@ -495,14 +629,16 @@ V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_
     return r;
 }
 
-static int64_t chain_requantize_of(const program_instruction *chain, const chain_operand *in,
-                                   char *out, int64_t out_row, int64_t rows) {
-    const bool bounded = chain_is_bounded_at_0(chain);
-    if (chain->step[1] == CHAIN_SUB_SCALE)
-        return bounded ? chain_requantize(chain, in, out, out_row, rows, true, true)
-                       : chain_requantize(chain, in, out, out_row, rows, true, false);
-    return bounded ? chain_requantize(chain, in, out, out_row, rows, false, true)
-                   : chain_requantize(chain, in, out, out_row, rows, false, false);
+static int64_t chain_requantize_of(const program_instruction *chain, const chain_requantization *c,
+                                   const chain_operand *in, char *out, int64_t out_row,
+                                   int64_t rows) {
+#define CHAIN_REQUANTIZE(subtracts, bounded)                                                       \
+    (c->term ? chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, true)        \
+             : chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, false))
+    if (c->subtracts)
+        return c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
+    return c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
+#undef CHAIN_REQUANTIZE
 }
 
 /* Computes rows of n columns, at most PROGRAM_PANEL. in: the operands of the first row. */
@@ -517,8 +653,9 @@ static void run_chain_of_panel(const program_instruction *chain, chain_operand *
         out += done * out_row;                                                                     \
         r += done;                                                                                 \
     }
-    if (n == PROGRAM_PANEL && chain_requantizes(chain, in))
-        CHAIN_NEXT(chain_requantize_of(chain, in, out, out_row, rows))
+    chain_requantization requantization;
+    if (n == PROGRAM_PANEL && chain_requantizes(chain, in, &requantization))
+        CHAIN_NEXT(chain_requantize_of(chain, &requantization, in, out, out_row, rows))
     while (n == PROGRAM_PANEL && r + CHAIN_ROWS <= rows) {
         chain_vectors(chain, in, out, out_row, 0, CHAIN_ROWS, CHAIN_PANEL, true, 0);
         CHAIN_NEXT(CHAIN_ROWS)

@@ -64,6 +64,7 @@ typedef struct program_instruction {
     int8_t steps; /* of a chain, which is computed in registers (map/chain.inl); 0: it is none */
     int8_t step[PROGRAM_MAX_STEPS]; /* chain_kind */
     float shift, low, high;         /* of CHAIN_QUANTIZE */
+    float less, factor;             /* of CHAIN_ADD_U8 and CHAIN_ADD_I8 */
 } program_instruction;
 
 typedef union program_scalar {
