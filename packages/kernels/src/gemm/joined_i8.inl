@@ -14,6 +14,7 @@
 enum {
     I8_JOINED = 258,
     I8_JOIN_ROWS = 4, /* of a tile */
+    I8_JOIN_K = 128,  /* lines of a panel that all rows read before the next: 8 KiB of L1 */
     I8_SOME = 16,     /* rows whose mean tells that of all */
     I8_MANY = 8,      /* one of so many activations may have an s: with more, widening is as fast */
     I8_SURE = 8,      /* rows without any s that are counted, too: before that nothing is known */
@@ -89,9 +90,11 @@ static bool I8_NAME(narrow)(i8_block *g, char *rows, int64_t m, char *spare) {
 
 /* ---- weights ---- */
 
-/* Finds which pairs of lines of a panel can be multiplied at once. */
-static void I8_NAME(find_joins)(const int8_t *b, int64_t groups, bool *joins) {
-    for (int64_t pair = 0; pair < groups / 2; pair++, b += 2 * I8_LINE) {
+/* Lists the pairs of some lines of a panel: those that can be multiplied at once from the front,
+ * the others from the end. Returns how many the former are. */
+static int64_t I8_NAME(list_joins)(const int8_t *b, int64_t lines, uint16_t *pairs) {
+    int64_t joined = 0, others = lines / 2;
+    for (int64_t pair = 0; pair < lines / 2; pair++, b += 2 * I8_LINE) {
         vi over = vi_set1(0);
         I8_UNROLL
         for (int part = 0; part < I8_PARTS; part++) {
@@ -102,8 +105,12 @@ static void I8_NAME(find_joins)(const int8_t *b, int64_t groups, bool *joins) {
                                              _mm256_maddubs_epi16(second, ones));
             over = vi_or(over, _mm256_cmpgt_epi16(sums, _mm256_set1_epi16(I8_JOINED)));
         }
-        joins[pair] = _mm256_testz_si256(over, over) != 0;
+        const int64_t joins = _mm256_testz_si256(over, over);
+        pairs[joins ? joined : others - 1] = (uint16_t)pair;
+        joined += joins;
+        others -= 1 - joins;
     }
+    return joined;
 }
 
 /* Writes lines [16 columns][4 k] as [4 k][16 columns]. */
@@ -154,88 +161,118 @@ static void I8_NAME(begin)(const i8_block *g, int64_t m) {
     }
 }
 
-/* Loads the activations of a line of a row for all columns. */
-V_INLINE vi I8_NAME(spread)(const char *a, int64_t line) {
-    I8_A x;
-    memcpy(&x, a + line * (int64_t)sizeof x, sizeof x);
-    return I8_SPREAD(x);
+/* Some lines of a panel, and the rows that are multiplied by them. */
+typedef struct I8_NAME(join) {
+    const char *a; /* activations of the first line */
+    int64_t a_row_bytes;
+    const int8_t *b; /* the first line */
+    int64_t lines;
+    uint16_t pairs[I8_JOIN_K / 2]; /* as of list_joins */
+    int64_t joined;
+    int32_t *c;
+    int64_t ldc;
+} I8_NAME(join);
+
+/* Adds the products of one line to sums [rows][parts]. a: the activations of the line. */
+I8_INLINE void I8_NAME(add_line)(vi (*sum)[I8_PARTS], const char *a, int64_t row, const int8_t *b,
+                                 const int rows) {
+    vi weights[I8_PARTS];
+    I8_UNROLL
+    for (int v = 0; v < I8_PARTS; v++)
+        weights[v] = I8_LOAD(b, v);
+    I8_UNROLL
+    for (int i = 0; i < rows; i++) {
+        I8_A x;
+        memcpy(&x, a + i * row, sizeof x);
+        const vi spread = I8_SPREAD(x);
+        I8_UNROLL
+        for (int v = 0; v < I8_PARTS; v++)
+            sum[i][v] = I8_DOT(sum[i][v], spread, weights[v]);
+    }
 }
 
-/* Computes the sums of some rows and one panel. adds: to those that are in c. */
-I8_INLINE void I8_NAME(join)(const i8_block *g, const bool *joins, const int rows,
-                             const bool adds) {
+/* Computes the sums of some rows. adds: to those that are in c. */
+I8_INLINE void I8_NAME(join_tile)(const I8_NAME(join) * g, const int rows, const bool adds) {
+    enum { STEP = sizeof(I8_A) };
     vi sum[I8_JOIN_ROWS][I8_PARTS];
-    const char *a = g->a;
-    const int8_t *b = g->b + I8_LINE;
+    const int64_t row = g->a_row_bytes;
 #define I8_EACH(expr)                                                                              \
     I8_UNROLL for (int i = 0; i < rows; i++) I8_UNROLL for (int v = 0; v < I8_PARTS; v++) expr
-#define I8_PLAIN(l)                                                                                \
-    {                                                                                              \
-        vi weights[I8_PARTS];                                                                      \
-        I8_UNROLL for (int v = 0; v < I8_PARTS; v++) weights[v] = I8_LOAD(b + (l) * I8_LINE, v);   \
-        I8_UNROLL for (int i = 0; i < rows; i++) {                                                 \
-            const vi spread = I8_NAME(spread)(a + i * g->a_row_bytes, l);                          \
-            I8_UNROLL for (int v = 0; v < I8_PARTS; v++) sum[i][v] =                               \
-                I8_DOT(sum[i][v], spread, weights[v]);                                             \
-        }                                                                                          \
-    }
     I8_EACH(sum[i][v] = adds ? vi_load(g->c + i * g->ldc + v * V_LEN) : vi_set1(0));
-    for (int64_t pair = 0; pair < g->groups / 2; pair++) {
-        if (joins[pair]) {
-            vi weights[2][I8_PARTS];
-            I8_UNROLL
-            for (int v = 0; v < 2 * I8_PARTS; v++)
-                weights[v / I8_PARTS][v % I8_PARTS] =
-                    I8_LOAD(b + v / I8_PARTS * I8_LINE, v % I8_PARTS);
-            I8_UNROLL
-            for (int i = 0; i < rows; i++)
-                i8_dots_u7(sum[i], a + i * g->a_row_bytes, weights);
-        } else {
-            I8_PLAIN(0)
-            I8_PLAIN(1)
-        }
-        a += 2 * sizeof(I8_A);
-        b += 2 * I8_LINE;
+    int64_t p = 0;
+    for (; p < g->joined; p++) {
+        const char *const a = g->a + 2 * STEP * (int64_t)g->pairs[p];
+        const int8_t *const b = g->b + 2 * I8_LINE * (int64_t)g->pairs[p];
+        vi weights[2][I8_PARTS];
+        I8_UNROLL
+        for (int v = 0; v < 2 * I8_PARTS; v++)
+            weights[v / I8_PARTS][v % I8_PARTS] = I8_LOAD(b + v / I8_PARTS * I8_LINE, v % I8_PARTS);
+        I8_UNROLL
+        for (int i = 0; i < rows; i++)
+            i8_dots_u7(sum[i], a + i * row, weights);
     }
-    if (g->groups % 2)
-        I8_PLAIN(0)
+    for (; p < g->lines / 2; p++) {
+        const char *const a = g->a + 2 * STEP * (int64_t)g->pairs[p];
+        const int8_t *const b = g->b + 2 * I8_LINE * (int64_t)g->pairs[p];
+        I8_NAME(add_line)(sum, a, row, b, rows);
+        I8_NAME(add_line)(sum, a + STEP, row, b + I8_LINE, rows);
+    }
+    if (g->lines % 2)
+        I8_NAME(add_line)(sum, g->a + STEP * (g->lines - 1), row, g->b + I8_LINE * (g->lines - 1),
+                          rows);
     I8_EACH(vi_store(g->c + i * g->ldc + v * V_LEN, sum[i][v]));
 #undef I8_EACH
-#undef I8_PLAIN
 }
 
 #define I8_DEFINE_JOIN(rows, ...)                                                                  \
-    static void I8_NAME(join_##rows)(const i8_block *g, const bool *joins) {                       \
-        I8_NAME(join)(g, joins, rows, false);                                                      \
+    static void I8_NAME(join_##rows)(const I8_NAME(join) * g) {                                    \
+        I8_NAME(join_tile)(g, rows, false);                                                        \
     }                                                                                              \
-    static void I8_NAME(join_more_##rows)(const i8_block *g, const bool *joins) {                  \
-        I8_NAME(join)(g, joins, rows, true);                                                       \
+    static void I8_NAME(join_more_##rows)(const I8_NAME(join) * g) {                               \
+        I8_NAME(join_tile)(g, rows, true);                                                         \
     }
 GEMM_ROWS_3(I8_DEFINE_JOIN, )
 I8_DEFINE_JOIN(4, )
 #undef I8_DEFINE_JOIN
 #define I8_PLACE_JOIN(rows, ...) [rows] = {I8_NAME(join_##rows), I8_NAME(join_more_##rows)},
-static void (*const I8_NAME(joins)[][2])(const i8_block *g, const bool *joins) = {
-    GEMM_ROWS_3(I8_PLACE_JOIN, ) I8_PLACE_JOIN(4, )};
+static void (*const I8_NAME(joins)[][2])(const I8_NAME(join) * g) = {GEMM_ROWS_3(I8_PLACE_JOIN, )
+                                                                         I8_PLACE_JOIN(4, )};
 #undef I8_PLACE_JOIN
 
-static void I8_NAME(join_block)(const i8_block *block, int64_t m, int64_t panels) {
-    bool joins[I8_JOIN_LINES / 2];
+/* Computes the sums of m rows and of some lines of a panel, from `first` on. */
+static void I8_NAME(join_lines)(const i8_block *block, int64_t m, int64_t first, int64_t lines,
+                                bool adds) {
     const int64_t tiles = i64_ceil_div(m, I8_JOIN_ROWS);
+    I8_NAME(join)
+    g = {.a = block->a + first * (int64_t)sizeof(I8_A),
+         .a_row_bytes = block->a_row_bytes,
+         .b = block->b + (1 + first) * I8_LINE,
+         .lines = lines,
+         .c = block->c,
+         .ldc = block->ldc};
+    g.joined = I8_NAME(list_joins)(g.b, lines, g.pairs);
+    for (int64_t t = 0; t < tiles; t++) {
+        const int64_t rows = (m + t) / tiles;
+        I8_NAME(joins)[rows][adds](&g);
+        g.a += rows * g.a_row_bytes;
+        g.c += rows * g.ldc;
+    }
+}
+
+static void I8_NAME(join_block)(const i8_block *block, int64_t m, int64_t panels) {
     for (int64_t panel = 0; panel < panels; panel++) {
         i8_block g = *block;
         g.b += panel * i8_panel_bytes(g.groups);
         g.c += panel * GEMM_NR;
-        I8_NAME(find_joins)(g.b + I8_LINE, g.groups, joins);
         if (g.rests) {
             I8_NAME(put_by_k)(g.by_k, g.b + I8_LINE, g.groups);
             I8_NAME(begin)(&g, m);
         }
-        for (int64_t t = 0; t < tiles; t++) {
-            const int64_t rows = (m + t) / tiles;
-            I8_NAME(joins)[rows][g.rests != NULL](&g, joins);
-            g.a += rows * g.a_row_bytes;
-            g.c += rows * g.ldc;
-        }
+        int64_t first = 0;
+        do { /* once where there is nothing to add up */
+            const int64_t lines = i64_min(I8_JOIN_K, g.groups - first);
+            I8_NAME(join_lines)(&g, m, first, lines, g.rests || first > 0);
+            first += lines;
+        } while (first < g.groups);
     }
 }
