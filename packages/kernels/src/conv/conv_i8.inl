@@ -8,6 +8,8 @@
 enum {
     I8_COPY_STEP = 16, /* bytes that a short copy may write too many */
     I8_LONG_COPY = 128,
+    I8_CONV_ROWS = 64,  /* of a unit, that read B once */
+    I8_LEAST_UNITS = 4, /* for threads, if there are so many columns */
 };
 
 struct i8_conv_state {
@@ -83,12 +85,14 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
         I8_EPILOGUE_COST * state->epilogue.cost / (GEMM_EPILOGUE_COST * MICROOP_ADDITION);
     const int64_t columns = i64_min(s->out, I8_MAX_COLS);
     int64_t rows = i64_ceil_div(I8_TASK_COST, i64_times(i64_times(columns, s->groups), cost));
-    rows = i64_ceil_div(rows, I8_ROWS) * I8_ROWS;
+    rows = i64_ceil_div(i64_max(rows, I8_CONV_ROWS), I8_ROWS) * I8_ROWS;
     rows = i64_min(rows, i64_max(1, I8_C_ITEMS / columns / I8_ROWS) * I8_ROWS);
     rows = i64_min(i64_min(rows, most), state->rows);
     state->row_chunks = i64_ceil_div(state->rows, rows);
     state->row_chunk = i64_ceil_div(state->rows, state->row_chunks);
-    state->col_chunks = i64_ceil_div(s->out, I8_MAX_COLS);
+    const int64_t parts = i64_ceil_div(I8_LEAST_UNITS, state->row_chunks * s->groups);
+    state->col_chunks =
+        i64_max(i64_ceil_div(s->out, I8_MAX_COLS), i64_min(parts, s->out / I8_MIN_COLS));
     state->col_chunk = i64_ceil_div(i64_ceil_div(s->out, state->col_chunks), GEMM_NR) * GEMM_NR;
     state->col_chunks = i64_ceil_div(s->out, state->col_chunk);
     state->units = state->row_chunks * s->groups * state->col_chunks;

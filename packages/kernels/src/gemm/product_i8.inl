@@ -5,7 +5,7 @@
  */
 
 enum {
-    I8_A_BYTES = 256 << 10, /* of A in a unit: with the panels of a tile in L2 */
+    I8_A_BYTES = 512 << 10, /* of A in a unit, of 16 bits: those of 8 bits stay in L2 */
     I8_C_ITEMS = 32 << 10,  /* of C in a unit */
     I8_MAX_COLS = 512,      /* of a unit */
     I8_STEP = 4 * GEMM_NR,  /* columns of the widest tiles */
