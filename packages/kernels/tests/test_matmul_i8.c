@@ -12,7 +12,7 @@
 
 CHECK_ATTRS(matmul)
 
-static const char *const kernels[] = {"i8_matmul_vnni", "i8_matmul"};
+static const char *const kernels[] = {"i8_matmul_amx", "i8_matmul_vnni", "i8_matmul"};
 enum { KERNELS = sizeof kernels / sizeof *kernels, MAX_EXTRAS = 3 };
 
 /*

@@ -250,5 +250,7 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
     return TAPER_OK;
 }
 
+#define i8_conv_amx_prepare i8_conv_prepare
+#define i8_conv_amx_run i8_conv_run
 #define i8_conv_vnni_prepare i8_conv_prepare
 #define i8_conv_vnni_run i8_conv_run

@@ -15,6 +15,10 @@ typedef struct feature {
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 enum { X86 = true, ARM = false };
 
@@ -24,8 +28,31 @@ enum { X86 = true, ARM = false };
 #define V3_ECX (V2_ECX | bit_AVX | bit_FMA | bit_F16C | bit_MOVBE)
 #define V3_EBX (bit_AVX2 | bit_BMI | bit_BMI2)
 #define V4_EBX (V3_EBX | bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL | bit_AVX512CD)
-#define NEEDS(ecx1, ebx7, ecx7, xcr)                                                               \
-    {.leaf1_ecx = (ecx1), .leaf7_ebx = (ebx7), .leaf7_ecx = (ecx7), .xcr0 = (xcr)}
+#define TILE_STATE UINT64_C(0x60000)
+#define NEEDS(ecx1, ebx7, ecx7, edx7, xcr)                                                         \
+    {.leaf1_ecx = (ecx1),                                                                          \
+     .leaf7_ebx = (ebx7),                                                                          \
+     .leaf7_ecx = (ecx7),                                                                          \
+     .leaf7_edx = (edx7),                                                                          \
+     .xcr0 = (xcr)}
+
+/* The bits of CPUID that compilers name in different ways. */
+#define TILES (UINT32_C(1) << 24 | UINT32_C(1) << 25) /* AMX-TILE and AMX-INT8 */
+
+#ifndef TAPER_EMULATED
+/* Returns whether this process may use tiles: Linux gives their state to one that asks for it
+ * (Documentation/arch/x86/xstate.rst), and on others they are not used. */
+static bool tiles_allowed(const taper_cpuid *id) {
+#ifdef __linux__
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
+    return (id->leaf7_edx & TILES) == TILES && (id->xcr0 & TILE_STATE) == TILE_STATE &&
+           syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#else
+    (void)id;
+    return false;
+#endif
+}
+#endif
 
 taper_cpuid taper_cpuid_read(void) {
     taper_cpuid id = {0};
@@ -33,7 +60,7 @@ taper_cpuid taper_cpuid_read(void) {
     if (__get_cpuid(1, &eax, &ebx, &ecx, &edx))
         id.leaf1_ecx = ecx;
     if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx))
-        id.leaf7_ebx = ebx, id.leaf7_ecx = ecx;
+        id.leaf7_ebx = ebx, id.leaf7_ecx = ecx, id.leaf7_edx = edx;
     if (id.leaf1_ecx & bit_OSXSAVE) {
         uint32_t low, high;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -42,7 +69,11 @@ taper_cpuid taper_cpuid_read(void) {
 #ifdef TAPER_EMULATED /* a build for tests: AVX2 stands for these features */
     id.leaf7_ebx |= V4_EBX & ~V3_EBX;
     id.leaf7_ecx |= bit_AVX512VNNI;
-    id.xcr0 |= ZMM_STATE & ~YMM_STATE;
+    id.leaf7_edx |= TILES;
+    id.xcr0 |= (ZMM_STATE & ~YMM_STATE) | TILE_STATE;
+#else
+    if (!tiles_allowed(&id))
+        id.leaf7_edx &= ~(uint32_t)TILES;
 #endif
     return id;
 }
@@ -66,11 +97,12 @@ taper_cpuid taper_cpuid_read(void) {
 
 /* The names are the same on every architecture. Those of the ISA levels are among them. */
 static const feature features[] = {
-    {"baseline", true, NEEDS(V2_ECX, 0, 0, 0)},
-    {"neon", ARM, NEEDS(0, 0, 0, 0)}, /* part of the architecture */
-    {"avx2", X86, NEEDS(V3_ECX, V3_EBX, 0, YMM_STATE)},
-    {"avx512", X86, NEEDS(V3_ECX, V4_EBX, 0, ZMM_STATE)},
-    {"avx512_vnni", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, ZMM_STATE)},
+    {"baseline", true, NEEDS(V2_ECX, 0, 0, 0, 0)},
+    {"neon", ARM, NEEDS(0, 0, 0, 0, 0)}, /* part of the architecture */
+    {"avx2", X86, NEEDS(V3_ECX, V3_EBX, 0, 0, YMM_STATE)},
+    {"avx512", X86, NEEDS(V3_ECX, V4_EBX, 0, 0, ZMM_STATE)},
+    {"avx512_vnni", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, 0, ZMM_STATE)},
+    {"amx_int8", X86, NEEDS(V3_ECX, V4_EBX, bit_AVX512VNNI, TILES, ZMM_STATE | TILE_STATE)},
 };
 
 enum { N_FEATURES = sizeof features / sizeof features[0] };
@@ -85,7 +117,7 @@ uint64_t taper_cpu_features(const taper_cpuid *id) {
         const taper_cpuid *needs = &features[i].needs;
         if (features[i].here && all(id->leaf1_ecx, needs->leaf1_ecx) &&
             all(id->leaf7_ebx, needs->leaf7_ebx) && all(id->leaf7_ecx, needs->leaf7_ecx) &&
-            all(id->xcr0, needs->xcr0))
+            all(id->leaf7_edx, needs->leaf7_edx) && all(id->xcr0, needs->xcr0))
             found |= UINT64_C(1) << i;
     }
     return found;

@@ -13,6 +13,7 @@ typedef struct taper_cpuid {
     uint32_t leaf7_ebx;
     uint64_t xcr0; /* 0 where OSXSAVE is clear */
     uint32_t leaf7_ecx;
+    uint32_t leaf7_edx; /* of tiles only if this process may use them */
 } taper_cpuid;
 
 taper_cpuid taper_cpuid_read(void);

@@ -134,13 +134,16 @@ V_INLINE vi i8_dot_16(vi sums, vi a, vi b) { return vi_add(sums, vi_madd_16(a, b
 #define i8_dot_u7 VI_DOT_U7
 #endif
 
-/* The engine of widened bytes, which every CPU of the level can run, and that of AVX-512 VNNI. */
+/* The engine of widened bytes, which every CPU of the level can run; that of AVX-512 VNNI, and that
+ * of AMX. */
 extern const i8_engine TAPER_ISA_SYM(taper_i8_widened);
 #define I8_WIDENED TAPER_ISA_SYM(taper_i8_widened)
 #if V_LEN == 16
 #define HAS_I8_VNNI
 extern const i8_engine TAPER_ISA_SYM(taper_i8_vnni);
 #define I8_VNNI TAPER_ISA_SYM(taper_i8_vnni)
+extern const i8_engine TAPER_ISA_SYM(taper_i8_amx);
+#define I8_AMX TAPER_ISA_SYM(taper_i8_amx)
 #endif
 
 #endif /* TAPER_ENGINE_I8_H */

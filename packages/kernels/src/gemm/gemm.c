@@ -15,6 +15,7 @@
 #include "gemm/kernels.inc"
 #include "isa/isa.h"
 #include "map/program.h"
+#include "simd/tiles.h"
 #include "taper/machine.h"
 
 #include "gemm/dot_f32.inl"
@@ -97,6 +98,9 @@ const i8_engine I8_WIDENED = {sizeof(int16_t),  i8_widened_put, i8_widened_reads
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
 const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_reads, i8_vnni_block, NULL, NULL};
+
+#include "gemm/amx_i8.inl"
+const i8_engine I8_AMX = {sizeof(uint8_t), i8_vnni_put, i8_amx_reads, i8_amx_block, NULL, NULL};
 #endif
 
 #include "gemm/product_i8.inl"

@@ -145,5 +145,7 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
     return TAPER_OK;
 }
 
+#define i8_matmul_amx_prepare i8_matmul_prepare
+#define i8_matmul_amx_run i8_matmul_run
 #define i8_matmul_vnni_prepare i8_matmul_prepare
 #define i8_matmul_vnni_run i8_matmul_run

@@ -3,6 +3,7 @@
 #include "isa/isa.h"
 #include "machine/probes.h"
 #include "simd/simd.h"
+#include "simd/tiles.h"
 
 enum {
     CHAINS = 12, /* independent sums: more than latency times throughput on any CPU so far */
@@ -53,6 +54,34 @@ static double probe_int8(void *memory, size_t bytes, int64_t passes) {
     vi_store(memory, sums[0]);
     return 2.0 * 4 * V_LEN * CHAINS * STEPS * (double)passes;
 }
+
+/* The same by tiles of 16 x 16 sums, of which there are four: rows of A and B stay in tiles. */
+static double probe_int8_tiles(void *memory, size_t bytes, int64_t passes) {
+    (void)bytes;
+    tiles_shape shape = {.palette = 1};
+    for (int tile = 0; tile < 8; tile++) {
+        shape.row_bytes[tile] = TILE_BYTES;
+        shape.rows[tile] = TILE_ROWS;
+    }
+    tiles_configure(&shape);
+    tile_load(0, memory, 0); /* one line in each row */
+    tile_load(1, memory, 0);
+    tile_load(2, memory, 0);
+    tile_load(3, memory, 0);
+    tile_load(4, memory, 0);
+    tile_load(5, memory, 0);
+    tile_load(6, memory, 0);
+    tile_load(7, memory, 0);
+    for (int64_t step = 0; step < passes * STEPS; step++) {
+        tile_dot_u8_i8(0, 4, 6);
+        tile_dot_u8_i8(1, 4, 7);
+        tile_dot_u8_i8(2, 5, 6);
+        tile_dot_u8_i8(3, 5, 7);
+    }
+    tile_store(0, memory, 0);
+    tiles_release();
+    return 4 * 2.0 * TILE_ROWS * TILE_ROWS * TILE_BYTES * STEPS * (double)passes;
+}
 #endif
 
 static double probe_read(void *memory, size_t bytes, int64_t passes) {
@@ -90,6 +119,7 @@ static double probe_copy(void *memory, size_t bytes, int64_t passes) {
 static const taper_probe probes[] = {
     {"fma", NULL, probe_fma},
 #ifdef HAS_INT8
+    {"int8", "amx_int8", probe_int8_tiles},
     {"int8", "avx512_vnni", probe_int8},
 #endif
     {"read", NULL, probe_read},

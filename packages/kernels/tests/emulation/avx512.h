@@ -230,4 +230,56 @@ EMULATED __m512 emulated_scalef_ps(__m512 a, __m512 b) {
 #undef _mm512_maskz_scalef_ps
 #define _mm512_maskz_scalef_ps(k, a, b) _mm512_maskz_mov_ps(k, emulated_scalef_ps(a, b))
 
+/* The tiles of a thread, for simd/tiles.h. */
+typedef struct emulated_tiles {
+    uint8_t rows[8];
+    uint16_t row_bytes[8];
+    uint8_t bytes[8][16][64];
+} emulated_tiles;
+static __thread emulated_tiles emulated_tile __attribute__((unused));
+
+/* Aborts where the hardware would raise an exception: the configuration is part of the code. */
+static void emulated_check(int is_right) {
+    if (!is_right)
+        __builtin_trap();
+}
+EMULATED_CALL void emulated_tile_loadconfig(const void *from) {
+    const uint8_t *config = (const uint8_t *)from;
+    memset(&emulated_tile, 0, sizeof emulated_tile);
+    emulated_check(config[0] == 1 && config[1] == 0);
+    for (int t = 0; t < 8; t++) {
+        emulated_tile.rows[t] = config[48 + t];
+        memcpy(&emulated_tile.row_bytes[t], config + 16 + 2 * t, 2);
+        emulated_check(config[48 + t] <= 16 && emulated_tile.row_bytes[t] <= 64);
+        emulated_check((config[48 + t] == 0) == (emulated_tile.row_bytes[t] == 0));
+    }
+}
+EMULATED_CALL void emulated_tiles_release(void) { memset(&emulated_tile, 0, sizeof emulated_tile); }
+EMULATED_CALL void emulated_tile_loadd(int t, const void *from, size_t stride) {
+    emulated_check(emulated_tile.rows[t] > 0);
+    memset(emulated_tile.bytes[t], 0, sizeof emulated_tile.bytes[t]);
+    for (int r = 0; r < emulated_tile.rows[t]; r++)
+        memcpy(emulated_tile.bytes[t][r], (const char *)from + (size_t)r * stride,
+               emulated_tile.row_bytes[t]);
+}
+EMULATED_CALL void emulated_tile_stored(int t, void *to, size_t stride) {
+    emulated_check(emulated_tile.rows[t] > 0);
+    for (int r = 0; r < emulated_tile.rows[t]; r++)
+        memcpy((char *)to + (size_t)r * stride, emulated_tile.bytes[t][r],
+               emulated_tile.row_bytes[t]);
+}
+EMULATED_CALL void emulated_tile_dpbusd(int t, int a, int b) {
+    emulated_tiles *const e = &emulated_tile;
+    emulated_check(e->rows[t] > 0 && e->rows[a] == e->rows[t] &&
+                   e->row_bytes[b] == e->row_bytes[t] && e->row_bytes[a] == 4 * e->rows[b]);
+    for (int r = 0; r < e->rows[t]; r++)
+        for (int n = 0; n < e->row_bytes[t] / 4; n++) {
+            uint32_t sum;
+            memcpy(&sum, e->bytes[t][r] + 4 * n, 4);
+            for (int k = 0; k < e->row_bytes[a]; k++)
+                sum +=
+                    (uint32_t)((int)e->bytes[a][r][k] * (int8_t)e->bytes[b][k / 4][4 * n + k % 4]);
+            memcpy(e->bytes[t][r] + 4 * n, &sum, 4);
+        }
+}
 #endif /* TAPER_EMULATION_AVX512_H */
