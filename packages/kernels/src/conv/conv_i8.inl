@@ -225,6 +225,7 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
                   .c = (int32_t *)(void *)(memory + state->c_scratch),
                   .is_signed = call->inputs[0].dtype == TAPER_INT8};
     int64_t put = -1; /* the rows and the group that are in scratch */
+    i8_begin(engine);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t col = unit % state->col_chunks * state->col_chunk;
         const int64_t now = unit / state->col_chunks, group = now % s->groups;
@@ -247,6 +248,7 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         i8_finish(engine, &g, &state->epilogue, call, row, m, group * s->out + col, n, s->outputs,
                   memory + state->epilogue_scratch);
     }
+    i8_end(call->kernel->data);
     return TAPER_OK;
 }
 

@@ -1,26 +1,27 @@
 /*
  * The blocks of products of bytes by tiles: one instruction adds 16 rows of A times 64 k of a panel
  * to a tile of 16 x 16 sums. 16 lines of a panel are a tile as they are. Rows of A are those of the
- * engine of AVX-512 VNNI, uint8, shifted if they were int8; that one computes the fewest rows.
+ * engine of AVX-512 VNNI, uint8, shifted if they were int8; that one computes few rows and few k.
  */
 
 enum {
     AMX_LINES = TILE_BYTES / I8_GROUP, /* of a tile of B, which are also groups of a row of A */
     AMX_TILE = AMX_LINES * I8_LINE,    /* bytes of a tile of B */
-    AMX_WORTH = 5,                     /* rows for which tiles pay */
 };
 
-/* Configures tiles 0 to 3 for sums of two tiles of rows and two panels, 4 and 5 for these rows of
- * A, 6 and 7 for B. The second may have no rows: then its tiles are not used. */
-static void amx_configure(int64_t first, int64_t second) {
-    const int64_t rows[] = {first, first, second, second, first, second, AMX_LINES, AMX_LINES};
+/* Tiles 0 to 3 have sums of two tiles of rows and two panels, 4 and 5 these rows of A, 6 and 7 B.
+ * All are whole: to configure them takes as long as the products of some tiles, so that it is done
+ * once in a task. */
+static void i8_amx_begin(void) {
     tiles_shape shape = {.palette = 1};
     for (int tile = 0; tile < 8; tile++) {
-        shape.rows[tile] = (uint8_t)rows[tile];
-        shape.row_bytes[tile] = rows[tile] ? TILE_BYTES : 0;
+        shape.rows[tile] = TILE_ROWS;
+        shape.row_bytes[tile] = TILE_BYTES;
     }
     tiles_configure(&shape);
 }
+
+static void i8_amx_end(void) { tiles_release(); }
 
 /* Two panels: their lines, the last of them up to a whole tile, and what their sums begin with. */
 typedef struct amx_panels {
@@ -29,13 +30,13 @@ typedef struct amx_panels {
     int32_t begin[2][GEMM_NR] __attribute__((aligned(TAPER_ALIGNMENT)));
 } amx_panels;
 
-/* Computes the sums of one or two tiles of rows and one or two panels. The numbers are constants
- * wherever this is inlined. */
-I8_INLINE void amx_tiles(const i8_block *g, const amx_panels *p, const char *a, int32_t *c,
+/* Computes the sums of one or two tiles of rows, the second from row `second` on, and of one or two
+ * panels. The numbers of both are constants wherever this is inlined. */
+I8_INLINE void amx_tiles(const i8_block *g, const amx_panels *p, int64_t first, int64_t second,
                          const int row_tiles, const int panels) {
-    const size_t a_row = (size_t)g->a_row_bytes, c_row = (size_t)g->ldc * sizeof *c;
-    const char *const a_second = a + TILE_ROWS * g->a_row_bytes;
-    int32_t *const c_second = c + TILE_ROWS * g->ldc;
+    const int64_t a_row = g->a_row_bytes, c_row = g->ldc * (int64_t)sizeof(int32_t);
+    const char *const a = g->a + first * a_row, *const a_second = g->a + second * a_row;
+    int32_t *const c = g->c + first * g->ldc, *const c_second = g->c + second * g->ldc;
     tile_load(0, p->begin[0], 0); /* the same line in each row */
     if (panels == 2)
         tile_load(1, p->begin[1], 0);
@@ -69,57 +70,48 @@ I8_INLINE void amx_tiles(const i8_block *g, const amx_panels *p, const char *a, 
         tile_store(3, c_second + GEMM_NR, c_row);
 }
 
-/* Computes rows of one or two tiles, in steps of `step` rows, for one or two panels. */
-static void amx_rows(const i8_block *g, const amx_panels *p, int64_t begin, int64_t end,
-                     int64_t step, int64_t panels) {
-    for (int64_t row = begin; row < end; row += step) {
-        const char *a = g->a + row * g->a_row_bytes;
-        int32_t *c = g->c + row * g->ldc;
-        if (end - row > TILE_ROWS && panels == 2)
-            amx_tiles(g, p, a, c, 2, 2);
-        else if (end - row > TILE_ROWS)
-            amx_tiles(g, p, a, c, 2, 1);
+/* Computes m >= TILE_ROWS rows and one or two panels. The last tile overlaps the one before it: its
+ * sums are stored twice. */
+static void amx_rows(const i8_block *g, const amx_panels *p, int64_t m, int64_t panels) {
+    for (int64_t row = 0; row < m; row += 2 * TILE_ROWS) {
+        const int64_t first = i64_min(row, m - TILE_ROWS);
+        const int64_t second = i64_min(row + TILE_ROWS, m - TILE_ROWS);
+        if (second > first && panels == 2)
+            amx_tiles(g, p, first, second, 2, 2);
+        else if (second > first)
+            amx_tiles(g, p, first, second, 2, 1);
         else if (panels == 2)
-            amx_tiles(g, p, a, c, 1, 2);
+            amx_tiles(g, p, first, second, 1, 2);
         else
-            amx_tiles(g, p, a, c, 1, 1);
+            amx_tiles(g, p, first, second, 1, 1);
     }
 }
 
 static void i8_amx_block(const i8_block *block, int64_t m, int64_t panels) {
-    if (m < AMX_WORTH) {
+    if (m < TILE_ROWS || block->groups < AMX_LINES) { /* a tile would be largely empty */
         i8_vnni_block(block, m, panels);
         return;
     }
     const int64_t whole = block->groups / AMX_LINES, past = block->groups % AMX_LINES;
-    const int64_t step = 2 * TILE_ROWS, steady = m / step * step;
-    /* First the rows of whole tiles, then the others, whose tiles are configured anew. */
-    for (int64_t begin = 0, end; begin < m; begin = end) {
-        end = begin < steady ? steady : m;
-        const int64_t rows = i64_min(step, end - begin), first = i64_min(TILE_ROWS, rows);
-        amx_configure(first, rows - first);
-        i8_block g = *block;
-        amx_panels p;
-        for (int64_t panel = 0, some; panel < panels; panel += some) {
-            some = i64_min(2, panels - panel);
-            for (int64_t i = 0; i < some; i++) {
-                const int8_t *const at = g.b + i * i8_panel_bytes(g.groups);
-                int32_t sums[GEMM_NR];
-                memcpy(sums, at, sizeof sums);
-                for (int j = 0; j < GEMM_NR; j++)
-                    p.begin[i][j] = g.is_signed ? (int32_t)(-128 * (uint32_t)sums[j]) : 0;
-                p.lines[i] = at + I8_LINE;
-                if (past > 0) { /* beyond them A has any bytes: they are multiplied by 0 */
-                    memcpy(p.last[i], p.lines[i] + whole * AMX_TILE, (size_t)(past * I8_LINE));
-                    memset(p.last[i] + past * I8_LINE, 0, (size_t)((AMX_LINES - past) * I8_LINE));
-                }
+    i8_block g = *block;
+    amx_panels p;
+    for (int64_t panel = 0, some; panel < panels; panel += some) {
+        some = i64_min(2, panels - panel);
+        for (int64_t i = 0; i < some; i++) {
+            const int8_t *const at = g.b + i * i8_panel_bytes(g.groups);
+            const vi sums = vi_load((const int32_t *)(const void *)at);
+            const vi shift = g.is_signed ? vi_shl(sums, 7) : vi_set1(0);
+            vi_store(p.begin[i], vi_sub(vi_set1(0), shift));
+            p.lines[i] = at + I8_LINE;
+            if (past > 0) { /* beyond them A has any bytes: they are multiplied by 0 */
+                memcpy(p.last[i], p.lines[i] + whole * AMX_TILE, (size_t)(past * I8_LINE));
+                memset(p.last[i] + past * I8_LINE, 0, (size_t)((AMX_LINES - past) * I8_LINE));
             }
-            amx_rows(&g, &p, begin, end, step, some);
-            g.b += some * i8_panel_bytes(g.groups);
-            g.c += some * GEMM_NR;
         }
+        amx_rows(&g, &p, m, some);
+        g.b += some * i8_panel_bytes(g.groups);
+        g.c += some * GEMM_NR;
     }
-    tiles_release(); /* so that the system need not save the tiles */
 }
 
 /* A tile reads whole rows of 64 bytes, also of A in place. */

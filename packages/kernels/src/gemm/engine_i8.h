@@ -25,7 +25,7 @@ enum {
     I8_GROUP = 4,                 /* k of a line */
     I8_LINE = GEMM_NR * I8_GROUP, /* bytes of a line */
     I8_ROW_PAD = TAPER_ALIGNMENT, /* bytes after a row of A, so that rows spread over L1's sets */
-    I8_ROWS = 6,                  /* of a tile: a multiple of these is best */
+    I8_ROWS = 6,                  /* of a tile in registers */
     I8_JOIN_WORTH = 24,           /* rows for which it pays to look at the weights first */
     I8_JOIN_LINES = 4096,         /* of a panel of such a product, at most */
     I8_NARROW_LINES = 32,         /* of a panel, for which it pays to narrow the activations */
@@ -48,6 +48,7 @@ typedef struct i8_block {
 
 typedef struct i8_engine {
     int64_t a_bytes; /* of an activation in A */
+    int64_t rows;    /* of a tile: a multiple of these is best for block() */
     /* Writes n activations of A, from from[i * stride]; false if the engine takes no such ones, but
      * narrowed. */
     bool (*put)(void *to, const void *from, int64_t stride, int64_t n, bool is_signed);
@@ -58,6 +59,9 @@ typedef struct i8_engine {
     /* Makes m rows of A, which put() wrote, rows from 0 to 127, and fills the block; false if that
      * is not worth it: then A is put again. spare: i8_spare_bytes. May be NULL. */
     bool (*narrow)(i8_block *block, char *rows, int64_t m, char *spare);
+    /* Called before and after the blocks of a task. May be NULL. */
+    void (*begin)(void);
+    void (*end)(void);
     const struct i8_engine *u7; /* for activations from 0 to 127, of at most a_bytes; or NULL */
 } i8_engine;
 

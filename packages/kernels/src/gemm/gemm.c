@@ -70,14 +70,22 @@ TAPER_DEFINE_ATTRS(lookup)
 #else
 #define I8_U7_NARROW NULL
 #endif
-static const i8_engine i8_u7 = {sizeof(uint8_t), i8_u7_put,    i8_u7_reads,
-                                i8_u7_block,     I8_U7_NARROW, NULL};
-const i8_engine I8_WIDENED = {sizeof(int16_t),  i8_widened_put, i8_widened_reads,
-                              i8_widened_block, NULL,           &i8_u7};
-#else
-const i8_engine I8_WIDENED = {sizeof(int16_t),  i8_widened_put, i8_widened_reads,
-                              i8_widened_block, NULL,           NULL};
+static const i8_engine i8_u7 = {.a_bytes = sizeof(uint8_t),
+                                .rows = I8_ROWS,
+                                .put = i8_u7_put,
+                                .reads = i8_u7_reads,
+                                .block = i8_u7_block,
+                                .narrow = I8_U7_NARROW};
 #endif
+const i8_engine I8_WIDENED = {.a_bytes = sizeof(int16_t),
+                              .rows = I8_ROWS,
+                              .put = i8_widened_put,
+                              .reads = i8_widened_reads,
+                              .block = i8_widened_block,
+#ifdef VI_DOT_U7
+                              .u7 = &i8_u7
+#endif
+};
 
 #ifdef HAS_I8_VNNI
 #define I8_NAME(name) i8_vnni_##name
@@ -97,10 +105,20 @@ const i8_engine I8_WIDENED = {sizeof(int16_t),  i8_widened_put, i8_widened_reads
 #define I8_JOINS 0
 #define I8_WIDENS 0
 #include "gemm/gemm_i8.inl"
-const i8_engine I8_VNNI = {sizeof(uint8_t), i8_vnni_put, i8_vnni_reads, i8_vnni_block, NULL, NULL};
+const i8_engine I8_VNNI = {.a_bytes = sizeof(uint8_t),
+                           .rows = I8_ROWS,
+                           .put = i8_vnni_put,
+                           .reads = i8_vnni_reads,
+                           .block = i8_vnni_block};
 
 #include "gemm/amx_i8.inl"
-const i8_engine I8_AMX = {sizeof(uint8_t), i8_vnni_put, i8_amx_reads, i8_amx_block, NULL, NULL};
+const i8_engine I8_AMX = {.a_bytes = sizeof(uint8_t),
+                          .rows = TILE_ROWS,
+                          .put = i8_vnni_put,
+                          .reads = i8_amx_reads,
+                          .block = i8_amx_block,
+                          .begin = i8_amx_begin,
+                          .end = i8_amx_end};
 #endif
 
 #include "gemm/product_i8.inl"

@@ -103,6 +103,7 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
                   .c = (int32_t *)(void *)(memory + state->c_scratch),
                   .is_signed = call->inputs[0].dtype == TAPER_INT8};
     int64_t put = -1; /* the rows that are in scratch */
+    i8_begin(widest);
     for (int64_t unit = begin * state->units_per_task; unit < last; unit++) {
         const int64_t col = unit % state->col_chunks * state->col_chunk;
         const int64_t rows_of = unit / state->col_chunks;
@@ -142,6 +143,7 @@ static taper_status i8_matmul_run(const taper_call *call, int64_t begin, int64_t
         i8_finish(engine, &g, &state->epilogue, call, batch * s->m + row, m, col, n, s->n,
                   memory + state->epilogue_scratch);
     }
+    i8_end(widest);
     return TAPER_OK;
 }
 

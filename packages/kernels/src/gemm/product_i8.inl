@@ -10,8 +10,8 @@ enum {
     I8_MAX_COLS = 512,      /* of a unit */
     I8_STEP = 4 * GEMM_NR,  /* columns of the widest tiles */
     I8_TILE_COLS = V_LEN == 16 ? I8_STEP : GEMM_NR, /* of those of this level */
-    I8_TILE_C = 3 << 10, /* items of C that wait in L1 for the epilogue */
-    I8_MIN_COLS = 128,   /* of a unit, if there are so many: A is put once for each unit */
+    I8_TILE_C = V_LEN == 16 ? 4 << 10 : 3 << 10, /* items of C that wait in L1 for the epilogue */
+    I8_MIN_COLS = 128, /* of a unit, if there are so many: A is put once for each unit */
     /* Costs in multiply-adds, as for float32 (engine.h): four times as many fit the time. */
     I8_SUM_COST = 16,
     I8_EPILOGUE_COST = 24,
@@ -29,6 +29,16 @@ static bool i8_accumulates(const char *accumulate) {
 /* Returns the engine to try first. */
 static const i8_engine *i8_first_engine(const i8_engine *engine) {
     return engine->u7 ? engine->u7 : engine;
+}
+
+static void i8_begin(const i8_engine *engine) {
+    if (engine->begin)
+        engine->begin();
+}
+
+static void i8_end(const i8_engine *engine) {
+    if (engine->end)
+        engine->end();
 }
 
 /* Packs columns of B[k][n], as engine_i8.h says. */
@@ -95,13 +105,14 @@ static void i8_finish(const i8_engine *engine, const i8_block *block, const tape
     if (p->in_panels &&
         m >= PROGRAM_PANEL_ROWS) { /* some columns at a time, whose sums stay in L1 */
         const int64_t parts = i64_ceil_div(m, I8_TILE_C / I8_TILE_COLS);
-        const int64_t rows = i64_ceil_div(i64_ceil_div(m, parts), I8_ROWS) * I8_ROWS;
-        for (int64_t r = 0; r < m; r += rows, g.a += rows * g.a_row_bytes) {
+        const int64_t rows = i64_ceil_div(i64_ceil_div(m, parts), engine->rows) * engine->rows;
+        for (int64_t r = 0, some; r < m; r += some, g.a += some * g.a_row_bytes) {
+            some = m - r < rows + engine->rows ? m - r : rows; /* no part of less than a tile */
             g.rests = block->rests ? block->rests + r * i8_rest_items(g.groups) : NULL;
             g.b = block->b;
             for (int64_t c = 0; c < n; c += I8_TILE_COLS) {
                 const int64_t cols = i64_min(I8_TILE_COLS, n - c);
-                const int64_t now = i64_ceil_div(cols, GEMM_NR), some = i64_min(rows, m - r);
+                const int64_t now = i64_ceil_div(cols, GEMM_NR);
                 g.ldc = now * GEMM_NR;
                 i8_fetch_block(p, call, row + r, some, col + c, out_cols);
                 engine->block(&g, some, now);
