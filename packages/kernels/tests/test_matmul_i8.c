@@ -167,6 +167,15 @@ static void sums(void) {
     each_kind(3, 40, 5000);
 }
 
+/* Rows and k from which tiles pay, and which do not fill them. */
+static void tiles(void) {
+    static const int64_t m[] = {15, 16, 17, 33, 40, 48}, k[] = {60, 64, 68, 131}, n[] = {16, 40};
+    for (size_t i = 0; i < sizeof m / sizeof *m; i++)
+        for (size_t j = 0; j < sizeof k / sizeof *k; j++)
+            for (size_t l = 0; l < sizeof n / sizeof *n; l++)
+                each_kind(m[i], n[l], k[j]);
+}
+
 /* So large that the work is split along rows and columns. */
 static void large(void) {
     each_kind(300, 700, 70);
@@ -491,6 +500,7 @@ int main(int argc, char **argv) {
         {"rows", rows},
         {"columns", columns},
         {"sums", sums},
+        {"tiles", tiles},
         {"large", large},
         {"narrowed", narrowed},
         {"extremes", extremes},

@@ -23,7 +23,8 @@ static void i8_amx_begin(void) {
 
 static void i8_amx_end(void) { tiles_release(); }
 
-/* Two panels: their lines, the last of them up to a whole tile, and what their sums begin with. */
+/* Two panels: their lines, the last of them behind zeros for a whole tile, and what their sums
+ * begin with. */
 typedef struct amx_panels {
     const int8_t *lines[2];
     int8_t last[2][AMX_TILE] __attribute__((aligned(TAPER_ALIGNMENT)));
@@ -48,14 +49,15 @@ I8_INLINE void amx_tiles(const i8_block *g, const amx_panels *p, int64_t first, 
     for (int64_t step = 0; step < steps; step++) {
         const bool is_last = step == whole;
         tile_load(6, is_last ? p->last[0] : p->lines[0] + step * AMX_TILE, I8_LINE);
-        tile_load(4, a + step * TILE_BYTES, a_row);
+        const int64_t k = is_last ? g->groups * I8_GROUP - TILE_BYTES : step * TILE_BYTES;
+        tile_load(4, a + k, a_row);
         tile_dot_u8_i8(0, 4, 6);
         if (panels == 2) {
             tile_load(7, is_last ? p->last[1] : p->lines[1] + step * AMX_TILE, I8_LINE);
             tile_dot_u8_i8(1, 4, 7);
         }
         if (row_tiles == 2) {
-            tile_load(5, a_second + step * TILE_BYTES, a_row);
+            tile_load(5, a_second + k, a_row);
             tile_dot_u8_i8(2, 5, 6);
         }
         if (row_tiles == 2 && panels == 2)
@@ -103,18 +105,14 @@ static void i8_amx_block(const i8_block *block, int64_t m, int64_t panels) {
             const vi shift = g.is_signed ? vi_shl(sums, 7) : vi_set1(0);
             vi_store(p.begin[i], vi_sub(vi_set1(0), shift));
             p.lines[i] = at + I8_LINE;
-            if (past > 0) { /* beyond them A has any bytes: they are multiplied by 0 */
-                memcpy(p.last[i], p.lines[i] + whole * AMX_TILE, (size_t)(past * I8_LINE));
-                memset(p.last[i] + past * I8_LINE, 0, (size_t)((AMX_LINES - past) * I8_LINE));
+            if (past > 0) { /* k that a tile before has are multiplied by 0 */
+                const size_t zeros = (size_t)(AMX_LINES - past) * I8_LINE;
+                memset(p.last[i], 0, zeros);
+                memcpy(p.last[i] + zeros, p.lines[i] + whole * AMX_TILE, AMX_TILE - zeros);
             }
         }
         amx_rows(&g, &p, m, some);
         g.b += some * i8_panel_bytes(g.groups);
         g.c += some * GEMM_NR;
     }
-}
-
-/* A tile reads whole rows of 64 bytes, also of A in place. */
-static bool i8_amx_reads(const void *from, int64_t row, int64_t rows, int64_t n, bool is_signed) {
-    return n % TILE_BYTES == 0 && i8_vnni_reads(from, row, rows, n, is_signed);
 }

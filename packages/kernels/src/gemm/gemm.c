@@ -115,7 +115,7 @@ const i8_engine I8_VNNI = {.a_bytes = sizeof(uint8_t),
 const i8_engine I8_AMX = {.a_bytes = sizeof(uint8_t),
                           .rows = TILE_ROWS,
                           .put = i8_vnni_put,
-                          .reads = i8_amx_reads,
+                          .reads = i8_vnni_reads,
                           .block = i8_amx_block,
                           .begin = i8_amx_begin,
                           .end = i8_amx_end};
