@@ -79,14 +79,14 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
     const int64_t k = conv_rows(s);
     state->lines = i64_ceil_div(k, I8_GROUP);
     state->a_row_bytes = i8_row_bytes(engine, state->lines);
-    const int64_t most = i64_max(1, I8_A_BYTES / state->a_row_bytes / I8_ROWS) * I8_ROWS;
+    const int64_t most = i64_max(1, I8_A_BYTES / state->a_row_bytes / engine->rows) * engine->rows;
     const int64_t cost =
         k + I8_SUM_COST +
         I8_EPILOGUE_COST * state->epilogue.cost / (GEMM_EPILOGUE_COST * MICROOP_ADDITION);
     const int64_t columns = i64_min(s->out, I8_MAX_COLS);
     int64_t rows = i64_ceil_div(I8_TASK_COST, i64_times(i64_times(columns, s->groups), cost));
-    rows = i64_ceil_div(i64_max(rows, I8_CONV_ROWS), I8_ROWS) * I8_ROWS;
-    rows = i64_min(rows, i64_max(1, I8_C_ITEMS / columns / I8_ROWS) * I8_ROWS);
+    rows = i64_ceil_div(i64_max(rows, I8_CONV_ROWS), engine->rows) * engine->rows;
+    rows = i64_min(rows, i64_max(1, I8_C_ITEMS / columns / engine->rows) * engine->rows);
     rows = i64_min(i64_min(rows, most), state->rows);
     state->row_chunks = i64_ceil_div(state->rows, rows);
     state->row_chunk = i64_ceil_div(state->rows, state->row_chunks);

@@ -36,21 +36,21 @@ static taper_status i8_matmul_prepare(const taper_call *call, taper_work *work) 
     state->groups = i64_ceil_div(s->k, I8_GROUP);
     state->a_row_bytes = i8_row_bytes(engine, state->groups);
 
-    const int64_t most = i64_max(1, I8_A_BYTES / state->a_row_bytes / I8_ROWS) * I8_ROWS;
+    const int64_t most = i64_max(1, I8_A_BYTES / state->a_row_bytes / engine->rows) * engine->rows;
     int64_t rows = i64_ceil_div(s->m, i64_ceil_div(s->m, most));
     const int64_t element_cost =
         s->k + I8_SUM_COST +
         I8_EPILOGUE_COST * state->epilogue.cost / (GEMM_EPILOGUE_COST * MICROOP_ADDITION);
     const int64_t col_cost = i64_plus(i64_times(rows, element_cost), I8_LINE_COST * s->k);
     int64_t cols = i64_ceil_div(I8_TASK_COST, col_cost);
-    if (rows > I8_ROWS)
+    if (rows > engine->rows)
         cols = i64_max(cols, I8_MIN_COLS);
     cols = i64_min(cols, I8_MAX_COLS);
     cols = i64_ceil_div(s->n, i64_ceil_div(s->n, cols)); /* all about as many */
     const int64_t step = rows > I8_FEW_ROWS ? I8_STEP : GEMM_NR;
     state->col_chunk = i64_min(matmul_round_up(cols, step), matmul_round_up(s->n, GEMM_NR));
     state->col_chunks = i64_ceil_div(s->n, state->col_chunk);
-    rows = i64_min(rows, i64_max(1, I8_C_ITEMS / state->col_chunk / I8_ROWS) * I8_ROWS);
+    rows = i64_min(rows, i64_max(1, I8_C_ITEMS / state->col_chunk / engine->rows) * engine->rows);
     state->row_chunks = i64_ceil_div(s->m, rows);
     state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
     state->units = numel / (s->m * s->n) * state->col_chunks * state->row_chunks;
