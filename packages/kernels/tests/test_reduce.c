@@ -458,7 +458,8 @@ static void check_arg(bool min, int dtype, int rank, const int64_t *shape, int64
 }
 
 static void arg_every_axis(void) {
-    static const int dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT64, TAPER_INT64, TAPER_INT32};
+    static const int dtypes[] = {TAPER_FLOAT32, TAPER_FLOAT64, TAPER_INT64,
+                                 TAPER_INT32,   TAPER_UINT8,   TAPER_INT8};
     for (int min = 0; min < 2; min++)
         for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
             for (int64_t axis = 0; axis < 4; axis++)

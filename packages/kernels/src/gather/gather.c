@@ -57,41 +57,66 @@ static taper_status select_prepare(const taper_call *call, int64_t axis, bool wr
     return TAPER_OK;
 }
 
-/* Copies output rows i to i + n - 1 of one outer index; returns false if an index is outside.
- * is_int32 is constant where this is inlined, and so is size if a row is a single element. */
-V_INLINE bool select_rows(const struct select_state *s, uint8_t *y, const uint8_t *x,
-                          const void *index, int64_t i, int64_t n, const int64_t size,
-                          const bool is_int32) {
-    const struct positions p = {s->positions.size, s->positions.wrap, is_int32};
-    for (int64_t r = 0; r < n; r++) {
-        const int64_t at = position_at(&p, index, i + r);
-        if (at < 0)
-            return false;
-        bytes_copy(y + r * size, x + at * size, size);
+/* Copies n elements; returns false, and copies none, if an index is outside. One loop
+ * checks all indices by vectors, then a loop without branches copies. size, is_int32 and most steps
+ * are constants where this is inlined. */
+V_INLINE bool gather_row(const struct positions *p, uint8_t *y, const uint8_t *x, const void *index,
+                         int64_t n, const int64_t size, const int64_t axis_step, const int64_t step,
+                         const bool is_int32) {
+    const int64_t high = p->size, low = p->wrap ? -high : 0;
+    const int32_t *narrow = index;
+    const int64_t *wide = index;
+    uint64_t outside = 0; /* its sign bit is set if an index is below low or above high - 1 */
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t at = (uint64_t)(is_int32 ? narrow[i] : wide[i]);
+        outside |= (at - (uint64_t)low) | ((uint64_t)high - 1 - at);
     }
+    if ((int64_t)outside < 0)
+        return false;
+    if (low < 0)
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = is_int32 ? narrow[i] : wide[i], back = at < 0 ? high : 0;
+            memcpy(y + i * size, x + (at + back) * axis_step + i * step, (size_t)size);
+        }
+    else
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t at = is_int32 ? narrow[i] : wide[i];
+            memcpy(y + i * size, x + at * axis_step + i * step, (size_t)size);
+        }
     return true;
 }
 
-V_INLINE bool select_sized(const struct select_state *s, uint8_t *y, const uint8_t *x,
-                           const void *index, int64_t i, int64_t n, const int64_t size) {
-    return s->positions.is_int32 ? select_rows(s, y, x, index, i, n, size, true)
-                                 : select_rows(s, y, x, index, i, n, size, false);
+/* Copies output rows i to i + n - 1 of one outer index; returns false if an index is outside. Rows
+ * of one element are those of gather_row, whose size is constant where this is inlined. */
+V_INLINE bool select_elements(const struct select_state *s, uint8_t *y, const uint8_t *x,
+                              const void *index, int64_t i, int64_t n, const int64_t size) {
+    const struct positions *p = &s->positions;
+    return p->is_int32 ? gather_row(p, y, x, (const int32_t *)index + i, n, size, size, 0, true)
+                       : gather_row(p, y, x, (const int64_t *)index + i, n, size, size, 0, false);
 }
 
 static bool select_any(const struct select_state *s, uint8_t *y, const uint8_t *x,
                        const void *index, int64_t i, int64_t n) {
     switch (s->row_bytes) {
     case 1:
-        return select_sized(s, y, x, index, i, n, 1);
+        return select_elements(s, y, x, index, i, n, 1);
     case 2:
-        return select_sized(s, y, x, index, i, n, 2);
+        return select_elements(s, y, x, index, i, n, 2);
     case 4:
-        return select_sized(s, y, x, index, i, n, 4);
+        return select_elements(s, y, x, index, i, n, 4);
     case 8:
-        return select_sized(s, y, x, index, i, n, 8);
+        return select_elements(s, y, x, index, i, n, 8);
     default:
-        return select_sized(s, y, x, index, i, n, s->row_bytes);
+        break;
     }
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t at = position_at(&s->positions, index, i + r);
+        if (at < 0)
+            return false;
+        bytes_copy(y + r * s->row_bytes, x + at * s->row_bytes, s->row_bytes);
+    }
+    return true;
 }
 
 static taper_status select_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
@@ -233,45 +258,15 @@ static taper_status any_gather_prepare(const taper_call *call, taper_work *work)
     return TAPER_OK;
 }
 
-/* Copies n elements of a row; returns false, and copies none, if an index is outside. One loop
- * checks all indices by vectors, then a loop without branches copies. size, is_int32 and most steps
- * are constants where this is inlined. */
-V_INLINE bool gather_row(const struct gather_state *s, uint8_t *y, const uint8_t *x,
-                         const void *index, int64_t n, const int64_t size, const int64_t axis_step,
-                         const int64_t step, const bool is_int32) {
-    const int64_t high = s->positions.size, low = s->positions.wrap ? -high : 0;
-    const int32_t *narrow = index;
-    const int64_t *wide = index;
-    uint64_t outside = 0; /* its sign bit is set if an index is below low or above high - 1 */
-    for (int64_t i = 0; i < n; i++) {
-        const uint64_t at = (uint64_t)(is_int32 ? narrow[i] : wide[i]);
-        outside |= (at - (uint64_t)low) | ((uint64_t)high - 1 - at);
-    }
-    if ((int64_t)outside < 0)
-        return false;
-    if (low < 0)
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t at = is_int32 ? narrow[i] : wide[i], back = at < 0 ? high : 0;
-            memcpy(y + i * size, x + (at + back) * axis_step + i * step, (size_t)size);
-        }
-    else
-#pragma GCC unroll 4
-        for (int64_t i = 0; i < n; i++) {
-            const int64_t at = is_int32 ? narrow[i] : wide[i];
-            memcpy(y + i * size, x + at * axis_step + i * step, (size_t)size);
-        }
-    return true;
-}
-
 /* Calls gather_row with constants for the most common steps. */
 V_INLINE bool gather_any_row(const struct gather_state *s, uint8_t *y, const uint8_t *x,
                              const void *index, int64_t n, const int64_t size) {
     const bool along = s->col_step == 0 && s->axis_step == size;
     const int64_t axis_step = s->axis_step, step = s->col_step;
     if (s->positions.is_int32)
-        return gather_row(s, y, x, index, n, size, axis_step, step, true);
-    return along ? gather_row(s, y, x, index, n, size, size, 0, false)
-                 : gather_row(s, y, x, index, n, size, axis_step, step, false);
+        return gather_row(&s->positions, y, x, index, n, size, axis_step, step, true);
+    return along ? gather_row(&s->positions, y, x, index, n, size, size, 0, false)
+                 : gather_row(&s->positions, y, x, index, n, size, axis_step, step, false);
 }
 
 /* Computes output elements begin to end - 1. size is constant where this is inlined. */

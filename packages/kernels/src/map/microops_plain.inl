@@ -192,7 +192,8 @@ C_WHERE(bool_where, uint8_t)
 
 SIGNED_INTS(INT_UNARY, neg, U(0) - U(a))
 SIGNED_INTS(INT_UNARY, abs, a < 0 ? U(0) - U(a) : U(a))
-SIGNED_INTS(INT_UNARY, sign, (a > 0) - (a < 0))
+#define INT_SIGN(prefix, T, W, op) C_UNARY(prefix##_##op, T, T, (T)(a > 0) - (T)(a < 0))
+SIGNED_INTS(INT_SIGN, sign)
 SIGNED_INTS(INT_UNARY, relu, a > 0 ? a : 0)
 SIGNED_INTS(INT_UNARY, square, U(a) * U(a))
 SIGNED_INTS(INT_UNARY, bitwise_not, ~a)
@@ -247,14 +248,16 @@ INT_BITWISE(INT_XOR)
             a = (T)(b & 8 ? (N)a << 8 : a);                                                        \
         return (N)b < INT_PLACES(T) ? a : 0;                                                       \
     }                                                                                              \
+    /* Of a number that is not negative, or of what inverts to it. */                              \
     static inline T prefix##_right_shift_of(T a, T b) {                                            \
-        const T left = (T)(out);                                                                   \
-        a = (T)(b & 1 ? a >> 1 : a);                                                               \
-        a = (T)(b & 2 ? a >> 2 : a);                                                               \
-        a = (T)(b & 4 ? a >> 4 : a);                                                               \
+        const N left = (N)(out);                                                                   \
+        N x = (N)a ^ left;                                                                         \
+        x = (N)(b & 1 ? x >> 1 : x);                                                               \
+        x = (N)(b & 2 ? x >> 2 : x);                                                               \
+        x = (N)(b & 4 ? x >> 4 : x);                                                               \
         if (sizeof(T) == 2)                                                                        \
-            a = (T)(b & 8 ? a >> 8 : a);                                                           \
-        return (N)b < INT_PLACES(T) ? a : left;                                                    \
+            x = (N)(b & 8 ? x >> 8 : x);                                                           \
+        return (T)((N)b < INT_PLACES(T) ? x ^ left : left);                                        \
     }                                                                                              \
     C_BINARY(prefix##_left_shift, T, T, prefix##_left_shift_of(a, b))                              \
     C_BINARY(prefix##_right_shift, T, T, prefix##_right_shift_of(a, b))
@@ -403,12 +406,55 @@ COMPARISON(logical_xor, (a != 0) ^ (b != 0))
     C_UNARY(name, R, T, a >= lowest && a < -(lowest) ? (I)a : (I)lowest)
 #define LOWEST_I32 (-0x1p31f)
 #define LOWEST_I64 (-0x1p63f)
+/* Through int32 where a block's numbers are in its range: CPUs convert vectors of floats to int32,
+ * and most have no instruction for int64. */
+#define CONVERT_TO_WIDE(name, T)                                                                   \
+    static bool name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+                              int64_t count) {                                                     \
+        int64_t *r = out;                                                                          \
+        const T *p = in[0];                                                                        \
+        for (; count > 0; count--, r += C_BLOCK, p += step[0]) {                                   \
+            int32_t narrow[C_BLOCK], outside = 0;                                                  \
+            for (int i = 0; i < C_BLOCK; i++)                                                      \
+                narrow[i] = p[i] >= LOWEST_I32 && p[i] < -LOWEST_I32 ? (int32_t)p[i] : INT32_MIN;  \
+            for (int i = 0; i < C_BLOCK; i++)                                                      \
+                outside |= narrow[i] == INT32_MIN;                                                 \
+            if (outside)                                                                           \
+                for (int i = 0; i < C_BLOCK; i++)                                                  \
+                    r[i] = p[i] >= LOWEST_I64 && p[i] < -LOWEST_I64 ? (int64_t)p[i] : INT64_MIN;   \
+            else                                                                                   \
+                for (int i = 0; i < C_BLOCK; i++)                                                  \
+                    r[i] = narrow[i];                                                              \
+        }                                                                                          \
+        return true;                                                                               \
+    }                                                                                              \
+    C_RUN(name, name##_blocks, int64_t, 1, sizeof(T))
+#define CONVERT_FROM_WIDE(name, R)                                                                 \
+    static bool name##_blocks(void *out, const void *const *in, const int64_t *step,               \
+                              int64_t count) {                                                     \
+        R *r = out;                                                                                \
+        const int64_t *p = in[0];                                                                  \
+        for (; count > 0; count--, r += C_BLOCK, p += step[0]) {                                   \
+            uint64_t outside = 0;                                                                  \
+            for (int i = 0; i < C_BLOCK; i++)                                                      \
+                outside |= (U(p[i]) + U(1 + U(INT32_MAX))) >> 32;                                  \
+            if (outside)                                                                           \
+                for (int i = 0; i < C_BLOCK; i++)                                                  \
+                    r[i] = (R)p[i];                                                                \
+            else                                                                                   \
+                C_INDEPENDENT                                                                      \
+            for (int i = 0; i < C_BLOCK; i++)                                                      \
+                r[i] = (R)(int32_t)p[i];                                                           \
+        }                                                                                          \
+        return true;                                                                               \
+    }                                                                                              \
+    C_RUN(name, name##_blocks, R, 1, sizeof(int64_t))
 #define CONVERSIONS(from, T)                                                                       \
     CONVERT(f32_from_##from, float, T)                                                             \
     CONVERT(f64_from_##from, double, T)                                                            \
     C_UNARY(bool_from_##from, uint8_t, T, a != 0)
 #define INTS_OF_FLOAT(from, T)                                                                     \
-    CONVERT_CHECKED(i64_from_##from, int64_t, T, int64_t, LOWEST_I64)                              \
+    CONVERT_TO_WIDE(i64_from_##from, T)                                                            \
     CONVERT_CHECKED(i32_from_##from, int32_t, T, int32_t, LOWEST_I32)                              \
     CONVERT_CHECKED(i16_from_##from, int16_t, T, int32_t, LOWEST_I32)
 #define INTS_OF_INT(from, T)                                                                       \
@@ -420,7 +466,9 @@ COMPARISON(logical_xor, (a != 0) ^ (b != 0))
 
 CONVERSIONS(f32, float)
 CONVERSIONS(f64, double)
-CONVERSIONS(i64, int64_t)
+CONVERT_FROM_WIDE(f32_from_i64, float)
+CONVERT_FROM_WIDE(f64_from_i64, double)
+C_UNARY(bool_from_i64, uint8_t, int64_t, a != 0)
 CONVERSIONS(i32, int32_t)
 CONVERSIONS(i16, int16_t)
 CONVERSIONS(i8, int8_t)

@@ -65,19 +65,24 @@ V_INLINE int64_t f64_arg_row(const row_op op, const double *x, int64_t n) {
 FLOAT_ARG(f32, float)
 FLOAT_ARG(f64, double)
 
+V_INLINE int64_t int_place(const taper_dtype dtype, const void *x, int64_t n, int64_t value) {
+    switch (dtype) {
+    case TAPER_INT64:
+        return int64_t_place(x, n, value);
+    case TAPER_INT32:
+        return int32_t_place(x, n, (int32_t)value);
+    case TAPER_INT8:
+        return int8_t_place(x, n, (int8_t)value);
+    default:
+        return uint8_t_place(x, n, (uint8_t)value);
+    }
+}
+
 V_INLINE void int_arg(const row_op op, const taper_dtype dtype, const axis_spans *s,
                       const axis_span *at, const void *x, int64_t *restrict best,
                       int64_t *restrict index) {
     if (s->inner == 1) {
-        int64_t extreme = int_load(dtype, x, 0), place = 0;
-        for (int64_t i = 1; i < s->n; i++) {
-            const int64_t v = int_load(dtype, x, i);
-            if (op == ROW_MAX ? v > extreme : v < extreme) {
-                extreme = v;
-                place = i;
-            }
-        }
-        *index = place;
+        *index = int_place(dtype, x, s->n, int_row(op, dtype, x, s->n));
         return;
     }
     for (int64_t j = 0; j < at->width; j++) {
@@ -130,3 +135,7 @@ ARG_KERNEL(i64_argmax, ROW_MAX, TAPER_INT64)
 ARG_KERNEL(i64_argmin, ROW_MIN, TAPER_INT64)
 ARG_KERNEL(i32_argmax, ROW_MAX, TAPER_INT32)
 ARG_KERNEL(i32_argmin, ROW_MIN, TAPER_INT32)
+ARG_KERNEL(u8_argmax, ROW_MAX, TAPER_UINT8)
+ARG_KERNEL(u8_argmin, ROW_MIN, TAPER_UINT8)
+ARG_KERNEL(i8_argmax, ROW_MAX, TAPER_INT8)
+ARG_KERNEL(i8_argmin, ROW_MIN, TAPER_INT8)

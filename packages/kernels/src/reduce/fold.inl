@@ -27,9 +27,9 @@ enum {
     PART = AXIS_MAX_TILE,
     PART_LENGTH = PART + V_LEN,
     PART_BYTES = PART_LENGTH * (int)sizeof(float),
-    PART_ROWS = 64,  /* the most terms of a float sum; such sums are added up in double */
-    BYTE_LANES = 64, /* bytes that it does */
-    NARROW = 64,     /* with fewer columns, four cache lines, several rows are folded as one */
+    PART_ROWS = 64, /* the most terms of a float sum; such sums are added up in double */
+    ROW_BYTES = 64,
+    NARROW = 64, /* with fewer columns, four cache lines, several rows are folded as one */
     NARROW_PART = PART /
         4, /* columns of those rows together: a quarter of the limit, so that parts stay in L1 */
 };
@@ -259,39 +259,53 @@ V_INLINE int64_t int_step(const row_op op, int64_t a, int64_t b) {
     }
 }
 
-/* Folds n elements, each quarter by itself, so that no vector waits for the one before. */
-V_INLINE int64_t int_fold(const row_op op, const taper_dtype dtype, const void *x, int64_t at,
-                          int64_t n) {
-    const int64_t quarter = n / 4;
-    int64_t a = INT_IDENTITY(op), b = a, c = a, d = a;
-    for (int64_t i = at; i < at + quarter; i++) {
-        a = int_step(op, a, int_load(dtype, x, i));
-        b = int_step(op, b, int_load(dtype, x, i + quarter));
-        c = int_step(op, c, int_load(dtype, x, i + 2 * quarter));
-        d = int_step(op, d, int_load(dtype, x, i + 3 * quarter));
+/* Of elements as they are. */
+#define TYPED_STEP(T)                                                                              \
+    V_INLINE T T##_step(const row_op op, T a, T b) {                                               \
+        return op == ROW_MAX   ? (a > b ? a : b)                                                   \
+               : op == ROW_MIN ? (a < b ? a : b)                                                   \
+                               : (T)int_step(op, a, b);                                            \
     }
-    for (int64_t i = at + 4 * quarter; i < at + n; i++)
-        a = int_step(op, a, int_load(dtype, x, i));
-    return int_step(op, int_step(op, a, b), int_step(op, c, d));
-}
-
-/* Extremes of bytes, in vectors of bytes: of n in a row, and of `width` columns of n rows. */
-#define BYTE_FOLD(T)                                                                               \
+/* Folds n >= 1 elements of a row by vectors, and finds the first one of a value. */
+#define TYPED_ROW(T)                                                                               \
     V_INLINE int64_t T##_row(const row_op op, const T *x, int64_t n) {                             \
-        T lanes[BYTE_LANES], best = *x;                                                            \
+        enum { LANES = ROW_BYTES / sizeof(T) };                                                    \
+        const bool is_extreme = op == ROW_MAX || op == ROW_MIN;                                    \
+        T lanes[LANES], best = is_extreme ? *x : op == ROW_PROD;                                   \
         int64_t i = 0;                                                                             \
-        if (n >= BYTE_LANES) {                                                                     \
+        if (n >= LANES) {                                                                          \
             memcpy(lanes, x, sizeof lanes);                                                        \
-            for (i = BYTE_LANES; i + BYTE_LANES <= n; i += BYTE_LANES)                             \
-                for (int64_t k = 0; k < BYTE_LANES; k++)                                           \
-                    lanes[k] = (T)BYTE_STEP(op, lanes[k], x[i + k]);                               \
-            for (int64_t k = 0; k < BYTE_LANES; k++)                                               \
-                best = (T)BYTE_STEP(op, best, lanes[k]);                                           \
+            for (i = LANES; i + LANES <= n; i += LANES)                                            \
+                for (int64_t k = 0; k < LANES; k++)                                                \
+                    lanes[k] = T##_step(op, lanes[k], x[i + k]);                                   \
+            for (int64_t k = 0; k < LANES; k++)                                                    \
+                best = T##_step(op, best, lanes[k]);                                               \
         }                                                                                          \
         for (; i < n; i++)                                                                         \
-            best = (T)BYTE_STEP(op, best, x[i]);                                                   \
+            best = T##_step(op, best, x[i]);                                                       \
         return best;                                                                               \
     }                                                                                              \
+    V_INLINE int64_t T##_place(const T *x, int64_t n, T value) {                                   \
+        enum { LANES = ROW_BYTES / sizeof(T) };                                                    \
+        int64_t i = 0;                                                                             \
+        for (T found = 0; i + LANES <= n; i += LANES) {                                            \
+            for (int64_t k = 0; k < LANES; k++)                                                    \
+                found |= x[i + k] == value;                                                        \
+            if (found)                                                                             \
+                break;                                                                             \
+        }                                                                                          \
+        while (x[i] != value)                                                                      \
+            i++;                                                                                   \
+        return i;                                                                                  \
+    }
+#define TYPED(T) TYPED_STEP(T) TYPED_ROW(T)
+TYPED(int64_t)
+TYPED(int32_t)
+TYPED(uint8_t)
+TYPED(int8_t)
+
+/* Extremes of `width` columns of n rows of bytes, in vectors of bytes. */
+#define BYTE_COLUMNS(T)                                                                            \
     V_INLINE void T##_columns(const row_op op, T *restrict best, const T *restrict x, int64_t n,   \
                               int64_t stride, int64_t width) {                                     \
         int64_t r = 1;                                                                             \
@@ -299,28 +313,37 @@ V_INLINE int64_t int_fold(const row_op op, const taper_dtype dtype, const void *
         for (; r + 4 <= n; r += 4)                                                                 \
             for (int64_t j = 0; j < width; j++) {                                                  \
                 const T *p = x + r * stride + j;                                                   \
-                const T low = (T)BYTE_STEP(op, p[0], p[stride]);                                   \
-                const T high = (T)BYTE_STEP(op, p[2 * stride], p[3 * stride]);                     \
-                const T both = (T)BYTE_STEP(op, low, high);                                        \
-                best[j] = (T)BYTE_STEP(op, best[j], both);                                         \
+                const T low = T##_step(op, p[0], p[stride]);                                       \
+                const T high = T##_step(op, p[2 * stride], p[3 * stride]);                         \
+                const T both = T##_step(op, low, high);                                            \
+                best[j] = T##_step(op, best[j], both);                                             \
             }                                                                                      \
         for (; r < n; r++)                                                                         \
             for (int64_t j = 0; j < width; j++)                                                    \
-                best[j] = (T)BYTE_STEP(op, best[j], x[r * stride + j]);                            \
+                best[j] = T##_step(op, best[j], x[r * stride + j]);                                \
     }
-#define BYTE_STEP(op, a, b) ((op) == ROW_MAX ? ((a) > (b) ? (a) : (b)) : ((a) < (b) ? (a) : (b)))
-BYTE_FOLD(uint8_t)
-BYTE_FOLD(int8_t)
+BYTE_COLUMNS(uint8_t)
+BYTE_COLUMNS(int8_t)
+
+/* Folds a row of n >= 1 elements. */
+V_INLINE int64_t int_row(const row_op op, const taper_dtype dtype, const void *x, int64_t n) {
+    switch (dtype) {
+    case TAPER_INT64:
+        return int64_t_row(op, x, n);
+    case TAPER_INT32:
+        return int32_t_row(op, x, n);
+    case TAPER_INT8:
+        return int8_t_row(op, x, n);
+    default:
+        return uint8_t_row(op, x, n);
+    }
+}
 
 V_INLINE void int_rows(const row_op op, const taper_dtype dtype, const span *a, const void *x,
                        int64_t n) {
-    for (int64_t j = 0; j < a->width && n > 0; j++) {
-        const bool is_bytes = dtype == TAPER_BOOL || dtype == TAPER_UINT8;
-        const int64_t row = is_bytes              ? uint8_t_row(op, (const uint8_t *)x + j * n, n)
-                            : dtype == TAPER_INT8 ? int8_t_row(op, (const int8_t *)x + j * n, n)
-                                                  : int_fold(op, dtype, x, j * n, n);
-        a->i64[j] = int_step(op, a->i64[j], row);
-    }
+    const int64_t bytes = n * (int64_t)taper_dtype_size((int)dtype);
+    for (int64_t j = 0; j < a->width && n > 0; j++)
+        a->i64[j] = int_step(op, a->i64[j], int_row(op, dtype, (const char *)x + j * bytes, n));
 }
 
 /* Four rows at a time: one load and store of acc for four loads of x. */
