@@ -4,7 +4,11 @@
  * rows one after the other, so its bits do not depend on BAG_ROWS.
  */
 
-enum { BAG_ROWS = 4 }; /* rows that are combined for each load and store of the output row */
+enum {
+    BAG_ROWS = 4,          /* that are combined for each load and store of the output row */
+    BAG_AHEAD = 8,         /* how many indices ahead rows of a table beyond L2 are prefetched */
+    BAG_FETCHED = 1 << 10, /* bytes of each, at most: CPUs prefetch the rest of a long row */
+};
 
 struct bag_state {
     struct positions positions; /* rows of the table */
@@ -15,9 +19,19 @@ struct bag_state {
                     int64_t end);
     int64_t size, cols; /* an element's bytes, a row's elements */
     int64_t bags, bags_per_task;
+    int64_t fetched; /* bytes of a row that are prefetched */
     int64_t padding; /* a bag skips this row of the table; negative: it skips none */
     bool is_mean, is_max;
 };
+
+/* Prefetches the row of index i, if there is one. */
+V_INLINE void bag_fetch(const struct bag_state *s, const taper_call *call, int64_t i) {
+    const int64_t count = s->ends.size - 1;
+    const int64_t at = i < count ? position_at(&s->positions, call->inputs[1].data, i) : -1;
+    const char *row = (const char *)call->inputs[0].data + at * s->cols * s->size;
+    for (int64_t b = 0; at >= 0 && b < s->fetched; b += TAPER_ALIGNMENT)
+        __builtin_prefetch(row + b);
+}
 
 #define BAG(id, T)                                                                                 \
     static void id##_bag_fold(T *restrict y, const T *const *rows, const T *scales, int64_t n,     \
@@ -52,6 +66,8 @@ struct bag_state {
         for (int64_t j = 0; j < cols; j++)                                                         \
             y[j] = is_max ? -(T)INFINITY : 0;                                                      \
         for (int64_t i = begin; i < end; i++) {                                                    \
+            if (s->fetched)                                                                        \
+                bag_fetch(s, call, i + BAG_AHEAD);                                                 \
             const int64_t at = position_at(&s->positions, call->inputs[1].data, i);                \
             if (at < 0)                                                                            \
                 return false;                                                                      \
@@ -97,6 +113,9 @@ static taper_status any_embedding_bag_prepare(const taper_call *call, taper_work
     s->size = (int64_t)taper_dtype_size(dtype);
     s->cols = table->shape[1];
     s->bags = tensor_numel(offsets);
+    s->fetched = tensor_numel(table) * s->size > taper_cache_bytes(2)
+                     ? i64_min(s->cols * s->size, BAG_FETCHED)
+                     : 0;
     s->padding = attrs->padding;
     const int64_t rows = 1 + count / i64_max(1, s->bags); /* per bag, on average; at least 1 */
     s->bags_per_task = i64_max(1, TASK_BYTES / i64_max(1, i64_times(rows, s->cols * s->size)));

@@ -14,6 +14,7 @@
 #include "gather/kernels.inc"
 #include "isa/isa.h"
 #include "simd/simd.h"
+#include "taper/machine.h"
 
 TAPER_DEFINE_ATTRS(gather)
 TAPER_DEFINE_ATTRS(bag)

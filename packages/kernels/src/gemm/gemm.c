@@ -3,9 +3,9 @@
  * columns of blocks. matmul_shape.inl reduces every case of ranks, strides and batches to a batch
  * of plain products C = A * B; matmul.inl chooses how B is read, splits the work and applies the
  * epilogue to each block of C while it is in cache; element.h says what B may hold; gemm_f32.inl,
- * gemm_narrow.inl, gemm_rounded.inl and dot_f32.inl compute blocks; matmul_typed.inl computes
- * products of integers and of float64; matmul_i8.inl those of bytes with sums in int32, by the
- * blocks of gemm_i8.inl.
+ * row_f32.inl, gemm_narrow.inl, gemm_rounded.inl and dot_f32.inl compute blocks; matmul_typed.inl
+ * computes products of integers and of float64; matmul_i8.inl those of bytes with sums in int32, by
+ * the blocks of gemm_i8.inl.
  */
 #include <assert.h>
 

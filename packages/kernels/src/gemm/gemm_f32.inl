@@ -440,10 +440,16 @@ static int64_t gemm_next_panels(int64_t m, int64_t left) {
     return i64_min(left, GEMM_PANELS);
 }
 
+#include "gemm/row_f32.inl"
+
 /* Computes the block's m rows (of each image row) and n columns; m, n, k >= 0. */
 static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
     if (m <= 0)
         return;
+    if (m == 1 && block->b_form == GEMM_B_ROWS) {
+        gemm_row_run(block, n);
+        return;
+    }
     gemm_block g = *block;
     for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);

@@ -11,10 +11,12 @@ enum {
      * registers hold it to its end. */
     MATMUL_ROWS_KC = 64,
     MATMUL_ROWS_MAX_KC = 128,
-    /* Bytes of L2 for each row of A, and for each column of B, that are computed before the
-     * epilogue: with 2 MB of L2 these are 126 rows and 512 columns. */
-    MATMUL_L2_PER_ROW = 16 << 10,
+    /* Bytes of L2 for each column of B, and for each of a row's floats in A and in C, that are
+     * computed before the epilogue: with 2 MB of L2 these are 512 columns, and 110 rows of 2048 or
+     * 320 of 512. */
     MATMUL_L2_PER_COL = 4 << 10,
+    MATMUL_L2_PER_A = 8,
+    MATMUL_L2_PER_C = 4,
     MATMUL_L2 = 1 << 20, /* if the system does not tell */
     /* Dot products are chosen for at most MATMUL_DOT_ROWS rows. For more than MATMUL_DOT_FEW rows a
      * sum must be MATMUL_DOT_LENGTH times as long as there are rows, because each sum ends with one
@@ -111,14 +113,18 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
                     : variant == MATMUL_IN_PLACE ? GEMM_B_ROWS
                                                  : GEMM_B_ANY;
     const int64_t known = taper_cache_bytes(2), l2 = known > 0 ? known : MATMUL_L2;
-    state->max_rows = i64_max(1, l2 / MATMUL_L2_PER_ROW / GEMM_MR) * GEMM_MR;
     const int64_t step = matmul_step(s);
     state->max_cols = i64_max(2, l2 / MATMUL_L2_PER_COL / step) * step;
+    if (state->b_form == GEMM_B_ROWS && s->m == 1) /* in runs of many columns */
+        state->max_cols = i64_max(state->max_cols, GEMM_ROW_COLS / step * step);
     state->k_piece = i64_min(s->k, MATMUL_KC);
     if (state->group)
         state->k_piece = s->k;
     else if (s->b_head.rows) /* whole blocks */
         state->k_piece = i64_max(1, state->k_piece / s->b_head.rows) * s->b_head.rows;
+    const int64_t row = MATMUL_L2_PER_A * i64_min(state->k_piece, MATMUL_KC) +
+                        MATMUL_L2_PER_C * state->max_cols;
+    state->max_rows = i64_max(1, l2 / row / GEMM_MR) * GEMM_MR;
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
 }

@@ -46,7 +46,9 @@ class SegmentedExecutor(PlanExecutor):
         self._segments = [s._replace(plan=s.plan.without_values()) for s in segments]
         self._executors = executors
         self._planner = planner
+        self._reads, self._writes = plan.reads, plan.writes
         self._written = set(plan.writes)
+        self._ends = [(each.plan.reads, each.plan.writes) for each in self._segments]
 
     @classmethod
     def compile(
@@ -127,14 +129,14 @@ class SegmentedExecutor(PlanExecutor):
     ) -> tuple[list[np.ndarray], dict[str, int]]:
         """Run all segments; return the outputs and the values of the size variables."""
         plan = self._plan
-        if len(inputs) != len(plan.reads):
-            raise InputError(f"expected {len(plan.reads)} inputs, got {len(inputs)}")
-        if out is not None and len(out) != len(plan.writes):
-            raise InputError(f"out: expected {len(plan.writes)} arrays, got {len(out)}")
+        if len(inputs) != len(self._reads):
+            raise InputError(f"expected {len(self._reads)} inputs, got {len(inputs)}")
+        if out is not None and len(out) != len(self._writes):
+            raise InputError(f"out: expected {len(self._writes)} arrays, got {len(out)}")
         values = bind_inputs(plan, inputs)
-        arrays = dict(zip(plan.reads, inputs, strict=True))
+        arrays = dict(zip(self._reads, inputs, strict=True))
         given: dict[str, np.ndarray] = {}
-        for name, array in zip(plan.writes, out or [None] * len(plan.writes), strict=True):
+        for name, array in zip(self._writes, out or (), strict=out is not None):
             if array is not None:
                 given.setdefault(name, array)
         with Slab(self._planner) as slab:
@@ -144,7 +146,7 @@ class SegmentedExecutor(PlanExecutor):
                     check_measured(plan, name, value, values)
                     values[name] = value
                 self._run_segment(index, arrays, given, values, slab, stop, spans)
-        return [arrays[name] for name in plan.writes], values
+        return [arrays[name] for name in self._writes], values
 
     def _run_segment(
         self,
@@ -158,20 +160,21 @@ class SegmentedExecutor(PlanExecutor):
     ) -> None:
         """Run one segment; add what it writes to ``arrays``, and its times to ``spans``."""
         plan, executor = self._segments[index].plan, self._executors[index]
+        reads, writes = self._ends[index]
         if not plan.nodes:
             return
         out = [
             given.get(name) if name in self._written else self._crossing(plan, name, values, slab)
-            for name in plan.writes
+            for name in writes
         ]
-        reads = [arrays[name] for name in plan.reads]
+        read = [arrays[name] for name in reads]
         sizes = [values[name] for name in plan.sizes]
         if spans is None:
-            results = executor.run(reads, out, sizes, stop)
+            results = executor.run(read, out, sizes, stop)
         else:
-            results, more = executor.profile(reads, out, sizes, stop)
+            results, more = executor.profile(read, out, sizes, stop)
             spans += more
-        arrays.update(zip(plan.writes, results, strict=True))
+        arrays.update(zip(writes, results, strict=True))
 
     def _crossing(self, plan: Plan, name: str, values: dict[str, int], slab: Slab) -> np.ndarray:
         """Return memory for a root that later segments read."""

@@ -32,6 +32,8 @@ def bind_sizes(plan: Plan, shapes: Mapping[str, Shape]) -> dict[str, int]:
     checks: list[tuple[str, int, int, int]] = []
     for name, shape in shapes.items():
         spec = plan.tensors[name]
+        if shape == spec.shape:  # no dim varies
+            continue
         if len(shape) != len(spec.shape):
             raise InputError(f"input {name!r}: expected shape {_show(spec.shape)}, got {shape}")
         for axis, (size, got) in enumerate(zip(spec.shape, shape, strict=True)):
