@@ -84,6 +84,15 @@ static taper_status TYPED_NAME(matmul_prepare)(const taper_call *call, taper_wor
 static uint64_t TYPED_COPY_A(TYPED_ELEMENT *to, const TYPED_ELEMENT *a, const matmul_shape *s,
                              int64_t rows, int64_t k) {
     uint64_t wide = 0;
+    if (s->a_row_stride == 1 && rows == TYPED_ROWS) { /* rows side by side, as A is transposed */
+        for (int64_t i = 0; i < k; i++)
+            for (int64_t row = 0; row < TYPED_ROWS; row++) {
+                const TYPED_ELEMENT x = a[row + i * s->a_k_stride];
+                wide |= TYPED_IS_WIDE(x);
+                to[i * TYPED_ROWS + row] = x;
+            }
+        return wide;
+    }
     for (int64_t row = 0; row < TYPED_ROWS; row++)
         for (int64_t i = 0; i < k; i++) {
             const TYPED_ELEMENT x = row < rows ? a[row * s->a_row_stride + i * s->a_k_stride] : 0;
