@@ -141,6 +141,7 @@ def measure(case: Case, size: tuple[int, ...], seconds: float) -> Timing:
         raise ValueError(f"{case.op} {case.call}: expected the op, got {sorted(ops_of(plan))}")
     options = taper_runtime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.bfloat16 = "bits"  # as torch's result is; numpy's floats would be another conversion
     session = taper_runtime.InferenceSession(plan, options)
     feeds = dict(plan.samples)
     with torch.inference_mode():
