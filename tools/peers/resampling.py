@@ -153,10 +153,11 @@ def theirs(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callabl
     try:
         torch.onnx.export(module, inputs, file, dynamo=False, opset_version=20)
         session = onnxruntime.InferenceSession(file.getvalue(), options)
+        names = [value.name for value in session.get_inputs()]
+        feeds = dict(zip(names, (x.numpy() for x in inputs), strict=True))
+        session.run(None, feeds)  # which refuses some sizes that the session takes
     except (RuntimeError, engine.Fail, engine.InvalidGraph, engine.NotImplemented):
         return None
-    names = [value.name for value in session.get_inputs()]
-    feeds = dict(zip(names, (x.numpy() for x in inputs), strict=True))
     return lambda: session.run(None, feeds)
 
 
