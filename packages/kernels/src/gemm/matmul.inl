@@ -122,8 +122,8 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
         state->k_piece = s->k;
     else if (s->b_head.rows) /* whole blocks */
         state->k_piece = i64_max(1, state->k_piece / s->b_head.rows) * s->b_head.rows;
-    const int64_t row = MATMUL_L2_PER_A * i64_min(state->k_piece, MATMUL_KC) +
-                        MATMUL_L2_PER_C * state->max_cols;
+    const int64_t row =
+        MATMUL_L2_PER_A * i64_min(state->k_piece, MATMUL_KC) + MATMUL_L2_PER_C * state->max_cols;
     state->max_rows = i64_max(1, l2 / row / GEMM_MR) * GEMM_MR;
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
