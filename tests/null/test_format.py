@@ -1,5 +1,6 @@
 """Test the plan file: the writer, the reader, and what docs/format.md says about both."""
 
+import copy
 import json
 import math
 import mmap
@@ -29,6 +30,7 @@ from taper_runtime.file.plain_data import from_json, to_json
 from taper_runtime.file.reader import load, loads
 from taper_runtime.ops.opdef import TensorType, contiguous_strides
 from taper_runtime.plan.plan import Placement, Plan, TensorSpec
+from weighted_plans import weighted_plan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 
@@ -475,9 +477,34 @@ def test_a_fingerprint_is_about_what_is_computed(tmp_path):
     assert len({first, *(other.fingerprint() for other in others)}) == 4
 
 
+def inner(data):
+    """Yield the lists and dicts in plain data and in recipes."""
+    if isinstance(data, (list, dict)):
+        yield data
+    if isinstance(data, (list, tuple, dict)):
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from inner(item)
+
+
 def test_a_loaded_plan_cannot_be_changed(tmp_path):
-    small_plan().save(tmp_path / "m.taper")
-    plan = load(tmp_path / "m.taper")
+    report = {"passes": ["a", {"b": [1.5]}], "verified": {"trials": 3}}
+    small_plan()._replace(metadata=report).save(tmp_path / "m.taper")
+    weighted_plan().save(tmp_path / "w.taper")
+    plan, weighted = load(tmp_path / "m.taper"), load(tmp_path / "w.taper")
+    assert plan.metadata == report
+    data = [*inner((plan.metadata, plan.input_tree, weighted.derived))]
+    assert all(each in data for each in (report["passes"], {"trials": 3}, {"name": "q"}))
+    for each in data:
+        for change in (
+            lambda x: x.__setitem__(0, None),
+            lambda x: x.clear(),
+            lambda x: x.__delitem__(slice(0)),
+            lambda x: x.sort() if isinstance(x, list) else x.update(a=1),
+            lambda x: x.append(0) if isinstance(x, list) else x.pop("a"),
+        ):
+            with pytest.raises(TypeError, match="a plan cannot be changed"):
+                change(each)
+    assert copy.deepcopy(plan.metadata) == pickle.loads(pickle.dumps(plan.metadata)) == report  # noqa: S301
     mappings = [value for value in plan if isinstance(value, Mapping)]
     for mapping in (*mappings, *(node.attrs for node in plan.nodes)):
         with pytest.raises(TypeError, match=r"a plan cannot be changed|does not support item"):

@@ -27,10 +27,10 @@ def to_json(value: Any, field: str, depth: int = 0) -> Any:
     """
     if type(value) is float:
         return value if math.isfinite(value) else {"float": str(value)}
-    if type(value) in (list, tuple, dict):
+    if isinstance(value, (list, tuple, dict)):
         if depth == MAX_DEPTH:
             fail(field, f"expected at most {MAX_DEPTH} levels of nesting", value)
-        if type(value) is not dict:
+        if not isinstance(value, dict):
             return [to_json(v, f"{field}[{i}]", depth + 1) for i, v in enumerate(value)]
         for key in value:
             check_text(key, f"{field}.{key}")

@@ -33,18 +33,41 @@ STORED = ("constant", "state")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+#: Fields that are lists and dicts in each other.
+_PLAIN_DATA = frozenset({"metadata", "input_tree", "output_tree"})
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError("a plan cannot be changed; plan._replace makes another")
+
 
 class ReadOnly(dict[str, Any]):
     """A dict that cannot be changed, because sessions rely on the plan."""
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("a plan cannot be changed; plan._replace makes another")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ReadOnly, (dict(self),)
+
+
+class ReadOnlyList(list[Any]):
+    """A list that cannot be changed."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadOnlyList, (list(self),)
+
+
+def frozen(data: Any) -> Any:
+    """Return plain data whose lists and dicts, inner ones too, cannot be changed."""
+    if type(data) is dict:
+        return ReadOnly({key: frozen(item) for key, item in data.items()})
+    if type(data) is list:
+        return ReadOnlyList(map(frozen, data))
+    return tuple(map(frozen, data)) if type(data) is tuple else data
 
 
 class TensorSpec(NamedTuple):
@@ -249,8 +272,7 @@ class Plan(NamedTuple):
         The structure of inputs and outputs in the module's signature; see
         :mod:`taper_runtime.plan.trees`.
     metadata : mapping
-        The export report and other data to show; no run reads them. The lists and dicts inside
-        can be changed, unlike everything else of a plan.
+        The export report and other data to show; no run reads them.
     sizes : mapping of str to tuple of int
         The size variables with their smallest and largest values; the largest may be an expression
         in earlier variables.
@@ -449,10 +471,7 @@ class Plan(NamedTuple):
         )
 
     def read_only(self) -> Plan:
-        """Return the plan with read-only mappings, as loads and exports return it.
-
-        Mappings inside metadata and trees are unchanged.
-        """
+        """Return the plan with read-only mappings and lists, as loads and exports return it."""
         plan: Plan = _read_only(self)
         return plan
 
@@ -514,7 +533,7 @@ def _asset(name: str, content: object) -> np.ndarray:
 
 
 def _read_only(item: Any) -> Any:
-    """Return a named tuple of a plan with read-only mappings, including inner ones."""
+    """Return a named tuple of a plan with read-only mappings and lists, including inner ones."""
     if type(item) is PlanNode and type(item.attrs) is ReadOnly and not item.blocks:
         return item  # loads make most of them read-only already
     changed: dict[str, Any] = {}
@@ -523,6 +542,14 @@ def _read_only(item: Any) -> Any:
             changed[name] = tuple(map(_read_only, value))
         elif name == "entries":
             changed[name] = ReadOnly({n: _read_only(each) for n, each in value.items()})
+        elif name in _PLAIN_DATA:
+            changed[name] = frozen(value)
+        elif name == "derived" and value:
+            recipes = {n: tuple(map(_read_only, recipe)) for n, recipe in value.items()}
+            changed[name] = ReadOnly(recipes)
+        elif name == "attrs":
+            tuples = {n: tuple(x) if type(x) is list else x for n, x in value.items()}
+            changed[name] = ReadOnly(tuples)
         elif type(value) is dict:
             changed[name] = ReadOnly(value)
     return item._replace(**changed) if changed else item

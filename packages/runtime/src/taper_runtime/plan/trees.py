@@ -74,7 +74,7 @@ def check_tree(tree: Tree, tensors: Mapping[str, TensorSpec], field: str) -> lis
     PlanFormatError
         If a part is wrong; the message names it within ``field``.
     """
-    if type(tree) not in (list, tuple) or len(tree) != 2:
+    if not isinstance(tree, (list, tuple)) or len(tree) != 2:
         fail(field, "expected a kind and its content", tree)
     kind, content = tree
     where = f"{field}[1]"
@@ -84,14 +84,14 @@ def check_tree(tree: Tree, tensors: Mapping[str, TensorSpec], field: str) -> lis
     if kind == "value":
         return []
     if kind == "namedtuple":
-        if type(content) not in (list, tuple) or len(content) != 2:
+        if not isinstance(content, (list, tuple)) or len(content) != 2:
             fail(where, "expected a name and fields", content)
         name, content = content
         check_word(name, f"{where}[0]")
         where = f"{where}[1]"
     elif kind not in ("list", "tuple", "dict"):
         fail(f"{field}[0]", f"expected {_KINDS}", kind)
-    if type(content) not in (list, tuple):
+    if not isinstance(content, (list, tuple)):
         fail(where, "expected an array", content)
     if kind in ("list", "tuple"):
         parts = [(f"{where}[{index}]", child) for index, child in enumerate(content)]
@@ -134,7 +134,7 @@ def _pairs(kind: str, content: Any, field: str) -> Iterator[tuple[str, Tree]]:
     seen = set()
     for index, item in enumerate(content):
         where = f"{field}[{index}]"
-        if type(item) not in (list, tuple) or len(item) != 2:
+        if not isinstance(item, (list, tuple)) or len(item) != 2:
             fail(where, "expected an array of a key and a tree", item)
         key, child = item
         if kind == "namedtuple":
