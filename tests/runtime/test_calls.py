@@ -276,6 +276,37 @@ def test_mistakes_are_named_by_their_path(session, args, kwargs, message):
         session(*args, **kwargs)
 
 
+def test_the_last_positional_arguments_may_be_named():
+    tree = arguments(["tensor", "x0"], ["tensor", "x1"], ["tensor", "x2"], k=["tensor", "x3"])
+    results = ["tuple", [["tensor", f"y{i}"] for i in range(4)]]
+    session = InferenceSession(negating_plan(tree, results))
+    given = [np.full(2, i, np.float32) for i in range(4)]
+    x0, x1, x2, k = given
+    for args, kwargs in (
+        ((x0, x1), {"x2": x2, "k": k}),
+        ((x0,), {"k": k, "x2": x2, "x1": x1}),
+        ((), {"x2": x2, "k": k, "x1": x1, "x0": x0}),
+    ):
+        np.testing.assert_array_equal(session(*args, **kwargs), np.negative(given))
+    for args, kwargs in (
+        ((x0,), {"x2": x2, "k": k}),
+        ((x0, x1, x2), {"k": k, "x2": x2}),
+        ((x0, x1, x2, k), {}),
+        ((x0, x1), {"x2": x2, "k": k, "x4": x0}),
+    ):
+        with pytest.raises(InputError, match=r"; write session\(x0, x1, x2, k=x3\)$"):
+            session(*args, **kwargs)
+
+
+def test_a_missing_argument_shows_the_call(session):
+    with pytest.raises(InputError, match="args: expected a tuple of 2, got 1; write") as caught:
+        session(batch())
+    assert str(caught.value).endswith(
+        "session({'ids': x0, 'mask': [x1, None, x2]}, Pair(first=x3, second=2.0), scale=x4, "
+        "mode='mean')"
+    )
+
+
 def test_what_nothing_depends_on_is_named_and_checked():
     plan = negating_plan(arguments(["tensor", "x0"], ["tensor", "x1"]), ["tensor", "y0"])
     plan = plan._replace(

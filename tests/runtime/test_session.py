@@ -406,6 +406,10 @@ def test_out_serves_an_output_that_stands_twice(add_mul, executor):
         ((None, [A, B]), "input_feed: expected a dict .*, got list"),
         ((None, None), "input_feed: expected a dict .*, got NoneType"),
         (
+            (A,),
+            r"input_feed: .*; write run\(None, {'a': ..., 'b': ...}\), or session\(...\) with",
+        ),
+        (
             ("y", {"a": A, "b": B}),
             "output_names: expected a list .*'y', 'z'.*, got 'y'",
         ),

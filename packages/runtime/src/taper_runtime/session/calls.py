@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from taper_runtime.plan.trees import Tree
 
 
+#: How many characters of a call an error shows.
+_LONGEST_CALL = 300
+
+
 class CallAdapter:
     """Converter between the nested arguments and results of a module and an entry's arrays.
 
@@ -46,12 +50,18 @@ class CallAdapter:
         self._plan = plan
         self._bfloat16 = bfloat16
         (_, self._args), (_, self._kwargs) = children(plan.input_tree)
+        own = {key for key, _ in children(self._kwargs)}
+        # of each positional argument that is an input, the name; None of another
+        self._names = [
+            child[1] if child[0] in TENSORS and child[1] not in own else None
+            for _, child in children(self._args)
+        ]
 
     def feed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the input arrays of a call's arguments, by name.
 
         They include inputs that no node reads: the captured program may depend on their sizes, so a
-        run checks them.
+        run checks them. The last positional arguments may be given by the names of their inputs.
 
         Raises
         ------
@@ -60,12 +70,34 @@ class CallAdapter:
             that became part of the plan. The message names the path.
         """
         found: dict[str, Any] = {}
+        if kwargs and len(args) < len(self._names):
+            args, kwargs = self._in_place(args, kwargs)
         for what, tree, value in (("args", self._args, args), ("kwargs", self._kwargs, kwargs)):
             try:
                 self._take(tree, value, found)
             except _Unfit as unfit:
-                raise InputError(f"{what}{''.join(reversed(unfit.path))}: {unfit}") from None
+                path, call = "".join(reversed(unfit.path)), ""
+                if not path:  # an argument is missing, or there is one more
+                    call = f"; write session({self._call_text()})"
+                raise InputError(f"{what}{path}: {unfit}{call}") from None
         return found
+
+    def _in_place(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return a call with the positional arguments in place that it has by name."""
+        names = self._names[len(args) :]
+        if not all(name in kwargs for name in names):
+            return args, kwargs
+        rest = {name: value for name, value in kwargs.items() if name not in names}
+        return (*args, *(kwargs[str(name)] for name in names)), rest
+
+    def _call_text(self) -> str:
+        """Return the arguments of a call, with the names of inputs in place of arrays."""
+        parts = [_spelled(child) for _, child in children(self._args)]
+        parts += [f"{key}={_spelled(child)}" for key, child in children(self._kwargs)]
+        text = ", ".join(parts)
+        return text if len(text) <= _LONGEST_CALL else f"{text[:_LONGEST_CALL]}..."
 
     def with_path(self, message: str) -> str:
         """Return the message of an error with the path of the argument whose input it names."""
@@ -115,6 +147,24 @@ class CallAdapter:
                 except _Unfit as unfit:
                     unfit.path.append(step)
                     raise
+
+
+def _spelled(tree: Tree) -> str:
+    """Return a value that is nested as ``tree`` says, as it is written in Python."""
+    kind, content = tree
+    if kind in TENSORS:
+        return str(content)
+    if kind == "value":
+        return _say(content)
+    parts = [(key, _spelled(child)) for key, child in children(tree)]
+    if kind == "dict":
+        return f"{{{', '.join(f'{key!r}: {text}' for key, text in parts)}}}"
+    if kind == "namedtuple":
+        return f"{content[0]}({', '.join(f'{key}={text}' for key, text in parts)})"
+    inside = ", ".join(text for _, text in parts)
+    if kind == "list":
+        return f"[{inside}]"
+    return f"({inside},)" if len(parts) == 1 else f"({inside})"
 
 
 def _paths(path: str, tree: Tree) -> Iterator[tuple[str, str]]:

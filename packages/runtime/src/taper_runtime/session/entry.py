@@ -143,8 +143,8 @@ class SessionEntry:
         return [out.get(name) for name in outputs] if out else None
 
 
-def check_mapping(what: str, value: object, names: Sequence[str]) -> None:
-    """Check that arrays are given as a mapping by name.
+def check_mapping(what: str, value: object, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """Return arrays that are given as a mapping by name.
 
     Raises
     ------
@@ -154,6 +154,18 @@ def check_mapping(what: str, value: object, names: Sequence[str]) -> None:
     if not isinstance(value, Mapping):
         got = type(value).__name__
         raise InputError(f"{what}: expected a dict of arrays by name of {list(names)}, got {got}")
+    return value
+
+
+def check_feed(value: object, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """Return the arrays of a run as :func:`check_mapping` does; the error says what to write."""
+    try:
+        return check_mapping("input_feed", value, names)
+    except InputError as error:
+        feed = ", ".join(f"{name!r}: ..." for name in names)
+        raise InputError(
+            f"{error}; write run(None, {{{feed}}}), or session(...) with the module's arguments"
+        ) from None
 
 
 def _compile(

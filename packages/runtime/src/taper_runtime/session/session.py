@@ -11,7 +11,7 @@ from taper_runtime.base.text import counted, is_one_of
 from taper_runtime.executor._run import RunLog, in_order
 from taper_runtime.extend.providers import CPU, OURS, choose_providers
 from taper_runtime.native._kernels import active_isa
-from taper_runtime.session.entry import SessionEntry, check_mapping
+from taper_runtime.session.entry import SessionEntry, check_feed
 from taper_runtime.session.opening import (
     WARNING,
     absolute_path,
@@ -367,7 +367,7 @@ class Session:
     def run(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, np.ndarray],
+        input_feed: Mapping[str, np.ndarray] | None = None,
         run_options: RunOptions | None = None,
         *,
         out: Mapping[str, np.ndarray] | None = None,
@@ -427,7 +427,7 @@ class Session:
             if run_options is not None or self._severity < 1:
                 stop = self._begin(run_options)
             if type(input_feed) is not dict:
-                check_mapping("input_feed", input_feed, used.inputs)
+                input_feed = check_feed(input_feed, used.inputs)
             arrays = in_order(used.inputs, input_feed)
             wanted = None if output_names is None else used.find_outputs(output_names)
             mine = theirs = None if out is None else used.given_outputs(out)
@@ -454,6 +454,7 @@ class Session:
 
         Positional and named arguments are nested as in the export: with arrays in place of tensors,
         numbers where a number varies, and the same values where a value became part of the plan.
+        The last positional arguments may be given by the names of their inputs.
         All arrays are checked as by :meth:`run`, also those that the plan does not read. In the
         result, mappings are dicts, and named tuples have a class of the same name and fields.
 
