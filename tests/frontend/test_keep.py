@@ -389,6 +389,34 @@ def test_fixed_weights_have_names(net):
         weights.names("parameter")
 
 
+class Plain(torch.nn.Module):
+    """Has tensors that are no buffers, and one that forward makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.part = torch.nn.Module()
+        self.part.scale = torch.full((4,), 2.0)
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+
+    def forward(self, x):
+        x = torch.sort(x * self.part.scale).values * self.table + torch.tensor([1.0, 2, 3, 4])
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("weights", ["fixed", "replaceable"])
+def test_plain_attributes_are_among_the_weights(weights, tmp_path):
+    taper_frontend.export(Plain(), (torch.rand(2, 4),), weights=weights).save(tmp_path / "m.taper")
+    session = taper_runtime.InferenceSession(tmp_path / "m.taper")
+    names = ["linear.bias", "linear.weight", "part.scale", "table"]
+    assert sorted(session.weights.names()) == names
+    np.testing.assert_array_equal(session.weights.get("part.scale"), np.full(4, 2, np.float32))
+    if weights == "replaceable":
+        assert sorted(session.weights.names("constant")) == names[2:]
+        with pytest.raises(taper_runtime.InputError, match=r"'part\.scale' is a constant"):
+            session.weights.update("part.scale", np.zeros(4, np.float32))
+
+
 def test_partition_and_delegate_go_together():
     for more in ({"partition": elementwise_subgraphs}, {"delegate": "c"}):
         with pytest.raises(taper_frontend.ExportError, match="expected both or neither"):

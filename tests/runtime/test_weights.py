@@ -1,5 +1,6 @@
 """Test the weights of a session: queries and replacement."""
 
+import json
 import pickle
 import threading
 import weakref
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from plan_files import small_plan
+from pt2_files import TABLE, members, pack, payload, tensor_meta
 from taper_runtime import InferenceSession, InputError, PlanFormatError, SessionOptions
 from taper_runtime.file.container import make_header
 from taper_runtime.ops.opdef import TensorType
@@ -53,13 +55,16 @@ def safetensors(path, arrays, dtypes=None):
 
 def test_weights_are_listed():
     weights = opened().weights
-    assert weights.names() == ["b", "k", "q", "scale", "unused"]
+    assert weights.names() == ["b", "k", "q", "scale"]
     assert weights.names("parameter") == ["k", "q"]
-    assert weights.names("buffer") == ["b", "unused"]
+    assert weights.names("buffer") == ["b"]
     assert weights.names("constant") == ["scale"]
-    assert len(weights) == 5
+    assert len(weights) == 4
     assert "head.k" in weights
     assert "w" not in weights
+    assert "unused" not in weights  # no run needs it
+    for name in weights.names():
+        weights.get(name)
     with pytest.raises(InputError, match="kind: expected one of parameter, buffer, constant"):
         weights.names("tensor")
 
@@ -151,6 +156,27 @@ def test_a_set_is_read_from_a_safetensors_file(metadata, tmp_path):
     path.unlink()
     session.weights.commit()
     np.testing.assert_allclose(ran(session), want(**NEW), rtol=1e-6)
+
+
+def test_a_model_of_an_archive_is_chosen(tmp_path):
+    weights = opened().weights
+    table = {"config": {"b": payload("weight_0", tensor_meta((8,), (1,)))}}
+    files = members() | {
+        "m/data/weights/other_weights_config.json": json.dumps(table).encode(),
+        "m/models/other.json": b"{}",
+    }
+    path = tmp_path / "two.pt2"
+    path.write_bytes(pack(files))
+    with pytest.raises(InputError, match=r"no model named; expected one of \['model', 'other'\]"):
+        weights.load(path)
+    with pytest.raises(InputError, match="unknown model 'x'"):
+        weights.load(path, model="x")
+    weights.load(path, model="other", strict=False)
+    weights.commit()
+    np.testing.assert_array_equal(weights.get("b"), TABLE[:8])
+    for source in (NEW, safetensors(tmp_path / "m.safetensors", NEW), lambda name, spec: None):
+        with pytest.raises(InputError, match="model: expected None with .*, got 'other'"):
+            weights.load(source, model="other")
 
 
 def test_a_file_is_checked(tmp_path):

@@ -155,7 +155,8 @@ def _range(limits: Any) -> Range:
 
 def _input(spec: Any) -> InputSpec:
     arg, kind = spec.arg, _INPUT_KINDS[spec.kind]
-    stored = spec.kind == InputKind.PARAMETER or spec.persistent is not False
+    buffer = spec.kind == InputKind.BUFFER and spec.persistent is not False
+    stored = buffer or spec.kind == InputKind.PARAMETER
     form, value = _form(arg), None
     if isinstance(arg, ConstantArgument):
         value = arg.value

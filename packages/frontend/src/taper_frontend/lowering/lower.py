@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.graph import Graph
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from taper_frontend.lowering.walk import Poison
 
 _CONSTANT_KINDS = frozenset({"parameter", "buffer", "constant tensor"})
+
+#: The names that torch gives tensors that ``forward`` makes; others are attributes of modules.
+_MADE = re.compile(r"(^|\.)(lifted_tensor_|_tensor_constant)\d+$")
 
 #: The results that the user does not get.
 _HIDDEN = frozenset({"buffer mutation", "token", "input mutation"})
@@ -445,7 +449,7 @@ class _ProgramWalk(Walk):
         if key not in self.tied or 0 in tensor.value.shape:
             type_ = _type(tensor)
             recipe: Constant
-            if spec.kind == "constant tensor":
+            if spec.kind == "constant tensor" and _MADE.search(name):
                 recipe = literal(tensor.read(), stored_type(type_).dtype)
             else:
                 recipe = self._parameter(spec, tensor)
@@ -455,14 +459,14 @@ class _ProgramWalk(Walk):
     def _parameter(self, spec: InputSpec, tensor: Weight) -> Parameter:
         """Return the Parameter of a tensor; tied tensors give the same object."""
         name, type_ = spec.target or spec.name, _type(tensor)
-        key = (name,) if 0 in tensor.value.shape else tensor.memory
+        alone = 0 in tensor.value.shape or spec.kind == "constant tensor"
+        key = (name,) if alone else tensor.memory
         if key not in self.parameters:
-            is_parameter = spec.kind == "parameter"
             self.parameters[key] = Parameter(
                 stored_type(type_),
                 tuple(dict.fromkeys([name, *self.names.get(tensor.memory, ())])),
                 tensor.read,
-                kind="parameter" if is_parameter else "buffer" if spec.is_stored else "constant",
+                kind=spec.kind if spec.is_stored else "constant",
                 is_replaceable=self.replaceable and spec.is_stored,
                 is_complex=is_complex(type_.dtype),
             )

@@ -225,7 +225,8 @@ def _input(spec: Mapping[str, Any]) -> InputSpec:
         return InputSpec(kind, arg["name"])
     names = {"parameter": "parameter_name", "buffer": "buffer_name"}
     target = what[names.get(form, "tensor_constant_name")]
-    return InputSpec(kind, arg["name"], "tensor", target, what.get("persistent") is not False)
+    stored = form in names and what.get("persistent") is not False
+    return InputSpec(kind, arg["name"], "tensor", target, stored)
 
 
 def _output(spec: Mapping[str, Any]) -> OutputSpec:

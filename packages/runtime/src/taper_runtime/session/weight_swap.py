@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,9 @@ _versions = count(1)  # shared by all sessions of the process
 
 
 def _fixed_names(plan: Plan) -> dict[str, str | None]:
-    """Return the names that constants were computed from, and the constants with their values."""
+    """Return the names that fixed constants were computed from, with constants of their values."""
     found: dict[str, str | None] = {}
-    for constant, recipe in plan.recipes.items():
+    for constant, recipe in plan.provenance.items():
         is_same = len(recipe) == 1 and recipe[0].op == PARAMETER and constant in plan.constants
         for name in parameter_names(recipe):
             if is_same and plan.tensors[constant].format == PLAIN:
@@ -97,9 +98,13 @@ class SessionWeights:
             each: name for name, w in plan.weights.items() for each in (name, *w.aliases)
         }
         self._needed = weights_needed(plan.derived)
-        # of fixed weights, the names that constants were computed from, each with a constant that
-        # has its value, if there is one
-        self._fixed: dict[str, str | None] = {} if plan.weights else _fixed_names(plan)
+        self._is_replaceable = any(spec.kind != "constant" for spec in plan.weights.values())
+
+    @cached_property
+    def _fixed(self) -> dict[str, str | None]:
+        """Of fixed weights, the names, each with a constant that has its value, if there is one."""
+        found = _fixed_names(self._plan)
+        return {name: constant for name, constant in found.items() if name not in self._names}
 
     @property
     def version(self) -> int:
@@ -107,36 +112,38 @@ class SessionWeights:
         return self._version
 
     def names(self, kind: str | None = None) -> list[str]:
-        """Return the names of the weights; for tied weights that are replaceable, the first name.
+        """Return the names of the weights that runs need; for tied weights, the first name.
 
-        If the plan's weights are fixed, these are the names in the state dict that its constants
-        were computed from; see :meth:`taper_runtime.Plan.made_from`.
+        Weights that cannot be replaced come last: buffers outside of the state dict and tensors
+        that are plain attributes of modules, and if the export fixed the weights, all of them. They
+        are known by the names that the plan's constants were computed from; see
+        :meth:`taper_runtime.Plan.made_from`.
 
         Parameters
         ----------
         kind : str, optional
-            ``"parameter"``, ``"buffer"``, or ``"constant"``: a value that is combined with the
-            others and cannot be replaced.
+            ``"parameter"``, ``"buffer"``, or ``"constant"``: a value that cannot be replaced.
 
         Raises
         ------
         InputError
-            If there is no such kind, or the weights are fixed, whose kinds a plan does not have.
+            If there is no such kind, or all weights are fixed: a plan does not have their kinds.
         """
         if kind is not None and not is_one_of(kind, KINDS):
             raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
-        if self._fixed and kind is not None:
+        if kind is not None and not self._is_replaceable:
             raise InputError(f"kind: expected None, got {kind!r}; {_FIXED}")
-        own = (name for name, spec in self._plan.weights.items() if kind in (None, spec.kind))
-        return [*own, *self._fixed]
+        weights = self._plan.weights.items()
+        own = (n for n, spec in weights if n in self._needed and kind in (None, spec.kind))
+        return [*own, *(self._fixed if kind in (None, "constant") else ())]
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a weight has this name; a tied weight has several."""
-        return name in self._names or name in self._fixed
+        """Return whether a weight that runs need has this name; a tied weight has several."""
+        return self._names.get(name) in self._needed or name in self._fixed
 
     def __len__(self) -> int:
-        """Return how many weights there are; replaceable ones that are tied count as one."""
-        return len(self._plan.weights) + len(self._fixed)
+        """Return how many weights there are; tied weights count as one if they are replaceable."""
+        return len(self.names())
 
     def get(self, name: str) -> np.ndarray:
         """Return the present value of a weight, as a read-only array.
@@ -147,7 +154,7 @@ class SessionWeights:
             If there is no such weight, or the plan does not keep its value: no constant depends on
             it, or it is fixed and only constants that were computed from it are there.
         """
-        if self._fixed:
+        if is_one_of(name, self._fixed):
             return self._fixed_value(name)
         spec = self._spec(name)
         values = weight_values(self._plan)
@@ -162,13 +169,12 @@ class SessionWeights:
 
     def _fixed_value(self, name: str) -> np.ndarray:
         """Return the value of a fixed weight."""
-        if not is_one_of(name, self._fixed):
-            raise InputError(unknown("weight", str(name), self._fixed))
         constant = self._fixed[name]
         if constant is None:
             made = ", ".join(self._plan.made_from(name))
+            hint = "" if self._is_replaceable else f"; {_FIXED}"
             raise InputError(
-                f"weight {name!r}: the plan keeps only what was computed from it: {made}; {_FIXED}"
+                f"weight {name!r}: the plan keeps only what was computed from it: {made}{hint}"
             )
         spec, value = self._plan.tensors[constant], read_only(self._plan.constants[constant])
         if not is_converted(spec):
@@ -198,23 +204,26 @@ class SessionWeights:
             raise InputError(f"weights: expected a mapping, got {type(weights).__name__}")
         self._checked(weights, flag("strict", strict))
 
-    def load(self, source: Source, strict: bool = True) -> None:
+    def load(self, source: Source, strict: bool = True, *, model: str | None = None) -> None:
         """Read weights into a shadow set, which no run uses before :meth:`commit`.
 
         Parameters
         ----------
         source : mapping, path or callable
-            Arrays by name, which are copied; the path of a safetensors file or of a PT2 archive of
-            one model, which is mapped and must not be changed in place; or a function of a name and
+            Arrays by name, which are copied; the path of a safetensors file or of a PT2 archive,
+            which is mapped and must not be changed in place; or a function of a name and
             a :class:`~taper_runtime.plan.replaceable.WeightSpec` that returns the array, asked for
             every parameter and buffer that the plan needs.
         strict : bool
             If False, missing weights stay as they are and unknown names are ignored.
+        model : str, optional
+            The model of a PT2 archive; by default the only one.
 
         Raises
         ------
         InputError
-            Listing everything that is missing, unknown, or of another dtype or shape; or if the
+            Listing everything that is missing, unknown, or of another dtype or shape; if the
+            archive has no such model, or ``source`` is no archive and a model is given; or if the
             plan's weights are fixed. A set that was loaded before stays loaded.
         PlanFormatError
             If the file is neither of the two kinds, or is damaged.
@@ -222,7 +231,7 @@ class SessionWeights:
             If the file cannot be read.
         """
         self._check_replaceable()
-        checked = self._checked(self._read(source), flag("strict", strict))
+        checked = self._checked(self._read(source, model), flag("strict", strict))
         shadow = {name: stored_aligned(array) for name, array in checked.items()}
         with self._lock:
             self._shadow = shadow
@@ -320,24 +329,22 @@ class SessionWeights:
         return self._version
 
     def _check_replaceable(self) -> None:
-        if not self._plan.weights:
+        if not self._is_replaceable:
             raise InputError(_FIXED)
 
     def _spec(self, name: str) -> WeightSpec:
         if not is_one_of(name, self._names):
-            from taper_runtime.base.text import nearest
-
-            near = nearest(str(name), list(self._names))
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise InputError(_FIXED if not self._plan.weights else f"unknown weight {name!r}{hint}")
+            known = [*self._names, *self._fixed]
+            raise InputError(unknown("weight", str(name), known) if known else _FIXED)
         return self._plan.weights[self._names[name]]
 
-    def _read(self, source: Source) -> Mapping[str, Any]:
+    def _read(self, source: Source, model: str | None) -> Mapping[str, Any]:
         """Return arrays or :class:`StoredWeight` objects by name."""
+        if isinstance(source, (str, os.PathLike)):
+            return _read_file(source, model)
+        _refuse_model(model, "arrays or a function")
         if isinstance(source, Mapping):
             return source
-        if isinstance(source, (str, os.PathLike)):
-            return _read_file(source)
         if callable(source):
             wanted = self._wanted()
             return {spec.name: source(spec.name, spec) for spec in wanted}
@@ -392,6 +399,8 @@ class SessionWeights:
     def _refusal(self, name: object) -> str:
         """Return why a weight cannot be given a value, or an empty string if it can."""
         if not isinstance(name, str) or name not in self._names:
+            if is_one_of(name, self._fixed):
+                return f"weight {name!r} is a constant of the program, which cannot be replaced"
             tensor = self._plan.tensors.get(str(name))
             if tensor is not None and tensor.role == "state":
                 return f"{name!r} is a state and not a weight; set_state sets its value"
@@ -401,17 +410,24 @@ class SessionWeights:
         return ""
 
 
-def _read_file(path: FilePath) -> Mapping[str, StoredWeight]:
+def _read_file(path: FilePath, model: str | None) -> Mapping[str, StoredWeight]:
     check_path(path)
     with open(path, "rb", opener=open_regular) as file:
         is_archive = file.read(4) == _ZIP
     if not is_archive:
+        _refuse_model(model, "a safetensors file")
         return read_safetensors(path)
     from taper_runtime import pt2
 
     archive = pt2.open(path)
-    dtypes = archive.dtypes()
-    return {name: StoredWeight(dtypes[name], array) for name, array in archive.weights().items()}
+    dtypes = archive.dtypes(model)
+    weights = archive.weights(model)
+    return {name: StoredWeight(dtypes[name], array) for name, array in weights.items()}
+
+
+def _refuse_model(model: str | None, source: str) -> None:
+    if model is not None:
+        raise InputError(f"model: expected None with {source}, got {model!r}")
 
 
 def _as_stored(spec: WeightSpec, value: object, what: str) -> np.ndarray:
