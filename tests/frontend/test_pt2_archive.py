@@ -84,6 +84,24 @@ def test_several_models(program, tmp_path):
     assert archive.weight_names("tied") == list(program.state_dict)
 
 
+def test_samples_equal_those_of_torch(tmp_path):
+    class Scaled(torch.nn.Module):
+        def forward(self, x, parts, k=1, *, mask=None):
+            return x * k + parts["a"] + parts["b"][0] + parts["b"][1].real
+
+    memory = torch.arange(24.0)
+    parts = {
+        "a": memory[4:10].view(3, 2).t(),
+        "b": [torch.ones(1).bfloat16(), torch.rand(2, 3, dtype=torch.complex64)],
+    }
+    args = (torch.nn.Parameter(memory[:6].view(2, 3)), parts, 3)
+    torch.export.save(torch.export.export(Scaled(), args, {"mask": None}), tmp_path / "s.pt2")
+    (x, got, k), named = pt2.open(tmp_path / "s.pt2").samples()
+    assert (k, named, got.keys()) == (3, {"mask": None}, parts.keys())
+    for mine, its in zip((x, got["a"], *got["b"]), (args[0], parts["a"], *parts["b"]), strict=True):
+        np.testing.assert_array_equal(mine, as_numpy(its), strict=True)
+
+
 class Marked(torch.Tensor):
     """A subclass of Tensor: torch pickles such weights."""
 
@@ -121,6 +139,7 @@ def test_nothing_is_unpickled(program, tmp_path, monkeypatch):
     monkeypatch.setattr(np, "load", refuse)
     archive = pt2.open(path)
     assert archive.weights().keys() == program.state_dict.keys()
+    assert archive.samples()[0][0].tolist() == [[1, 2]]
     assert "data/sample_inputs/model.pt" in {
         name.partition("/")[2] for name in zipfile.ZipFile(io.BytesIO(path.read_bytes())).namelist()
     }

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from math import prod
 from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taper_runtime.base.buffers import aligned_array
-from taper_runtime.base.checks import MAX_RANK, MAX_TENSOR_BYTES, fail, is_size
-from taper_runtime.base.dtypes import COMPLEX, DTYPES
+from taper_runtime.base.checks import fail, is_size
 from taper_runtime.base.errors import InputError, PlanFormatError
 from taper_runtime.base.file_limits import Limits, check_limits, refuse_beyond
 from taper_runtime.base.text import is_one_of
 from taper_runtime.file.container import parse_json
 from taper_runtime.file.mapping import mapped, named
+from taper_runtime.pt2.dense_tensors import view_tensor
 from taper_runtime.pt2.zipped import parse_members, read_member
 
 if TYPE_CHECKING:
@@ -74,7 +73,8 @@ def open_archive(path: FilePath, limits: Limits = _LIMITS) -> Archive:
 class Archive:
     """A PT2 archive in memory or mapped; :func:`taper_runtime.pt2.open` opens one.
 
-    Sample inputs and objects of an archive are pickled, so they are not read.
+    Objects of an archive are pickled, so they are not read. Sample inputs are pickled too: tensors
+    and plain data in them are read without running the pickle.
 
     Parameters
     ----------
@@ -214,6 +214,35 @@ class Archive:
                 fail(path, "expected an object", program)
             return program
 
+    @property
+    def sample_names(self) -> list[str]:
+        """Return the names of the models that have sample inputs, in alphabetical order."""
+        return [name for name in self.model_names if _samples_path(name) in self._members]
+
+    def samples(self, model: str | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that a model was exported with, positional and by name.
+
+        Tensors are read-only arrays, in which bfloat16 is its bits, in uint16.
+
+        Raises
+        ------
+        InputError
+            If the model does not exist, or has no samples; :attr:`sample_names` lists those that
+            have.
+        PlanFormatError
+            If they are damaged, exceed the limits, or have objects other than tensors, numbers,
+            texts, None, lists, tuples and dicts.
+        """
+        with named(self._path):
+            path = _samples_path(self._model(model))
+            if path not in self._members:
+                raise InputError(
+                    f"model {self._model(model)!r} has no samples; {self.sample_names} have"
+                )
+            from taper_runtime.pt2.pickled_samples import read_samples
+
+            return read_samples(bytes(self._read(path)), self._limits, f"archive[{path!r}]")
+
     def dtypes(
         self, model: str | None = None, names: Collection[str] | None = None
     ) -> dict[str, str]:
@@ -288,33 +317,15 @@ class Archive:
         if path not in self._members:
             fail(f"{field}.path_name", "expected a record of the archive", item.get("path_name"))
         dtype = _dtype(meta, field)
-        storage = np.dtype(dtype) if dtype in COMPLEX.values() else DTYPES[dtype].storage
         shape, strides = (_sizes(meta, key, field) for key in ("sizes", "strides"))
         offset = _size(meta.get("storage_offset"), f"{field}.storage_offset")
-        if len(shape) > MAX_RANK:
-            fail(f"{field}.sizes", f"expected at most {MAX_RANK} dims", len(shape))
-        if prod(n or 1 for n in shape) * storage.itemsize > MAX_TENSOR_BYTES:
-            fail(f"{field}.sizes", f"expected at most {MAX_TENSOR_BYTES} bytes", meta["sizes"])
-        if len(strides) != len(shape):
-            fail(f"{field}.strides", f"expected {len(shape)} strides, one per dim", len(strides))
-        reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-        last = offset + reach if 0 not in shape else 0
         record = self._record(path)
-        stop = (last + (0 not in shape)) * storage.itemsize
-        if stop > record.nbytes:
-            fail(field, f"expected a tensor within the {record.nbytes} bytes of {path}", stop)
-        if 0 in shape:
-            return _frozen(np.zeros(shape, storage))
+        array = view_tensor(record, dtype, shape, strides, offset, field)
         if dtype == "bool" and path not in self._of_bools:
             if record.max(initial=0) > 1:
                 fail(field, "expected only bytes 0 and 1 in a bool tensor", path)
             self._of_bools.add(path)
-        # the stride of a dim of 1 has no meaning, and may be larger than numpy accepts
-        steps = [
-            stride * storage.itemsize if n > 1 else 0
-            for n, stride in zip(shape, strides, strict=True)
-        ]
-        return _frozen(np.ndarray(shape, storage, record, offset * storage.itemsize, steps))
+        return array
 
     def _record(self, path: str) -> np.ndarray:
         """Return the bytes of a record, aligned; its checksum is checked once."""
@@ -333,6 +344,10 @@ def _without_root(members: dict[str, Member]) -> dict[str, Member]:
         fail("archive", "expected one folder with all files, as torch writes it", sorted(roots))
     found = {name.partition("/")[2]: member for name, member in members.items()}
     return {name: member for name, member in found.items() if name and not name.endswith("/")}
+
+
+def _samples_path(model: str) -> str:
+    return f"data/sample_inputs/{model}.pt"
 
 
 def _field(kind: str, name: str) -> str:
@@ -376,8 +391,3 @@ def _size(value: Any, field: str) -> int:
     if not is_size(number):
         fail(field, "expected a number of at least 0", number)
     return number
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    array.flags.writeable = False
-    return array
