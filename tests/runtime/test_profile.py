@@ -114,7 +114,8 @@ def test_least_time_of_a_node_counts_weights_apart():
 def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     plan = small_plan()
     gamma = PlanNode("LGAMMA", ("s",), ("t",))  # has no native kernel
-    plan = plan._replace(nodes=(*plan.nodes[:3], gamma, *plan.nodes[4:]))
+    first = plan.nodes[0]._replace(source="model.py:7 in encoder.0.forward: h = x @ w")
+    plan = plan._replace(nodes=(first, *plan.nodes[1:3], gamma, *plan.nodes[4:]))
     monkeypatch.setattr("taper_runtime.machine.cost.threads_worth", lambda *a: threads)
     feed = {"x": np.ones((2, 4), np.float32)}
     profile = profile_plan(plan, feed, runs=3, threads=threads)
@@ -123,7 +124,10 @@ def test_profile_lists_every_executed_node(threads, tmp_path, monkeypatch):
     assert all(ns > 0 for ns in profile.ns)
     calm = profile._replace(ns=[1e3] * 4, medians=[1e3] * 4)  # no word on a busy machine
     text = describe_profile(calm, LIMITS)
-    assert len(text.splitlines()) == 1 + 4 + 1
+    totals = ["ops", "MATMUL", "RELU", "LGAMMA", "ADD", "modules", "encoder", "encoder.0"]
+    assert len(text.splitlines()) == 1 + 4 + len(totals) + 1
+    assert [line.split()[-1] for line in text.splitlines()[5:-1]] == totals
+    assert text.count("      1.0  25.0%     1  ") == 4 + 2
     assert "f32_matmul in_place  h = MATMUL" in text
     data = profile_data(profile, LIMITS)
     assert [(node["kernel"], node["variant"]) for node in data["nodes"]] == [

@@ -29,6 +29,7 @@ from taper_runtime.native.variants import KernelName
 from taper_runtime.plan.binding import bind_sizes
 from taper_runtime.plan.plan import STORED
 from taper_runtime.plan.specialize import specialize
+from taper_runtime.reports.report import module_path
 
 if TYPE_CHECKING:
     import os
@@ -231,6 +232,34 @@ def busy_words(profile: Profile, least: Sequence[float]) -> list[str]:
     return [f"{text}. Shares of the limit are not to be trusted; measure again." for text in words]
 
 
+class Total(NamedTuple):
+    """The time of some nodes together: their op or module, how many they are, nanoseconds."""
+
+    name: str
+    nodes: int
+    ns: float
+
+
+def totals(profile: Profile) -> tuple[list[Total], list[Total]]:
+    """Return the time of each op, longest first, and of each module, in run order.
+
+    A module's time is that of all nodes in it and in the modules inside it. What runs in blocks is
+    counted where it runs, and not again for the node that has the blocks.
+    """
+    ops: dict[str, Total] = {}
+    modules: dict[str, Total] = {}
+    for (site, _), ns in zip(profile.steps, profile.ns, strict=True):
+        if site.runs_blocks:
+            continue
+        module = module_path(site.node.source) or ""
+        parts = module.split(".") if module else []
+        paths = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+        for table, name in ((ops, site.node.op), *((modules, path) for path in paths)):
+            _, nodes, before = table.get(name, Total(name, 0, 0.0))
+            table[name] = Total(name, nodes + 1, before + ns)
+    return sorted(ops.values(), key=lambda total: -total.ns), [*modules.values()]
+
+
 def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
     """Return a profile with the machine's limits as plain data for JSON.
 
@@ -259,11 +288,20 @@ def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
             }
         )
     floor = sum(ns for site, ns in zip(profile.sites, least, strict=True) if not site.depth)
+    ops, modules = (
+        [
+            {"name": name, "nodes": count, "us": ns / 1e3, "share": ns / total}
+            for name, count, ns in table
+        ]
+        for table in totals(profile)
+    )
     return {
         "threads": profile.threads,
         "us": total / 1e3,
         "roofline": floor / total,
         "nodes": nodes,
+        "ops": ops,
+        "modules": modules,
         "limits": limits_data(limits),
     }
 
@@ -271,7 +309,8 @@ def profile_data(profile: Profile, limits: MachineLimits) -> dict[str, Any]:
 def describe_profile(profile: Profile, limits: MachineLimits) -> str:
     """Return a table: microseconds, share of the run, work, share of the roofline, kernel, node.
 
-    Nodes in blocks follow their node, indented, with the number of runs unless it is 1.
+    Nodes in blocks follow their node, indented, with the number of runs unless it is 1. The time of
+    each op and of each module follows.
     """
     data = profile_data(profile, limits)
     lines = [f"{'us':>9} {'share':>6} {'Mflop':>9} {'kB':>9} {'roofline':>8}  kernel  node  source"]
@@ -283,6 +322,13 @@ def describe_profile(profile: Profile, limits: MachineLimits) -> str:
             f"{item['bytes'] / 1e3:9.1f} {item['roofline']:8.0%}  {'  ' * item['depth']}"
             f"{kernel}  {item['node']} = {item['op']}{times}  {item['source']}"
         )
+    for what in ("ops", "modules"):
+        if data[what]:
+            lines.append(f"{'us':>9} {'share':>6} {'nodes':>5}  {what}")
+        lines += [
+            f"{item['us']:9.1f} {item['share']:6.1%} {item['nodes']:5}  {item['name']}"
+            for item in data[what]
+        ]
     lines += busy_words(profile, least_ns(profile.plan, limits, profile.sites, profile.times))
     lines.append(
         f"{data['us']:9.1f} us in {len(data['nodes'])} nodes; {data['roofline']:.0%} of the "

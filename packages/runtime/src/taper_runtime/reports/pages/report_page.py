@@ -24,6 +24,7 @@ from taper_runtime.reports.profile import (
     busy_words,
     is_over,
     least_ns,
+    totals,
     trace_text,
     work_done,
 )
@@ -94,7 +95,7 @@ def report_page(
         *quantized_table(plan, layers, None if before is None else before.plan),
         *predicted_table(plan),
         _time_table(times),
-        *_totals(times, total),
+        *_totals(profile),
         _trace(profile),
         _memory(plan, memory),
         *(points_sections(points) if points else ()),
@@ -301,26 +302,9 @@ def _time_table(times: Mapping[str, _Time]) -> dict[str, Any]:
     }
 
 
-def _totals(times: Mapping[str, _Time], total: float) -> list[dict[str, Any]]:
-    """Return the tables of the time of each op, longest first, and of each module, in run order.
-
-    A module's time is that of all nodes in it and in the modules inside it. What runs in blocks is
-    counted where it runs, and not again for the node that has the blocks.
-    """
-    ops: dict[str, list[float]] = {}
-    modules: dict[str, list[float]] = {}
-    for time in times.values():
-        if time.site.runs_blocks:
-            continue
-        module = module_path(time.site.node.source) or ""
-        parts = module.split(".") if module else []
-        paths = [".".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-        for table, name in ((ops, time.site.node.op), *((modules, path) for path in paths)):
-            counts = table.setdefault(name, [0, 0.0])
-            counts[0] += 1
-            counts[1] += time.ns
-    longest = dict(sorted(ops.items(), key=lambda item: -item[1][1]))
-    tables = [("Time by op", "op", longest), ("Time by module", "module", modules)]
+def _totals(profile: Profile) -> list[dict[str, Any]]:
+    """Return the tables of the time of each op and of each module."""
+    tables = zip(("Time by op", "Time by module"), ("op", "module"), totals(profile), strict=True)
     return [
         {
             "kind": "table",
@@ -333,8 +317,11 @@ def _totals(times: Mapping[str, _Time], total: float) -> list[dict[str, Any]]:
                 {"name": "time", "kind": "bar"},
             ],
             "rows": [
-                [name, count, round(ns / 1e3, 1), round(100 * ns / max(total, 1.0), 1), [ns]]
-                for name, (count, ns) in table.items()
+                [
+                    *(name, count, round(ns / 1e3, 1)),
+                    *(round(100 * ns / max(profile.total, 1.0), 1), [ns]),
+                ]
+                for name, count, ns in table
             ],
         }
         for title, first, table in tables
