@@ -415,20 +415,79 @@ def in_a_branch(kept, other=lambda x, n: x.sum(0)):
     return Function(lambda x, n: torch.cond(x.sum() > 0, kept, other, (x, n)))
 
 
+def rows_of_some_branch(x, n):
+    """Several results, of which some have sizes that differ, also in a branch inside."""
+
+    def inside(x, n):
+        low = x[x[:, 0] < 0]
+        return torch.cond(x[0, 0] > 0, lambda x, n: x[1:3].clone(), lambda x, n: low.sin(), (x, n))
+
+    def first(x, n):
+        return x[x[:, 0] > 0], x * 2
+
+    return torch.cond(x.sum() > 0, first, lambda x, n: (inside(x, n), x - 1), (x, n))
+
+
+@pytest.mark.parametrize("function", [None, rows_of_some_branch])
+def test_branches_decide_sizes_of_results(function):
+    module = (
+        Function(function)
+        if function
+        else in_a_branch(lambda x, n: x[x[:, 0] > 0], lambda x, n: x[x[:, 1] > 0])
+    )
+    plan = taper_frontend.export(module.eval(), (floats(4, 5), torch.tensor(3)))
+    session = open_in("compiled", plan)
+    for x in (floats(4, 5).abs(), -floats(4, 5).abs(), floats(4, 5)):
+        compare(session, module, [x, torch.tensor(2)])
+
+
+def test_a_number_in_a_branch_is_a_size_where_the_branch_is_taken():
+    module = in_a_branch(lambda x, n: x.narrow(0, 0, n.item()).sum(0))
+    session = open_in(
+        "compiled", taper_frontend.export(module.eval(), (floats(4, 5), torch.tensor(3)))
+    )
+    x = floats(4, 5).abs()
+    compare(session, module, [x, torch.tensor(2)])
+    with pytest.raises(InputError, match=r"expected 0 to 4, got 99"):
+        session(x.numpy(), np.array(99))
+    for n in (2, 99, -99):
+        np.testing.assert_allclose(session(-x.numpy(), np.array(n)), -x.sum(0), rtol=1e-5)
+
+
+def test_only_the_branch_that_is_taken_draws():
+    def kept(x, n):
+        return x[x[:, 0] > 0].sum(0) + torch.rand(5) + torch.rand(5)
+
+    class Draws(nn.Module):
+        def forward(self, x, n):
+            result = torch.cond(x.sum() > 0, kept, lambda x, n: x.sum(0), (x, n))
+            return result, torch.rand(2)
+
+    plan = taper_frontend.export(Draws().eval(), (floats(4, 5), torch.tensor(3)))
+    options = taper_runtime.SessionOptions()
+    options.seed = 7
+    session = taper_runtime.InferenceSession(plan, options)
+    positive = floats(4, 5).abs()
+    torch.manual_seed(7)
+    for x in (positive, -positive, positive):
+        for got, want in zip(
+            session(x.numpy(), np.array(3)), Draws()(x, torch.tensor(3)), strict=True
+        ):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
         (
-            in_a_branch(lambda x, n: x[x[:, 0] > 0], lambda x, n: x[x[:, 1] > 0]),
-            "results of both branches of shapes that do not depend on values",
+            in_a_branch(lambda x, n: x[x[:, 0] > 0] + 0j, lambda x, n: x[x[:, 1] > 0] + 0j),
+            "results of both branches whose shapes differ along one axis",
         ),
         (
-            in_a_branch(lambda x, n: x.narrow(0, 0, n.item()).sum(0)),
-            "sizes in a branch to be numbers of elements that a mask chooses",
-        ),
-        (
-            in_a_branch(lambda x, n: x[x[:, 0] > 0].sum(0) + torch.rand(5)),
-            "no random numbers in branches in which values decide shapes",
+            in_a_branch(
+                lambda x, n: torch.repeat_interleave(x[0], x[0].abs().long()).sum(0) + x[0]
+            ),
+            "numbers of elements that a mask chooses, or numbers that item",
         ),
     ],
 )

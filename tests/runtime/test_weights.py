@@ -175,7 +175,7 @@ def test_a_model_of_an_archive_is_chosen(tmp_path):
     weights.commit()
     np.testing.assert_array_equal(weights.get("b"), TABLE[:8])
     for source in (NEW, safetensors(tmp_path / "m.safetensors", NEW), lambda name, spec: None):
-        with pytest.raises(InputError, match="model: expected None with .*, got 'other'"):
+        with pytest.raises(InputError, match=r"model: expected None with .*, got 'other'"):
             weights.load(source, model="other")
 
 

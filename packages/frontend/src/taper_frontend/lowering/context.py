@@ -343,7 +343,9 @@ class Lowering:
             return tensor
         return self.apply("WHERE", self.taken, tensor, other, dtype=self.dtype(tensor))
 
-    def measure(self, size: int, tensor: str, *, harmless: bool = False) -> None:
+    def measure(
+        self, size: int, tensor: str, *, harmless: bool = False, number: bool = False
+    ) -> None:
         """Make the only element of an int64 tensor the value of a size.
 
         A check of the model becomes a size with one value, which every run compares.
@@ -354,30 +356,35 @@ class Lowering:
         tensor : str
         harmless : bool
             Whether the value is in range in a branch that is not taken too.
+        number : bool
+            Whether nothing else depends on the value. In a branch that is not taken, the size is
+            then the least one.
         """
         if not self.is_unmeasured(size):
             return
-        if self.taken is not None and not harmless:
+        if self.taken is not None and not harmless and not number:
             self.unsupported(
-                "expected sizes in a branch to be numbers of elements that a mask chooses; compute "
-                "other sizes outside of the branch",
+                "expected sizes in a branch to be numbers of elements that a mask chooses, or "
+                "numbers that item() reads; compute other sizes outside of the branch",
                 "data-dependent",
             )
         waiting = self.sizes.unmeasured.pop(size)
         for name, side in waiting.checks:
             if isinstance(side, int):
-                self._measure(name, self.apply("REMAINDER", tensor, side, dtype="int64"))
+                self._measure(name, self.apply("REMAINDER", tensor, side, dtype="int64"), number)
             else:
-                self._measure(name, self._less(tensor, side))
+                self._measure(name, self._less(tensor, side), number)
         if waiting.variable is not None:
             value = self._less(tensor, waiting.base)
             if waiting.step > 1:
                 value = self.apply("FLOOR_DIV", value, waiting.step, dtype="int64")
-            self._measure(waiting.variable, value)
+            self._measure(waiting.variable, value, number)
         self.measured[waiting.symbol] = tensor
 
-    def _measure(self, name: str, tensor: str) -> None:
+    def _measure(self, name: str, tensor: str, number: bool) -> None:
         limits, example = self.sizes.measured[name]
+        if number:
+            tensor = self.if_taken(tensor, limits[0])
         self.graph.add_computed_size(name, limits, (tensor, 0), example)
 
     def _less(self, tensor: str, side: sympy.Expr) -> str:

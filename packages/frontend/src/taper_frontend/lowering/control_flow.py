@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.handlers import lowers
 from taper_frontend.lowering.numbers import as_tensor
-from taper_frontend.lowering.representation import represented
+from taper_frontend.lowering.representation import is_complex, represented
 from taper_runtime.base.random_state import STATE_SIZE
 from taper_runtime.base.sizes import is_static
 from taper_runtime.ops.opdef import TensorType
@@ -47,7 +47,8 @@ def cond(
     operands: Sequence[Operand],
 ) -> list[str]:
     """Run one of two branches."""
-    if any(map(ctx.has_sizes_of_values, (then, otherwise))):
+    sizes = [size for type_ in ctx.outputs if type_ is not None for size in type_.shape]
+    if any(map(ctx.has_sizes_of_values, (then, otherwise))) or any(map(ctx.is_unmeasured, sizes)):
         return _chosen(ctx, predicate, then, otherwise, operands)
     blocks = [
         ctx.block(then, "then", [_STATE], operands),
@@ -67,30 +68,49 @@ def _chosen(
 ) -> list[str]:
     """Compute both branches and choose the results: the memory of a block is planned once."""
     test = ctx.reshape(as_tensor(ctx, predicate), ())
-    drawn = ctx.generator
-    results = []
+    before, states, results = ctx.generator, [], []
     for body, name, taken in (
         (then, "then", test),
         (otherwise, "else", ctx.emit("LOGICAL_NOT", [test])),
     ):
         if ctx.taken is not None:
             taken = ctx.emit("LOGICAL_AND", [ctx.taken, taken])
+        ctx.generator = before
         results.append([as_tensor(ctx, each) for each in ctx.inline(body, name, operands, taken)])
-    if ctx.generator != drawn:
-        ctx.unsupported(
-            "expected no random numbers in branches in which values decide shapes, because both "
-            "branches are computed; draw them outside"
-        )
-    for a, b in zip(*results, strict=True):
-        if ctx.shape(a) != ctx.shape(b):
-            ctx.unsupported(
-                "expected results of both branches of shapes that do not depend on values, got "
-                f"{list(ctx.shape(a))} and {list(ctx.shape(b))}",
-                "data-dependent",
-            )
+        states.append(ctx.generator)
+        before = before or ctx.generator_state  # made by the first draw, which is in this branch
+    if states != [before, before]:
+        first, second = (state or ctx.generator_now() for state in states)
+        ctx.generator = ctx.apply("WHERE", test, first, second, dtype=_STATE.dtype)
     return [
-        ctx.apply("WHERE", test, a, b, dtype=ctx.dtype(a)) for a, b in zip(*results, strict=True)
+        _one_of(ctx, test, a, b, type_) for a, b, type_ in zip(*results, ctx.outputs, strict=True)
     ]
+
+
+def _one_of(ctx: Lowering, test: str, a: str, b: str, type_: TensorType | None) -> str:
+    """Return a result of the branch that is taken; sizes may differ along one axis."""
+    axes = [
+        n
+        for n, sizes in enumerate(zip(ctx.shape(a), ctx.shape(b), strict=True))
+        if len({*sizes}) > 1
+    ]
+    if not axes or type_ is None:
+        return ctx.apply("WHERE", test, a, b, dtype=ctx.dtype(a)) if not axes else a
+    if len(axes) > 1 or is_complex(type_.dtype):
+        ctx.unsupported(
+            "expected results of both branches whose shapes differ along one axis, got "
+            f"{list(ctx.shape(a))} and {list(ctx.shape(b))}; return parts of equal shapes, and "
+            "join them outside of the branches",
+            "data-dependent",
+        )
+    (axis,) = axes
+    size = type_.shape[axis]
+    first, second = (ctx.full((), ctx.shape(each)[axis], "int64") for each in (a, b))
+    ctx.measure(size, ctx.apply("WHERE", test, first, second, dtype="int64"), harmless=True)
+    start = ctx.apply("WHERE", test, 0, first, dtype="int64")
+    place = ctx.apply("ADD", ctx.emit("ARANGE", [], start=0, stop=size), start, dtype="int64")
+    both = ctx.emit("CAT", [a, b], axis=axis)
+    return ctx.emit("INDEX_SELECT", [both, place], axis=axis)
 
 
 @lowers("while_loop")
@@ -149,7 +169,8 @@ def _written_out(
     if not is_static(steps) or steps > _MOST_WRITTEN_OUT:
         ctx.unsupported(
             f"the shape of a result in the body depends on values: expected at most "
-            f"{_MOST_WRITTEN_OUT} steps, which are written out, got {steps}",
+            f"{_MOST_WRITTEN_OUT} steps, which are written out, got {steps}; choose elements in "
+            "the body with torch.where, which keeps the shape, or compute them outside of it",
             "data-dependent",
         )
     carried: list[Any] = list(carries)

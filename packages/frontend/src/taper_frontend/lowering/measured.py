@@ -54,7 +54,7 @@ def item(ctx: Lowering, x: str) -> Any:
             x = ctx.cast(x, "float32" if is_float(ctx.dtype(x)) else "int64")
         return ctx.reshape(x, ())
     source = ctx.cast(x, "int64")
-    ctx.measure(size, ctx.reshape(source, () if ctx.rank(source) else (1,)))
+    ctx.measure(size, ctx.reshape(source, () if ctx.rank(source) else (1,)), number=True)
     return size
 
 

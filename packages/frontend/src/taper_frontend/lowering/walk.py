@@ -227,7 +227,7 @@ class Walk:
         try:
             if self._is_body:
                 self._check_shapes(node)
-            elif not node.is_higher_order:
+            elif node.target == "cond" or not node.is_higher_order:
                 self.sizes.bind(node)  # a loop returns its integers as scalars
             self._begin(node)
             arguments = self._arguments(node)
