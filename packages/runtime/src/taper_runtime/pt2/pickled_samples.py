@@ -54,7 +54,7 @@ class _Name(NamedTuple):
     name: str
 
 
-class _Storage(NamedTuple):
+class _StorageBytes(NamedTuple):
     """The bytes of a storage, and the dtype of the tensors in it."""
 
     record: np.ndarray
@@ -139,6 +139,7 @@ class _Machine:
         return found
 
     def _step(self, code: str, argument: Any) -> None:
+        """Run one instruction, named as in the module pickletools."""
         stack = self._stack
         if code in _VALUES:
             stack.append(argument)
@@ -190,12 +191,12 @@ class _Machine:
             raise TypeError(f"items for no {kind.__name__}")
         return self._stack[-1]
 
-    def _storage(self, what: Any, kind: Any, key: Any, place: Any, _: Any) -> _Storage:
+    def _storage(self, what: Any, kind: Any, key: Any, place: Any, _: Any) -> _StorageBytes:
         """Return the storage of a member; it lies on a device, ``place``, which is not used."""
         if what != "storage" or type(kind) is not _Name or type(place) is not str:
             raise ValueError("a storage of an unknown kind")
         record = np.frombuffer(self._records[f"data/{key}"], np.uint8)
-        return _Storage(aligned_array(record), _STORAGES[kind.name])
+        return _StorageBytes(aligned_array(record), _STORAGES[kind.name])
 
     def _made(self, function: Any, arguments: Any) -> Any:
         """Return what a known function makes of arguments."""
@@ -207,7 +208,7 @@ class _Machine:
             raise TypeError("a call of no function")
         storage, offset, shape, strides = arguments[:4]
         sizes = (offset, *shape, *strides)
-        if type(storage) is not _Storage or not all(map(is_size, sizes)):
+        if type(storage) is not _StorageBytes or not all(map(is_size, sizes)):
             fail(self._field, "expected a dense tensor", arguments[:4])
         field = f"{self._field}.tensor"
         array = view_tensor(storage.record, storage.dtype, shape, strides, offset, field)

@@ -42,6 +42,7 @@ class CallAdapter:
     """
 
     def __init__(self, plan: Plan, bfloat16: str) -> None:
+        """Note the names of the positional arguments."""
         if plan.input_tree is None or plan.output_tree is None:
             raise InputError(
                 "the plan does not record how arguments and results are nested; "

@@ -102,7 +102,7 @@ class SessionWeights:
 
     @cached_property
     def _fixed(self) -> dict[str, str | None]:
-        """Of fixed weights, the names, each with a constant that has its value, if there is one."""
+        """Return the names of fixed weights, each with a constant of its value, if there is one."""
         found = _fixed_names(self._plan)
         return {name: constant for name, constant in found.items() if name not in self._names}
 
@@ -139,7 +139,9 @@ class SessionWeights:
 
     def __contains__(self, name: object) -> bool:
         """Return whether a weight that runs need has this name; a tied weight has several."""
-        return self._names.get(name) in self._needed or name in self._fixed
+        return name in self._fixed or (
+            isinstance(name, str) and self._names.get(name) in self._needed
+        )
 
     def __len__(self) -> int:
         """Return how many weights there are; tied weights count as one if they are replaceable."""
