@@ -552,7 +552,9 @@ OTHERS = {
     ),
     "SCATTER": reduce_scatter,
     "WRITE": lambda x, places, src, a: x.index_copy(
-        a["axis"], places.long() % max(x.shape[a["axis"]], 1), src
+        a["axis"],
+        places.long().flatten() % max(x.shape[a["axis"]], 1),
+        src.reshape(*x.shape[: a["axis"]], places.numel(), *x.shape[a["axis"] + 1 :]),
     ),
     "ARGSORT": lambda x, a: torch.argsort(
         x, dim=a["axis"], descending=a["descending"], stable=True

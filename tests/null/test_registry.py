@@ -510,7 +510,7 @@ def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
         ("SCATTER", [(4,), ("int64", (2,)), (3,)], "src", {"axis": 0}),
         ("SCATTER", [(4,), ("int64", (2,)), (2,)], "reduce", {"axis": 0, "reduce": "mean"}),
         ("WRITE", [(4, 5), ("int64", (2,)), (2, 4)], "src", {"axis": 0}),
-        ("WRITE", [(4, 5), ("int64", (2, 1)), (2, 5)], "rank 1", {"axis": 0}),
+        ("WRITE", [(4, 5), ("int64", (2, 1)), (2, 5)], "src", {"axis": 0}),
         ("WRITE", [(4, 5), (2,), (2, 5)], "int64 or int32", {"axis": 0}),
         ("WRITE", [(), ("int64", (1,)), ()], "axis", {"axis": 0}),
     ],

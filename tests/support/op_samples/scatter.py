@@ -80,6 +80,12 @@ def _samples_write() -> Iterator[Sample]:
                 places = np.asarray(rng.integers(-shape[axis], shape[axis], count), kind)
                 yield Sample([x, places, src], {"axis": axis})
                 yield Sample([x, places % shape[axis], src], {"axis": axis, "wrap": False})
+    x = np.asarray(rng.standard_normal((4, 5, 2)), np.float32)
+    for spot in ((), (2, 3), (3, 0), (2, 1, 2)):
+        for axis in (0, 1):
+            places = np.asarray(rng.integers(0, x.shape[axis], spot))
+            src = rng.standard_normal(replace(x.shape, axis, *spot)).astype(np.float32)
+            yield Sample([x, places, src], {"axis": axis})
     empty = np.ones((0, 3), np.float32)
     yield Sample([empty, np.zeros(0, np.int64), empty], {"axis": 0})
     yield Sample([empty, np.zeros(2, np.int64), empty[:, :2].copy()], {"axis": 1})

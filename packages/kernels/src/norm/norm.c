@@ -1,6 +1,7 @@
 /*
  * LAYER_NORM and RMS_NORM: every row of the trailing dimensions is normalised by its own moments,
  * then scaled by weight and shifted by bias. May run in place: a row is read before it is written.
+ * Rows of x may lie anywhere, as those of a slice do; a row that is not contiguous is copied first.
  */
 #include <float.h>
 #include <math.h>
@@ -17,7 +18,54 @@ struct norm_state {
     int64_t rows;
     int64_t n; /* elements in a row */
     int64_t rows_per_task;
+    int64_t run, step; /* rows of x that are evenly spaced, and elements from one to the next */
+    bool copies;       /* a row of x is not contiguous */
 };
+
+/* Finds the rows of x that are evenly spaced, in its first `outer` dims. */
+static void norm_runs(struct norm_state *s, const taper_tensor *x, int64_t outer) {
+    int64_t expected = 1;
+    s->copies = false;
+    for (int64_t d = x->rank - 1; d >= outer; d--) {
+        s->copies |= x->shape[d] != 1 && x->strides[d] != expected;
+        expected *= x->shape[d];
+    }
+    s->run = 1;
+    s->step = s->n;
+    for (int64_t d = outer - 1; d >= 0; d--) {
+        if (x->shape[d] == 1)
+            continue;
+        if (s->run > 1 && x->strides[d] != s->step * s->run)
+            break;
+        s->step = s->run > 1 ? s->step : x->strides[d];
+        s->run *= x->shape[d];
+    }
+}
+
+/* Returns the element of x at which a position begins: number `at` of dims [first, last). */
+static int64_t norm_offset(const taper_tensor *x, int64_t first, int64_t last, int64_t at) {
+    int64_t offset = 0;
+    for (int64_t d = last - 1; d >= first; d--) {
+        offset += at % x->shape[d] * x->strides[d];
+        at /= x->shape[d];
+    }
+    return offset;
+}
+
+/* Returns the next rows of x, from number `row` on: *count of at most that many, *step elements
+ * apart. scratch: [n]. */
+static const float *norm_rows(const struct norm_state *s, const taper_tensor *x, int64_t outer,
+                              int64_t row, int64_t *count, int64_t *step, float *scratch) {
+    const float *from = (const float *)x->data + norm_offset(x, 0, outer, row);
+    *step = s->step;
+    *count = i64_min(*count, s->run - row % s->run);
+    if (!s->copies)
+        return from;
+    *count = 1;
+    for (int64_t i = 0; i < s->n; i++)
+        scratch[i] = from[norm_offset(x, outer, x->rank, i)];
+    return scratch;
+}
 
 /* Inputs after the first are weight and bias, one row each. */
 static taper_status norm_prepare(const taper_call *call, int64_t dims, taper_work *work) {
@@ -28,14 +76,14 @@ static taper_status norm_prepare(const taper_call *call, int64_t dims, taper_wor
     s->rows = tensor_count(x, 0, x->rank - dims);
     s->n = tensor_count(x, x->rank - dims, x->rank);
     s->rows_per_task = rows_per_task(s->n);
-    if (!tensor_is(x, TAPER_FLOAT32, s->rows * s->n) ||
-        !tensor_is(call->output, TAPER_FLOAT32, s->rows * s->n))
+    if (x->dtype != TAPER_FLOAT32 || !tensor_is(call->output, TAPER_FLOAT32, s->rows * s->n))
         return TAPER_UNSUPPORTED;
+    norm_runs(s, x, x->rank - dims);
     for (int32_t i = 1; i < call->n_inputs; i++)
         if (call_has_input(call, i) && !tensor_is(&call->inputs[i], TAPER_FLOAT32, s->n))
             return TAPER_UNSUPPORTED;
     work->tasks = s->n == 0 ? 0 : i64_ceil_div(s->rows, s->rows_per_task);
-    work->scratch_bytes = 0;
+    work->scratch_bytes = s->copies ? (size_t)s->n * sizeof(float) : 0;
     return TAPER_OK;
 }
 
@@ -97,8 +145,8 @@ static void norm_row_double(const norm_row *row, const bool centered, double eps
 }
 
 V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row row, double eps,
-                              float *y, const float *x, int64_t rows, int64_t n) {
-    for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+                              float *y, const float *x, int64_t step, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += step, y += n) {
         /* The sum, rounded to a float, is near the mean, and the difference of x and it is nearly
          * exact for a mean of any size. The mean of the differences then corrects it. */
         const float center = (float)(row_fold(ROW_SUM, x, n) / (double)n);
@@ -131,25 +179,28 @@ static taper_status f32_layer_norm_run(const taper_call *call, int64_t begin, in
     const bool weighted = call_has_input(call, 1), biased = call_has_input(call, 2);
     const norm_row row = {.weight = weighted ? call->inputs[1].data : NULL,
                           .bias = biased ? call->inputs[2].data : NULL};
-    const int64_t first = begin * s->rows_per_task;
-    const int64_t rows = i64_min(end * s->rows_per_task, s->rows) - first;
-    const float *x = (const float *)call->inputs[0].data + first * s->n;
-    float *y = (float *)call->output->data + first * s->n;
-    (void)scratch;
-    if (weighted && biased)
-        layer_norm_rows(true, true, row, attrs->eps, y, x, rows, s->n);
-    else if (weighted)
-        layer_norm_rows(true, false, row, attrs->eps, y, x, rows, s->n);
-    else if (biased)
-        layer_norm_rows(false, true, row, attrs->eps, y, x, rows, s->n);
-    else
-        layer_norm_rows(false, false, row, attrs->eps, y, x, rows, s->n);
+    const taper_tensor *from = &call->inputs[0];
+    const int64_t last = i64_min(end * s->rows_per_task, s->rows);
+    for (int64_t at = begin * s->rows_per_task, rows; at < last; at += rows) {
+        int64_t step;
+        rows = last - at;
+        const float *x = norm_rows(s, from, from->rank - attrs->dims, at, &rows, &step, scratch);
+        float *y = (float *)call->output->data + at * s->n;
+        if (weighted && biased)
+            layer_norm_rows(true, true, row, attrs->eps, y, x, step, rows, s->n);
+        else if (weighted)
+            layer_norm_rows(true, false, row, attrs->eps, y, x, step, rows, s->n);
+        else if (biased)
+            layer_norm_rows(false, true, row, attrs->eps, y, x, step, rows, s->n);
+        else
+            layer_norm_rows(false, false, row, attrs->eps, y, x, step, rows, s->n);
+    }
     return TAPER_OK;
 }
 
 V_INLINE void rms_norm_rows(const bool weighted, norm_row row, double eps, float *y, const float *x,
-                            int64_t rows, int64_t n) {
-    for (int64_t r = 0; r < rows; r++, x += n, y += n) {
+                            int64_t step, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += step, y += n) {
         const double mean_square = row_fold(ROW_SUM_SQUARES, x, n) / (double)n;
         const double scale = 1.0 / sqrt(mean_square + eps);
         if (!norm_scale_fits(scale)) {
@@ -173,15 +224,18 @@ static taper_status f32_rms_norm_run(const taper_call *call, int64_t begin, int6
     const struct rms_norm_attrs *attrs = call->attrs;
     const struct norm_state *s = call->state;
     const norm_row row = {.weight = call->n_inputs > 1 ? call->inputs[1].data : NULL};
-    const int64_t first = begin * s->rows_per_task;
-    const int64_t rows = i64_min(end * s->rows_per_task, s->rows) - first;
-    const float *x = (const float *)call->inputs[0].data + first * s->n;
-    float *y = (float *)call->output->data + first * s->n;
-    (void)scratch;
-    if (row.weight)
-        rms_norm_rows(true, row, attrs->eps, y, x, rows, s->n);
-    else
-        rms_norm_rows(false, row, attrs->eps, y, x, rows, s->n);
+    const taper_tensor *from = &call->inputs[0];
+    const int64_t last = i64_min(end * s->rows_per_task, s->rows);
+    for (int64_t at = begin * s->rows_per_task, rows; at < last; at += rows) {
+        int64_t step;
+        rows = last - at;
+        const float *x = norm_rows(s, from, from->rank - attrs->dims, at, &rows, &step, scratch);
+        float *y = (float *)call->output->data + at * s->n;
+        if (row.weight)
+            rms_norm_rows(true, row, attrs->eps, y, x, step, rows, s->n);
+        else
+            rms_norm_rows(false, row, attrs->eps, y, x, step, rows, s->n);
+    }
     return TAPER_OK;
 }
 

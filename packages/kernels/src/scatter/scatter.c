@@ -1,7 +1,8 @@
 /*
  * SCATTER copies x, then writes elements of src into the copy, or combines them with it, at
  * positions from an index tensor. WRITE does the same for whole slices along the axis, with one
- * index for each slice. If the output is x itself, nothing is copied.
+ * index for each slice; its indices may have several dims, of which those that lie evenly are one,
+ * and others are loops. If the output is x itself, nothing is copied.
  *
  * The work is split into lines. A line is [places along the axis][cols]; the columns are the
  * innermost dim after the axis, and the remaining dims are loops over lines. Elements for the same
@@ -58,6 +59,9 @@ struct scatter_state {
     /* The loops over lines: their sizes in x and in the index, and their steps in the output. */
     int64_t n_loops, sizes[TAPER_MAX_RANK], index_sizes[TAPER_MAX_RANK], y_steps[TAPER_MAX_RANK];
     int64_t lines, lines_per_task, parts;
+    /* The loops over dims of WRITE's index before its last one: sizes, steps in index and src. */
+    int64_t n_groups, groups, group_sizes[TAPER_MAX_RANK];
+    int64_t index_groups[TAPER_MAX_RANK], src_groups[TAPER_MAX_RANK];
 };
 
 /* ---- prepare ---- */
@@ -109,7 +113,8 @@ static bool scatter_shapes_fit(const taper_call *call, int64_t axis) {
     return tensor_is(call->output, (taper_dtype)x->dtype, tensor_numel(x));
 }
 
-static taper_status any_scatter_prepare(const taper_call *call, taper_work *work) {
+/* Prepares all but the groups. */
+static taper_status scatter_prepare(const taper_call *call, taper_work *work) {
     const struct scatter_attrs *attrs = call->attrs;
     struct scatter_state *s = call->state;
     const int64_t axis = attrs->axis;
@@ -168,31 +173,81 @@ static taper_status any_scatter_prepare(const taper_call *call, taper_work *work
     return TAPER_OK;
 }
 
+static taper_status any_scatter_prepare(const taper_call *call, taper_work *work) {
+    struct scatter_state *s = call->state;
+    s->n_groups = 0;
+    s->groups = 1;
+    return scatter_prepare(call, work);
+}
+
+/* Merges the dims of WRITE's places, which src has at the axis, to one; those that do not lie
+ * evenly become groups. Returns whether src has these dims. */
+static bool write_places(struct scatter_state *s, const taper_tensor *places,
+                         const taper_tensor *src, int64_t axis, taper_tensor *one,
+                         int64_t *src_step) {
+    const bool is_empty = tensor_numel(places) == 0;
+    int64_t size = is_empty ? 0 : 1, index = 0, from = 0;
+    s->n_groups = 0;
+    s->groups = 1;
+    for (int64_t d = places->rank - 1; d >= 0; d--) {
+        const int64_t more = places->shape[d], i = places->strides[d];
+        const int64_t f = src->strides[axis + d];
+        if (src->shape[axis + d] != more)
+            return false;
+        if (more == 1 || is_empty)
+            continue;
+        if (size == 1) {
+            size = more, index = i, from = f;
+        } else if (s->n_groups == 0 && i == index * size && f == from * size) {
+            size *= more;
+        } else {
+            const int64_t n = s->n_groups++;
+            s->group_sizes[n] = more;
+            s->index_groups[n] = i;
+            s->src_groups[n] = f;
+            s->groups *= more;
+        }
+    }
+    *one = *places;
+    one->rank = 1;
+    one->shape[0] = size;
+    one->strides[0] = index;
+    *src_step = from;
+    return true;
+}
+
 /* Prepares WRITE as a SCATTER whose index has stride 0 in all dims but the axis. */
 static taper_status any_write_prepare(const taper_call *call, taper_work *work) {
     const struct write_attrs *attrs = call->attrs;
     if (call->n_inputs != 3)
         return TAPER_UNSUPPORTED;
     const taper_tensor *x = &call->inputs[0], *places = &call->inputs[1], *src = &call->inputs[2];
-    if (places->rank != 1 || src->rank != x->rank || attrs->axis < 0 || attrs->axis >= x->rank)
+    const int64_t axis = attrs->axis, more = places->rank - 1;
+    if (src->rank != x->rank + more || axis < 0 || axis >= x->rank)
         return TAPER_UNSUPPORTED;
-    taper_tensor inputs[] = {*x, *places, *src}, *index = &inputs[1];
-    index->rank = x->rank;
+    struct scatter_state *s = call->state;
+    taper_tensor inputs[] = {*x, *places, *src}, *index = &inputs[1], *from = &inputs[2];
+    taper_tensor one;
+    if (!write_places(s, places, src, axis, &one, &from->strides[axis]))
+        return TAPER_UNSUPPORTED;
+    index->rank = from->rank = x->rank;
     for (int32_t d = 0; d < x->rank; d++) {
-        const bool along = d == attrs->axis;
-        if (src->shape[d] != (along ? places : x)->shape[along ? 0 : d])
+        const bool along = d == axis;
+        const int64_t own = d < axis ? d : d + more;
+        if (!along && src->shape[own] != x->shape[d])
             return TAPER_UNSUPPORTED;
-        index->shape[d] = src->shape[d];
-        index->strides[d] = along ? places->strides[0] : 0;
+        index->shape[d] = from->shape[d] = along ? one.shape[0] : x->shape[d];
+        index->strides[d] = along ? one.strides[0] : 0;
+        if (!along)
+            from->strides[d] = src->strides[own];
     }
-    const struct scatter_attrs scatter = {attrs->axis, attrs->wrap, "none"};
+    const struct scatter_attrs scatter = {axis, attrs->wrap, "none"};
     taper_call wide = *call;
     wide.inputs = inputs;
     wide.attrs = &scatter;
-    const taper_status status = any_scatter_prepare(&wide, work);
+    const taper_status status = scatter_prepare(&wide, work);
     if (status == TAPER_OK && tensor_numel(call->output) == 0) { /* indices are still checked */
-        struct scatter_state *s = call->state;
-        s->count = places->shape[0];
+        s->count = one.shape[0];
         s->cols = s->index_cols = s->n_loops = 0;
         s->one_index = true;
         s->lines = s->lines_per_task = s->parts = 1;
@@ -403,9 +458,22 @@ static taper_status scatter_places(const taper_call *call, int64_t line,
     if (!covered)
         return TAPER_OK;
     const int64_t index_size = s->positions.is_int32 ? sizeof(int32_t) : sizeof(int64_t);
-    const struct scatter_line l = {out, (const uint8_t *)call->inputs[1].data + index * index_size,
-                                   (const uint8_t *)call->inputs[2].data + src * s->size, *part};
-    return scatter_line(s, &l, tile);
+    const uint8_t *first = (const uint8_t *)call->inputs[1].data + index * index_size;
+    const uint8_t *values = (const uint8_t *)call->inputs[2].data + src * s->size;
+    taper_status status = TAPER_OK;
+    for (int64_t g = 0; g < s->groups && status == TAPER_OK; g++) {
+        int64_t rest = g;
+        index = src = 0;
+        for (int64_t d = 0; d < s->n_groups; d++) { /* the innermost one first */
+            index += rest % s->group_sizes[d] * s->index_groups[d];
+            src += rest % s->group_sizes[d] * s->src_groups[d];
+            rest /= s->group_sizes[d];
+        }
+        const struct scatter_line l = {out, first + index * index_size, values + src * s->size,
+                                       *part};
+        status = scatter_line(s, &l, tile);
+    }
+    return status;
 }
 
 static taper_status any_scatter_run(const taper_call *call, int64_t begin, int64_t end,

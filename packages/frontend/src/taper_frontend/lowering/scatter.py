@@ -129,16 +129,17 @@ def index_put(
     shape = ctx.shape(located.source)
     before, after = shape[: located.axis], shape[located.axis + 1 :]
     spot = ctx.shape(located.places)
-    count = math.prod(spot)
-    src = ctx.reshape(ctx.expand(values, (*before, *spot, *after)), (*before, count, *after))
-    places = ctx.reshape(located.places, (count,))
+    src = ctx.expand(values, (*before, *spot, *after))
     if accumulate:
+        count = math.prod(spot)
+        src = ctx.reshape(src, (*before, count, *after))
+        places = ctx.reshape(located.places, (count,))
         index = ctx.reshape(places, (count, *[1] * len(after)))
         index = ctx.expand(index, (*before, count, *after))
         inputs = [located.source, index, src]
         y = ctx.emit("SCATTER", inputs, axis=located.axis, reduce="sum")
     else:
-        y = ctx.emit("WRITE", [located.source, places, src], axis=located.axis)
+        y = ctx.emit("WRITE", [located.source, located.places, src], axis=located.axis)
     y = ctx.reshape(y, [ctx.shape(x)[axis] for axis in located.order])
     return ctx.permute(y, np.argsort(located.order).tolist())
 

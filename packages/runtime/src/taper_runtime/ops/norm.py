@@ -80,6 +80,7 @@ OPS = (
         region=trailing,
         weights=(1, 2),
         inplace=(0,),
+        strided=(0,),
         cost=lambda inputs, output, attrs: row_cost(
             8, {"ABS": 2, "ADD": 1}, range(-attrs["dims"], 0), inputs
         ),
@@ -94,6 +95,7 @@ OPS = (
         region=trailing,
         weights=(1,),
         inplace=(0,),
+        strided=(0,),
         cost=lambda inputs, output, attrs: row_cost(
             4, {"ABS": 1, "ADD": 1}, range(-attrs["dims"], 0), inputs
         ),

@@ -80,8 +80,6 @@ def _infer_write(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     x, places, src = inputs
     check_dtype("WRITE", "places", places.dtype, INDICES)
     axis = check_axis("WRITE", attrs["axis"], len(x.shape))
-    if len(places.shape) != 1:
-        fail("WRITE", "places of rank 1", list(places.shape))
     wanted = TensorType(x.dtype, replace(x.shape, axis, *places.shape))
     if src != wanted:
         fail("WRITE", f"src {wanted.dtype}{list(wanted.shape)}", f"{src.dtype}{list(src.shape)}")
@@ -99,8 +97,8 @@ def _write(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 def _region_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
     axis, rank = attrs["axis"], len(output.shape)
     x = tuple(Window(i) if i == axis else Same(i) for i in range(rank))
-    src = tuple(WHOLE if i == axis else Same(i) for i in range(rank))
-    return [x, (WHOLE,), src]
+    places = (WHOLE,) * len(inputs[1].shape)
+    return [x, places, (*map(Same, range(axis)), *places, *map(Same, range(axis + 1, rank)))]
 
 
 def _cost_write(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -117,9 +115,9 @@ def _save_write(attrs: Attrs) -> Save:
 
 WRITE = OpDef(
     name="WRITE",
-    doc="A copy of x in which the slices at `places`, of rank 1, along `axis` are those of src; of "
-    "several slices for one place the last one is kept. With `wrap` a negative place counts "
-    "from the end; without it a negative place is an error.",
+    doc="A copy of x in which the slices at `places` along `axis` are those of src, which has the "
+    "dims of places instead of the axis; of several slices for one place the last one is kept. "
+    "With `wrap` a negative place counts from the end; without it a negative place is an error.",
     inputs=(3, 3),
     infer=_infer_write,
     evaluate=_write,
