@@ -100,6 +100,13 @@ class RandomGraph(Builder):
                 )
                 return self.op("MUL", rows, self.number())
 
+    def rotary(self, x: str) -> str:
+        """Exchange halves along the second axis, which has two elements."""
+        cosine, sine = (self.constant(floats(2, 1, seed=i)) for i in (8, 9))
+        first, second = (self.op("SLICE", x, axis=1, start=i, stop=i + 1) for i in (0, 1))
+        turned = self.op("CAT", self.op("NEG", second), first, axis=1)
+        return self.op("ADD", self.op("MUL", x, cosine), self.op("MUL", turned, sine))
+
     def masked(self) -> str:
         keep = self.op("GT", self.ids, int(self.rng.integers(4)))
         keep = self.reshape(keep, self.batch, self.length, 1)
@@ -347,6 +354,8 @@ class RandomGraph(Builder):
         outputs = [self.pool[-1], *(self.pick() for _ in range(count - 1))]
         if self.chance(0.2):
             outputs.append(self.op("EXP", self.constant(floats(3, seed=7))))
+        if self.length == 2:
+            outputs.append(self.rotary(self.pool[-2]))
         return self.done(*outputs)
 
 

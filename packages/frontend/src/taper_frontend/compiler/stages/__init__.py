@@ -53,6 +53,7 @@ from taper_frontend.compiler.stages.schedule.move_scales import move_scales
 from taper_frontend.compiler.stages.schedule.sink_reshapes import sink_reshapes
 from taper_frontend.compiler.stages.schedule.split_into_microbatches import split_into_microbatches
 from taper_frontend.compiler.stages.schedule.split_into_row_tiles import split_into_row_tiles
+from taper_frontend.compiler.stages.schedule.turn_halves import turn_halves
 from taper_frontend.compiler.stages.weights.absorb_padding import absorb_padding
 from taper_frontend.compiler.stages.weights.expand_quantization import expand_quantization
 from taper_frontend.compiler.stages.weights.fold_packing import fold_packing
@@ -198,7 +199,8 @@ STAGES: tuple[Stage, ...] = (
     Stage(
         "schedule",
         steps=(
-            Group(sink_reshapes, sink_permutations),  # from between a product and its activation
+            # from between a product and its activation; halves where permutations have moved to
+            Group(sink_reshapes, sink_permutations, turn_halves),
             fuse_elementwise,
             fuse_epilogues,  # the rest beside a product, as one program
             hoist_permutations,  # those that no product has absorbed
@@ -210,6 +212,7 @@ STAGES: tuple[Stage, ...] = (
         keeps=(remove_noops, eliminate_common_subexpressions, eliminate_dead_code),
         form=(
             Form("no movement that moves nothing", remove_noops),
+            Form("no halves that are copied to be exchanged", turn_halves),
             Form("no chain of elementwise nodes", fuse_elementwise),
             Form("no elementwise node that a product can take as its epilogue", fuse_epilogues),
         ),
