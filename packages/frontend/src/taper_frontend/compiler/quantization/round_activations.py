@@ -1,14 +1,20 @@
-"""Let products by weights of few bits round their activations to int8."""
+"""Let products by weights of few bits round their activations to int8, once for several."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import chain
 from math import gcd
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.stages.schedule.fuse_epilogues import fuse_epilogues
+from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_parallel_matmuls
 from taper_runtime.formats.blocks import LEVELS
+from taper_runtime.ops.map import EPILOGUE
 
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
+    from taper_frontend.compiler.graph.node import Node
 
 #: The most activations that share a scale.
 _GROUP = 32
@@ -25,18 +31,36 @@ def round_activations(graph: Graph) -> None:
         MATMUL(x, w in blocks of 4 or 8 bits)      MATMUL(x, w, activation_group=32)
 
     Products of integers are exact, whatever the rows beside them. A group is 32 activations, or 8
-    or 16 where the weight's blocks are no multiple of 32.
+    or 16 where the weight's blocks are no multiple of 32. Products of one tensor become one, which
+    rounds it once: also the gate and the other half of a gated MLP, whose epilogue is then a node.
     """
+    products: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.order():
         for block in node.blocks:
             round_activations(block)
         if node.op != "MATMUL" or node.attrs.get("accumulate"):
             continue
-        group = activation_group(graph.tensors[node.inputs[1]].format)
-        if group:
-            graph.replace_node(
-                node, node.op, node.inputs, {**node.attrs, "activation_group": group}
-            )
+        format = graph.tensors[node.inputs[1]].format
+        if group := activation_group(format):
+            attrs = {**node.attrs, "activation_group": group}
+            graph.replace_node(node, node.op, node.inputs, attrs)
+            products[node.inputs[0], format].append(graph.nodes[node.output])
+    alike = [each for each in products.values() if len(each) > 1]
+    for node in chain.from_iterable(alike):
+        if node.attrs.get("code"):
+            _set_apart(graph, node)
+    if alike:
+        merge_parallel_matmuls(graph)
+        fuse_epilogues(graph)  # of those that stay apart
+
+
+def _set_apart(graph: Graph, node: Node) -> None:
+    """Make a node of a product's epilogue."""
+    x, weight, *extras = node.inputs
+    program = {name: value for name, value in node.attrs.items() if name in EPILOGUE}
+    attrs = {name: value for name, value in node.attrs.items() if name not in EPILOGUE}
+    product = graph.add_node(node.op, [x, weight], attrs, source=node.source)
+    graph.replace_node(node, "MAP", [product, *extras], program)
 
 
 def activation_group(format: str) -> int:

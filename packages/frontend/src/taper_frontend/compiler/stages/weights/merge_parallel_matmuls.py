@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from taper_frontend.compiler.analysis.product import constant_weight, is_plain_product
 from taper_frontend.compiler.analysis.tile_programs import is_elementwise
 from taper_frontend.compiler.analysis.views import can_have_strides
-from taper_frontend.compiler.graph.constants import derived, filled, transposed
+from taper_frontend.compiler.graph.constants import Derived, derived, filled, transposed
 from taper_runtime.ops.opdef import contiguous_strides
 
 if TYPE_CHECKING:
+    from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
 
@@ -30,15 +31,17 @@ def merge_parallel_matmuls(graph: Graph) -> bool:
     This pays if the slices are free: all their readers, directly or through views, must accept
     their strides. A product that an elementwise node reads is not merged, because that node becomes
     its epilogue (as for the gate of a gated MLP). An exception is rounding to 16 bits and back,
-    which is the same for all columns. Weights in a narrower dtype keep it. If constant factors per
+    which is the same for all columns, and a product that rounds its activations: to round them once
+    saves more. Weights in a narrower dtype or in blocks keep it. If constant factors per
     column follow (``MUL(., scales)``), they follow the merged product.
     """
     groups: dict[tuple[object, ...], list[_Branch]] = defaultdict(list)
     for node in graph.order():
         if (branch := _branch(graph, node)) is not None:
             attrs = {**node.complete_attrs(), "transpose_b": False}
-            dtype = graph.tensors[branch.weight].dtype
-            like = (node.op, node.inputs[0], repr(sorted(attrs.items())), dtype)
+            weight = graph.tensors[branch.weight]
+            stored = (weight.dtype, weight.format)
+            like = (node.op, node.inputs[0], repr(sorted(attrs.items())), stored)
             groups[*like, branch.scale is None, branch.casts].append(branch)
     weights: dict[tuple[str, ...], str] = {}
     changed = False
@@ -66,7 +69,7 @@ class _Branch:
 
 
 def _branch(graph: Graph, product: Node) -> _Branch | None:
-    weight = constant_weight(graph, product) if is_plain_product(product) else None
+    weight = _weight(graph, product) if is_plain_product(product) else None
     if weight is None or len(graph.tensors[weight].shape) != 2:
         return None
     columns = graph.tensors[product.output].shape[-1]
@@ -78,6 +81,25 @@ def _branch(graph: Graph, product: Node) -> _Branch | None:
         casts.append(consumer.attrs["dtype"])
         end, consumer = consumer, graph.sole_consumer(consumer.output)
     return _Branch(product, weight, scale, bias, tuple(casts), end, columns)
+
+
+def _weight(graph: Graph, product: Node) -> str | None:
+    """Return a weight whose columns are known: a plain constant, or one in blocks."""
+    weight = product.inputs[product.definition.weights[0]]
+    return weight if _parts(graph, weight) else constant_weight(graph, product)
+
+
+def _parts(graph: Graph, weight: str) -> tuple[Constant, ...]:
+    """Return the levels, scales and shifts of a matrix in blocks; nothing of another matrix.
+
+    Each of them has as many columns as the matrix.
+    """
+    recipe = graph.constants.get(weight)
+    if not isinstance(recipe, Derived) or recipe.op != "PACK":
+        return ()
+    if not recipe.attrs["format"].startswith("blocks"):
+        return ()
+    return tuple(part for part in recipe.inputs if part is not None)
 
 
 def _per_column(graph: Graph, node: Node, op: str, columns: int) -> tuple[str | None, Node]:
@@ -97,7 +119,8 @@ def _is_sliced_freely(graph: Graph, branch: _Branch, width: int) -> bool:
     """Return whether all readers of the branch accept columns of a matrix of this width."""
     output = branch.end.output
     shape = graph.tensors[output].shape
-    if any(is_elementwise(consumer) for consumer in graph.consumers(output)):
+    rounds = branch.product.attrs.get("activation_group")
+    if not rounds and any(is_elementwise(consumer) for consumer in graph.consumers(output)):
         return False
     strides = contiguous_strides((*shape[:-1], width))
     return can_have_strides(graph, output, strides, copies=False)
@@ -143,7 +166,12 @@ def _concatenated_weights(
     """Return the matrices concatenated to one ``[K, N]``, which is made only once."""
     pairs = [(b.weight, bool(b.product.attrs.get("transpose_b"))) for b in branches]
     key = tuple(f"{name} {is_transposed}" for name, is_transposed in pairs)
-    if key not in known:
+    if key not in known and (first := _parts(graph, pairs[0][0])):
+        parts = zip(first, *(_parts(graph, name) for name, _ in pairs[1:]), strict=True)
+        joined = [derived("CAT", each, {"axis": 1}) for each in parts]
+        recipe = derived("PACK", joined, {"format": graph.tensors[pairs[0][0]].format})
+        known[key] = graph.add_constant(f"{pairs[0][0]}.merged", recipe)
+    elif key not in known:
         matrices = [
             transposed(graph.constants[name]) if is_transposed else graph.constants[name]
             for name, is_transposed in pairs
