@@ -120,6 +120,10 @@ WRONG = {
     "no regex": ({"regex": "[a"}, "regex: .*unclosed character class"),
     "a regex of bytes": ({"regex": b"a"}, "regex: expected a str, got bytes"),
     "no text": ({"regex": r"[^\s\S]"}, "regex: no text that begins so can meet it: NoExt"),
+    "much work": (
+        {"grammar": "start: A\nA: /(.*a.{15})/ & /(.*b.{14}c)/ & ~/(.*c.{13})/"},
+        "grammar: fuel exhausted when checking .*200000",
+    ),
     "no grammar": ({"grammar": "start: nothing"}, "grammar: .*unknown name"),
     "ends": ({"regex": "a", "eos_token_id": 1}, "eos_token_id: expected None beside a schema"),
     "tokens": ({"regex": "a", "allowed_tokens": list}, "allowed_tokens: expected None beside a s"),

@@ -272,3 +272,13 @@ def test_chat_answers_each_line(path, monkeypatch, capsys):
     check_json(schema("chat"), found)
     roles = [message["role"] for message in found["messages"]]
     assert roles == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_chat_goes_on_after_a_line_that_is_too_long(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"hello\n{'long ' * 40}\nagain\n"))
+    assert taper_runtime.cli.main(["chat", str(path), "--max-new-tokens", "3", "--json"]) == 1
+    out, err = capsys.readouterr()
+    asked = [m["content"] for m in json.loads(out)["messages"] if m["role"] == "user"]
+    assert asked == ["hello", "again"]
+    assert "taper: ids: expected a prompt of 1 to 128 tokens" in err
+    assert err.endswith("taper: 1 line got no answer\n")

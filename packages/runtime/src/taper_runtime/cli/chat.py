@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from taper_runtime.base.errors import InputError
+from taper_runtime.base.text import counted
 from taper_runtime.cli.command_line import Result
 from taper_runtime.cli.generate import (
     add_generation,
@@ -29,23 +31,30 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _chat(args: argparse.Namespace) -> Result:
-    """Answer each line of the standard input."""
+    """Answer each line of the standard input; a line without an answer leaves no trace."""
     writer = open_writer(args)
     messages = [] if args.system is None else [{"role": "system", "content": args.system}]
     is_terminal = sys.stdin.isatty() and not args.json
+    failed = 0
     while True:
         if is_terminal:
             sys.stderr.write("> ")
             sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
-            return Result({"messages": messages}, "")
+            lines = counted(failed, "line")
+            return Result({"messages": messages}, "", f"{lines} got no answer" if failed else "")
         if not line.strip():
             continue
-        messages.append({"role": "user", "content": line.rstrip("\r\n")})
-        stream = writer.chat(messages, **generation_options(args))
-        text = show(stream, is_quiet=args.json)
-        messages.append({"role": "assistant", "content": text})
+        asked = {"role": "user", "content": line.rstrip("\r\n")}
+        try:
+            stream = writer.chat([*messages, asked], **generation_options(args))
+            text = show(stream, is_quiet=args.json)
+        except InputError as error:  # such as a chat that is longer than the context
+            failed += 1
+            print(f"taper: {error}", file=sys.stderr)
+            continue
+        messages += [asked, {"role": "assistant", "content": text}]
         if not args.json:
             print(flush=True)
             print(speed(stream), file=sys.stderr)
