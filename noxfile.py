@@ -476,6 +476,7 @@ MEASUREMENTS = {
     "peers": ("tools.peers.compare", "", (*MODELS, *PEERS, *ZOO), MINILM, ZOO_ALONE),
     "memory": ("tools.peers.memory", "", (*MODELS, *PEERS), MINILM),
     "serving": ("tools.peers.serving", "", (*MODELS, *PEERS), MINILM),
+    "decoding": ("tools.peers.decoding", "", MODELS),
     "text_server": ("tools.peers.text_server", "", (*MODELS, *SERVE)),
     "crowded": ("tools.peers.crowded", "", (*MODELS, *PEERS)),
     "weights": ("tools.peers.weights", "", MODELS, MINILM),
