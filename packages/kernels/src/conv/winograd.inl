@@ -19,7 +19,8 @@ enum {
     WINOGRAD_L3 = 2 << 20,       /* and of one that goes through L3 */
     WINOGRAD_MATRIX = 128 << 10, /* floats of each of its matrices, in L2 while it is multiplied */
     WINOGRAD_RESIDENT = 256 << 10, /* floats of a weight that stays in L2 from block to block */
-    WINOGRAD_COLS = 144,           /* the most in a chunk */
+    WINOGRAD_LEAST = 32 << 10, /* floats of a block beside it that keep the cost of a block small */
+    WINOGRAD_COLS = 144,       /* the most in a chunk */
     WINOGRAD_L3_COLS = 512,
     WINOGRAD_MIN_COLS = 64,
     WINOGRAD_PAD = GEMM_NR, /* between rows: powers of two would share few sets of L1 */
@@ -77,7 +78,12 @@ static void winograd_split(struct winograd_state *s) {
     const int64_t cost = i64_times(points * s->tiles, s->in * columns);
     const int64_t units = i64_max(1, i64_min(CONV_UNITS, cost / CONV_UNIT_COST));
     int64_t most = i64_min(columns, WINOGRAD_COLS);
-    s->block = WINOGRAD_L2 / (points * (s->in + most));
+    const int64_t weight = i64_times(points * s->in, columns);
+    const bool resident = weight <= WINOGRAD_RESIDENT;
+    /* Beside a weight that stays in cache, a block of about its size is read from a nearer cache.
+     */
+    const int64_t floats = resident ? i64_max(WINOGRAD_LEAST, weight) : WINOGRAD_L2;
+    s->block = floats / (points * (s->in + most));
     /* Where most reads from L3 would be of the weight, which each block reads again, the tiles may
      * go through L3 instead: they are written and read once. */
     if (s->block < s->tiles && s->block < s->in * columns / (2 * (s->in + columns))) {
@@ -88,7 +94,7 @@ static void winograd_split(struct winograd_state *s) {
     s->blocks = i64_ceil_div(s->tiles, i64_max(GEMM_MR, s->block));
     /* Where the weight stays in cache, blocks have fewer tiles. Elsewhere each block reads all of
      * the weight again. */
-    if (points * s->in * columns <= WINOGRAD_RESIDENT)
+    if (resident)
         s->blocks = i64_max(s->blocks, i64_min(units, s->tiles));
     s->block = i64_ceil_div(s->tiles, s->blocks);
     s->blocks = i64_ceil_div(s->tiles, s->block);
