@@ -10,7 +10,7 @@ import pytest
 from branching_graphs import branching
 from measured_plans import measured_arrays, measured_plan
 from sized_plans import sized_arrays, sized_plan
-from taper_frontend.compiler import memory_budget
+from taper_frontend.compiler import budget_search
 from taper_frontend.compiler.budget_plans import plans_in_budgets
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.planning import make_plan
@@ -39,7 +39,7 @@ def feed():
 @pytest.fixture(scope="module")
 def points(plan, feed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_budget, "MOST_TRIALS", 2)  # to end soon where nothing helps
+        patch.setattr(budget_search, "MOST_TRIALS", 2)  # to end soon where nothing helps
         return measure_points(plan, feed, runs=2)
 
 

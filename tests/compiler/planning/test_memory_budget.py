@@ -1,6 +1,7 @@
 """Plans that fit in a budget: the same bits, and the arena that a session has."""
 
 import heapq
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ from branching_graphs import skips
 from graph_checks import Builder, floats, random_inputs, shrink_cache
 from marks import thinned
 from random_graphs import random_graph
-from taper_frontend.compiler import memory_budget
+from taper_frontend.compiler import budget_search
 from taper_frontend.compiler.compile import compile_graph, fuse_again
-from taper_frontend.compiler.memory_budget import fit, lay_out, report
+from taper_frontend.compiler.memory_budget import fit, report
+from taper_frontend.compiler.planning import fitted as fitted_module
 from taper_frontend.compiler.planning import make_plan, make_schedule
-from taper_frontend.compiler.planning.tile_regions import tiled_regions
+from taper_frontend.compiler.planning.exact_parts import ExactParts
+from taper_frontend.compiler.planning.fitted import lay_out
+from taper_frontend.compiler.planning.tile_regions import RegionFinder
 from taper_runtime import InferenceSession
 from taper_runtime.executor.memory_use import memory_use
 
@@ -145,7 +149,7 @@ def test_regions_of_a_strangers_forms_are_left_alone():
     z = b.op("SOFTMAX", y, axis=1)
     graph = b.done(z, b.op("MATMUL", y, b.constant(floats(64, 64))))
     natural, _ = natural_of(graph, ())
-    assert tiled_regions(graph, natural.schedule.order, natural.arena, 1) == []
+    assert RegionFinder(graph, natural.schedule.order, natural.arena).best(1) == []
 
 
 def test_a_budget_that_is_large_enough_changes_nothing():
@@ -168,19 +172,86 @@ def test_a_form_with_other_bits_is_not_used():
 
     assert {"split"} == {move.kind for move in fit(natural, 20_000, smaller, lambda _: True).moves}
     fitted = fit(natural, 20_000, smaller, refuse)
-    assert asked == [{"split"}]
+    assert {"split"} in asked
     assert {move.kind for move in fitted.moves} == {"recompute"}
+
+
+def test_the_next_form_is_taken_where_one_has_other_bits():
+    natural, _ = natural_of(residual_blocks())
+    budget, refused = int(0.6 * natural.arena.nbytes), []
+
+    def refuse_once(fitted):
+        refused.append(fitted)
+        return len(refused) > 1
+
+    fitted = fit(natural, budget, None, refuse_once)
+    assert fitted is not refused[0]
+    assert fitted.arena.nbytes < natural.arena.nbytes
+    assert {move.kind for move in fitted.moves} >= {"tile"}
+
+
+@pytest.mark.parametrize("make", [long_skip, partial(random_graph, 3)])
+def test_a_smaller_budget_never_leads_to_a_larger_arena(make, monkeypatch):
+    shrink_cache(monkeypatch, 256)
+    monkeypatch.setattr(budget_search, "MOST_TRIALS", 3)
+    graph = make()
+    natural, unfused = natural_of(graph)
+    arenas = [
+        fit(
+            natural,
+            int(natural.arena.nbytes * share),
+            lambda room: fuse_again(unfused[0], None, room, graph.outputs),
+            lambda other: other.arena.nbytes % 3 > 0,  # some give other bits
+        ).arena.nbytes
+        for share in (1.0, 0.82, 0.64, 0.33, 0.0)
+    ]
+    assert arenas == sorted(arenas, reverse=True)
+
+
+def attended(queries):
+    b = Builder()
+    q, k, v = (b.input(name, 1, 2, n, 48) for name, n in (("q", queries), ("k", 64), ("v", 64)))
+    return b.done(b.op("ATTENTION", q, k, v, scale=0.25))
+
+
+def test_parts_for_which_kernels_add_in_another_order_are_none():
+    """Attention of up to 8 queries has other sums, and the kernel says so."""
+    natural, _ = natural_of(attended(64), ())
+    exact = ExactParts(natural.graph, natural.arena.strides)
+    (node,) = natural.schedule.order
+    assert exact.part(node, {2: (16, 32)}) is not None
+    assert exact.part(node, {2: (16, 24)}) is None
+    feeds = random_inputs(natural.graph)
+    _, (whole,) = run(natural, feeds)
+    for queries in (16, 8):
+        rows, _ = natural_of(attended(queries), ())
+        _, (part,) = run(rows, {**feeds, "q": feeds["q"][:, :, :queries]})
+        assert np.array_equal(part, whole[:, :, :queries]) == (queries == 16)
+
+
+def test_tiles_of_winograds_algorithm_are_not_cut():
+    b = Builder()
+    weight = b.op("PACK", b.constant(floats(3, 3, 16, 16)), format="winograd.4")
+    window = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
+    graph = b.done(b.op("CONV", b.input("x", 1, 14, 14, 16), weight, **window))
+    node = next(each for each in graph.nodes.values() if each.op == "CONV")
+    exact = ExactParts(graph, {})
+    for axis in (1, 2):
+        assert exact.part(node, {axis: (4, 8)}) is not None
+        assert exact.part(node, {axis: (8, 14)}) is not None
+        assert exact.part(node, {axis: (4, 10)}) is None
+        assert exact.part(node, {axis: (2, 8)}) is None
 
 
 def test_trials_are_bounded(monkeypatch):
     laid_out = []
-    original = memory_budget.lay_out_graph
+    original = fitted_module.lay_out_graph
 
     def counted(graph, schedule):
         laid_out.append(graph)
         return original(graph, schedule)
 
-    monkeypatch.setattr(memory_budget, "lay_out_graph", counted)
+    monkeypatch.setattr(fitted_module, "lay_out_graph", counted)
     graph = random_graph(7)
     natural, unfused = natural_of(graph)
     fit(
@@ -189,9 +260,9 @@ def test_trials_are_bounded(monkeypatch):
         lambda room: fuse_again(unfused[0], None, room, graph.outputs),
         lambda other: False,
     )
-    forms = 1 + memory_budget.MOST_FORMS
-    most = 1 + 4 * forms + memory_budget.MOST_TRIALS * forms
-    assert len(laid_out) <= most + 4 + memory_budget.MOST_TRIALS  # again without parts
+    forms = 2 + budget_search.MOST_FORMS
+    each = 2 * budget_search.MOST_TRIALS + 2 * budget_search.MOST_TILINGS
+    assert len(laid_out) <= 4 * forms + (forms + 1) * budget_search.LIMITS * each
 
 
 # -- beside the optimum ------------------------------------------------------------------------

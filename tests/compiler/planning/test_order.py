@@ -6,8 +6,9 @@ from branching_graphs import branching
 from random_graphs import random_graph
 from taper_frontend.compiler.compile import compile_graph
 from taper_frontend.compiler.graph import Graph
-from taper_frontend.compiler.memory_budget import fit, lay_out
+from taper_frontend.compiler.memory_budget import fit
 from taper_frontend.compiler.planning import make_plan, make_schedule
+from taper_frontend.compiler.planning.fitted import lay_out
 from taper_frontend.compiler.planning.order import bytes_at_steps, memory_roots, schedule_as
 from taper_frontend.compiler.planning.search_order import search_order
 from taper_runtime.base.errors import InternalError

@@ -8,8 +8,9 @@ from branching_graphs import branching
 from marks import REFERENCE
 from solving import solved
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.memory_budget import _orders, fit, lay_out
+from taper_frontend.compiler.memory_budget import fit
 from taper_frontend.compiler.planning import make_schedule
+from taper_frontend.compiler.planning.fitted import lay_out, lay_out_orders
 from taper_frontend.compiler.planning.order import schedule_as
 from taper_runtime.base.checks import aligned
 from taper_runtime.ops import REGISTRY
@@ -136,7 +137,7 @@ def test_arena_is_within_5_percent_of_the_optimum(seed, count):
     # the model has the planner's rules
     assert memory.peak(numbers(natural)) == max(natural.arena.live)
     fitted = fit(natural, 1, None, lambda other: True)
-    ordered = min([natural, *_orders(graph)], key=lambda each: each.arena.nbytes)
+    ordered = min([natural, *lay_out_orders(graph)], key=lambda each: each.arena.nbytes)
     order, bound = least(memory, numbers(ordered))
     optimum = memory.peak(order)
     assert optimum == bound  # proved

@@ -7,8 +7,9 @@ from marks import REFERENCE
 from solving import solved
 from taper_frontend.compiler.analysis.estimates import placed_cost
 from taper_frontend.compiler.compile import compile_graph
-from taper_frontend.compiler.memory_budget import fit, lay_out
+from taper_frontend.compiler.memory_budget import fit
 from taper_frontend.compiler.planning import make_schedule
+from taper_frontend.compiler.planning.fitted import lay_out
 
 pytestmark = REFERENCE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.from_plan import plan_again, to_graph
-from taper_frontend.compiler.memory_budget import within_budget
+from taper_frontend.compiler.memory_budget import within_budgets
 from taper_frontend.compiler.planning import make_schedule
 
 if TYPE_CHECKING:
@@ -44,12 +44,9 @@ def plans_in_budgets(
         If the plan has several entries, weights that a session may replace, or nodes that compute
         sizes.
     """
-    found = []
-    for budget in budgets:
-        graph = to_graph(plan)
-        graph, schedule, told = within_budget(graph, make_schedule(graph), budget, None, feed)
-        metadata = {**plan.metadata, "memory": told}
-        found.append(plan_again(plan, graph, metadata, schedule=schedule))
-        if told["achieved"] > budget:
-            break
-    return found
+    graph = to_graph(plan)
+    forms = within_budgets(graph, make_schedule(graph), budgets, None, feed)
+    return [
+        plan_again(plan, form, {**plan.metadata, "memory": told}, schedule=schedule)
+        for form, schedule, told in forms
+    ]

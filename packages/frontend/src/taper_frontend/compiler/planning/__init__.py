@@ -2,6 +2,6 @@
 
 from taper_frontend.compiler.planning.join import join_plans
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
-from taper_frontend.compiler.planning.planner import make_plan, plan_unfused, same_results
+from taper_frontend.compiler.planning.planner import make_plan, plan_unfused
 
-__all__ = ["Schedule", "join_plans", "make_plan", "make_schedule", "plan_unfused", "same_results"]
+__all__ = ["Schedule", "join_plans", "make_plan", "make_schedule", "plan_unfused"]

@@ -18,6 +18,7 @@ from taper_runtime.plan.specialize import specialize
 if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.planning.order import Schedule
+    from taper_runtime.ops.opdef import Shape
 
 
 class Arena(NamedTuple):
@@ -37,6 +38,8 @@ class Arena(NamedTuple):
         The memory of each root.
     roots : dict of str to str
         The root of each tensor that lies in the arena.
+    strides : dict of str to tuple of int
+        The strides of all tensors, in elements.
     """
 
     nbytes: int
@@ -45,6 +48,7 @@ class Arena(NamedTuple):
     steps: dict[str, int]
     ranges: dict[str, LiveRange]
     roots: dict[str, str]
+    strides: dict[str, Shape]
 
 
 def lay_out_graph(graph: Graph, schedule: Schedule) -> Arena:
@@ -80,4 +84,5 @@ def lay_out_graph(graph: Graph, schedule: Schedule) -> Arena:
         {node.output: step for step, node in enumerate(nodes)},
         owned,
         {name: at.root for name, at in plan.placements.items() if at.root in owned},
+        {name: at.strides for name, at in plan.placements.items()},
     )

@@ -13,8 +13,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.estimates import placed_cost
-from taper_frontend.compiler.analysis.regions import part_of
 from taper_frontend.compiler.graph.node import ABSENT
+from taper_frontend.compiler.planning.exact_parts import ExactParts
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.base.checks import aligned
 from taper_runtime.base.records import NamedTuple
@@ -139,6 +139,7 @@ class _Finder:
         """Note the step of each node, and the bytes that are live through each step."""
         self._graph, self._order, self._arena, self._limit = graph, order, arena, limit
         self._parts = parts
+        self.exact = ExactParts(graph, arena.strides)
         self._at: dict[str, int] = {}  # the step of each node; of others, the last one before
         step = 0
         for node in order:
@@ -378,7 +379,7 @@ class _Chain:
         if not cuts:
             inputs: list[Cuts] = [()] * len(node.inputs)
         else:
-            part = part_of(graph, node, dict(cuts)) if graph.is_static(node) else None
+            part = finder.exact.part(node, dict(cuts)) if graph.is_static(node) else None
             if part is None:
                 return False
             inputs = [

@@ -12,7 +12,7 @@ the state's next value may lie in the state's memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.views import can_have_strides, view_of
@@ -51,6 +51,8 @@ class Allocation:
         The last step that reads one of its tensors.
     successor : str or None
         The output that may be computed in the memory of an input, because it replaces that input.
+    names : list of str
+        The tensors that have a place in it so far.
     """
 
     root: str
@@ -60,6 +62,7 @@ class Allocation:
     state: bool = False
     last_read: int = NEVER
     successor: str | None = None
+    names: list[str] = field(default_factory=list)
 
 
 class SliceLayout(NamedTuple):
@@ -100,6 +103,10 @@ class Sharing:
         self._last_read = last_reads(order, graph.kept)
         self._steps = {node.output: step for step, node in enumerate(order)}
         self._buffers, self._in_buffers = find_concat_buffers(graph, order)
+        self._parts: dict[str, dict[str, int]] = {}
+        for name, (buffer, offset) in self._in_buffers.items():
+            if name not in self._buffers:
+                self._parts.setdefault(buffer, {})[name] = offset
         for name in (*graph.reads, *graph.constants):
             self._start(name, external=True, writable=False)
         for output, name in (replaced or {}).items():
@@ -125,12 +132,15 @@ class Sharing:
     def _start(self, name: str, *, external: bool, writable: bool) -> None:
         spec = self.graph.tensors[name]
         last_read, state = self._last_read.get(name, NEVER), spec.role == "state"
-        self.allocations[name] = Allocation(name, spec.nbytes, external, writable, state, last_read)
+        self.allocations[name] = Allocation(
+            name, spec.nbytes, external, writable, state, last_read, names=[name]
+        )
         self.slices[name] = SliceLayout(0, contiguous_strides(spec.storage.shape))
 
     def _join(self, name: str, allocation: Allocation, offset: int, strides: Shape) -> None:
         allocation.last_read = max(allocation.last_read, self._last_read.get(name, NEVER))
         self.allocations[name] = allocation
+        allocation.names.append(name)
         self.slices[name] = SliceLayout(offset, strides)
         if self.graph.is_output(name) and allocation.successor != name:
             allocation.root = name
@@ -185,11 +195,7 @@ class Sharing:
         Each part lies over a slice of another tensor, at the same place in both. What else reads
         these bytes runs before the part, and all views of the tensor are known.
         """
-        parts = {
-            name: offset
-            for name, (root, offset) in self._in_buffers.items()
-            if root == buffer and name not in self._buffers
-        }
+        parts = self._parts[buffer]
         over = {name: self._source_at(name, offset) for name, offset in parts.items()}
         allocations = {
             None if source is None else self.allocations[source] for source in over.values()
@@ -204,7 +210,7 @@ class Sharing:
             or allocation.nbytes != self.graph.tensors[buffer].nbytes
         ):
             return None
-        for name in [each for each, own in self.allocations.items() if own is allocation]:
+        for name in allocation.names:
             views = [each for each in self.graph.consumers(name) if each.definition.view]
             if not all(view.output in self.slices for view in views):
                 return None

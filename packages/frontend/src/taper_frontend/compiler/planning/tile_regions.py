@@ -14,8 +14,8 @@ from operator import lt
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.analysis.estimates import placed_cost
-from taper_frontend.compiler.analysis.regions import part_of
 from taper_frontend.compiler.graph.node import ABSENT
+from taper_frontend.compiler.planning.exact_parts import ExactParts
 from taper_frontend.compiler.stages.schedule.tiles import Tiles, rows_together
 from taper_runtime.base.checks import aligned
 from taper_runtime.base.records import NamedTuple
@@ -77,29 +77,6 @@ class TiledRegion(NamedTuple):
         return [node for node in after if graph.nodes.get(node.output) is node]
 
 
-def tiled_regions(
-    graph: Graph, order: Sequence[Node], arena: Arena, limit: int
-) -> list[TiledRegion]:
-    """Return regions to compute in parts, so that few steps need more than ``limit`` bytes.
-
-    Parameters
-    ----------
-    graph : Graph
-    order : sequence of Node
-        The order in which the nodes run.
-    arena : Arena
-        The arena of the graph in that order.
-    limit : int
-        In bytes.
-
-    Returns
-    -------
-    list of TiledRegion
-        They have no node in common. Steps that no region makes smaller stay as they are.
-    """
-    return _RegionFinder(graph, order, arena, limit).best()
-
-
 def _slices_first(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes with the views of what others made before the rest.
 
@@ -115,14 +92,90 @@ def _slices_first(nodes: Sequence[Node]) -> list[Node]:
     return [*views, *rest.values()]
 
 
-class _RegionFinder:
-    """Finds regions of a scheduled graph that need less memory if they are computed in parts."""
+class _PartNeeds:
+    """The ranges of nodes' outputs that a part of one of them needs, from that node backwards.
 
-    def __init__(self, graph: Graph, order: Sequence[Node], arena: Arena, limit: int) -> None:
-        self._graph, self._order, self._arena, self._limit = graph, order, arena, limit
+    Attributes
+    ----------
+    ranges : dict of str to tuple of Range
+    early : set of str
+        The tensors that are read before the place of the part.
+    """
+
+    def __init__(
+        self, graph: Graph, order: Sequence[Node], exact: ExactParts, last: int, wanted: _Ranges
+    ) -> None:
+        self.ranges: dict[str, _Ranges] = {order[last].output: wanted}
+        self.early: set[str] = set()
+        self._graph, self._order, self._exact = graph, order, exact
+        self._wanted, self._left, self._is_possible = wanted, last + 1, True
+
+    def reach(self, start: int) -> bool:
+        """Find the ranges from the node at ``start`` on; return whether all can be computed."""
+        while self._is_possible and self._left > start:
+            self._left -= 1
+            node = self._order[self._left]
+            if node.output in self.ranges:
+                self._is_possible = self._add(node)
+        return self._is_possible
+
+    def _add(self, node: Node) -> bool:
+        graph = self._graph
+        shape, needed = graph.tensors[node.output].shape, self.ranges[node.output]
+        step = rows_together(graph, node)
+        if step > 1:  # rows in other groups would have other bits
+            first, (start, end), *rest = needed
+            needed = first, (start // step * step, min(shape[1], -(-end // step) * step)), *rest
+            self.ranges[node.output] = needed
+        cuts = {i: each for i, each in enumerate(needed) if each != (0, shape[i])}
+        part = self._exact.part(node, cuts) if cuts else None
+        if cuts and part is None:
+            return False
+        for place, name in enumerate(node.inputs):
+            if name == ABSENT or graph.is_constant(name):
+                continue
+            read: _Ranges = (
+                tuple([(0, size) for size in graph.tensors[name].shape])
+                if part is None
+                else part.inputs[place]
+            )
+            begins = (begin for begin, _ in read)
+            if len(read) != len(self._wanted) or any(map(lt, begins, (a for a, _ in self._wanted))):
+                self.early.add(name)
+            known = self.ranges.get(name)
+            if known is not None and known != read:
+                read = tuple(
+                    [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, read, strict=True)]
+                )
+            self.ranges[name] = read
+        return True
+
+
+class RegionFinder:
+    """Finds regions of a scheduled graph that need less memory if they are computed in parts.
+
+    What was found out about a region is kept for further limits.
+
+    Parameters
+    ----------
+    graph : Graph
+    order : sequence of Node
+        The order in which the nodes run.
+    arena : Arena
+        The arena of the graph in that order.
+    """
+
+    def __init__(self, graph: Graph, order: Sequence[Node], arena: Arena) -> None:
+        self._graph, self._order, self._arena = graph, order, arena
         self._place = {node.output: place for place, node in enumerate(order)}
         self._last = [self._last_reader(node) for node in order]
-        self._weighed_regions = 0
+        self._may_be_inside = [
+            not node.blocks and len(node.outputs) == 1 and graph.is_static(node) for node in order
+        ]
+        self._exact = ExactParts(graph, arena.strides)
+        self._weighings: dict[tuple[int, int, int], TiledRegion | None] = {}
+        self._bytes_outside: dict[tuple[int, int], int] = {}
+        self._needs: dict[tuple[int, int, int], _PartNeeds] = {}
         # of a node and a share of it; many regions have the same ones
         self._times: dict[tuple[str, float], float] = {}
 
@@ -135,72 +188,94 @@ class _RegionFinder:
             last = max([last, *(self._place[each.output] for each in graph.consumers(name))])
         return last
 
-    def best(self) -> list[TiledRegion]:
+    def best(self, limit: int) -> list[TiledRegion]:
         """Return the regions with the lowest peak and, among equal ones, the least time.
 
         This is a shortest path over the places in the order: an edge is one step as it is, or a
-        region over all its steps.
+        region over all its steps. Steps that no region makes smaller stay as they are.
+
+        Parameters
+        ----------
+        limit : int
+            In bytes. Few steps are to need more.
+
+        Returns
+        -------
+        list of TiledRegion
+            They have no node in common.
         """
         ends: dict[int, list[tuple[int, TiledRegion]]] = {}
-        for start, stop in self._windows():
-            for region in self._ways(start, stop):
-                ends.setdefault(stop, []).append((start, region))
+        left = _MOST_WEIGHED
+        for start, stop in self._windows(limit):
+            if not left:
+                break
+            if self._outside(start, stop) < limit:
+                left -= 1
+                for region in self._ways(start, stop, limit):
+                    ends.setdefault(stop, []).append((start, region))
         steps, live = self._arena.steps, self._arena.live
         best: list[tuple[int, float, list[TiledRegion]]] = [(0, 0.0, [])]
         for place, node in enumerate(self._order):
             beyond, ns, regions = best[place]
-            own = live[steps[node.output]] - self._limit if node.output in steps else 0
+            own = live[steps[node.output]] - limit if node.output in steps else 0
             options = [(max(beyond, own, 0), ns, regions)]
             for start, region in ends.get(place, ()):
                 beyond, ns, regions = best[start]
-                needed = max(beyond, region.nbytes - self._limit)
+                needed = max(beyond, region.nbytes - limit)
                 options.append((needed, ns + region.ns, [*regions, region]))
             best.append(min(options, key=lambda option: option[:2]))
         return best[-1][2]
 
-    def _windows(self) -> list[tuple[int, int]]:
+    def _windows(self, limit: int) -> list[tuple[int, int]]:
         """Return the first and last places of regions that may help, short ones first."""
         found = []
         live, steps = self._arena.live, self._arena.steps
-        for start in range(len(self._order)):
-            if self._order[start].output not in steps:
+        executed = [node.output in steps for node in self._order]
+        over = [
+            own and live[steps[node.output]] > limit
+            for own, node in zip(executed, self._order, strict=True)
+        ]
+        for start, begins in enumerate(executed):
+            if not begins:
                 continue
             needed, helps = -1, False
             for stop in range(start, min(len(self._order), start + _LONGEST)):
-                node = self._order[stop]
-                if node.blocks or len(node.outputs) > 1 or not self._graph.is_static(node):
+                if not self._may_be_inside[stop]:
                     break
-                executed = node.output in steps
-                helps = helps or (executed and live[steps[node.output]] > self._limit)
-                if helps and executed and needed <= stop and stop > start:
+                helps = helps or over[stop]
+                if helps and executed[stop] and needed <= stop and stop > start:
                     found.append((start, stop))
                 needed = max(needed, self._last[stop])
         return sorted(found, key=lambda each: each[1] - each[0])
 
-    def _ways(self, start: int, stop: int) -> Iterator[TiledRegion]:
+    def _ways(self, start: int, stop: int, limit: int) -> Iterator[TiledRegion]:
         """Yield a region in more and more parts, until its parts fit in the limit."""
         outside = self._outside(start, stop)
-        if self._weighed_regions >= _MOST_WEIGHED or outside >= self._limit:
-            return
-        self._weighed_regions += 1
-        nodes = tuple(self._order[start : stop + 1])
         needed = 0
         for count in _COUNTS:
             if count < needed:
                 continue
-            region = self._weighed(nodes, count, outside)
+            key = start, stop, count
+            if key not in self._weighings:
+                self._weighings[key] = self._weighed(start, stop, count)
+            region = self._weighings[key]
             if region is None:
                 return
             # so many parts fit if none reads anything twice
-            needed = -(-count * (region.nbytes - outside) // (self._limit - outside))
+            needed = -(-count * (region.nbytes - outside) // (limit - outside))
             if needed > _COUNTS[-1]:
                 return
             yield region
-            if region.nbytes <= self._limit:
+            if region.nbytes <= limit:
                 return
 
     def _outside(self, start: int, stop: int) -> int:
         """Return the most bytes that are live during a region and come from outside it."""
+        if (start, stop) not in self._bytes_outside:
+            self._bytes_outside[start, stop] = self._find_outside(start, stop)
+        return self._bytes_outside[start, stop]
+
+    def _find_outside(self, start: int, stop: int) -> int:
         arena = self._arena
         steps = [
             arena.steps[node.output]
@@ -217,9 +292,10 @@ class _RegionFinder:
                 total += lives.nbytes
         return total
 
-    def _weighed(self, nodes: Sequence[Node], count: int, outside: int) -> TiledRegion | None:
+    def _weighed(self, start: int, stop: int, count: int) -> TiledRegion | None:
         """Return a region in ``count`` parts, with its bytes and time; None if impossible."""
-        graph, last = self._graph, nodes[-1]
+        graph, nodes = self._graph, self._order[start : stop + 1]
+        last = nodes[-1]
         shape = graph.tensors[last.output].shape
         axis = next((i for i, size in enumerate(shape) if size != 1), None)
         if axis is None:
@@ -228,23 +304,28 @@ class _RegionFinder:
         rows = -(-size // step)
         if rows < 2 * count:
             return None
-        parts: list[dict[str, _Ranges]] = []
+        parts: list[Mapping[str, _Ranges]] = []
         early: set[str] = set()
         for part in range(count):
-            ends = step * (rows * part // count), min(size, step * (rows * (part + 1) // count))
-            whole: _Ranges = tuple((0, size) for size in shape)
-            ranges = self._needs(nodes, (*whole[:axis], ends, *whole[axis + 1 :]), early)
-            if ranges is None:
+            if (stop, count, part) not in self._needs:
+                first, end = (step * (rows * each // count) for each in (part, part + 1))
+                wanted = [(0, each) for each in shape]
+                wanted[axis] = first, min(size, end)
+                self._needs[stop, count, part] = _PartNeeds(
+                    graph, self._order, self._exact, stop, tuple(wanted)
+                )
+            needs = self._needs[stop, count, part]
+            if not needs.reach(start):
                 return None
-            parts.append(ranges)
+            parts.append(needs.ranges)
+            early.update(name for name in needs.early if self._place.get(name, -1) < start)
         before = sum(self._ns(node, None) for node in nodes)
         after = sum(self._ns(node, ranges.get(node.output)) for ranges in parts for node in nodes)
-        nbytes = outside + max(self._bytes(nodes, ranges) for ranges in parts)
+        nbytes = self._outside(start, stop) + max(self._bytes(nodes, ranges) for ranges in parts)
         if early & self._overwritten(nodes):
             nbytes += aligned(graph.nbytes(last.output))
-        return TiledRegion(
-            tuple(node.output for node in nodes), tuple(parts), nbytes, max(0.0, after - before)
-        )
+        names = tuple([node.output for node in nodes])
+        return TiledRegion(names, tuple(parts), nbytes, max(0.0, after - before))
 
     def _overwritten(self, nodes: Sequence[Node]) -> set[str]:
         """Return the tensors from outside of a region in whose memory its last node computes."""
@@ -256,45 +337,6 @@ class _RegionFinder:
             for name in node.reads
             if name not in inside and name in roots and roots[name] == root
         }
-
-    def _needs(
-        self, nodes: Sequence[Node], wanted: _Ranges, early: set[str]
-    ) -> dict[str, _Ranges] | None:
-        """Return the ranges of each node's output that a part of the last one needs.
-
-        Tensors from outside that are read before the place of the part are added to ``early``.
-        """
-        graph = self._graph
-        inside = {node.output for node in nodes}
-        needs: dict[str, _Ranges] = {nodes[-1].output: wanted}
-        for node in reversed(nodes):
-            if node.output not in needs:
-                continue
-            shape = graph.tensors[node.output].shape
-            step = rows_together(graph, node)
-            if step > 1:  # rows in other groups would have other bits
-                first, (start, end), *rest = needs[node.output]
-                whole = start // step * step, min(shape[1], -(-end // step) * step)
-                needs[node.output] = first, whole, *rest
-            cuts = {i: each for i, each in enumerate(needs[node.output]) if each != (0, shape[i])}
-            part = part_of(graph, node, cuts) if cuts else None
-            if cuts and part is None:
-                return None
-            for place, name in enumerate(node.inputs):
-                if name == ABSENT:
-                    continue
-                own: _Ranges = tuple((0, size) for size in graph.tensors[name].shape)
-                read = own if part is None else part.inputs[place]
-                if name not in inside:
-                    begins = (begin for begin, _ in read)
-                    if len(read) != len(wanted) or any(map(lt, begins, (a for a, _ in wanted))):
-                        early.add(name)
-                    continue
-                known = needs.get(name, read)
-                needs[name] = tuple(
-                    (min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, read, strict=True)
-                )
-        return needs
 
     def _share(self, node: Node, ranges: _Ranges) -> float:
         shape = self._graph.tensors[node.output].shape

@@ -221,8 +221,7 @@ def _segment(graph: Graph, links: Sequence[_Link], room: int) -> _Segment | None
             for group in _shares(images, groups)
             for part in _shares(rows, per_image if groups == images else 1, step)
         ]
-        peak = max(_peak(graph, links, tile) for tile in tiles)
-        if peak <= room and len(tiles) <= _MOST:
+        if len(tiles) <= _MOST and all(_peak(graph, links, tile) <= room for tile in tiles):
             time = sum(_tile_time(graph, links, tile) for tile in tiles)
             time += _weights(graph, links, len(tiles))
             return _Segment(links, tiles, time + live_across)
