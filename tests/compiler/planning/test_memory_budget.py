@@ -152,6 +152,25 @@ def test_regions_of_a_strangers_forms_are_left_alone():
     assert RegionFinder(graph, natural.schedule.order, natural.arena).best(1) == []
 
 
+def test_regions_do_not_depend_on_the_limits_before():
+    """Rows of the softmax cannot be cut, but those of what reads it can."""
+    b = Builder()
+    y = b.op("SOFTMAX", b.input("x", 1, 24, 256), axis=1)
+    for width in (192, 128, 64, 2):
+        y = b.op("MATMUL", y, b.constant(floats(b.graph.tensors[y].shape[-1], width)))
+    graph = b.done(y)
+    natural, _ = natural_of(graph, ())
+    order, arena = natural.schedule.order, natural.arena
+    finder = RegionFinder(graph, order, arena)
+    for share in (0.9, 0.7, 0.5, 0.4):
+        new = RegionFinder(graph, order, arena)
+        for each in (finder, new):
+            each.best(int(share * arena.nbytes))
+        possible = {key for key, region in new._weighings.items() if region}
+        assert possible
+        assert possible <= {key for key, region in finder._weighings.items() if region}
+
+
 def test_a_budget_that_is_large_enough_changes_nothing():
     natural, _ = natural_of(long_skip(), ())
     assert fit(natural, natural.arena.nbytes, never, never) is natural

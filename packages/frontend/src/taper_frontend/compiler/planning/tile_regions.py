@@ -108,16 +108,17 @@ class _PartNeeds:
         self.ranges: dict[str, _Ranges] = {order[last].output: wanted}
         self.early: set[str] = set()
         self._graph, self._order, self._exact = graph, order, exact
-        self._wanted, self._left, self._is_possible = wanted, last + 1, True
+        self._wanted, self._left = wanted, last + 1
+        self._impossible = -1  # the place of the last node that cannot compute its ranges
 
     def reach(self, start: int) -> bool:
         """Find the ranges from the node at ``start`` on; return whether all can be computed."""
-        while self._is_possible and self._left > start:
+        while self._impossible < 0 and self._left > start:
             self._left -= 1
             node = self._order[self._left]
-            if node.output in self.ranges:
-                self._is_possible = self._add(node)
-        return self._is_possible
+            if node.output in self.ranges and not self._add(node):
+                self._impossible = self._left
+        return self._impossible < start
 
     def _add(self, node: Node) -> bool:
         graph = self._graph
