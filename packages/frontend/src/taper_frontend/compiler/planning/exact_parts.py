@@ -57,6 +57,7 @@ class ExactParts:
         return self._parts[key]
 
     def _find(self, node: Node, cuts: Mapping[int, Range]) -> Part | None:
+        """Return the part, unless tiles are cut or the kernel would choose another variant."""
         shape = self._graph.tensors[node.output].shape
         step = rows_together(self._graph, node)
         for axis in _IMAGE_AXES:

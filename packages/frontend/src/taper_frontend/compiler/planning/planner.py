@@ -190,6 +190,7 @@ class SameResults:
         )
 
     def _run(self, graph: Graph, schedule: Schedule) -> list[np.ndarray]:
+        """Return the results of a graph, which is not frozen; constants are evaluated once."""
         from taper_runtime.session.inference_session import InferenceSession
 
         planned = to_block(graph, schedule)

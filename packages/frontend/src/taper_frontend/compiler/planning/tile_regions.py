@@ -121,6 +121,7 @@ class _PartNeeds:
         return self._impossible < start
 
     def _add(self, node: Node) -> bool:
+        """Add the ranges that a node reads for its own; return whether it can compute these."""
         graph = self._graph
         shape, needed = graph.tensors[node.output].shape, self.ranges[node.output]
         step = rows_together(graph, node)
@@ -277,6 +278,7 @@ class RegionFinder:
         return self._bytes_outside[start, stop]
 
     def _find_outside(self, start: int, stop: int) -> int:
+        """Return what :meth:`_outside` returns, which keeps it."""
         arena = self._arena
         steps = [
             arena.steps[node.output]
