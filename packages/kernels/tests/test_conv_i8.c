@@ -8,7 +8,8 @@
 
 CHECK_ATTRS(conv)
 
-static const char *const kernels[] = {"i8_conv_depthwise", "i8_conv_amx", "i8_conv_vnni", "i8_conv"};
+static const char *const kernels[] = {"i8_conv_depthwise", "i8_conv_amx", "i8_conv_vnni",
+                                      "i8_conv"};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 /* A square kernel, stride, padding and dilation. */

@@ -52,7 +52,7 @@ static void gemm_row_run(const gemm_block *g, int64_t n) {
             gemm_row_lines(sums, a + k * a_step, a_step, b + k * b_step, b_step, cols, false, 1);
         if (g->accumulate || g->alpha != 1)
             for (int64_t i = 0; i < cols; i += V_LEN) {
-                const int64_t rest = cols - i;
+                const int64_t rest = i64_min(V_LEN, cols - i);
                 const vf x = v_load_n(sums + i, rest), alpha = v_set1(g->alpha);
                 const vf y =
                     g->accumulate ? v_fma(alpha, x, v_load_n(c + i, rest)) : v_mul(alpha, x);
