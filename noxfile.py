@@ -490,7 +490,7 @@ MEASUREMENTS = {
     ),
     "quantized": (
         "tools.peers.quantized",
-        "--write docs/results/quantized-speed.md",
+        "--write",
         (*MODELS, *PEERS),
     ),
     "packing": ("tools.peers.packing", "", MODELS, MINILM),

@@ -1,7 +1,7 @@
 """Time int8 networks and products beside float32 and ONNX Runtime: docs/results/quantized-speed.md.
 
-`--only ResNet` times some, `--minutes 10` bounds the whole command, exports included, and `--write
-docs/results/quantized-speed.md` writes the page. ONNX Runtime's columns need onnxruntime and onnx.
+`--only ResNet` times some, `--minutes 10` bounds the whole command, exports included, and `--write`
+writes this CPU's table into the page. ONNX Runtime's columns need onnxruntime and onnx.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taper_frontend import QuantizationConfig, quantize
 from taper_runtime.base.progress import progress
 from tools.peers.cases import SETS
 from tools.peers.engines import open_onnx
-from tools.peers.page import ROOT, command_line, describe_setting
+from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.turns import Timed, take_turns
 
 if TYPE_CHECKING:
@@ -33,22 +33,10 @@ if TYPE_CHECKING:
 
     from tools.peers.engines import Run
 
-PAGE = """# Speed of quantized models
-
-CPU times on one thread, in milliseconds: the median of many turns, which the engines take in
-alternation. Seeded weights: this page tells speed, not accuracy. *7 bits* has static activations
-from 0 to 127 (`reduce_range`), which a CPU without dot products of bytes multiplies faster. ONNX
-Runtime has the file that torch exports, quantized by its own quantizer: weights per channel,
-activations in uint8. On CPUs without dot products of bytes its sums saturate; Taper's are exact.
-The last column is the time of its faster int8 file over that of Taper's faster int8 plan: above 1,
-Taper is faster. A product A x N x K is a linear layer of A rows; its int8 is dynamic, by row.
-
-{setting}
-
-| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | ORT int8 over Taper |
+PAGE = ROOT / "docs" / "results" / "quantized-speed.md"
+HEAD = """| model | float32 | int8 | 7 bits | ORT float32 | QDQ | QOperator | ORT int8 over Taper |
 | --- | --- | --- | --- | --- | --- | --- | --- |
-{rows}
-{left_out}"""
+"""
 
 NETWORKS = ("ResNet-50", "MobileNetV2", "EfficientNet-B0")
 #: Seconds of the turns of a row, at most.
@@ -171,7 +159,7 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=10, help="after which no row is begun (default: 10)"
     )
-    parser.add_argument("--write", type=Path, help="the page to write")
+    parser.add_argument("--write", action="store_true", help="write the table into the page")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     torch.set_num_threads(1)
@@ -189,14 +177,13 @@ def main() -> None:
             if not options.write:
                 print(rows[-1], flush=True)
             advance()
-    told = f"Not timed in {options.minutes:g} minutes: {', '.join(left_out)}.\n" if left_out else ""
+    told = f"Not timed in {options.minutes:g} minutes: {', '.join(left_out)}." if left_out else ""
     if options.write:
-        setting = describe_setting(
-            command_line("quantized"), *(["onnxruntime"] if has_peer() else [])
-        )
-        options.write.write_text(
-            PAGE.format(setting=setting, rows="\n".join(rows), left_out=told and f"\n{told}")
-        )
+        engines = ["onnxruntime"] if has_peer() else []
+        setting = describe_setting(command_line("quantized"), *engines)
+        table = HEAD + "\n".join(rows)
+        text = "\n\n".join(part for part in (setting, table, told) if part)
+        write_section("quantized", "Measured", text, PAGE)
     elif told:
         print(told)
 
