@@ -10,6 +10,7 @@ import numpy as np
 from taper_runtime.base.buffers import lazy_zeros
 from taper_runtime.base.dtypes import COMPLEX, DTYPES
 from taper_runtime.base.errors import InputError
+from taper_runtime.base.loading import watched
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import is_static
 from taper_runtime.base.text import is_one_of
@@ -64,9 +65,9 @@ class ReadOnlyList(list[Any]):
 def frozen(data: Any) -> Any:
     """Return plain data whose lists and dicts, inner ones too, cannot be changed."""
     if type(data) is dict:
-        return ReadOnly({key: frozen(item) for key, item in data.items()})
+        return ReadOnly({key: frozen(item) for key, item in watched(data.items())})
     if type(data) is list:
-        return ReadOnlyList(map(frozen, data))
+        return ReadOnlyList(map(frozen, watched(data)))
     return tuple(map(frozen, data)) if type(data) is tuple else data
 
 
