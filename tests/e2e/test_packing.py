@@ -254,7 +254,7 @@ def test_a_plain_weight_is_no_weight_to_replace():
     session = InferenceSession(plan)
     assert {spec.kind for spec in session.plan.weights.values()} == {"constant"}
     name = min(session.plan.weights)
-    with pytest.raises(InputError, match="is a constant of the program"):
+    with pytest.raises(InputError, match="the plan's weights are fixed"):
         session.weights.update(name, session.weights.get(name))
 
 
