@@ -104,6 +104,12 @@ def laughs():
     return ((items,), {})
 
 
+def doubled():
+    """Return instructions that push a tuple of two tuples of two tuples, and so on: 2^60 items."""
+    steps = (b"h" + bytes([i]) + b"\x86q" + bytes([i + 1]) for i in range(60))
+    return b")q\x00" + b"".join(steps)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -123,6 +129,13 @@ def laughs():
         (((1,), {1: 2}), "expected a tuple of arguments and a dict"),
         (cyclic(), "expected at most 100 levels"),
         (laughs(), "objects"),
+        (b"\x80\x02}" + doubled() + b"K\x01s.", "a key that is no number or text"),
+        (
+            b"\x80\x02(X\x07\0\0\0storagectorch\nFloatStorage\n"
+            + doubled()
+            + b"X\x03\0\0\0cpuK\x06tQ.",
+            "a storage of an unknown kind",
+        ),
         (pickle.dumps(((1,), {}), 4), "the instruction FRAME"),
         (b"\x80\x02]q\x00(K\x01s.", "no dict"),
         (b"\x80\x02K\x01t.", "a container without a beginning"),

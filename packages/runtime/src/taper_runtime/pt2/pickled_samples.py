@@ -45,6 +45,8 @@ _VALUES = frozenset(
     ("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINUNICODE")
 )
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+#: Types of a dict's keys. Tuples that hold each other twice take for ever to be hashed.
+_KEYS = frozenset((str, int, float, bool, type(None)))
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
@@ -166,7 +168,10 @@ class _Machine:
             self._container(list).extend(items)
         elif code in ("SETITEM", "SETITEMS"):
             items = [stack.pop(), stack.pop()][::-1] if code == "SETITEM" else self._marked()
-            self._container(dict).update(zip(items[::2], items[1::2], strict=True))
+            container = self._container(dict)
+            if not all(type(key) in _KEYS for key in items[::2]):
+                raise TypeError("a key that is no number or text")
+            container.update(zip(items[::2], items[1::2], strict=True))
         elif code == "BINPERSID":
             stack.append(self._storage(*stack.pop()))
         elif code == "REDUCE":
@@ -193,7 +198,8 @@ class _Machine:
 
     def _storage(self, what: Any, kind: Any, key: Any, place: Any, _: Any) -> _StorageBytes:
         """Return the storage of a member; it lies on a device, ``place``, which is not used."""
-        if what != "storage" or type(kind) is not _Name or type(place) is not str:
+        texts = type(what) is type(key) is type(place) is str
+        if not texts or what != "storage" or type(kind) is not _Name:
             raise ValueError("a storage of an unknown kind")
         record = np.frombuffer(self._records[f"data/{key}"], np.uint8)
         return _StorageBytes(aligned_array(record), _STORAGES[kind.name])
