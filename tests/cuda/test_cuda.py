@@ -169,7 +169,10 @@ def test_runs_while_weights_are_swapped_have_one_set():
     for each in sets:
         session.weights.update_many(each)
         expected.add(session.run(None, {"x": x})[0].tobytes())
-    run = lambda: session.run(None, {"x": x})[0].tobytes()  # noqa: E731
+
+    def run():
+        return session.run(None, {"x": x})[0].tobytes()
+
     assert seen_during_swaps(session, sets, run, threads=4, swaps=50) <= expected
 
 

@@ -165,39 +165,6 @@ V_INLINE void layer_norm_rows(const bool weighted, const bool biased, norm_row r
     }
 }
 
-static taper_status f32_layer_norm_prepare(const taper_call *call, taper_work *work) {
-    const struct layer_norm_attrs *attrs = call->attrs;
-    if (call->n_inputs < 1 || call->n_inputs > 3)
-        return TAPER_UNSUPPORTED;
-    return norm_prepare(call, attrs->dims, work);
-}
-
-static taper_status f32_layer_norm_run(const taper_call *call, int64_t begin, int64_t end,
-                                       void *scratch) {
-    const struct layer_norm_attrs *attrs = call->attrs;
-    const struct norm_state *s = call->state;
-    const bool weighted = call_has_input(call, 1), biased = call_has_input(call, 2);
-    const norm_row row = {.weight = weighted ? call->inputs[1].data : NULL,
-                          .bias = biased ? call->inputs[2].data : NULL};
-    const taper_tensor *from = &call->inputs[0];
-    const int64_t last = i64_min(end * s->rows_per_task, s->rows);
-    for (int64_t at = begin * s->rows_per_task, rows; at < last; at += rows) {
-        int64_t step;
-        rows = last - at;
-        const float *x = norm_rows(s, from, from->rank - attrs->dims, at, &rows, &step, scratch);
-        float *y = (float *)call->output->data + at * s->n;
-        if (weighted && biased)
-            layer_norm_rows(true, true, row, attrs->eps, y, x, step, rows, s->n);
-        else if (weighted)
-            layer_norm_rows(true, false, row, attrs->eps, y, x, step, rows, s->n);
-        else if (biased)
-            layer_norm_rows(false, true, row, attrs->eps, y, x, step, rows, s->n);
-        else
-            layer_norm_rows(false, false, row, attrs->eps, y, x, step, rows, s->n);
-    }
-    return TAPER_OK;
-}
-
 V_INLINE void rms_norm_rows(const bool weighted, norm_row row, double eps, float *y, const float *x,
                             int64_t step, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++, x += step, y += n) {
@@ -212,6 +179,55 @@ V_INLINE void rms_norm_rows(const bool weighted, norm_row row, double eps, float
     }
 }
 
+/* Normalises rows of x, `step` elements apart; each has other operands of a row. */
+typedef void (*norm_kind)(const norm_row *row, double eps, float *y, const float *x, int64_t step,
+                          int64_t rows, int64_t n);
+#define NORM_KIND(name, rows_of, ...)                                                              \
+    static void name(const norm_row *row, double eps, float *y, const float *x, int64_t step,      \
+                     int64_t rows, int64_t n) {                                                    \
+        rows_of(__VA_ARGS__, *row, eps, y, x, step, rows, n);                                      \
+    }
+NORM_KIND(layer_norm_plain, layer_norm_rows, false, false)
+NORM_KIND(layer_norm_biased, layer_norm_rows, false, true)
+NORM_KIND(layer_norm_weighted, layer_norm_rows, true, false)
+NORM_KIND(layer_norm_both, layer_norm_rows, true, true)
+NORM_KIND(rms_norm_plain, rms_norm_rows, false)
+NORM_KIND(rms_norm_weighted, rms_norm_rows, true)
+#undef NORM_KIND
+
+/* Normalises the rows of some tasks. dims: the last ones of x, which a row has. */
+static void norm_run(const taper_call *call, norm_kind kind, const norm_row *row, double eps,
+                     int64_t dims, int64_t begin, int64_t end, float *scratch) {
+    const struct norm_state *s = call->state;
+    const taper_tensor *x = &call->inputs[0];
+    const int64_t last = i64_min(end * s->rows_per_task, s->rows);
+    for (int64_t at = begin * s->rows_per_task, rows; at < last; at += rows) {
+        int64_t step;
+        rows = last - at;
+        const float *from = norm_rows(s, x, x->rank - dims, at, &rows, &step, scratch);
+        kind(row, eps, (float *)call->output->data + at * s->n, from, step, rows, s->n);
+    }
+}
+
+static taper_status f32_layer_norm_prepare(const taper_call *call, taper_work *work) {
+    const struct layer_norm_attrs *attrs = call->attrs;
+    if (call->n_inputs < 1 || call->n_inputs > 3)
+        return TAPER_UNSUPPORTED;
+    return norm_prepare(call, attrs->dims, work);
+}
+
+static taper_status f32_layer_norm_run(const taper_call *call, int64_t begin, int64_t end,
+                                       void *scratch) {
+    static const norm_kind kinds[2][2] = {{layer_norm_plain, layer_norm_biased},
+                                          {layer_norm_weighted, layer_norm_both}};
+    const struct layer_norm_attrs *attrs = call->attrs;
+    const bool weighted = call_has_input(call, 1), biased = call_has_input(call, 2);
+    const norm_row row = {.weight = weighted ? call->inputs[1].data : NULL,
+                          .bias = biased ? call->inputs[2].data : NULL};
+    norm_run(call, kinds[weighted][biased], &row, attrs->eps, attrs->dims, begin, end, scratch);
+    return TAPER_OK;
+}
+
 static taper_status f32_rms_norm_prepare(const taper_call *call, taper_work *work) {
     const struct rms_norm_attrs *attrs = call->attrs;
     if (call->n_inputs < 1 || call->n_inputs > 2)
@@ -222,20 +238,9 @@ static taper_status f32_rms_norm_prepare(const taper_call *call, taper_work *wor
 static taper_status f32_rms_norm_run(const taper_call *call, int64_t begin, int64_t end,
                                      void *scratch) {
     const struct rms_norm_attrs *attrs = call->attrs;
-    const struct norm_state *s = call->state;
     const norm_row row = {.weight = call->n_inputs > 1 ? call->inputs[1].data : NULL};
-    const taper_tensor *from = &call->inputs[0];
-    const int64_t last = i64_min(end * s->rows_per_task, s->rows);
-    for (int64_t at = begin * s->rows_per_task, rows; at < last; at += rows) {
-        int64_t step;
-        rows = last - at;
-        const float *x = norm_rows(s, from, from->rank - attrs->dims, at, &rows, &step, scratch);
-        float *y = (float *)call->output->data + at * s->n;
-        if (row.weight)
-            rms_norm_rows(true, row, attrs->eps, y, x, step, rows, s->n);
-        else
-            rms_norm_rows(false, row, attrs->eps, y, x, step, rows, s->n);
-    }
+    norm_run(call, row.weight ? rms_norm_weighted : rms_norm_plain, &row, attrs->eps, attrs->dims,
+             begin, end, scratch);
     return TAPER_OK;
 }
 
