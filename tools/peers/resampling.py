@@ -111,6 +111,16 @@ CASES = (
         torch.uint8,
     ),
     Case("grid_sample 128x128", (1, 1, 128, 128), _SAMPLE, grid=(128, 128)),
+    *(
+        Case(
+            f"grid_sample 224x224, {mode}",
+            (1, channels, 224, 224),
+            partial(_SAMPLE, mode=mode),
+            grid=(224, 224),
+        )
+        for mode in ("nearest", "bicubic")
+        for channels in (1, 3, 16)
+    ),
     # images as they are decoded
     *(
         Case(

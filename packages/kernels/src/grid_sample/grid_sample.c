@@ -19,7 +19,7 @@ enum {
     GRID_TAPS = 4,   /* most taps along an axis: cubic */
     GRID_MOST = 16,  /* most taps per point: 4 * 4, or 2 * 2 * 2 */
     GRID_BLOCK = 64, /* points per block; a multiple of V_LEN */
-    GRID_FLAT = 4,   /* most taps per point of an image in nearest or linear mode */
+    GRID_FLAT = 16,  /* most taps per point of an image */
     GRID_COST = 8,   /* finding a point's taps costs as much as reading this many vectors */
 };
 
@@ -32,7 +32,7 @@ struct grid_sample_state {
     int64_t taps;            /* taps along each axis: 1, 2 or 4 */
     grid_padding padding;
     bool align_corners;
-    bool is_flat;       /* an image in nearest or linear mode, whose elements int32 counts */
+    bool is_flat;       /* an image whose elements int32 counts */
     int32_t last_whole; /* the last element from which a whole vector is inside of the image */
     int64_t blocks;     /* blocks of points per image */
     int64_t blocks_per_task;
@@ -44,10 +44,11 @@ typedef struct grid_axis {
     float weight[GRID_TAPS][GRID_BLOCK];
 } grid_axis;
 
-/* The taps of a block's points in an image in nearest or linear mode. */
+/* The taps of a block's points in an image. */
 typedef struct grid_pixels {
     int32_t at[GRID_FLAT][GRID_BLOCK]; /* the pixel's first element; -1 outside of x */
-    int32_t edge[GRID_BLOCK];          /* 0 unless a tap has not a whole vector in x */
+    int32_t edge[GRID_BLOCK];          /* 0 if all taps have a whole vector in x, and those of a row
+                                          lie side by side; else -1 */
     float weight[GRID_FLAT][GRID_BLOCK];
 } grid_pixels;
 
@@ -104,7 +105,7 @@ static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *
     int64_t taps = 1;
     for (int32_t d = 0; d < dims; d++)
         taps *= s->taps;
-    s->is_flat = dims == 2 && s->taps < GRID_TAPS && s->channels <= INT32_MAX / s->pixels;
+    s->is_flat = dims == 2 && s->channels <= INT32_MAX / s->pixels;
     s->last_whole = (int32_t)(s->is_flat ? s->pixels * s->channels - V_LEN : 0);
     s->blocks = i64_ceil_div(s->points, GRID_BLOCK);
     s->blocks_per_task =
@@ -252,15 +253,17 @@ V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axe
     grid_sum(y, x, at, weight, inside, outside, s->channels, room);
 }
 
-/* Combines the taps of an image's axes: nearest or linear, for the first n points of a block. taps
- * is constant where this is inlined. */
+/* Combines the taps of an image's axes for the first n points of a block. taps is constant where
+ * this is inlined. */
 V_INLINE void grid_combine(const struct grid_sample_state *s, const grid_axis *restrict axes,
                            grid_pixels *restrict pixels, int64_t n, const int64_t taps) {
     const int32_t width = (int32_t)s->size[1], channels = (int32_t)s->channels;
     const int32_t last = s->last_whole;
     for (int64_t i = 0; i < n; i++) {
-        int32_t edge = 0;
-#pragma GCC unroll 4
+        /* Padding can move any of cubic taps; of two linear ones the second can only be outside. */
+        const int32_t gap = axes[1].place[taps - 1][i] - axes[1].place[0][i];
+        int32_t edge = taps == GRID_TAPS && gap != GRID_TAPS - 1 ? -1 : 0;
+#pragma GCC unroll 16
         for (int64_t k = 0; k < taps * taps; k++) {
             const int32_t row = axes[0].place[k / taps][i], column = axes[1].place[k % taps][i];
             const int32_t outside = (row | column) >> 31; /* all bits, or none */
@@ -282,15 +285,28 @@ V_INLINE void grid_split(float *restrict first, float *restrict second, const fl
     }
 }
 
-/* Computes the points of a block in an image of one channel: the lanes of a vector are points. Two
- * taps of a row are loaded at once, if both are inside. */
+/* Lists the first to the last elements of `count` groups of `taps`, 2 or 4. */
+V_INLINE void grid_split_taps(float (*lists)[GRID_BLOCK], const float *restrict groups,
+                              int64_t count, const int64_t taps) {
+    if (taps == 2) {
+        grid_split(lists[0], lists[1], groups, count);
+        return;
+    }
+    float even[2 * GRID_BLOCK], odd[2 * GRID_BLOCK];
+    grid_split(even, odd, groups, 2 * count);
+    grid_split(lists[0], lists[2], even, count);
+    grid_split(lists[1], lists[3], odd, count);
+}
+
+/* Computes the points of a block in an image of one channel: the lanes of a vector are points. The
+ * taps of a row are loaded at once, if all are inside and lie side by side. */
 V_INLINE void grid_lanes(const grid_pixels *pixels, float *y, const float *x, int64_t count,
                          const int64_t taps) {
     const int64_t whole = i64_ceil_div(count, V_LEN) * V_LEN;
-    float pixel[GRID_FLAT][GRID_BLOCK], pairs[2 * GRID_BLOCK];
+    float pixel[GRID_FLAT][GRID_BLOCK], groups[GRID_TAPS * GRID_BLOCK];
     for (int64_t k = 0; k < taps * taps; k += taps) {
-        const int32_t *const at = pixels->at[k], *const after = pixels->at[k + taps - 1];
-        float *const row = taps == 2 ? pairs : pixel[k];
+        const int32_t *const at = pixels->at[k];
+        float *const row = taps == 1 ? pixel[k] : groups;
         for (int64_t i = 0; i < whole; i += V_LEN) {
             const bool inside = !vm_any(v_lt(v_from_int(vi_load(pixels->edge + i)), v_zero()));
             if (inside) {
@@ -299,17 +315,18 @@ V_INLINE void grid_lanes(const grid_pixels *pixels, float *y, const float *x, in
                     memcpy(row + taps * j, x + at[j], (size_t)taps * sizeof *row);
                 continue;
             }
-            for (int64_t j = i; j < i + V_LEN; j++) {
-                row[taps * j] = at[j] < 0 ? 0 : x[at[j]];
-                row[taps * j + taps - 1] = after[j] < 0 ? 0 : x[after[j]];
-            }
+            for (int64_t tap = 0; tap < taps; tap++)
+                for (int64_t j = i; j < i + V_LEN; j++) {
+                    const int32_t place = pixels->at[k + tap][j];
+                    row[taps * j + tap] = place < 0 ? 0 : x[place];
+                }
         }
-        if (taps == 2)
-            grid_split(pixel[k], pixel[k + 1], pairs, whole);
+        if (taps > 1)
+            grid_split_taps(pixel + k, groups, whole, taps);
     }
     for (int64_t i = 0; i < count; i += V_LEN) {
         vf sum = v_zero();
-#pragma GCC unroll 4
+#pragma GCC unroll 16
         for (int64_t k = 0; k < taps * taps; k++)
             sum = v_fma(v_load(pixels->weight[k] + i), v_load(pixel[k] + i), sum);
         if (count - i < V_LEN)
@@ -356,8 +373,7 @@ V_INLINE void grid_large_pixel(const struct grid_sample_state *s, const grid_pix
         grid_sum(y, x, at, weight, inside, outside, s->channels, room);
 }
 
-/* Computes `count` points of an image in nearest or linear mode. taps is constant where this is
- * inlined. */
+/* Computes `count` points of an image. taps is constant where this is inlined. */
 V_INLINE void grid_flat(const struct grid_sample_state *s, const grid_axis *axes,
                         grid_pixels *pixels, float *y, const float *x, int64_t count,
                         const int64_t taps) {
@@ -401,8 +417,10 @@ static void grid_block(const struct grid_sample_state *state, grid_work *w, floa
             grid_find(&s, &w->axes[d], d, i, v_load(w->points[d] + i));
     if (s.is_flat && s.taps == 1) {
         grid_flat(&s, w->axes, &w->pixels, y, x, count, 1);
-    } else if (s.is_flat) {
+    } else if (s.is_flat && s.taps == 2) {
         grid_flat(&s, w->axes, &w->pixels, y, x, count, 2);
+    } else if (s.is_flat) {
+        grid_flat(&s, w->axes, &w->pixels, y, x, count, GRID_TAPS);
     } else {
         for (int64_t i = 0; i < count; i++, y += s.channels)
             grid_point(&s, w->axes, i, y, x, (count - i) * s.channels, s.taps, s.dims);
