@@ -140,6 +140,94 @@ def test_each_format_is_found_in_the_steps_of_a_model(name):
         np.testing.assert_array_equal(got, model.weight().numpy().T)
 
 
+class Float8(nn.Module):
+    """A layer whose weight is a parameter of 8-bit floats, as torchao's `Float8Tensor` has it."""
+
+    def __init__(self, dtype, groups=1):
+        super().__init__()
+        g = torch.Generator().manual_seed(3)
+        q = (torch.randn(COLUMNS, K, generator=g) * 40).to(dtype)
+        self.q = nn.Parameter(q, requires_grad=False)
+        self.register_buffer("scales", torch.rand(COLUMNS, groups, generator=g) / 50 + 0.001)
+
+    def weight(self):
+        return (self.q.float().view(*self.scales.shape, -1) * self.scales[..., None]).view(-1, K)
+
+    def forward(self, x):
+        return (
+            x @ (self.q.t().float() * self.scales.t())
+            if self.scales.shape[1] == 1
+            else (nn.functional.linear(x, self.weight()))
+        )
+
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "groups", "name"),
+    [
+        (E4M3, 1, "blocks.e4m3.256.float32.symmetric"),
+        (E4M3, 8, "blocks.e4m3.32.float32.symmetric"),
+        (E5M2, 1, "blocks.e5m2.256.float32.symmetric"),
+    ],
+)
+def test_parameters_of_8_bit_floats_stay_codes(dtype, groups, name):
+    model, x = Float8(dtype, groups).eval(), torch.randn(3, K)
+    plan, notes = noted(model, x)
+    assert (product(plan), notes) == (name, [])
+    (stored,) = plan.constants.values()
+    assert 8 * stored.nbytes / (COLUMNS * K) == 8 + 32 * groups / K
+    want = (x.double() @ model.weight().double().T).float()
+    torch.testing.assert_close(outputs(plan, x)[0], want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2, torch.float8_e8m0fnu])
+def test_every_code_of_8_bit_floats_is_torchs_number(dtype):
+    model = nn.Module()
+    model.register_buffer("codes", torch.arange(256, dtype=torch.uint8).view(dtype))
+    model.forward = lambda x: x * model.codes.view(16, 16)[1:].float()
+    x = torch.ones(15, 16)
+    (got,) = outputs(taper_frontend.export(model, (x,)), x)
+    torch.testing.assert_close(got, model(x), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_table_of_8_bit_floats_stays_codes():
+    model, i = Float8(E4M3).eval(), torch.tensor([[3, 0, 95], [7, 7, 1]])
+    model.forward = lambda i: nn.functional.embedding(i, model.weight())
+    plan, notes = noted(model, i)
+    assert [plan.tensors[name].format for name in plan.constants] == [
+        "blocks.e4m3.256.float32.symmetric"
+    ]
+    assert notes == []
+    assert torch.equal(outputs(plan, i)[0], model(i))
+
+
+def test_codes_of_nan_in_a_weight_stay_nan():
+    model, x = Float8(E4M3).eval(), torch.randn(2, K)
+    model.q.view(torch.uint8)[5, 7] = 127
+    with pytest.warns(ExportWarning, match="1 quantized weight is stored as integers"):
+        plan = taper_frontend.export(model, (x,))
+    (got,) = outputs(plan, x)
+    assert got.isnan().nonzero()[:, 1].tolist() == [5, 5]
+    torch.testing.assert_close(got, model(x), rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda m, x: x.to(E4M3).float(), "aten._to_copy.*got torch.float8_e4m3fn"),
+        (lambda m, x: (x, m.q), "output 'p_q'.*got torch.float8_e4m3fn"),
+        (lambda m, x: x + m.q.new_ones(K).float(), "aten.*got torch.float8_e4m3fn"),
+    ],
+)
+def test_other_tensors_of_8_bit_floats_are_refused(forward, message):
+    model = Float8(E4M3).eval()
+    model.forward = lambda x: forward(model, x)
+    with pytest.raises(ExportError, match=message):
+        taper_frontend.export(model, (torch.randn(2, K),))
+
+
 HALF, BRAIN = torch.float16, torch.bfloat16
 #: How a weight is decoded, its parameters, and its bits in a plan.
 SOURCES = {

@@ -155,6 +155,21 @@ def test_affine(data, block, mapping, keepdim):
     check(chosen, data[0])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mapping", ["SYMMETRIC", "ASYMMETRIC"])
+def test_each_step_on_16_bit_floats_is_rounded(dtype, mapping):
+    def chosen(x):
+        choose = torchao.choose_qparams_affine
+        scale, zero = choose(x, mapping, [1, 64], int8, -128, 127, None, None, int8)
+        q = torchao.quantize_affine(x, [1, 64], scale, zero, int8, -128, 127)
+        y = decomposed.choose_qparams_per_token_asymmetric(x, int8)
+        return scale.float(), zero, q, *y
+
+    x = torch.randn(40, 64, generator=torch.Generator().manual_seed(1)) * 3
+    x[0] = 0  # whose scale is the least one
+    check(lambda x: chosen(x.to(dtype)), x)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_affine_decodes_to_the_dtype_asked_for(data, dtype):
     _, _, q, (scales, zeros) = data

@@ -207,6 +207,25 @@ def test_a_tie_inside_excuses_what_is_computed_from_it():
     assert report["relative_error"] <= 1e-4
 
 
+def test_differing_values_for_which_there_is_no_room_are_not_compared(monkeypatch):
+    class Rounds(nn.Module):
+        def forward(self, x):
+            y = x.sin()
+            return ((y * 1000).round().long() + (y * 999).round().long()) * 0
+
+    def nearly(context, tensor):
+        return context.apply("MUL", tensor, 1 - 2e-6, dtype="float32")
+
+    wrong(monkeypatch, "aten.sin.default", nearly)
+    monkeypatch.setattr("taper_frontend.verify.trials.TRIALS", 0)
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(0))
+    (both,) = inside(Rounds(), x)["uncertain"].values()
+    monkeypatch.setattr("taper_frontend.verify.inside._KEPT_BYTES", 0)
+    report = inside(Rounds(), x)
+    assert len(next(iter(report["uncertain"].values()))) < len(both)
+    assert report["relative_error"] <= 1e-4
+
+
 def test_half_precision_keeps_its_tolerance():
     report = inside(MLP(16).half(), torch.randn(2, 16).half())
     assert report["values"] == 5  # three products and two activations

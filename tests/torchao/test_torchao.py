@@ -77,6 +77,14 @@ CONFIGS = {
         quant_api.Int8WeightOnlyConfig(granularity=PerGroup(32), version=2),
         ["blocks.8.32.float32.symmetric"] * 2,
     ),
+    "float8": (
+        quant_api.Float8WeightOnlyConfig(),
+        ["blocks.e4m3.128.float32.symmetric", "blocks.e4m3.256.float32.symmetric"],
+    ),
+    "float8 in groups": (
+        quant_api.Float8WeightOnlyConfig(granularity=PerGroup(32)),
+        ["blocks.e4m3.32.float32.symmetric"] * 2,
+    ),
     "int2": (int_x(torch.int2, PerGroup(32)), ["blocks.2.32.float32.symmetric"] * 2),
     "int3": (int_x(torch.int3, PerGroup(32)), ["blocks.4.32.float32.symmetric"] * 2),
     "int4": (int_x(torch.int4, PerGroup(32)), ["blocks.4.32.float32.symmetric"] * 2),
@@ -104,6 +112,48 @@ def test_configs_of_quantize(name):
     apply(module, config)
     plan = check(module, x, module, atol=2e-5)
     assert formats_of(plan) == formats
+
+
+class Language(nn.Module):
+    """A table, and a layer over its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.table, self.head = nn.Embedding(100, 64), nn.Linear(64, 100)
+
+    def forward(self, i):
+        return self.head(self.table(i))
+
+
+#: Configs of tables, and the dtype or format of what is looked up first.
+TABLES = {
+    "int8": (quant_api.Int8WeightOnlyConfig(version=2), "int8"),
+    "int4": (int_x(torch.int4, PerGroup(32)), "blocks.4.32.float32.symmetric"),
+    "float8": (quant_api.Float8WeightOnlyConfig(), "blocks.e4m3.64.float32.symmetric"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_quantized_tables(name):
+    config, form = TABLES[name]
+    module, i = Language().eval(), torch.tensor([[3, 0, 99]])
+    apply(module, config, lambda layer, _: isinstance(layer, nn.Embedding))
+    plan = check(module, i, module, atol=1e-5)
+    first = plan.tensors[plan.nodes[0].inputs[0]]
+    assert form in (first.dtype, first.format)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_dynamic_activations_of_16_bits(dtype):
+    module, x = Layers().eval().to(dtype), torch.randn(5, K).to(dtype)
+    apply(module, quant_api.Int8DynamicActivationInt8WeightConfig(version=2))
+    plan = taper_frontend.export(module, (x,))
+    bits = x.view(torch.uint16) if dtype == torch.bfloat16 else x
+    (got,) = InferenceSession(plan).run(None, {plan.inputs[0]: bits.numpy()})
+    with torch.no_grad():
+        want = module(x)
+    torch.testing.assert_close(torch.from_numpy(got).view(dtype), want, rtol=2e-2, atol=2e-2)
 
 
 def prepared(module, x, quantizer, *, trains=False):

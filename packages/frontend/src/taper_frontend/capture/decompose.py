@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from taper_frontend.capture.fx_nodes import KEPT, ORIGIN, draws, origin, unbacked_sizes
@@ -85,7 +86,9 @@ def decompose_calls(
         whose result has a size that depends on values.
     """
     graph = program.graph
-    if not all(map(_stands_alone, graph.nodes)):
+    if not all(map(_stands_alone, graph.nodes)) or any(
+        map(_has_parts, program.state_dict.values())
+    ):
         return False
     keep = keep or Keep()
     calls = _Calls(graph, table, became={} if became is None else became, keep=keep)
@@ -141,6 +144,11 @@ def _stands_alone(node: Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return getattr(node.target, "__module__", "") in _NUMBERS
     return not draws(node) or _chance(node) == 0
+
+
+def _has_parts(value: Any) -> bool:
+    """Return whether a tensor is made of others, such as torchao's weights, which tracing finds."""
+    return bool(is_traceable_wrapper_subclass(value))
 
 
 def _finds_sizes(node: Node) -> bool:

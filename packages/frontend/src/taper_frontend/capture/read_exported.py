@@ -209,7 +209,7 @@ def _tensor_value(tensor: torch.Tensor, *, reads_memory: bool = False) -> Tensor
 
 def _weight(tensor: torch.Tensor) -> Weight:
     value = _tensor_value(tensor)
-    if value.refused:
+    if value.refused and not value.is_of_codes:
         return Weight(value, (), functools.partial(stored, tensor))
     memory = (
         tensor.untyped_storage().data_ptr(),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from taper_frontend.compiler.analysis.float_codes import TORCH_FLOATS
 from taper_frontend.lowering.representation import REPRESENTATIONS
 
 if TYPE_CHECKING:
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 #: Taper's names of torch's dtypes, of those that plans have.
 DTYPE_NAMES = {getattr(torch, name): name for name in REPRESENTATIONS}
 
+#: torch's floats of 8 bits.
+FLOATS_8_BIT = frozenset(getattr(torch, name) for name in TORCH_FLOATS)
+
+#: As what arrays have the bits of dtypes that numpy lacks.
+_BITS = {torch.bfloat16: torch.uint16} | dict.fromkeys(FLOATS_8_BIT, torch.uint8)
+
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """Copy a tensor to a C-contiguous array in the form of sessions: bfloat16 as its bits."""
@@ -21,7 +28,9 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def stored(tensor: torch.Tensor) -> np.ndarray:
-    """View a tensor as the C-contiguous array that a plan stores: complex numbers as pairs.
+    """View a tensor as the C-contiguous array that a plan stores.
+
+    Complex numbers are pairs, floats of 8 bits their codes.
 
     It is copied if it does not lie like this in memory.
     """
@@ -31,4 +40,5 @@ def stored(tensor: torch.Tensor) -> np.ndarray:
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     values = tensor.cpu().resolve_conj().contiguous()
-    return (values.view(torch.uint16) if values.dtype == torch.bfloat16 else values).numpy()
+    bits = _BITS.get(values.dtype)
+    return (values if bits is None else values.view(bits)).numpy()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from taper_frontend.compiler.analysis.float_codes import TORCH_FLOATS
 from taper_frontend.lowering.representation import REPRESENTATIONS
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import UNBOUNDED
@@ -53,6 +54,19 @@ class TensorValue:
     strides: tuple[SymbolicSize, ...] = ()
     layout: str = "strided"
     has_own_memory: bool = False
+
+    @property
+    def is_of_codes(self) -> bool:
+        """Return whether these are floats of 8 bits, which only constants may be.
+
+        Handlers see the numbers, as float32, and may move them.
+        """
+        return self.layout == "strided" and self.dtype in TORCH_FLOATS
+
+    @property
+    def seen_dtype(self) -> str:
+        """Return the dtype that handlers see."""
+        return "float32" if self.is_of_codes else self.dtype
 
     @property
     def refused(self) -> str:
@@ -118,12 +132,18 @@ class Weight(NamedTuple):
     memory : tuple
         A key that is equal for tensors with the same memory: tied parameters.
     read : callable
-        Returns the array that a plan stores, C-contiguous; complex numbers are pairs.
+        Returns the array that a plan stores, C-contiguous; complex numbers are pairs, and floats
+        of 8 bits their codes.
     """
 
     value: TensorValue
     memory: tuple[Any, ...]
     read: Callable[[], np.ndarray]
+
+    @property
+    def refused(self) -> str:
+        """Return what is wrong with the type for a constant; empty if nothing is."""
+        return "" if self.value.is_of_codes else self.value.refused
 
 
 class BodyGraph(NamedTuple):

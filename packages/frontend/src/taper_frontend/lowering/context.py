@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from taper_frontend.compiler.analysis.float_codes import TORCH_FLOATS
 from taper_frontend.compiler.graph.node import SourceLine
 from taper_frontend.lowering import complex_ops
 from taper_frontend.lowering.aten_program import (
@@ -224,9 +225,12 @@ class Lowering:
 
     def weight(self, weight: Weight) -> str:
         """Add a tensor of the program; it is copied, so the plan shares nothing with a model."""
-        if reason := weight.value.refused:
+        if reason := weight.refused:
             self.unsupported(reason, "dtype")
-        return self.constant(weight.read().copy(), weight.value.dtype)
+        value = weight.value
+        if value.is_of_codes:
+            return self.constant(TORCH_FLOATS[value.dtype][weight.read()])
+        return self.constant(weight.read().copy(), value.dtype)
 
     def random(self, law: str, shape: Sequence[int], dtype: str, limit: int = 0) -> str:
         """Draw random numbers, after all earlier draws.

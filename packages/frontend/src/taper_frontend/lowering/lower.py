@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from taper_frontend.compiler.analysis.float_codes import TORCH_FLOATS
 from taper_frontend.compiler.graph import Graph
-from taper_frontend.compiler.graph.constants import Constant, Parameter, literal
+from taper_frontend.compiler.graph.constants import Constant, Parameter, literal, looked_up
 from taper_frontend.compiler.graph.node import Meaning
 from taper_frontend.errors import BatchError, UnsupportedNode, UnsupportedNodesError
+from taper_frontend.lowering.aten_program import tensors_of
 from taper_frontend.lowering.keep import Keep
 from taper_frontend.lowering.needed_calls import is_only_computed_with
 from taper_frontend.lowering.pytrees import Tree, describe_tree, value_leaf
@@ -209,12 +211,19 @@ class _ProgramWalk(Walk):
         self.inputs = inputs
         self.replaceable = replaceable
         self.constants: dict[str, InputSpec] = {}
+        # what an output must not be
+        self.codes = {
+            node.name: value
+            for node in program.nodes
+            for value in tensors_of([node])
+            if value.is_of_codes
+        }
         self.tied: dict[tuple[Any, ...], str] = {}
         self.parameters: dict[tuple[Any, ...], Parameter] = {}
         # for each memory the names in the state dict: several if tied
         self.names: dict[tuple[Any, ...], list[str]] = {}
         for name, tensor in program.state_dict.items():
-            if not tensor.value.refused and 0 not in tensor.value.shape:
+            if not tensor.refused and 0 not in tensor.value.shape:
                 self.names.setdefault(tensor.memory, []).append(name)
         # for each state the node of its next value
         self.states: dict[str, str] = {}
@@ -268,7 +277,7 @@ class _ProgramWalk(Walk):
             tensor = self._tensor(spec)
             if spec.kind == "constant tensor" or spec.target in self.written:
                 continue
-            parameter = None if tensor.value.refused else self._parameter(spec, tensor)
+            parameter = None if tensor.refused else self._parameter(spec, tensor)
             if parameter is not None and parameter.is_replaceable and id(parameter) not in done:
                 done.add(id(parameter))
                 yield parameter
@@ -416,6 +425,8 @@ class _ProgramWalk(Walk):
         if spec.kind != "output" or spec.form != "tensor":
             self.refuse(f"output {spec.name!r}", "op", f"expected a tensor, got a {spec.form}")
             return None
+        if spec.name in self.codes:
+            self.refuse(f"output {spec.name!r}", "dtype", self.codes[spec.name].refused)
         return ["tensor", self.value(spec.name)]
 
     def _number_result(self, name: Any) -> Tree:
@@ -442,8 +453,8 @@ class _ProgramWalk(Walk):
         """Add the constant of an input of the program; tied tensors are one constant."""
         name = spec.target or spec.name
         tensor = self._tensor(spec)
-        if tensor.value.refused:
-            self.refuse(f"{spec.kind} {name!r}", "dtype", tensor.value.refused)
+        if tensor.refused:
+            self.refuse(f"{spec.kind} {name!r}", "dtype", tensor.refused)
             return POISON
         key = tensor.memory
         if key not in self.tied or 0 in tensor.value.shape:
@@ -453,6 +464,8 @@ class _ProgramWalk(Walk):
                 recipe = literal(tensor.read(), stored_type(type_).dtype)
             else:
                 recipe = self._parameter(spec, tensor)
+            if tensor.value.is_of_codes:
+                recipe = looked_up(recipe, TORCH_FLOATS[tensor.value.dtype])
             self.tied[key] = represented(self.graph.add_constant(name, recipe), type_.dtype)
         return self.tied[key]
 
@@ -485,4 +498,6 @@ def _plain(leaf: Tree) -> Tree:
 
 
 def _type(tensor: Weight) -> TensorType:
-    return TensorType(tensor.value.dtype, tensor.value.shape)
+    """Return the type of a weight's array."""
+    value = tensor.value
+    return TensorType("uint8" if value.is_of_codes else value.dtype, value.shape)

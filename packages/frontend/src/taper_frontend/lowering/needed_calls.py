@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 #: The target of a node that picks one of several results.
 GETITEM = "operator.getitem"
 
+#: Ops that move numbers unchanged, and so may move floats of 8 bits.
+_MOVES = frozenset(
+    f"aten.{op}"
+    for op in (
+        *("alias.default", "cat.default", "clone.default", "detach.default", "embedding.default"),
+        *("expand.default", "index_select.default", "permute.default", "reshape.default"),
+        *("select.int", "slice.Tensor", "squeeze.default", "squeeze.dim", "squeeze.dims"),
+        *("t.default", "transpose.int", "unsqueeze.default", "view.default"),
+    )
+)
+
 #: torch's check of the results of torch.linalg, which a plan leaves out.
 LINALG_CHECK = "aten._linalg_check_errors.default"
 
@@ -72,7 +83,7 @@ def find_handler(node: Node) -> Handler | None:
     if isinstance(node.value, SymbolicNumber):
         return None
     for value in tensors_of([node]):
-        if reason := value.refused:
+        if (reason := value.refused) and not (value.is_of_codes and target in _MOVES):
             raise Refusal(reason, "dtype")
     if (handler := HANDLERS.get(target)) is not None:
         return handler

@@ -18,7 +18,7 @@ import numpy as np
 
 from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.lowering.handlers import lowers
-from taper_runtime.base.dtypes import DTYPES
+from taper_runtime.ops.convert import FLOATS_16_BIT
 from taper_runtime.ops.quant import block_shapes
 from taper_runtime.ops.type_rules import INTS
 
@@ -194,9 +194,7 @@ def choose_qparams(
 ) -> tuple[str, str]:
     """Choose one scale and zero point for all elements: float64 and int64 ``[1]``."""
     mapping = "ASYMMETRIC" if ctx.aten == "choose_qparams" else "SYMMETRIC"
-    least, most = (
-        ctx.emit(op, [x], axes=tuple(range(ctx.rank(x))), keepdim=False) for op in ("AMIN", "AMAX")
-    )
+    least, most = _extremes(ctx, x, tuple(range(ctx.rank(x))), False)
     scale, zero = _choose(ctx, least, most, mapping, low, high, eps)
     if mapping == "SYMMETRIC":
         zero = ctx.full((), 128 if dtype == "uint8" else 0, "int64")
@@ -208,29 +206,30 @@ def choose_qparams(
 def choose_qparams_per_token_asymmetric(ctx: Lowering, x: str, dtype: str) -> tuple[str, str]:
     """Choose a scale and a zero point for each run of the last axis, as XNNPACK does."""
     low, high, last = -128, 127, ctx.rank(x) - 1
-    least, most = (ctx.emit(op, [x], axes=(last,), keepdim=True) for op in ("AMIN", "AMAX"))
+    least, most = _extremes(ctx, x, (last,), True)
     of = ctx.dtype(x)
-    least = ctx.apply("MINIMUM", least, 0, dtype=of)
-    most = ctx.apply("MAXIMUM", most, 0, dtype=of)
-    scale = ctx.apply("DIV", ctx.apply("SUB", most, least, dtype=of), high - low, dtype=of)
-    scale = ctx.apply("MAXIMUM", scale, float(np.finfo(np.float32).eps), dtype=of)
-    least, most = (ctx.apply("DIV", each, scale, dtype=of) for each in (least, most))
-    errors = ctx.apply(
+    least = _step(ctx, "MINIMUM", least, 0, dtype=of)
+    most = _step(ctx, "MAXIMUM", most, 0, dtype=of)
+    scale = _step(ctx, "DIV", _step(ctx, "SUB", most, least, dtype=of), high - low, dtype=of)
+    scale = _step(ctx, "MAXIMUM", scale, float(np.finfo(np.float32).eps), dtype=of)
+    least, most = (_step(ctx, "DIV", each, scale, dtype=of) for each in (least, most))
+    errors = _step(
+        ctx,
         "ADD",
-        ctx.apply("ADD", least, low, dtype=of),
-        ctx.apply("ADD", most, high, dtype=of),
+        _step(ctx, "ADD", least, low, dtype=of),
+        _step(ctx, "ADD", most, high, dtype=of),
         dtype=of,
     )
-    is_from_low = ctx.apply("GT", errors, 0, dtype=of)
-    zero = ctx.apply(
+    is_from_low = ctx.apply("GT", ctx.cast(errors, "float32"), 0, dtype="float32")
+    zero = _step(
+        ctx,
         "WHERE",
         is_from_low,
-        ctx.apply("SUB", low, least, dtype=of),
-        ctx.apply("SUB", high, most, dtype=of),
+        _step(ctx, "SUB", low, least, dtype=of),
+        _step(ctx, "SUB", high, most, dtype=of),
         dtype=of,
     )
-    zero = ctx.apply("MINIMUM", ctx.apply("MAXIMUM", zero, low, dtype=of), high, dtype=of)
-    zero = ctx.emit("ROUND", [zero])
+    zero = _step(ctx, "ROUND", _clamped(ctx, zero, low, high, of), dtype=of)
     return ctx.cast(scale, "float64"), ctx.cast(zero, "int64")
 
 
@@ -299,12 +298,9 @@ def choose_qparams_affine(
     assert shapes is not None
     axes = tuple(axis for axis, count in enumerate(shapes[1]) if count == 1)
     split = ctx.reshape(x, shapes[0])
-    least, most = (
-        ctx.emit(op, [split], axes=axes, keepdim=False) if axes else split
-        for op in ("AMIN", "AMAX")
-    )
+    least, most = _extremes(ctx, split, axes, False) if axes else (split, split)
     if eps is None:
-        eps = float(np.finfo(DTYPES[ctx.dtype(x)].storage).smallest_normal)
+        eps = 2.0**-14 if ctx.dtype(x) == "float16" else 2.0**-126
     scale, zero = _choose(ctx, least, most, mapping, *_range(ctx, dtype, low, high), eps)
     results = []
     for each, type_ in zip((scale, zero), ctx.outputs, strict=True):
@@ -464,10 +460,58 @@ def _quantize(
     dtype: str,
     shift_first: bool = False,
 ) -> str:
-    """Emit QUANTIZE."""
+    """Emit QUANTIZE, or the steps of 16-bit floats, each of which torch rounds."""
+    if ctx.dtype(x) in FLOATS_16_BIT:
+        return _quantize_in_steps(ctx, x, scale, zero, low, high, dtype, shift_first)
     inputs = [x, scale] if zero is None else [x, scale, _integers(ctx, zero)]
     attrs = {"shift_first": True} if shift_first else {}
     return ctx.emit("QUANTIZE", inputs, dtype=dtype, low=low, high=high, **attrs)
+
+
+def _quantize_in_steps(
+    ctx: Lowering,
+    x: str,
+    scale: str,
+    zero: str | None,
+    low: int,
+    high: int,
+    dtype: str,
+    shift_first: bool,
+) -> str:
+    """Quantize as QUANTIZE does, with each step rounded to the dtype of x."""
+    shape, of = ctx.shape(x), ctx.dtype(x)
+    shapes = block_shapes(shape, ctx.shape(scale))
+    assert shapes is not None
+    x, scale = (ctx.reshape(each, to) for each, to in zip((x, scale), shapes, strict=True))
+    y = _step(ctx, "MUL", x, _step(ctx, "DIV", 1.0, scale, dtype=of), dtype=of)
+    steps = ["ROUND"]
+    if zero is not None:
+        steps.insert(0 if shift_first else 1, "ADD")
+        zero = ctx.reshape(_integers(ctx, zero), shapes[1])
+    for op in steps:
+        y = _step(ctx, op, y, *([zero] if op == "ADD" and zero is not None else []), dtype=of)
+    y = _clamped(ctx, y, low, high, of)
+    return ctx.reshape(ctx.cast(y, dtype), shape)
+
+
+def _step(ctx: Lowering, op: str, *operands: str | float, dtype: str) -> str:
+    """Apply an op in a dtype; in one of 16 bits in float32, rounded."""
+    if dtype not in FLOATS_16_BIT:
+        return ctx.apply(op, *operands, dtype=dtype)
+    return ctx.cast(ctx.apply(op, *operands, dtype="float32"), dtype)
+
+
+def _clamped(ctx: Lowering, x: str, low: float, high: float, dtype: str) -> str:
+    return _step(ctx, "MINIMUM", _step(ctx, "MAXIMUM", x, low, dtype=dtype), high, dtype=dtype)
+
+
+def _extremes(ctx: Lowering, x: str, axes: tuple[int, ...], keepdim: bool) -> list[str]:
+    """Return the least and the greatest elements along axes, in the dtype of x."""
+    of = ctx.dtype(x)
+    wide = ctx.cast(x, "float32") if of in FLOATS_16_BIT else x
+    return [
+        ctx.cast(ctx.emit(op, [wide], axes=axes, keepdim=keepdim), of) for op in ("AMIN", "AMAX")
+    ]
 
 
 def _dequantize(ctx: Lowering, q: str, scale: str, zero: str | None, dtype: str) -> str:
@@ -585,23 +629,22 @@ def _choose(
 ) -> tuple[str, str]:
     """Choose scales and zero points, floats, from the least and the greatest values."""
     of = ctx.dtype(least)
-    least = ctx.apply("MINIMUM", least, 0, dtype=of)
-    most = ctx.apply("MAXIMUM", most, 0, dtype=of)
+    least = _step(ctx, "MINIMUM", least, 0, dtype=of)
+    most = _step(ctx, "MAXIMUM", most, 0, dtype=of)
     if mapping == "ASYMMETRIC":
-        scale = ctx.apply("DIV", ctx.apply("SUB", most, least, dtype=of), high - low, dtype=of)
+        scale = _step(ctx, "DIV", _step(ctx, "SUB", most, least, dtype=of), high - low, dtype=of)
     elif mapping == "SYMMETRIC":
-        largest = ctx.apply("MAXIMUM", ctx.emit("NEG", [least]), most, dtype=of)
-        scale = ctx.apply("DIV", largest, (high - low) / 2, dtype=of)
+        largest = _step(ctx, "MAXIMUM", _step(ctx, "NEG", least, dtype=of), most, dtype=of)
+        scale = _step(ctx, "DIV", largest, (high - low) / 2, dtype=of)
     elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
-        by_least = ctx.apply("DIV", least, low, dtype=of)
-        scale = ctx.apply("MAXIMUM", by_least, ctx.apply("DIV", most, high, dtype=of), dtype=of)
+        by_least = _step(ctx, "DIV", least, low, dtype=of)
+        scale = _step(ctx, "MAXIMUM", by_least, _step(ctx, "DIV", most, high, dtype=of), dtype=of)
     else:
         ctx.unsupported(f"expected a mapping type that torchao defines, got {mapping}")
-    scale = ctx.apply("MAXIMUM", scale, eps, dtype=of)
+    scale = _step(ctx, "MAXIMUM", scale, eps, dtype=of)
     if mapping != "ASYMMETRIC":
         zero = ctx.full(ctx.shape(scale), int((high + low + 1) / 2), of)
         return scale, zero
-    zero = ctx.emit("ROUND", [ctx.apply("DIV", least, scale, dtype=of)])
-    zero = ctx.apply("SUB", low, zero, dtype=of)
-    zero = ctx.apply("MINIMUM", ctx.apply("MAXIMUM", zero, low, dtype=of), high, dtype=of)
-    return scale, zero
+    zero = _step(ctx, "ROUND", _step(ctx, "DIV", least, scale, dtype=of), dtype=of)
+    zero = _step(ctx, "SUB", low, zero, dtype=of)
+    return scale, _clamped(ctx, zero, low, high, of)

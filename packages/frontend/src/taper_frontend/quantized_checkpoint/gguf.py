@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.quantized_checkpoint.weight import E2M1, E8M0, QuantizedWeight, Scale
+from taper_frontend.compiler.analysis.float_codes import E2M1, E8M0
+from taper_frontend.quantized_checkpoint.weight import QuantizedWeight, Scale
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 

@@ -8,18 +8,9 @@ import numpy as np
 
 from taper_runtime.base.dtypes import cast
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.formats.blocks import floats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-#: The numbers of 4-bit and 8-bit floats by their codes. A code of no finite number is NaN.
-E2M1, E4M3, E5M2 = floats(2, 1), floats(4, 3).copy(), floats(5, 2).copy()
-E4M3[127::128] = np.nan
-E5M2.reshape(2, 128)[:, 124:] = np.nan
-
-#: Powers of 2 by their codes, from 2 ** -127 on.
-E8M0 = np.append(np.ldexp(np.float32(1), np.arange(255) - 127), np.float32(np.nan))
 
 
 class Scale(NamedTuple):

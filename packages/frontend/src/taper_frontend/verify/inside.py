@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from taper_frontend.capture.tensors import stored
+from taper_frontend.capture.tensors import FLOATS_8_BIT, stored
 from taper_frontend.verify.judge import TIE, judge
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.executor.executor import Settings
@@ -365,18 +365,21 @@ class _Comparison:
         if want is None or got is None:
             return None
         error = difference(got, want).relative
-        side.note(name, error)
-        if error > side.tolerance:
-            self._doubt(key, _Doubt(side.maker(name), got, want, behind))
-        return error <= side.tolerance
+        is_right = error <= side.tolerance
+        if is_right or self._keep(key, _Doubt(side.maker(name), got, want, behind)):
+            side.note(name, error)  # of what is not kept nothing is known
+        return is_right
 
-    def _doubt(self, key: _Key, doubt: _Doubt) -> None:
-        """Keep a differing value, if the limit allows it."""
+    def _keep(self, key: _Key, doubt: _Doubt) -> bool:
+        """Keep a differing value, if the limit allows it; return whether it is kept."""
         size = doubt.got.nbytes + doubt.want.nbytes
-        if key in self.doubts or (self.doubts and self._kept + size > _KEPT_BYTES):
-            return
+        if key in self.doubts:
+            return True
+        if self.doubts and self._kept + size > _KEPT_BYTES:
+            return False
         self._kept += size
         self.doubts[key] = doubt._replace(got=np.array(doubt.got), want=np.array(doubt.want))
+        return True
 
 
 class _Reader:
@@ -454,7 +457,7 @@ def _as_array(value: Any) -> np.ndarray | None:
         value = torch.as_tensor(value)
     if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
         return None
-    return stored(value)
+    return stored(value.float() if value.dtype in FLOATS_8_BIT else value)
 
 
 def _steps(plan: Plan) -> dict[str, int]:

@@ -74,7 +74,7 @@ def judge(
     wrong = [*want]
     jittered: list[Mapping[K, np.ndarray]] = []
     while wrong and len(jittered) < _JITTERED:
-        with Jitter(len(jittered)):
+        with Jitter(len(jittered), tolerance):
             jittered.append(runs.rerun())
         wrong = [
             key

@@ -22,9 +22,6 @@ from taper_runtime.plan.compare import TOLERANCE, difference, readable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The relative size of the noise: scores that differ by ten times as much are still acceptable.
-ROUNDING = TOLERANCE / 10
-
 #: Ops that choose among their elements. Equal ones, including zeros, may be in any order.
 _CHOICES = frozenset(
     {
@@ -53,12 +50,15 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     seed : int
         The seed of the noise.
+    tolerance : float
+        The relative error that is right for the scores. The noise is a tenth of it.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, tolerance: float = TOLERANCE) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._size = tolerance / 10
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
@@ -128,7 +128,7 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = x.abs()
         typical = size[(size > 0) & size.isfinite()]
         floor = typical.median() if typical.numel() else 1.0
-        return x + ROUNDING * size.clamp(min=floor).nan_to_num(posinf=0) * self._noise(x)
+        return x + self._size * size.clamp(min=floor).nan_to_num(posinf=0) * self._noise(x)
 
     def _place(self, x: torch.Tensor, sign: int) -> torch.Tensor:
         """Replace infinities and NaNs, which are equal to each other, by numbers in some order."""
@@ -139,7 +139,7 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
         """Return relative noise, which leaves zeros unchanged: padding is not a near tie."""
-        return x * (1 + ROUNDING * self._noise(x)) if x.is_floating_point() else x
+        return x * (1 + self._size * self._noise(x)) if x.is_floating_point() else x
 
     def _off_whole(self, x: torch.Tensor) -> torch.Tensor:
         """Return noise that moves numbers off integers, except those that are exactly integers."""

@@ -275,9 +275,11 @@ def rows_of_table(found: Quantized) -> list[Constant] | None:
     Returns
     -------
     list of Constant or None
-        None if it is no such table, or has offsets or zero points that are no integers.
+        None if it is no such table, or has codes, offsets or zero points that are no integers.
     """
     if found.scale is None or found.offset is not None or len(found.q.shape) != 2:
+        return None
+    if found.table is not None:
         return None
     if found.zero is not None and found.zero.dtype not in INTS:
         return None
@@ -370,7 +372,7 @@ class _Columns(NamedTuple):
 
 def _pack(of: _Columns, kind: int | str, levels: Levels) -> Constant | None:
     """Return the matrix in a format of such levels; None if they cannot hold it."""
-    if of.size % levels.rows or not _is_code(of.table, levels.code):
+    if of.size % levels.rows or not _is_code(of.table, levels.code) or not _are_finite(of):
         return None
     if of.zero is not None and of.zero.dtype not in INTS:
         shifted = _with_offsets(of, levels)
@@ -460,6 +462,7 @@ def _pack_factors(
         or of.q.shape[0] % rows
         or len(split) != 1 + (factors.shift == "offsets")
         or not _is_code(of.table, levels.code)
+        or not _are_finite(of)
     ):
         return None
     q, _ = _within(levels, of.q, None, of.scale.shape, bool(of.offsets))
@@ -498,6 +501,13 @@ def _is_code(table: Constant | None, code: tuple[int, ...]) -> bool:
         return False
     finite = np.isfinite(value)
     return np.array_equal(value[finite], numbers[finite])
+
+
+def _are_finite(of: _Columns) -> bool:
+    """Return whether no level is the code of an infinity or NaN, which formats do not have."""
+    if of.table is None:
+        return True
+    return bool(np.isfinite(of.table.value())[of.q.value()].all())
 
 
 def _exponents(scale: Constant) -> Constant | None:

@@ -213,6 +213,12 @@ class Derived(Constant):
         return np.asarray(values[id(self)], order="C")
 
 
+def looked_up(codes: Constant, table: np.ndarray) -> Constant:
+    """Return the numbers of a float32 vector at positions, ``table[codes]``."""
+    places = derived("CAST", [codes], {"dtype": "int64"})
+    return derived("INDEX_SELECT", [literal(table), places], {"axis": 0})
+
+
 def literal(array: np.ndarray, dtype: str | None = None) -> Literal:
     """Make a constant of an array, which is not copied if it is C-contiguous.
 

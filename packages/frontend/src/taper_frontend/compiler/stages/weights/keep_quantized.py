@@ -44,8 +44,9 @@ def keep_quantized(graph: Graph) -> bool:
         PERMUTE(INDEX_SELECT(PACK(q, scales), i))
 
     The second form of a lookup is for tables that products read, too, and for levels of fewer than
-    8 bits. The weight of another product becomes a constant, which a file has as its integers and a
-    session decodes when it is opened (:mod:`taper_frontend.compiler.planning.make_recipes`).
+    8 bits and codes of floats. The weight of another product becomes a constant, which a file has
+    as its integers and a session decodes when it is opened
+    (:mod:`taper_frontend.compiler.planning.make_recipes`).
 
     The steps of the constant say what the integers and the scales are; no number is searched for.
     Weights that a session may replace are not known, and stay as they are computed. So do those
@@ -109,7 +110,12 @@ def _look_up_blocks(
     name, places = store(table, True) or ("", None)
     if not name or places is not None:
         return False
-    if table not in heads and graph.constants[name].type.storage.nbytes >= constant.type.size:
+    if (
+        table not in heads
+        and graph.constants[name].type.storage.nbytes >= constant.type.size
+        and (found := read_quantized(constant)) is not None
+        and found.table is None
+    ):
         return False  # bytes whose rows lie one behind the other are read faster
     attrs = {"axis": 1, "wrap": False}
     columns = graph.add_node("INDEX_SELECT", [name, node.inputs[1]], attrs, source=node.source)
