@@ -48,7 +48,7 @@ class Tiles:
                 f"{node.op} {node.output!r}: expected a rule to compute ranges {dict(cuts)}"
             )
         inputs = [
-            self._take(name, ranges) for name, ranges in zip(node.inputs, part.inputs, strict=True)
+            self.take(name, ranges) for name, ranges in zip(node.inputs, part.inputs, strict=True)
         ]
         made = self._graph.add_node(
             node.op, inputs, part.attrs, name=f"{node.output}{self._suffix}", source=node.source
@@ -58,7 +58,11 @@ class Tiles:
         self._made[node.output, ranges] = made
         return made
 
-    def _take(self, tensor: str, ranges: Sequence[Range]) -> str:
+    def has(self, tensor: str, ranges: Sequence[Range], part: str) -> None:
+        """Note that ``part`` is ranges of the axes of ``tensor``."""
+        self._made[tensor, tuple(ranges)] = part
+
+    def take(self, tensor: str, ranges: Sequence[Range]) -> str:
         """Return ranges of the axes of ``tensor``: itself, an existing part, or a slice."""
         if tensor == ABSENT:
             return ABSENT
