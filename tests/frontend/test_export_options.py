@@ -205,7 +205,13 @@ def test_a_budget_that_no_plan_fits(natural):
     assert [each.message.kind for each in warned] == ["memory"]
     told = plan.metadata["memory"]
     assert 64 < told["achieved"] == memory_use(plan).arena <= memory_use(natural).arena
-    assert f"node {told['at']} needs them" in str(warned[0].message)
+    text = str(warned[0].message)
+    assert f"node {told['at']} needs them" in text
+    assert told["held"]
+    assert sum(each["bytes"] for each in told["held"]) <= told["achieved"]
+    for each in told["held"]:
+        assert f"{each['tensor']!r} ({each['bytes']:,} bytes)" in text
+        assert f"in memory at {told['at']}: {each['tensor']!r}" in describe_plan(plan)
     assert "does not fit: " in describe_plan(plan)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.planning.exact_parts import KnownParts
 from taper_frontend.compiler.planning.fitted import Fitted, lay_out_orders, lay_out_schedules
 from taper_frontend.compiler.planning.recompute import recomputations
 from taper_frontend.compiler.planning.tile_regions import RegionFinder
@@ -28,7 +29,7 @@ LIMITS, MOST_UNMET = 10, 2
 #: form and a limit.
 MOST_FORMS, MOST_TRIALS = 3, 12
 
-#: How often regions are computed in parts, each time where the result still needs too much.
+#: How often regions are chosen for a form and a limit, each time for less than before.
 MOST_TILINGS = 2
 
 #: Bytes for which no node is split.
@@ -60,6 +61,7 @@ class BudgetSearch:
         self._taken: list[Fitted] = []
         self._left = self._forms()
         self._are_same: dict[int, bool] = {}
+        self._known = KnownParts()
 
     def within(self, budget: int) -> Fitted:
         """Return the first form whose arena fits in a budget, or the smallest one.
@@ -90,12 +92,12 @@ class BudgetSearch:
             limit = self._natural.arena.nbytes * share // LIMITS
             if last.arena.nbytes <= limit:
                 continue
-            starts = starts or [_StartingForm(each) for each in self._starts()]
+            starts = starts or [_StartingForm(each, self._known) for each in self._starts()]
             starts = self._leading(starts, limit) or starts
             best = self._best(limit)
             if best is None and not all(self._are_same.values()):
                 first = min(starts, key=lambda each: len(each.fitted.moves)).fitted
-                self._found += _StartingForm(first, parts=False).made(limit)
+                self._found += _StartingForm(first, self._known, parts=False).made(limit)
                 best = self._best(limit)
             unmet = unmet + 1 if best is None else 0
             if unmet == MOST_UNMET:
@@ -168,8 +170,8 @@ class _StartingForm:
     fitted : Fitted
     """
 
-    def __init__(self, fitted: Fitted, *, parts: bool = True) -> None:
-        self.fitted, self._parts = fitted, parts
+    def __init__(self, fitted: Fitted, known: KnownParts, *, parts: bool = True) -> None:
+        self.fitted, self._known, self._parts = fitted, known, parts
         self._finder: RegionFinder | None = None
 
     def made(self, limit: int) -> Iterator[Fitted]:
@@ -178,18 +180,18 @@ class _StartingForm:
         yield start
         if start.arena.nbytes <= limit:
             return
-        recomputed = _recomputed(start, limit, parts=self._parts)
+        recomputed = _recomputed(start, limit, self._known, parts=self._parts)
         yield recomputed
         if not self._parts:
             return
         if self._finder is None:
-            self._finder = RegionFinder(start.graph, start.schedule.order, start.arena)
-        tiled = _tiled(start, limit, self._finder)
+            self._finder = _finder(start, self._known)
+        tiled = _tiled(start, limit, self._known, self._finder)
         yield tiled
         if recomputed is not start:
-            yield _tiled(recomputed, limit)
+            yield _tiled(recomputed, limit, self._known)
         if tiled is not start:
-            yield _recomputed(tiled, limit, parts=True)
+            yield _recomputed(tiled, limit, self._known, parts=True)
 
 
 def _rank(fitted: Fitted, limit: int) -> tuple[int, float]:
@@ -205,31 +207,38 @@ def _smaller(a: Fitted, b: Fitted) -> bool:
     return a.arena.nbytes < b.arena.nbytes
 
 
-def _tiled(fitted: Fitted, limit: int, finder: RegionFinder | None = None) -> Fitted:
+def _finder(fitted: Fitted, known: KnownParts) -> RegionFinder:
+    return RegionFinder(fitted.graph, fitted.schedule.order, fitted.arena, known)
+
+
+def _tiled(
+    start: Fitted, limit: int, known: KnownParts, finder: RegionFinder | None = None
+) -> Fitted:
     """Compute regions in parts until the arena fits in ``limit``; return the smallest one.
 
-    Scratch memory may shrink later than the parts, so that the first parts gain nothing.
-    ``finder`` is that of the form.
+    Where the arena has gaps, or more is needed than was estimated, regions are chosen for so much
+    less. ``finder`` is that of the form.
     """
-    best = fitted
+    best, aim = start, limit
+    finder = finder or _finder(start, known)
     for _ in range(MOST_TILINGS):
-        if fitted.arena.nbytes <= limit:
-            break
-        graph, order = fitted.graph, fitted.schedule.order
-        found = (finder or RegionFinder(graph, order, fitted.arena)).best(limit)
+        found = finder.best(aim) if aim > 0 else []
         if not found:
             break
-        finder, graph = None, graph.copy()
-        after = [graph.nodes[node.output] for node in order]
+        graph = start.graph.copy()
+        after = [graph.nodes[node.output] for node in start.schedule.order]
         for region in found:
             after = region.apply(graph, after)
         what = ", ".join(f"{each.names[-1]} in {len(each.parts)}" for each in found)
-        fitted = fitted.changed(graph, after, "tile", what, sum(each.ns for each in found))
-        best = fitted if _smaller(fitted, best) else best
+        tiled = start.changed(graph, after, "tile", what, sum(each.ns for each in found))
+        best = tiled if _smaller(tiled, best) else best
+        if tiled.arena.nbytes <= limit:
+            break
+        aim -= tiled.arena.nbytes - limit
     return best
 
 
-def _recomputed(fitted: Fitted, limit: int, *, parts: bool) -> Fitted:
+def _recomputed(fitted: Fitted, limit: int, known: KnownParts, *, parts: bool) -> Fitted:
     """Return the graph with nodes computed again until its arena fits, or nothing more helps."""
     refused: set[object] = set()
     best, most = fitted, limit
@@ -239,7 +248,9 @@ def _recomputed(fitted: Fitted, limit: int, *, parts: bool) -> Fitted:
             break
         if peak <= most:  # what is live would fit, but its layout has gaps
             most = peak - (arena.nbytes - limit)
-        found = recomputations(fitted.graph, fitted.schedule.order, arena, most, parts=parts)
+        found = recomputations(
+            fitted.graph, fitted.schedule.order, arena, most, known, parts=parts
+        )
         option = next((each for each in found if each.key not in refused), None)
         if option is None:
             break

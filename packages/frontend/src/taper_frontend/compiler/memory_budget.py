@@ -118,6 +118,7 @@ def report(natural: Fitted, fitted: Fitted, budget: int) -> dict[str, Any]:
         "natural_ns": round(natural.ns),
         "ns": round(fitted.ns),
         "at": fitted.peak_node(),
+        "held": [{"tensor": name, "bytes": nbytes} for name, nbytes in fitted.held().items()],
         "isa": str(_kernels.active_isa()),
         "sizes": dict(natural.graph.examples),
         "moves": [

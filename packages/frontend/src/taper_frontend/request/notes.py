@@ -116,13 +116,14 @@ def of_memory(found: Mapping[str, Any] | None) -> list[Note]:
     """Return a note on a memory budget that no plan fits: :func:`.memory_budget.report`."""
     if found is None or found["achieved"] <= found["budget"]:
         return []
+    held = _list([f"{each['tensor']!r} ({each['bytes']:,} bytes)" for each in found["held"]])
     return [
         Note(
             "memory",
             f"memory_budget: expected an arena of at most {found['budget']:,} bytes, got "
             f"{found['achieved']:,}, the least that was found (without a budget "
-            f"{found['natural']:,}); node {found['at']} needs them; give a larger budget, or a "
-            "smaller example",
+            f"{found['natural']:,}); node {found['at']} needs them; in memory there: "
+            f"{held or 'its scratch alone'}; give a larger budget, or a smaller example",
         )
     ]
 

@@ -340,8 +340,15 @@ def _describe_budget(plan: Plan) -> list[str]:
     moves = found.get("moves")
     rows = moves if isinstance(moves, list | tuple) else []
     types = {"kind": str, "what": str, "bytes": int, "ns": int}
+    tensors = found.get("held")
+    held = tensors if isinstance(tensors, list | tuple) else []
     return [
         line,
+        *(
+            f"  in memory at {found['at']}: {each['tensor']!r}, {each['bytes']} bytes"
+            for each in held
+            if _has(each, {"tensor": str, "bytes": int})
+        ),
         *(
             f"  {move['kind']} {move['what']}: {move['bytes']} bytes less, {move['ns']} ns more"
             for move in rows

@@ -69,10 +69,23 @@ class Fitted(NamedTuple):
 
     def peak_node(self) -> str:
         """Return the first node that needs the most bytes, with its op."""
-        at = self.arena.live.index(max(self.arena.live))
-        name = next(name for name, step in self.arena.steps.items() if step == at)
+        name = self._peak()
         node = self.graph.producers.get(name)
         return f"{name!r} ({node.op if node else 'saves a state'})"
+
+    def held(self) -> dict[str, int]:
+        """Return the bytes of the tensors that are in memory at that node, largest first.
+
+        The scratch memory of its kernel is the rest of what it needs.
+        """
+        at = self.arena.steps[self._peak()]
+        lives = self.arena.ranges.items()
+        found = [(name, each.nbytes) for name, each in lives if each.birth <= at <= each.death]
+        return dict(sorted(found, key=lambda each: -each[1]))
+
+    def _peak(self) -> str:
+        at = self.arena.live.index(max(self.arena.live))
+        return next(name for name, step in self.arena.steps.items() if step == at)
 
     def changed(
         self, graph: Graph, order: Sequence[Node], kind: str, what: str, ns: float

@@ -12,9 +12,8 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.estimates import placed_cost
 from taper_frontend.compiler.graph.node import ABSENT
-from taper_frontend.compiler.planning.exact_parts import ExactParts
+from taper_frontend.compiler.planning.exact_parts import ExactParts, KnownParts
 from taper_frontend.compiler.stages.schedule.tiles import Tiles
 from taper_runtime.base.checks import aligned
 from taper_runtime.base.records import NamedTuple
@@ -110,7 +109,13 @@ class Recomputation(NamedTuple):
 
 
 def recomputations(
-    graph: Graph, order: Sequence[Node], arena: Arena, limit: int, *, parts: bool
+    graph: Graph,
+    order: Sequence[Node],
+    arena: Arena,
+    limit: int,
+    known: KnownParts,
+    *,
+    parts: bool,
 ) -> list[Recomputation]:
     """Return changes that save memory where more than ``limit`` bytes are live, cheapest first.
 
@@ -123,10 +128,12 @@ def recomputations(
         The arena of the graph in that order.
     limit : int
         In bytes.
+    known : KnownParts
+        What was found out about parts of nodes.
     parts : bool
         Whether nodes may be computed again in parts.
     """
-    found = [*_Finder(graph, order, arena, limit, parts=parts).all()]
+    found = [*_Finder(graph, order, arena, limit, known, parts=parts).all()]
     return sorted(found, key=lambda each: (each.ns / each.gain, -each.gain))
 
 
@@ -134,12 +141,19 @@ class _Finder:
     """Finds recomputations that would save memory in a scheduled graph."""
 
     def __init__(
-        self, graph: Graph, order: Sequence[Node], arena: Arena, limit: int, *, parts: bool
+        self,
+        graph: Graph,
+        order: Sequence[Node],
+        arena: Arena,
+        limit: int,
+        known: KnownParts,
+        *,
+        parts: bool,
     ) -> None:
         """Note the step of each node, and the bytes that are live through each step."""
         self._graph, self._order, self._arena, self._limit = graph, order, arena, limit
         self._parts = parts
-        self.exact = ExactParts(graph, arena.strides)
+        self.exact = ExactParts(graph, arena.strides, known)
         self._at: dict[str, int] = {}  # the step of each node; of others, the last one before
         step = 0
         for node in order:
@@ -310,7 +324,8 @@ class _Finder:
             if name not in arena.steps:
                 continue
             made[name] = self._nbytes(name, cuts)
-            scratch = int(self._share(name, cuts) * arena.scratch[arena.steps[name]])
+            part = self.exact.part(self._graph.producers[name], dict(cuts)) if cuts else None
+            scratch = part.scratch if part else arena.scratch[arena.steps[name]]
             beyond += max(0, around + sum(made.values()) + scratch - self._limit)
             made = {n: b for n, b in made.items() if last.get(n, len(beside.nodes)) > index}
         if any(cuts for _, cuts in beside.nodes):
@@ -348,7 +363,7 @@ class _Finder:
     def _ns(self, name: str, cuts: Cuts) -> float:
         if name not in self._arena.steps:
             return 0.0
-        return placed_cost(self._graph, self._graph.producers[name], self._share(name, cuts))
+        return self.exact.ns(self._graph.producers[name], self._share(name, cuts))
 
 
 class _Chain:
@@ -379,12 +394,12 @@ class _Chain:
         if not cuts:
             inputs: list[Cuts] = [()] * len(node.inputs)
         else:
-            part = finder.exact.part(node, dict(cuts)) if graph.is_static(node) else None
-            if part is None:
+            exact = finder.exact.part(node, dict(cuts)) if graph.is_static(node) else None
+            if exact is None:
                 return False
             inputs = [
                 self._cuts(each, ranges)
-                for each, ranges in zip(node.inputs, part.inputs, strict=True)
+                for each, ranges in zip(node.inputs, exact.part.inputs, strict=True)
             ]
         is_view = finder._is_view(node)
         left -= not is_view

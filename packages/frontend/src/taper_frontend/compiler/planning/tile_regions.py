@@ -15,9 +15,8 @@ from math import prod
 from operator import lt
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.analysis.estimates import placed_cost
 from taper_frontend.compiler.graph.node import ABSENT
-from taper_frontend.compiler.planning.exact_parts import ExactParts
+from taper_frontend.compiler.planning.exact_parts import ExactParts, KnownParts
 from taper_frontend.compiler.stages.schedule.tiles import Tiles, rows_together
 from taper_runtime.base.checks import aligned
 from taper_runtime.base.records import NamedTuple
@@ -237,17 +236,17 @@ class _PartNeeds:
         self.parts[node.output] = own
         if (computed := own.computed) is None:
             return True
-        cuts = {i: each for i, each in enumerate(computed) if each != (0, shape[i])}
-        part = self._exact.part(node, cuts) if cuts else None
-        if cuts and part is None:
+        cuts = _cuts(computed, shape)
+        exact = self._exact.part(node, cuts) if cuts else None
+        if cuts and exact is None:
             return False
         for place, name in enumerate(node.inputs):
             if name == ABSENT or graph.is_constant(name):
                 continue
             read: _Ranges = (
                 tuple([(0, size) for size in graph.tensors[name].shape])
-                if part is None
-                else part.inputs[place]
+                if exact is None
+                else exact.part.inputs[place]
             )
             begins = (begin for begin, _ in read)
             if len(read) != len(self._wanted) or any(map(lt, begins, (a for a, _ in self._wanted))):
@@ -259,6 +258,11 @@ class _PartNeeds:
                 )
             self._needed[name] = read
         return True
+
+
+def _cuts(ranges: _Ranges, shape: Sequence[int]) -> dict[int, Range]:
+    """Return the ranges that are not whole axes."""
+    return {axis: each for axis, each in enumerate(ranges) if each != (0, shape[axis])}
 
 
 class RegionFinder:
@@ -273,21 +277,23 @@ class RegionFinder:
         The order in which the nodes run.
     arena : Arena
         The arena of the graph in that order.
+    known : KnownParts
+        What was found out about parts of nodes.
     """
 
-    def __init__(self, graph: Graph, order: Sequence[Node], arena: Arena) -> None:
+    def __init__(
+        self, graph: Graph, order: Sequence[Node], arena: Arena, known: KnownParts
+    ) -> None:
         self._graph, self._order, self._arena = graph, order, arena
         self._place = {node.output: place for place, node in enumerate(order)}
         self._last = [self._last_reader(node) for node in order]
         self._may_be_inside = [
             not node.blocks and len(node.outputs) == 1 and graph.is_static(node) for node in order
         ]
-        self._exact = ExactParts(graph, arena.strides)
+        self._exact = ExactParts(graph, arena.strides, known)
         self._weighings: dict[tuple[int, int, int], TiledRegion | None] = {}
         self._bytes_outside: dict[tuple[int, int], int] = {}
         self._needs: dict[tuple[int, int, int], _PartNeeds] = {}
-        # of a node and a share of it; many regions have the same ones
-        self._times: dict[tuple[str, float], float] = {}
 
     def _last_reader(self, node: Node) -> int:
         """Return the place of a node's last reader; for a kept result, the number of nodes."""
@@ -474,12 +480,7 @@ class RegionFinder:
         if node.output not in self._arena.steps:
             return 0.0
         share = 1.0 if ranges is None else self._share(node, ranges)
-        if not share:
-            return 0.0
-        key = node.output, share
-        if key not in self._times:
-            self._times[key] = placed_cost(self._graph, node, share)
-        return self._times[key]
+        return self._exact.ns(node, share) if share else 0.0
 
     def _part_ns(self, node: Node, part: NodePart | None) -> float:
         """Return the time of a part, with that of copying what is kept out of and into memory."""
@@ -490,6 +491,14 @@ class RegionFinder:
 
     def _part_bytes(self, node: Node, ranges: _Ranges) -> int:
         return aligned(int(self._share(node, ranges) * self._graph.nbytes(node.output)))
+
+    def _scratch(self, node: Node, computed: _Ranges | None) -> int:
+        """Return the bytes of the scratch memory of a part."""
+        if computed is None:
+            return 0
+        cuts = _cuts(computed, self._graph.tensors[node.output].shape)
+        part = self._exact.part(node, cuts) if cuts else None
+        return part.scratch if part else self._arena.scratch[self._arena.steps[node.output]]
 
     def _bytes(
         self,
@@ -522,8 +531,7 @@ class RegionFinder:
             if arena.roots.get(node.output) != root or own.kept:  # else it lies with the last one
                 over = None if own.kept else self._computed_over(node, live, nbytes)
                 live[node.output] = live.pop(over) if over else nbytes
-            scratch = arena.scratch[arena.steps[node.output]]
-            scratch = int(self._share(node, own.computed) * scratch) if own.computed else 0
+            scratch = self._scratch(node, own.computed)
             most = max(most, sum(live.values()) + sum(kept.values()) + scratch)
             kept.pop(node.output, None)
             if to is not None and to.is_all_of(own):
