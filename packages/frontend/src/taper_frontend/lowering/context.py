@@ -259,8 +259,12 @@ class Lowering:
         name: str,
         leading: Sequence[TensorType],
         others: Sequence[Operand],
+        *,
+        is_condition: bool = False,
     ) -> Graph:
         """Lower the body of a control-flow op.
+
+        Where :attr:`taken` is a tensor, the body gets it as its last operand.
 
         Parameters
         ----------
@@ -273,6 +277,8 @@ class Lowering:
         others : sequence of str or number
             The operands after these. Constants are copied into the body, numbers and sizes are
             inserted, and other tensors are further inputs, see :meth:`free`.
+        is_condition : bool
+            Whether the result tells if a loop goes on. A loop that is not taken does not.
 
         Returns
         -------
@@ -281,7 +287,8 @@ class Lowering:
             with numbers as scalars.
         """
         assert self._lower_block is not None
-        return self._lower_block(body, f"{self._name}.{name}.", self._source.line, leading, others)
+        prefix, source = f"{self._name}.{name}.", self._source.line
+        return self._lower_block(body, prefix, source, leading, others, is_condition)
 
     def has_sizes_of_values(self, body: BodyGraph) -> bool:
         """Return whether values decide shapes in a body, or in a body inside of it."""
@@ -312,7 +319,7 @@ class Lowering:
 
     def free(self, operands: Sequence[Operand]) -> list[str]:
         """Return the operands of a body that become inputs, without constants and numbers."""
-        names = [name for name in operands if isinstance(name, str)]
+        names = [name for name in (*operands, self.taken) if isinstance(name, str)]
         return [name for name in names if not self.graph.is_constant(name)]
 
     def full(self, shape: Sequence[int], value: Operand, dtype: str) -> str:

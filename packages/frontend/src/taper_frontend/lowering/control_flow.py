@@ -46,17 +46,23 @@ def cond(
     otherwise: BodyGraph,
     operands: Sequence[Operand],
 ) -> list[str]:
-    """Run one of two branches."""
-    sizes = [size for type_ in ctx.outputs if type_ is not None for size in type_.shape]
-    if any(map(ctx.has_sizes_of_values, (then, otherwise))) or any(map(ctx.is_unmeasured, sizes)):
+    """Run one of two branches; compute both if values decide sizes in them, or shapes differ.
+
+    torch has new symbols for all sizes of the results if values decide one, also if it is the size
+    of an operand.
+    """
+    if any(map(ctx.has_sizes_of_values, (then, otherwise))):
         return _chosen(ctx, predicate, then, otherwise, operands)
     blocks = [
         ctx.block(then, "then", [_STATE], operands),
         ctx.block(otherwise, "else", [_STATE], operands),
     ]
+    if len({tuple(b.tensors[name].shape for name in b.outputs) for b in blocks}) > 1:
+        return _chosen(ctx, predicate, then, otherwise, operands)
     state = _generator(ctx, blocks)
     inputs = [ctx.reshape(as_tensor(ctx, predicate), ()), *state, *ctx.free(operands)]
-    return _emit(ctx, "IF", inputs, blocks, state)
+    results = _emit(ctx, "IF", inputs, blocks, state)
+    return [_sized(ctx, each, type_) for each, type_ in zip(results, ctx.outputs, strict=True)]
 
 
 def _chosen(
@@ -95,7 +101,8 @@ def _one_of(ctx: Lowering, test: str, a: str, b: str, type_: TensorType | None) 
         if len({*sizes}) > 1
     ]
     if not axes or type_ is None:
-        return ctx.apply("WHERE", test, a, b, dtype=ctx.dtype(a)) if not axes else a
+        chosen = ctx.apply("WHERE", test, a, b, dtype=ctx.dtype(a)) if not axes else a
+        return _sized(ctx, chosen, type_)
     if len(axes) > 1 or is_complex(type_.dtype):
         ctx.unsupported(
             "expected results of both branches whose shapes differ along one axis, got "
@@ -104,13 +111,28 @@ def _one_of(ctx: Lowering, test: str, a: str, b: str, type_: TensorType | None) 
             "data-dependent",
         )
     (axis,) = axes
-    size = type_.shape[axis]
     first, second = (ctx.full((), ctx.shape(each)[axis], "int64") for each in (a, b))
-    ctx.measure(size, ctx.apply("WHERE", test, first, second, dtype="int64"), harmless=True)
+    found = ctx.apply("WHERE", test, first, second, dtype="int64")
     start = ctx.apply("WHERE", test, 0, first, dtype="int64")
-    place = ctx.apply("ADD", ctx.emit("ARANGE", [], start=0, stop=size), start, dtype="int64")
     both = ctx.emit("CAT", [a, b], axis=axis)
-    return ctx.emit("INDEX_SELECT", [both, place], axis=axis)
+    return _sized(ctx, _part(ctx, both, axis, type_.shape[axis], found, start), type_)
+
+
+def _sized(ctx: Lowering, x: str, type_: TensorType | None) -> str:
+    """Return a tensor in which torch's new symbols stand for the sizes that have values."""
+    for axis, size in enumerate(() if type_ is None else type_.shape):
+        if size != (found := ctx.shape(x)[axis]) and ctx.is_unmeasured(size):
+            x = _part(ctx, x, axis, size, ctx.full((), found, "int64"))
+    return x
+
+
+def _part(ctx: Lowering, x: str, axis: int, size: int, found: str, start: str | None = None) -> str:
+    """Return ``size`` items from ``start`` on, where ``found`` gives the size its value."""
+    ctx.measure(size, found, harmless=True)
+    place = ctx.emit("ARANGE", [], start=0, stop=size)
+    if start is not None:
+        place = ctx.apply("ADD", place, start, dtype="int64")
+    return ctx.emit("INDEX_SELECT", [x, place], axis=axis)
 
 
 @lowers("while_loop")
@@ -124,7 +146,7 @@ def while_loop(
     """Run a body while a condition holds; integers are carried as scalars."""
     first = [as_tensor(ctx, value) for value in carries]
     types = [_STATE, *(ctx.type(name) for name in first)]
-    test = ctx.block(condition, "condition", types, others)
+    test = ctx.block(condition, "condition", types, others, is_condition=True)
     if _draws(test):
         ctx.unsupported("the condition of a loop draws random numbers; draw them in its body")
     blocks = [test, ctx.block(body, "body", types, others)]

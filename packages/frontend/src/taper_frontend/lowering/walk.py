@@ -123,6 +123,7 @@ class Walk:
         source: str,
         leading: Sequence[TensorType],
         others: Sequence[Operand],
+        is_condition: bool,
     ) -> Graph:
         """Lower the body of a control-flow op: see :meth:`.Lowering.block`.
 
@@ -140,7 +141,11 @@ class Walk:
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
         for name, operand in zip(placeholders, (*leading, *others), strict=True):
             walk.values[name] = self._bind_operand(graph, f"{prefix}{name}", operand)
+        if (taken := self.context.taken) is not None:
+            walk.context.taken = self._bind_operand(graph, f"{prefix}taken", taken)
         tensors = [as_tensor(walk.context, value) for value in walk._lower_body(nodes)]
+        if is_condition:
+            tensors = [walk.context.if_taken(tensor, False) for tensor in tensors]
         graph.set_outputs([walk.context.generator, *tensors])
         graph.prune(list(graph.constants))  # each body gets the operands that any of them reads
         return graph

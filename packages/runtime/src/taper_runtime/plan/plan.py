@@ -456,11 +456,7 @@ class Plan(NamedTuple):
 
     def body(self, block: PlanBlock) -> Plan:
         """Return a block of this plan as a plan, with the constants that it reads."""
-        constants = [
-            name
-            for name in dict.fromkeys(_names_read(block))
-            if name in self.tensors and self.tensors[name].role == "constant"
-        ]
+        constants = self.constants_inside(block)
         return Plan(
             nodes=block.nodes,
             tensors={**{name: self.tensors[name] for name in constants}, **block.tensors},
@@ -470,6 +466,14 @@ class Plan(NamedTuple):
             constants={name: self.constants[name] for name in constants if name in self.constants},
             sizes=self.sizes,
         )
+
+    def constants_inside(self, block: PlanBlock) -> list[str]:
+        """Return the names of the constants that a block, and its inner blocks, read."""
+        return [
+            name
+            for name in dict.fromkeys(_names_read(block))
+            if name in self.tensors and self.tensors[name].role == "constant"
+        ]
 
     def read_only(self) -> Plan:
         """Return the plan with read-only mappings and lists, as loads and exports return it."""

@@ -109,6 +109,8 @@ def _sub_plan(
 ) -> Plan:
     """Return a plan of these nodes with the roots ``reads`` as inputs, ``writes`` as outputs."""
     names = dict.fromkeys(name for node in nodes for name in (*node.reads, *node.outputs))
+    blocks = (block for node in nodes for block in node.blocks)
+    names |= dict.fromkeys(name for block in blocks for name in plan.constants_inside(block))
     names |= dict.fromkeys(plan.placements[name].root for name in [*names])
     sizes = {name for node in nodes for name in _sizes_of(plan, node)}
     crossing = dict.fromkeys(reads, "input") | dict.fromkeys(writes, "output")
