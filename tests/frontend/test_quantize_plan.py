@@ -279,7 +279,19 @@ def test_grouped_activations_are_those_of_a_plan():
 def test_quantized_weights_stay_as_they_are(plans):
     plan, _, x, _ = plans["text"]
     once = quantize_plan(plan, "int4")
-    np.testing.assert_array_equal(run(quantize_plan(once, "int8"), x)[0], run(once, x)[0])
+    again = quantize_plan(once, "int8")
+    assert not layers(again)  # not even the scales of a table
+    np.testing.assert_array_equal(run(again, x)[0], run(once, x)[0])
+
+
+@pytest.mark.parametrize("scheme", ["int8", "bfloat16"])
+def test_a_table_of_half_precision_gives_rows_of_half_precision(scheme):
+    table, indices = nn.Embedding(40, 32).half(), torch.arange(40)
+    plan = quantize_plan(taper_frontend.export(table, (indices,)), scheme)
+    (rows,) = run(plan, indices)
+    assert rows.dtype == np.float16
+    apart = np.abs(rows - table.weight.detach().numpy()).max()
+    assert 0 < apart < 0.05
 
 
 def test_the_report_has_the_error_of_each_weight(tmp_path):

@@ -136,6 +136,11 @@ class FloatWeight:
         return _BY_CHANNEL if is_grouped and (self.op != "MATMUL" or self.is_table) else scheme
 
 
+def _rows(shape: Shape) -> tuple[int, int]:
+    """Return how many rows a table has, and their numbers."""
+    return shape[0], math.prod(shape[1:])
+
+
 def _as_matrix(shape: Shape) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1]
 
@@ -206,6 +211,8 @@ def _find(
         constant = graph.constants.get(name)
         if constant is None or constant.dtype not in _FLOATS or len(constant.shape) < 2:
             continue
+        if node.op == "EMBEDDING" and _scales_integers(graph, node):
+            continue  # quantized already
         called = names.get(constant) or (name,)
         plain = _plain(constant)
         if plain is None:
@@ -225,6 +232,16 @@ def _find(
         if node.op == "MATMUL":
             weight.op, weight.is_transposed = "MATMUL", bool(node.attrs.get("transpose_b"))
         weight.readers.append((graph, node))
+
+
+def _scales_integers(graph: Graph, node: Node) -> bool:
+    """Return whether a lookup reads the scales of rows of integers, which another one looks up."""
+    scales, indices = node.inputs[:2]
+    rows, columns = _rows(graph.tensors[scales].shape)
+    lookups = [other for other in graph.order() if other.op == "EMBEDDING"]
+    tables = [graph.tensors[other.inputs[0]] for other in lookups if other.inputs[1] == indices]
+    levels = [_rows(table.shape) for table in tables if table.dtype in ("int8", "uint8")]
+    return any(count == rows and length % columns == 0 for count, length in levels)
 
 
 def _plain(constant: Constant) -> Constant | None:
@@ -388,8 +405,15 @@ def _added(graph: Graph, name: str, constant: Constant) -> str:
 
 
 def _cast_rows(graph: Graph, node: Node, name: str, table: Constant) -> None:
-    rows = _table(graph, node, name, table)
-    graph.bypass(node, graph.add_node("CAST", [rows], {"dtype": "float32"}, source=node.source))
+    _give(graph, node, _table(graph, node, name, table))
+
+
+def _give(graph: Graph, node: Node, rows: str) -> None:
+    """Let what reads a lookup read these rows, in its dtype."""
+    dtype = graph.tensors[node.output].dtype
+    if graph.tensors[rows].dtype != dtype:
+        rows = graph.add_node("CAST", [rows], {"dtype": dtype}, source=node.source)
+    graph.bypass(node, rows)
 
 
 def _table(graph: Graph, node: Node, name: str, table: Constant) -> str:
@@ -407,7 +431,7 @@ def _look_up(graph: Graph, node: Node, name: str, levels: Constant, scales: Cons
         factors = reshaped(scales, (levels.shape[1], 1))
         factor = _table(graph, node, f"{name}.scales", factors)
         wide = graph.add_node("CAST", [read], {"dtype": "float32"}, source=node.source)
-        graph.bypass(node, graph.add_node("MUL", [wide, factor], source=node.source))
+        _give(graph, node, graph.add_node("MUL", [wide, factor], source=node.source))
         return
     attrs: dict[str, Any] = {k: v for k, v in node.attrs.items() if k not in _EPILOGUE}
     inputs = [node.inputs[0], _added(graph, name, table)]
