@@ -1,0 +1,199 @@
+"""Compare what writes and embeds texts with its peers; `--quick` only prints.
+
+Decoders are LLaMAs of seeded weights in a GGUF file, which llama.cpp and OpenVINO GenAI read and
+`taper export-decoder` exports; ONNX Runtime GenAI's builder quantizes the same floats itself. The
+files are made once, in build/texts. In each turn every engine opens its file in a process of its
+own and writes texts; times are CPU times on one thread, the least of all turns. `--sizes` and
+`--weights` choose some. Writes docs/results/texts.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tools.peers.gguf_model import Sizes, write_llama
+from tools.peers.page import PAGE, ROOT, command_line, describe_setting, write_section
+from tools.peers.text_engines import LONG, READ, TOGETHER, Times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+SIZES = {
+    "100M": Sizes(768, 2048, 12, 12, 4, 16000),
+    "340M": Sizes(1024, 2816, 24, 16, 8, 32000),
+}
+
+FOLDER = ROOT / "build" / "texts"
+
+
+class Weights(NamedTuple):
+    """How weights are stored: the type of GGUF, its bits, our scheme and ONNX Runtime's."""
+
+    kind: str
+    bits: float
+    grouped: str
+    ort: str
+
+
+WEIGHTS = {
+    "int4": Weights("Q4_0", 4.5, "int4_grouped", "int4"),
+    "int8": Weights("Q8_0", 8.5, "int8_grouped", "int8"),
+    "float32": Weights("F32", 32, "", "fp32"),
+}
+
+CONTEXT = 2048
+
+
+class Row(NamedTuple):
+    """A row of a table: what it is called, the engine and its file."""
+
+    label: str
+    engine: str
+    path: Path
+
+
+def run(*command: str | Path) -> str:
+    """Run a module of Python in a process of its own; its output, or its error if it fails."""
+    made = subprocess.run([sys.executable, "-m", *map(str, command)], capture_output=True, text=True)
+    if made.returncode:
+        raise RuntimeError(f"{command[0]}: {made.stderr[-2000:]}")
+    return made.stdout
+
+
+def prepare(size: str, name: str) -> list[Row]:
+    """Make the files of a model that are missing; return the rows of its table."""
+    weights = WEIGHTS[name]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+
+    def gguf(kind: str) -> Path:
+        path = FOLDER / f"{size}-{kind}.gguf"
+        if not path.exists():
+            write_llama(SIZES[size], kind, path)
+        return path
+
+    source = gguf(weights.kind)
+    plan = source.with_suffix(".taper")
+    if not plan.exists():
+        export = ("taper_runtime.cli", "export-decoder", source, "--no-verify", "-o", plan)
+        run(*export, "--max-context", str(CONTEXT))
+    rows = [Row("Taper", "taper", plan)]
+    if weights.grouped:
+        grouped = source.with_suffix(".grouped.taper")
+        if not grouped.exists():
+            quantize = ("taper_runtime.cli", "quantize", plan, "-o", grouped)
+            run(*quantize, "--scheme", weights.grouped)
+        rows = [
+            Row("Taper, int8 activations", "taper", grouped),
+            Row("Taper, float32 activations", "taper", plan),
+        ]
+    built = FOLDER / f"{size}-ort-{weights.ort}"
+    if not built.exists():
+        build = ("onnxruntime_genai.models.builder", "-i", folder(size, gguf("F32")), "-o", built)
+        run(*build, "-p", weights.ort, "-e", "cpu", "-c", FOLDER / "cache")
+    return [
+        *rows,
+        Row("llama.cpp", "llama.cpp", source),
+        Row("OpenVINO GenAI", "OpenVINO GenAI", source),
+        Row("ONNX Runtime GenAI", "ONNX Runtime GenAI", built),
+    ]
+
+
+def folder(size: str, source: Path) -> Path:
+    """Return the model as a folder of transformers, which ONNX Runtime's builder reads."""
+    made = FOLDER / f"{size}-hf"
+    if not made.exists():
+        from taper_frontend.decoders.decoder_folder import open_decoder
+
+        model, tokenizer = open_decoder(source)
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+    return made
+
+
+def bandwidth() -> float:
+    """Measure the bytes that one thread reads from memory in a nanosecond."""
+    from taper_runtime.machine.measure import measure_limits
+    from taper_runtime.native import _kernels
+
+    (limits,) = measure_limits([_kernels.active_isa()], [1])
+    return limits.memory[-1].read
+
+
+def take_turns(rows: Sequence[Row], turns: int) -> tuple[list[list[Times]], float]:
+    """Return the times of each row in each turn, and the bandwidth: the best between turns."""
+    times: list[list[Times]] = [[] for _ in rows]
+    best = bandwidth()
+    for turn in range(turns):
+        for index in [*range(len(rows))][:: -1 if turn % 2 else 1]:
+            row = rows[index]
+            out = run("tools.peers.text_engines", row.engine, row.path)
+            times[index].append(Times(*json.loads(out.splitlines()[-1])))
+        best = max(best, bandwidth())
+    return times, best
+
+
+def least(times: Iterable[Times]) -> Times:
+    """Return the least time of each part."""
+    *parts, tokens = zip(*times, strict=True)
+    return Times(*map(min, parts), tokens[0])
+
+
+def describe(size: str, name: str, turns: int) -> str:
+    """Return the table of a model with weights of one kind."""
+    rows = prepare(size, name)
+    every, rate = take_turns(rows, turns)
+    nbytes = SIZES[size].read * WEIGHTS[name].bits / 8
+    lines = []
+    for row, times in zip(rows, every, strict=True):
+        t = least(times)
+        share = nbytes / (1e9 * rate)
+        lines.append(
+            f"| {row.label} | {1 / t.short:.1f} | {share / t.short:.2f} | {1 / t.long:.1f} "
+            f"| {t.short / t.long:.2f} | {READ / t.read:.0f} | {TOGETHER / t.together:.0f} "
+            f"| {TOGETHER * t.short / t.together:.2f} | {1e3 * t.opened:.0f} | {1e3 * t.first:.0f} "
+            f"| {t.memory:.0f} |"
+        )
+    head = (
+        f"| engine | at 128 | of bandwidth | at {LONG} | against 128 | prompt of {READ} "
+        f"| {TOGETHER} at once | of one | open, ms | first, ms | MB |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    )
+    text = (
+        f"{size} parameters, {name} ({WEIGHTS[name].kind}, {nbytes / 1e6:.0f} MB a token), reads "
+        f"at {rate:.1f} GB/s, {turns} turn(s):\n\n"
+    )
+    return f"{text}{head}" + "\n".join(lines)
+
+
+def main() -> None:
+    """Print the tables, and write them unless told not to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only print")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["100M"])
+    parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=[*WEIGHTS])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--prepare", action="store_true", help="only make the files")
+    args = parser.parse_args()
+    engines = ("transformers", "xllamacpp", "openvino-genai", "onnxruntime-genai")
+    setting = describe_setting(command_line("texts"), *engines)
+    for size in args.sizes:
+        if args.prepare:
+            for name in args.weights:
+                prepare(size, name)
+            continue
+        for name in args.weights:
+            made = describe(size, name, args.turns)
+            print(f"\n{made}", flush=True)
+            if not args.quick:
+                title = f"A decoder of {size} parameters, {name}"
+                text = f"{setting}\n\n{made}"
+                write_section(f"texts_{size}_{name}", title, text, PAGE.with_name("texts.md"))
+
+
+if __name__ == "__main__":
+    main()
