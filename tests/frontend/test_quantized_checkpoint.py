@@ -199,6 +199,18 @@ BAD = {
     "several numbers for all": (
         "NVFP4", "weight_global_scale", lambda x: x.repeat(2), "_global_scale: expected one number"
     ),
+    "no elements": ("HQQ", "nbits", lambda x: x[:0], r"layer\.nbits: expected elements, got int64"),
+    "no rows": ("GPTQ", "qzeros", lambda x: x[:0], r"layer\.qzeros: expected elements"),
+    "zero points of other groups": (
+        "int-quantized, asymmetric", "weight_zero_point", lambda x: x.repeat(1, 2),
+        "_zero_point: expected one for each scale",
+    ),
+    "blocks cut off": (
+        "blocks of fp8", "weight_scale_inv", lambda x: x[:, :1], r"scales of blocks \[16, 128\]"
+    ),
+    "groups of another length": (
+        "NVFP4", "weight_scale", lambda x: x.repeat(1, 2), "expected 16 groups of 16 .* got 32"
+    ),
     "groups along another axis": ("HQQ", "axis", put(0, 0), r"layer\.axis: expected groups along"),
 }  # fmt: skip
 
@@ -212,6 +224,11 @@ def test_bad_parts_are_refused_by_name(case, tmp_path):
         load_quantized(Model(weight.shape), folder)
 
 
+def said(**weights):
+    """What compressed-tensors says of the weights of a group of layers."""
+    return {"config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+
+
 @pytest.mark.parametrize(
     ("layout", "config", "message"),
     [
@@ -219,6 +236,13 @@ def test_bad_parts_are_refused_by_name(case, tmp_path):
         ("GPTQ", {"bits": 3}, r"\['bits'\] one of 2, 4, 8; got 3"),
         ("GPTQ", {"quant_method": "other"}, "'gptq', 'awq' or 'auto-round'.* got 'other'"),
         ("AWQ", {"version": "gemv"}, r"\['version'\] one of 'gemm'; got 'gemv'"),
+        ("GPTQ", {"group_size": 64}, r"layer\.scales: expected 4 groups of 64 in a row of 256"),
+        ("AWQ", {"group_size": -1}, r"layer\.scales: expected 1 groups of -1 in a row of 256"),
+        ("pack-quantized", said(num_bits=8), r"_packed: expected int32\[32, 64\] of 8 bits"),
+        ("pack-quantized", said(group_size=16), r"weight_scale: expected 16 groups of 16"),
+        ("pack-quantized", said(symmetric=False), "weight_zero_point: expected it, since the we"),
+        ("pack-quantized", said(actorder="group"), "weight_g_idx: expected it, since groups are"),
+        ("int-quantized", said(symmetric=False), "weight_zero_point: expected it, since the wei"),
         ("blocks of fp8", {"weight_block_size": [8, 8]}, r"expected scales of blocks \[8, 8\]"),
     ],
 )
@@ -234,6 +258,16 @@ def test_what_is_missing_is_named(tmp_path):
     del parts["qzeros"]
     folder = write(tmp_path, parts, config)
     with pytest.raises(ExportError, match=r"expected the tensor 'layer\.qzeros' too, got none"):
+        load_quantized(Model(weight.shape), folder)
+    drawn, config, weight = LAYOUTS["GPTQ, groups by importance"](np.random.default_rng(7))
+    del drawn["g_idx"]
+    folder = write(tmp_path, drawn, {**config, "desc_act": True})
+    with pytest.raises(ExportError, match=r"layer\.g_idx: expected it, since .*'desc_act'\] is"):
+        load_quantized(Model(weight.shape), folder)
+    drawn, config, weight = LAYOUTS["int-quantized"](np.random.default_rng(7))
+    del drawn["weight_scale"]
+    folder = write(tmp_path, drawn, config)
+    with pytest.raises(ExportError, match=r"layer\.weight: expected float32\[.*got int8 numbers"):
         load_quantized(Model(weight.shape), folder)
     model = Model((N, K))
     model.other = nn.Linear(3, 2, device="meta")

@@ -98,6 +98,9 @@ def load_quantized(
             problems.append(str(error))
             continue
         if isinstance(value, np.ndarray):
+            if _is_float(value) != own.is_floating_point():
+                problems.append(f"{stored[0]}: expected {_type(own)}, got {value.dtype} numbers")
+                continue
             plain = _plain(value, own)
             if plain is None:
                 problems.append(f"{stored[0]}: expected {_type(own)}, got numbers that it rounds")
@@ -154,6 +157,11 @@ def _plain(array: np.ndarray, own: torch.Tensor) -> torch.Tensor | None:
         torch.isnan(tensor).any() and torch.equal(torch.isnan(value), torch.isnan(tensor))
     )
     return value if exact else None
+
+
+def _is_float(array: np.ndarray) -> bool:
+    """Return whether numbers are floats; uint16 has the bits of bfloat16."""
+    return array.dtype.kind == "f" or array.dtype == np.uint16
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

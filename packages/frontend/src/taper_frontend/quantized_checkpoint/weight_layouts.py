@@ -81,6 +81,8 @@ class StoredParts:
             raise InputError(
                 f"{name}: expected {' or '.join(dtypes)}{rank_text}, got {dtype}{[*array.shape]}"
             )
+        if not array.size:
+            raise InputError(f"{name}: expected elements, got {dtype}{[*array.shape]}")
         return array
 
     def scales(self, part: str, rank: int | None = None) -> np.ndarray:
@@ -120,6 +122,45 @@ class StoredParts:
                 f"got {count} groups"
             )
         return size // count
+
+    def columns(self, part: str, size: int, count: int, length: int | None = None) -> int:
+        """Return the length of ``count`` groups of a row.
+
+        Parameters
+        ----------
+        part : str
+        size, count : int
+        length : int, optional
+            What the format says; by default what the checkpoint says.
+
+        Raises
+        ------
+        InputError
+            If they do not divide it, or are of another length.
+        """
+        known = self.said("group_size") if length is None else length
+        if type(known) is int:
+            expected = -(-size // known) if known > 0 else 1
+            if count != expected:
+                raise InputError(
+                    f"{self.prefix}{part}: expected {expected} groups of {known} in a row of "
+                    f"{size}, got {count} groups"
+                )
+        return self.groups(part, size, count)
+
+    def said(self, key: str) -> Any:
+        """Return what the checkpoint says of all of its weights; None if that is nothing."""
+        groups = self.config.get("config_groups")
+        if not isinstance(groups, dict):
+            return self.config.get(key)
+        weights = [each.get("weights") for each in groups.values() if isinstance(each, dict)]
+        values = [each.get(key) for each in weights if isinstance(each, dict)]
+        return values[0] if values and all(value == values[0] for value in values) else None
+
+    def needs(self, part: str, why: str) -> None:
+        """Raise InputError unless the file has a part, for a reason."""
+        if not self.has(part):
+            raise InputError(f"{self.prefix}{part}: expected it, since {why}; got none")
 
     def setting(self, key: str, allowed: tuple[Any, ...]) -> Any:
         """Return a setting of the checkpoint.
@@ -203,19 +244,21 @@ def _read_gptq(parts: StoredParts, shape: tuple[int, ...], packing: str) -> Quan
             f"{parts.prefix}qzeros: expected zero points below {2**bits}, got {zeros.max()}; the "
             "checkpoint may be of version 'gptq_v2'"
         )
+    if parts.config.get("desc_act"):
+        parts.needs("g_idx", "quantization_config['desc_act'] is true")
     group = _group(parts, k, len(scales))
     return _from_rows(levels, scales, zeros, group)
 
 
-def _group(parts: StoredParts, k: int, groups: int) -> np.ndarray | None:
+def _group(parts: StoredParts, k: int, groups: int, scales: str = "scales") -> np.ndarray | None:
     """Return the groups of rows where they are not one behind the other."""
+    parts.columns(scales, k, groups)
     if parts.has("g_idx"):
         index = parts.get("g_idx", ("int32", "int64"), 1)
         if index.shape != (k,) or (index.size and not 0 <= index.min() <= index.max() < groups):
             raise parts.wrong("g_idx", f"{k} positions of {groups} groups")
         if k % groups or not np.array_equal(index, np.arange(k) // (k // groups)):
             return np.asarray(index, np.int64)
-    parts.groups("scales", k, groups)
     return None
 
 
@@ -243,7 +286,7 @@ def _read_awq(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
         raise parts.wrong("qweight", f"int32[{k}, {n}/8] for {n} x {k} weights")
     if scales.shape[1] != n or qzeros.shape != (len(scales), n // 8):
         raise parts.wrong("qzeros", f"int32[{len(scales)}, {n // 8}]")
-    parts.groups("scales", k, len(scales))
+    parts.columns("scales", k, len(scales))
 
     def unpacked(packed: np.ndarray) -> np.ndarray:
         numbers = _unpacked(packed, 4, 1).reshape(len(packed), -1, 8)[..., _AWQ]
@@ -261,10 +304,12 @@ def _read_packed(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
         return _read_nvfp4(parts, shape, "weight_packed", "weight_global_scale", True)
     n, k = shape
     packed = parts.get("weight_packed", _PACKED, 2)
-    bits = 4 if packed.shape[1] == -(-k // 8) else 8
+    bits = parts.said("num_bits")
+    if bits not in (4, 8):
+        bits = 4 if packed.shape[1] == -(-k // 8) else 8
     levels = _unpacked(packed, bits, 1)
     if len(levels) != n or packed.shape[1] != -(-k * bits // 32):
-        raise parts.wrong("weight_packed", f"int32[{n}, {-(-k // 8)}] or [{n}, {-(-k // 4)}]")
+        raise parts.wrong("weight_packed", f"int32[{n}, {-(-k * bits // 32)}] of {bits} bits")
     if parts.has("weight_shape"):
         stored = parts.get("weight_shape", ("int64", "int32"), 1).tolist()
         if stored != [n, k]:
@@ -276,14 +321,14 @@ def _read_packed(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
         if zeros.shape != scales.shape:
             raise parts.wrong("weight_zero_point", f"int32[{-(-n * bits // 32)}, groups]")
         zeros = _signed(zeros, bits)
-    group = None
-    if parts.has("weight_g_idx"):
-        moved = StoredParts(parts.tensors, parts.name, parts.prefix + "weight_", parts.config)
-        group = _group(moved, k, scales.shape[1])
-    elif len(scales) == n:
-        parts.groups("weight_scale", k, scales.shape[1])
+    elif parts.said("symmetric") is False:
+        parts.needs("weight_zero_point", "the weights are not symmetric")
     if len(scales) != n:
         raise parts.wrong("weight_scale", f"scales of {n} rows")
+    if parts.said("actorder") in ("group", "dynamic"):
+        parts.needs("weight_g_idx", "groups are by the order of activations")
+    moved = StoredParts(parts.tensors, parts.name, parts.prefix + "weight_", parts.config)
+    group = _group(moved, k, scales.shape[1], "scale")
     levels = _signed(levels[:, :k], bits)
     return QuantizedWeight(levels, Scale(scales), zeros, group=group)
 
@@ -304,7 +349,11 @@ def _read_scaled(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
         zeros = _spread(
             parts, "weight_zero_point", parts.get("weight_zero_point", ("int8",)), shape
         )
+    elif parts.said("symmetric") is False:
+        parts.needs("weight_zero_point", "the weights are not symmetric")
     scales = _spread(parts, "weight_scale", parts.scales("weight_scale"), shape)
+    if zeros is not None and zeros.shape != scales.shape:
+        raise parts.wrong("weight_zero_point", "one for each scale")
     return _checked_codes(
         parts, "weight", QuantizedWeight(levels, Scale(scales), zeros, table=table)
     )
@@ -328,12 +377,12 @@ def _block(parts: StoredParts, part: str, scales: np.ndarray, axis: int, size: i
     """Return the length of blocks along an axis; the last one may be shorter if the file says."""
     count = scales.shape[axis]
     known = parts.config.get("weight_block_size")
-    if isinstance(known, (list, tuple)) and len(known) == 2 and count > 1:
+    if isinstance(known, (list, tuple)) and len(known) == 2:
         length = known[axis]
         if isinstance(length, int) and length > 0 and -(-size // length) == count:
             return length
         raise parts.wrong(part, f"scales of blocks {[*known]}")
-    return parts.groups(part, size, count)
+    return parts.columns(part, size, count) if axis else parts.groups(part, size, count)
 
 
 def _by_blocks(
@@ -376,7 +425,7 @@ def _read_blocks_of_8_bits(parts: StoredParts, shape: tuple[int, ...]) -> Quanti
 def _exponents(parts: StoredParts, part: str, codes: np.ndarray, shape: tuple[int, ...]) -> Scale:
     if codes.shape[:-1] != shape[:-1]:
         raise parts.wrong(part, f"scales of rows of {[*shape]}")
-    parts.groups(part, shape[-1], codes.shape[-1])
+    parts.columns(part, shape[-1], codes.shape[-1], 32)
     parts.check_scales(part, E8M0[codes])
     return Scale(None, codes, E8M0)
 
@@ -395,7 +444,7 @@ def _read_nvfp4(
     codes = parts.get("weight_scale", ("float8_e4m3fn",), len(shape))
     if codes.shape[:-1] != shape[:-1]:
         raise parts.wrong("weight_scale", f"scales of rows of {[*shape]}")
-    parts.groups("weight_scale", shape[-1], codes.shape[-1])
+    parts.columns("weight_scale", shape[-1], codes.shape[-1], 16)
     numbers = E4M3[codes]
     parts.check_scales("weight_scale", numbers, "nonnegative")
     number = cast(parts.scales(common), "float32")
