@@ -387,6 +387,13 @@ class Static(nn.Module):
         return torch.nn.functional.linear(self.fake(y, 0.01, 0), self.weight("second"))
 
 
+def test_a_scale_that_is_not_finite_gives_torchs_results():
+    model, x = Static().eval(), torch.randn(3, 32, generator=torch.Generator().manual_seed(6))
+    model.second_scales[3] = torch.inf
+    plan, _ = noted(model, x)
+    torch.testing.assert_close(outputs(plan, x)[0], model(x), rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
 class Dynamic(nn.Module):
     """8da4w: activations of 8 bits per row, weights of 4 bits per group."""
 

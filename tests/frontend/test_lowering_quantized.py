@@ -193,6 +193,9 @@ def test_what_is_refused(data):
         "a scale above 0, got 0": lambda: decomposed.dequantize_per_tensor(
             q, 0.0, 0, -128, 127, int8
         ),
+        "a zero point of 32 bits, got 2147483648": lambda: decomposed.dequantize_per_tensor(
+            q, 0.1, 2**31, -128, 127, int8
+        ),
         "zero points of an integer dtype": lambda: torchao.dequantize_affine(
             q, [1, 4], scales, zeros.float(), int8, -8, 7
         ),

@@ -254,6 +254,13 @@ def test_bad_calibration_is_refused_by_layer():
         quantize(module, "int8_static", [])
     with pytest.raises(ExportError, match="got none at layer 'other'"):
         quantize(module, "int8_static", [x])
+    for data, message in (
+        ([x, x[:, 1:]], "got number 1, for which it raised RuntimeError: mat1 and mat2"),
+        ("data", "expected an iterable of batches, got str"),
+        (5, "expected an iterable of batches, got int"),
+    ):
+        with pytest.raises(ExportError, match=f"calibration: .*{message}"):
+            quantize(module, "int8_static", data)
     for config in ("int8_static", QuantizationConfig("int4.8")):
         with pytest.raises(ExportError, match="expected finite numbers at layer 'used'"):
             quantize(module, config, [x, nan])

@@ -533,6 +533,8 @@ def _scale(ctx: Lowering, scale: float) -> str:
 
 
 def _number(ctx: Lowering, zero: int) -> str | None:
+    if not -(2**31) <= zero < 2**31:
+        ctx.unsupported(f"expected a zero point of 32 bits, got {zero}")
     return ctx.full((), zero, "int32") if zero else None
 
 

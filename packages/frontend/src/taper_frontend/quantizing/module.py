@@ -144,6 +144,10 @@ def quantize(
             "expected a module with linear layers or convolutions to quantize, got none"
         )
     if calibration is not None:
+        if isinstance(calibration, str) or not isinstance(calibration, Iterable):
+            raise ExportError(
+                f"calibration: expected an iterable of batches, got {type(calibration).__name__}"
+            )
         _calibrate(module, layers, options, list(calibration))
     predictions = _predictions(layers, options)
     slower = {each.name for each in predictions if each.computes == FLOAT32}
@@ -331,13 +335,21 @@ def _square(layer: _Layer) -> Callable[[nn.Module, tuple[Any, ...]], None]:
 
 def _run(module: nn.Module, batches: list[Any]) -> None:
     with torch.no_grad():
-        for batch in batches:
-            if isinstance(batch, Mapping):
-                module(**batch)
-            elif isinstance(batch, tuple | list):
-                module(*batch)
-            else:
-                module(batch)
+        for index, batch in enumerate(batches):
+            try:
+                if isinstance(batch, Mapping):
+                    module(**batch)
+                elif isinstance(batch, tuple | list):
+                    module(*batch)
+                else:
+                    module(batch)
+            except ExportError:
+                raise
+            except Exception as error:  # anyone's code may raise anything
+                raise ExportError(
+                    f"calibration: expected batches that the module runs, got number {index}, for "
+                    f"which it raised {type(error).__name__}: {error}"
+                ) from error
 
 
 def _static_quantizer(layer: _Layer, options: QuantizationConfig) -> TensorQuantizer:

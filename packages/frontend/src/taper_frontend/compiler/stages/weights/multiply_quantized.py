@@ -102,6 +102,8 @@ def _weight(graph: Graph, node: Node, constants: Mapping[str, Constant]) -> _Wei
         return None
     if zero and not _is_zero(zero[0]):
         return None
+    if not np.isfinite(factors.value()).all():
+        return None  # a product of floats has NaN where the sums are finite
     factors = reshaped(factors, (1,) * (rank - len(factors.shape)) + factors.shape)
     for step in reversed(moves):
         if step.op == "RESHAPE":
