@@ -1,4 +1,4 @@
-"""Modules that decide by buffers which inference never writes."""
+"""Modules that decide by buffers and plain tensors which inference never writes."""
 
 import numpy as np
 import pytest
@@ -56,6 +56,32 @@ def test_the_values_are_those_of_the_export():
     np.testing.assert_allclose(session(x.numpy()), module(x).detach().numpy(), rtol=1e-5)
 
 
+class Padded(torch.nn.Module):
+    """Pads by numbers of a buffer and a plain tensor, as causal convolutions of codecs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.tensor(3))
+        self.part = torch.nn.Identity()
+        self.part.causal = torch.tensor(True)
+
+    def forward(self, x):
+        left = self.total if self.part.causal else self.total // 2
+        return torch.nn.functional.pad(x, (left, left - self.total))
+
+
+@pytest.mark.parametrize("causal", [True, False, None])
+def test_numbers_are_read(causal):
+    """torch alone exports the last: a padding of unknown size, which might be negative."""
+    module = Padded().eval()
+    module.part.causal = causal if causal is None else torch.tensor(causal)
+    plan = taper_frontend.export(module, (torch.randn(2, 5),), dynamic_shapes=({0: "n"},))
+    assert plan.metadata["warnings"] == []
+    x = torch.randn(4, 5)
+    want = module(x).numpy()
+    np.testing.assert_array_equal(taper_runtime.InferenceSession(plan)(x.numpy()), want)
+
+
 class Counter(torch.nn.Module):
     """A buffer that each call writes decides."""
 
@@ -72,6 +98,14 @@ class Counter(torch.nn.Module):
 def test_a_buffer_that_a_call_writes_does_not_decide():
     with pytest.raises(CaptureError, match="reads a number from a tensor and branches"):
         taper_frontend.export(Counter().eval(), (torch.randn(2),))
+
+
+def test_a_plain_tensor_that_a_call_writes_does_not_decide():
+    module = Counter().eval()
+    del module.calls
+    module.calls = torch.tensor(0)
+    with pytest.raises(CaptureError, match="reads a number from a tensor and branches"):
+        taper_frontend.export(module, (torch.randn(2),))
 
 
 class Both(torch.nn.Module):
@@ -109,5 +143,5 @@ def test_a_value_of_an_argument_does_not_decide():
 
 
 def test_replaceable_weights_do_not_decide():
-    with pytest.raises(ExportError, match="decides by its buffers counts, initted, layers"):
+    with pytest.raises(ExportError, match="reads the values of counts, initted, layers; make"):
         taper_frontend.export(Quantizer().eval(), (torch.randn(2, 4),), weights="replaceable")

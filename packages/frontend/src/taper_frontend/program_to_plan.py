@@ -67,7 +67,7 @@ def lower_program(
     if options.replaceable and read:
         raise ExportError(
             "weights='replaceable': expected a module that computes the same for any values, got "
-            f"one that decides by its buffers {', '.join(read)}; make them plain Python numbers"
+            f"one that reads the values of {', '.join(read)}; make them plain Python numbers"
         )
     inputs = captured.inputs
     dims = settle(inputs, captured.axes, captured.ints)

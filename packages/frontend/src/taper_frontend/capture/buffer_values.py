@@ -1,8 +1,9 @@
-"""Let a module decide by buffers that it never writes: ``if self.initted:``.
+"""Let a module decide by tensors that it holds and never writes: ``if self.initted:``.
 
-torch captures a buffer as a tensor without values, and refuses a decision by it. Vector quantizers
-and flows have a flag or a count of that kind, which only training changes. A module that torch
-refuses for such a reason is captured again with the values of its small buffers. torch then
+torch captures a buffer, or a tensor in a plain attribute, as a tensor without values. It refuses a
+decision by it, and does not know a number that is computed from it. Vector quantizers and flows
+have a flag or a count of that kind, which only training changes, and padded convolutions have their
+kernel's size. Such a module is captured again with the values of its small tensors. torch then
 computes what depends on them alone, and the program holds the way that is taken.
 """
 
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.export import ExportedProgram
 
-#: The key in a graph module's metadata that holds the names of the buffers that were read.
+#: The key in a graph module's metadata that holds the names of the tensors that were read.
 READ = "read buffers"
 
-#: The most elements of a buffer, and of what is computed of it, whose values torch has.
+#: The most elements of a tensor, and of what is computed of it, whose values torch has.
 _MOST = 4096
 
 _READERS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default})
@@ -33,14 +34,23 @@ _READERS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_
 
 @contextmanager
 def buffer_values(unknown: Collection[str]) -> Iterator[None]:
-    """Let torch's captures in the context read values of small buffers, except ``unknown``."""
+    """Let torch's captures in the context read values of small tensors, except ``unknown``.
+
+    They are the module's buffers and the tensors in its plain attributes.
+    """
     fakify: Callable[..., dict[str, Any]] = vars(_trace)["_fakify_params_buffers"]
+    attributes: list[torch.Tensor] = []  # torch's own references are weak
 
     def fakify_with_values(mode: FakeTensorMode, module: torch.nn.Module) -> dict[str, Any]:
         fakes = fakify(mode, module)
         for name, buffer in module.named_buffers(remove_duplicate=False):
             if name in fakes and name not in unknown and buffer.numel() <= _MOST:
                 fakes[name].constant = buffer.detach().clone()
+        for name, tensor in _plain_tensors(module):
+            if name not in unknown and tensor.numel() <= _MOST:
+                fake = mode.from_tensor(tensor, static_shapes=True)
+                fake.constant = tensor.detach().clone()
+                attributes.append(fake)
         return fakes
 
     with (
@@ -50,14 +60,55 @@ def buffer_values(unknown: Collection[str]) -> Iterator[None]:
         yield
 
 
+def _plain_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in plain attributes of a module and its parts, and their paths."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if type(value) is torch.Tensor:
+                yield f"{path}.{name}" if path else name, value
+
+
 def buffers_read(program: ExportedProgram) -> set[str]:
-    """Return the names of the buffers whose values decided what the program computes."""
-    buffers = program.graph_signature.inputs_to_buffers
+    """Return the names of the tensors whose values decided what the program computes."""
+    held, behind = _held(program), _placeholders_behind(program)
+    read = (
+        behind[node.name]
+        for node in _readers(program)
+        if not isinstance(node.meta.get("val"), torch.SymInt)
+    )
+    return {held[name] for name in set[str]().union(*read) if name in held}
+
+
+def computes_with_buffers(program: ExportedProgram) -> bool:
+    """Return whether tensors of the module alone give a whole number that may be negative.
+
+    A plan can read a number in each run, but only one that is not negative can be a size.
+    """
+    held, behind = _held(program), _placeholders_behind(program)
+    numbers = (
+        node.meta.get("val") for node in _readers(program) if behind[node.name] <= held.keys()
+    )
+    return any(
+        isinstance(number, torch.SymInt)
+        and number.node.shape_env.bound_sympy(number.node.expr).lower < 0
+        for number in numbers
+    )
+
+
+def _readers(program: ExportedProgram) -> list[torch.fx.Node]:
+    return [node for node in program.graph.nodes if node.target in _READERS]
+
+
+def _held(program: ExportedProgram) -> dict[str, str]:
+    """Return the placeholders of tensors whose values can be read -> the tensors' names."""
+    signature = program.graph_signature
+    return {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+
+
+def _placeholders_behind(program: ExportedProgram) -> dict[str, set[str]]:
+    """Return the names of the placeholders on which each node's value depends, by its name."""
     behind: dict[str, set[str]] = {}
-    read: set[str] = set()
     for node in program.graph.nodes:
-        own = {buffers[node.name]} if node.name in buffers else set()
+        own = {node.name} if node.op == "placeholder" else set()
         behind[node.name] = own.union(*(behind[each.name] for each in node.all_input_nodes))
-        if node.target in _READERS and not isinstance(node.meta.get("val"), torch.SymInt):
-            read |= behind[node.name]
-    return read
+    return behind

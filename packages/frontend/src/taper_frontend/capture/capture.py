@@ -14,7 +14,12 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from taper_frontend.capture.attributes import drop_unread
-from taper_frontend.capture.buffer_values import READ, buffer_values, buffers_read
+from taper_frontend.capture.buffer_values import (
+    READ,
+    buffer_values,
+    buffers_read,
+    computes_with_buffers,
+)
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
 from taper_frontend.capture.functional import make_ready, stride_owners
@@ -190,7 +195,13 @@ def _capture_module(
                 raise UnsupportedNodesError(packed) from refused.__cause__
             if refused.category != "data-dependent" or states:
                 raise
-            program = _with_values(lambda: export(strict=False), refused)
+            known = _with_values(lambda: export(strict=False))
+            if known is None:
+                raise
+            program = known
+        else:
+            if not states and computes_with_buffers(program):
+                program = _with_values(lambda: export(strict=False)) or program
     finally:
         attributes.restore()  # torch does not put back what stands in objects
     if states:
@@ -216,20 +227,23 @@ def _capture_module(
     return program
 
 
-def _with_values(export: Callable[[], ExportedProgram], refused: CaptureError) -> ExportedProgram:
-    """Capture a module that decides by buffers which it does not write, or raise ``refused``."""
-    written: set[str] = set()
+def _with_values(export: Callable[[], ExportedProgram]) -> ExportedProgram | None:
+    """Capture a module with the values of tensors that it does not write; None if torch cannot."""
+    unknown: set[str] = set()
     while True:
         try:
-            with buffer_values(written):
+            with buffer_values(unknown):
                 program = _attempt("capture the module", export)
         except CaptureError:
-            raise refused from refused.__cause__
+            return None
         read = buffers_read(program)
-        if not read & _written_buffers(program):
+        written = read & (_written_buffers(program) | _written_constants(program))
+        if not written:
             program.graph_module.meta[READ] = tuple(sorted(read))
             return program
-        written |= read & _written_buffers(program)  # later runs would decide otherwise
+        if written <= unknown:
+            return None  # torch has the value by another name
+        unknown |= written  # later runs would decide otherwise
 
 
 def _written_buffers(program: ExportedProgram) -> set[str]:
