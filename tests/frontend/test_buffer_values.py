@@ -82,6 +82,42 @@ def test_numbers_are_read(causal):
     np.testing.assert_array_equal(taper_runtime.InferenceSession(plan)(x.numpy()), want)
 
 
+class Windows(torch.nn.Module):
+    """Chooses patches by sizes in a buffer, as vision towers that attend in windows do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("grid", torch.tensor([[2, 3]]))
+
+    def forward(self, x):
+        for height, width in self.grid.tolist():
+            places = torch.arange(height * width).reshape(height, width)
+            places = torch.nn.functional.pad(places, (0, 1), value=-1).T.reshape(-1)
+            last = (places >= 0).cumsum(0).tolist()[-1]
+            x = x[places[places >= 0]] * last
+        return x
+
+
+class Triangle(torch.nn.Module):
+    """Reads places that depend on nothing, whose number a weight's shape tells torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)[:, torch.ones(3, 3).triu().flatten().nonzero()[:, 0]])
+
+
+@pytest.mark.parametrize("module", [Windows(), Triangle()])
+def test_masks_of_known_values(module):
+    x = torch.randn(6, 9)
+    with torch.no_grad():
+        want = module(x).numpy()
+        got = taper_runtime.InferenceSession(taper_frontend.export(module.eval(), (x,)))(x.numpy())
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
 class Counter(torch.nn.Module):
     """A buffer that each call writes decides."""
 
@@ -129,17 +165,28 @@ def test_state_stays_state():
     assert [session(x)[0] for _ in range(3)] == [3, 4, 5]
 
 
-def test_a_value_of_an_argument_does_not_decide():
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("on", torch.tensor(True))
+class Argument(torch.nn.Module):
+    """A value of an argument decides: by itself, or written into a tensor of known values."""
 
-        def forward(self, x):
-            return x * 2 if self.on and x.sum() > 0 else x
+    def __init__(self, writes):
+        super().__init__()
+        self.writes = writes
+        self.register_buffer("on", torch.tensor(True))
 
+    def forward(self, x):
+        total = x.sum()
+        if self.writes:
+            known = torch.zeros(3)
+            known[0] = total
+            known[1:].add_(total)
+            total = known.sum()
+        return x * 2 if self.on and total > 0 else x
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_value_of_an_argument_does_not_decide(writes):
     with pytest.raises(CaptureError, match="reads a number from a tensor and branches"):
-        taper_frontend.export(Model().eval(), (torch.randn(2),))
+        taper_frontend.export(Argument(writes).eval(), (torch.randn(2),))
 
 
 def test_replaceable_weights_do_not_decide():

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
+from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch.export import _trace
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from torch._ops import OperatorBase
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.export import ExportedProgram
 
@@ -29,15 +33,21 @@ READ = "read buffers"
 #: The most elements of a tensor, and of what is computed of it, whose values torch has.
 _MOST = 4096
 
-_READERS = frozenset({torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default})
+_aten = torch.ops.aten
+_FILLS = frozenset({_aten.arange, _aten.full, _aten.linspace, _aten.ones, _aten.zeros})
+_SYMBOLIC = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
+
+_READERS = frozenset({_aten.item.default, _aten._local_scalar_dense.default})
 
 
 @contextmanager
 def buffer_values(unknown: Collection[str]) -> Iterator[None]:
     """Let torch's captures in the context read values of small tensors, except ``unknown``.
 
-    They are the module's buffers and the tensors in its plain attributes.
+    They are the module's buffers and the tensors in its plain attributes, and what a call makes of
+    numbers alone, such as ``torch.arange(3)``.
     """
+    dispatch = fake_tensor.FakeTensorMode.dispatch
     fakify: Callable[..., dict[str, Any]] = vars(_trace)["_fakify_params_buffers"]
     attributes: list[torch.Tensor] = []  # torch's own references are weak
 
@@ -53,11 +63,35 @@ def buffer_values(unknown: Collection[str]) -> Iterator[None]:
                 attributes.append(fake)
         return fakes
 
+    def dispatch_with_values(
+        mode: FakeTensorMode,
+        op: OperatorBase,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        made = dispatch(mode, op, types, args, kwargs or {})
+        if _fills(op, args, kwargs or {}) and made.constant is None and made.numel() <= _MOST:
+            with no_dispatch():
+                made.constant = op(*args, **kwargs or {})
+            mode.fake_tensor_converter.add_constant_storage_mapping(made)
+        return made
+
     with (
         mock.patch.object(_trace, "_fakify_params_buffers", fakify_with_values),
+        mock.patch.object(fake_tensor.FakeTensorMode, "dispatch", dispatch_with_values),
         mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _MOST),
     ):
         yield
+
+
+def _fills(op: OperatorBase, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a call makes a tensor of known numbers alone, without drawing them."""
+    return (
+        isinstance(op, OpOverload)
+        and op.overloadpacket in _FILLS
+        and not any(isinstance(leaf, _SYMBOLIC) for leaf in tree_leaves((args, kwargs)))
+    )
 
 
 def _plain_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

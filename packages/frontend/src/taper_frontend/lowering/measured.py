@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from taper_frontend.compiler.analysis.static import static_constants
+from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.lowering.elementwise import is_float
 from taper_frontend.lowering.handlers import lowers
 from taper_runtime.base.sizes import Size, bounds, linear
@@ -271,16 +275,25 @@ def places_of(ctx: Lowering, mask: str, count: int) -> str:
     mask : str
     count : size
         torch's symbol for their number, which gets its value here. If it has one already, the same
-        mask must have given it.
+        mask must have given it. If torch knows the number, the mask must not depend on inputs.
     """
     if ctx.type(mask).size == 0:  # torch knows how many there are
         return ctx.full((0,), 0, "int64")
     places = ctx.emit("NONZERO", [_as_taken(ctx, mask)])
+    if not isinstance(count, Size) and _has_nonzero(ctx, mask, count):
+        return ctx.slice(places, 0, 0, count)
     if not ctx.is_unmeasured(count):
         return ctx.slice(_places_counted(ctx, places, count), 0, 0, count)
     end = ctx.reshape(ctx.size_value(ctx.type(mask).size, "int64"), (1,))
     ctx.measure(count, ctx.emit("SEARCHSORTED", [places, end]), harmless=True)
     return ctx.slice(places, 0, 0, count)
+
+
+def _has_nonzero(ctx: Lowering, mask: str, count: int) -> bool:
+    """Return whether so many elements of a mask are not zero in each run."""
+    constant = static_constants(ctx.graph).get(mask)
+    value = None if constant is None or ctx.taken is not None else visible(constant)
+    return value is not None and np.count_nonzero(value) == count
 
 
 def _as_taken(ctx: Lowering, mask: str) -> str:

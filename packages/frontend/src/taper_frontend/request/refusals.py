@@ -120,8 +120,8 @@ def read(error: Exception) -> CaptureRefusal:
     if isinstance(error, GuardOnDataDependentSymNode):
         return CaptureRefusal(
             "the model reads a number from a tensor and branches on it, which torch.export cannot "
-            "capture; compute both results and choose with torch.where, use torch.cond, or pass "
-            "the number as an argument",
+            "capture; compute both results and choose with torch.where, use torch.cond, pass the "
+            "number as an argument, or keep it in a buffer if it is the same in every call",
             _source(error),
             "data-dependent",
         )
