@@ -11,8 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.compiler.planning.exact_parts import KnownParts
-from taper_frontend.compiler.planning.fitted import Fitted, lay_out_orders, lay_out_schedules
+from taper_frontend.compiler.planning.fitted import (
+    Fitted,
+    lay_out,
+    lay_out_orders,
+    lay_out_schedules,
+)
+from taper_frontend.compiler.planning.order import schedule_as
 from taper_frontend.compiler.planning.recompute import recomputations
+from taper_frontend.compiler.planning.split_columns import split_columns
 from taper_frontend.compiler.planning.tile_regions import RegionFinder
 from taper_runtime.machine.cost import cache_bytes
 
@@ -143,7 +150,8 @@ class BudgetSearch:
     def _starts(self) -> Iterator[Fitted]:
         """Yield the graph in its best order, without parts, and with smaller and smaller parts.
 
-        The smaller parts end where the arena no longer shrinks.
+        Without parts, products whose columns are read apart are also split. The smaller parts end
+        where the arena no longer shrinks.
         """
         natural, form, room = self._natural, self._form, cache_bytes()
         best = _in_least(lay_out_orders(natural.graph))
@@ -152,6 +160,11 @@ class BudgetSearch:
             return
         whole = _in_least(lay_out_schedules(form(_UNBOUNDED)))
         yield natural.moved(whole, "split", "no parts", whole.ns - natural.ns)
+        apart = whole.graph.copy()
+        order, count = split_columns(apart)
+        if count:
+            best = lay_out(apart, schedule_as(apart, order))
+            yield natural.moved(best, "split", f"{count} products by columns", best.ns - natural.ns)
         last = natural
         for _ in range(MOST_FORMS):
             room //= 2

@@ -26,7 +26,7 @@ _IMAGE_AXES = (1, 2)
 
 
 class KnownParts:
-    """What was found out about parts of nodes; nodes of one kind, such as those of layers, share it.
+    """What was found out about parts of nodes. Equal nodes, as of layers, share it.
 
     Attributes
     ----------

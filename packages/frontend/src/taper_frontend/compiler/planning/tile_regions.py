@@ -11,16 +11,13 @@ split do so where it is faster; this does it where memory is short.
 from __future__ import annotations
 
 from itertools import islice
-from math import prod
-from operator import lt
 from typing import TYPE_CHECKING
 
-from taper_frontend.compiler.graph.node import ABSENT
-from taper_frontend.compiler.planning.exact_parts import ExactParts, KnownParts
+from taper_frontend.compiler.planning.exact_parts import ExactParts
+from taper_frontend.compiler.planning.region_parts import PartNeeds
 from taper_frontend.compiler.stages.schedule.tiles import Tiles, rows_together
 from taper_runtime.base.checks import aligned
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.machine.cost import shared_ns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,64 +25,11 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.graph.graph import Graph
     from taper_frontend.compiler.graph.node import Node
     from taper_frontend.compiler.planning.arena import Arena
-    from taper_runtime.ops.region import Range
+    from taper_frontend.compiler.planning.exact_parts import KnownParts
+    from taper_frontend.compiler.planning.region_parts import NodePart
 
 #: The most nodes of a region, the parts that are tried, and the most regions that are weighed.
 _LONGEST, _COUNTS, _MOST_WEIGHED = 48, (2, 3, 4, 6, 7, 8, 14, 16), 128
-
-#: The range of each axis of a node's output that a part needs.
-_Ranges = tuple["Range", ...]
-
-
-class NodePart(NamedTuple):
-    """The part of a node's output that a part of a region has in memory.
-
-    Attributes
-    ----------
-    ranges : tuple of Range
-        The range of each axis.
-    axis : int
-        The axis along which the part before has the first ``kept`` elements of it.
-    kept : int
-    """
-
-    ranges: _Ranges
-    axis: int = 0
-    kept: int = 0
-
-    @property
-    def known(self) -> _Ranges:
-        """Return the ranges that the part before has computed."""
-        start = self.ranges[self.axis][0]
-        return self._along(start, start + self.kept)
-
-    @property
-    def computed(self) -> _Ranges | None:
-        """Return the ranges that this part computes; None if it computes nothing."""
-        start, stop = self.ranges[self.axis]
-        return self._along(start + self.kept, stop) if start + self.kept < stop else None
-
-    def is_all_of(self, before: NodePart) -> bool:
-        """Return whether this is what the part before has, so that no copy is needed."""
-        return bool(self.kept) and self.ranges == before.ranges
-
-    def _along(self, start: int, stop: int) -> _Ranges:
-        return (*self.ranges[: self.axis], (start, stop), *self.ranges[self.axis + 1 :])
-
-    def after(self, before: NodePart | None) -> NodePart:
-        """Return this part, without what the part before has computed, if they overlap."""
-        if before is None:
-            return self
-        pairs = [*zip(self.ranges, before.ranges, strict=True)]
-        axes = [axis for axis, (now, then) in enumerate(pairs) if now != then]
-        if len(axes) > 1:
-            return self
-        axis = axes[0] if axes else 0
-        (start, stop), (first, end) = pairs[axis]
-        if not first <= start < end:
-            return self
-        longer = self._replace(axis=axis)._along(start, max(stop, end))
-        return NodePart(longer, axis, end - start)
 
 
 class TiledRegion(NamedTuple):
@@ -141,7 +85,7 @@ class TiledRegion(NamedTuple):
     def _compute(
         graph: Graph, tiles: Tiles, name: str, part: NodePart, held: Mapping[str, str]
     ) -> list[str]:
-        """Add the nodes that compute a part of a tensor, behind what is held; return their outputs."""
+        """Add nodes that compute a part of a tensor, behind what is held; return their outputs."""
         node, computed = graph.nodes[name], part.computed
         if not part.kept:
             return [tiles.compute(node, dict(enumerate(part.ranges)))]
@@ -184,87 +128,6 @@ def _slices_first(nodes: Sequence[Node], computed: Collection[str]) -> list[Node
     return [*views, *rest.values()]
 
 
-class _PartNeeds:
-    """What a part of a node's output needs of the nodes before, from that node backwards.
-
-    Attributes
-    ----------
-    parts : dict of str to NodePart
-    early : set of str
-        The tensors that are read before the place of the part.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        order: Sequence[Node],
-        exact: ExactParts,
-        last: int,
-        wanted: _Ranges,
-        before: _PartNeeds | None,
-    ) -> None:
-        self.parts: dict[str, NodePart] = {}
-        self.early: set[str] = set()
-        self._needed: dict[str, _Ranges] = {order[last].output: wanted}
-        self._graph, self._order, self._exact = graph, order, exact
-        self._wanted, self._left, self._before = wanted, last + 1, before
-        self._impossible = -1  # the place of the last node that cannot compute its ranges
-
-    def reach(self, start: int) -> bool:
-        """Find the parts from the node at ``start`` on; return whether all can be computed.
-
-        Those of the part before are known.
-        """
-        while self._impossible < 0 and self._left > start:
-            self._left -= 1
-            node = self._order[self._left]
-            if node.output in self._needed and not self._add(node):
-                self._impossible = self._left
-        return self._impossible < start
-
-    def _add(self, node: Node) -> bool:
-        """Add the ranges that a node reads for its own; return whether it can compute these."""
-        graph = self._graph
-        shape, needed = graph.tensors[node.output].shape, self._needed[node.output]
-        step = rows_together(graph, node)
-        if step > 1:  # rows in other groups would have other bits
-            first, (start, end), *rest = needed
-            needed = first, (start // step * step, min(shape[1], -(-end // step) * step)), *rest
-        own = NodePart(needed)
-        if self._before is not None and node.definition.view is None:
-            own = own.after(self._before.parts.get(node.output))
-        self.parts[node.output] = own
-        if (computed := own.computed) is None:
-            return True
-        cuts = _cuts(computed, shape)
-        exact = self._exact.part(node, cuts) if cuts else None
-        if cuts and exact is None:
-            return False
-        for place, name in enumerate(node.inputs):
-            if name == ABSENT or graph.is_constant(name):
-                continue
-            read: _Ranges = (
-                tuple([(0, size) for size in graph.tensors[name].shape])
-                if exact is None
-                else exact.part.inputs[place]
-            )
-            begins = (begin for begin, _ in read)
-            if len(read) != len(self._wanted) or any(map(lt, begins, (a for a, _ in self._wanted))):
-                self.early.add(name)
-            known = self._needed.get(name)
-            if known is not None and known != read:
-                read = tuple(
-                    [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, read, strict=True)]
-                )
-            self._needed[name] = read
-        return True
-
-
-def _cuts(ranges: _Ranges, shape: Sequence[int]) -> dict[int, Range]:
-    """Return the ranges that are not whole axes."""
-    return {axis: each for axis, each in enumerate(ranges) if each != (0, shape[axis])}
-
-
 class RegionFinder:
     """Finds regions of a scheduled graph that need less memory if they are computed in parts.
 
@@ -293,7 +156,8 @@ class RegionFinder:
         self._exact = ExactParts(graph, arena.strides, known)
         self._weighings: dict[tuple[int, int, int], TiledRegion | None] = {}
         self._bytes_outside: dict[tuple[int, int], int] = {}
-        self._needs: dict[tuple[int, int, int], _PartNeeds] = {}
+        self._needs: dict[tuple[int, int, int], PartNeeds] = {}
+        self._owners = {name: self._owner(name) for node in order for name in node.reads}
 
     def _last_reader(self, node: Node) -> int:
         """Return the place of a node's last reader; for a kept result, the number of nodes."""
@@ -430,34 +294,44 @@ class RegionFinder:
         rows = -(-size // step)
         if rows < 2 * count:
             return None
-        parts: list[Mapping[str, NodePart]] = []
+        parts: list[PartNeeds] = []
         early: set[str] = set()
         for part in range(count):
             if (stop, count, part) not in self._needs:
                 first, end = (step * (rows * each // count) for each in (part, part + 1))
                 wanted = [(0, each) for each in shape]
                 wanted[axis] = first, min(size, end)
-                before = self._needs.get((stop, count, part - 1))
-                self._needs[stop, count, part] = _PartNeeds(
-                    graph, self._order, self._exact, stop, tuple(wanted), before
+                self._needs[stop, count, part] = PartNeeds(
+                    graph,
+                    self._order,
+                    self._arena,
+                    self._exact,
+                    stop,
+                    tuple(wanted),
+                    parts[-1] if parts else None,
                 )
             needs = self._needs[stop, count, part]
             if not needs.reach(start):
                 return None
-            parts.append(needs.parts)
+            parts.append(needs)
             early.update(name for name in needs.early if self._place.get(name, -1) < start)
-        before = sum(self._ns(node, None) for node in nodes)
-        after, nbytes = 0.0, 0
-        for index, own in enumerate(parts):
-            after += sum(self._part_ns(node, own.get(node.output)) for node in nodes)
-            later = parts[index + 1] if index + 1 < count else {}
-            nbytes = max(nbytes, self._bytes(nodes, own, later))
-        nbytes += self._outside(start, stop)
+        names = tuple([node.output for node in nodes])
+        executed = [name for name in names if name in self._arena.steps]
+        before = sum(self._exact.ns(graph.nodes[name]) for name in executed)
+        figures = (
+            each.figures[name] for each in parts for name in executed if name in each.figures
+        )
+        after = sum(each.ns for each in figures)
+        dying = self._dying(nodes)
+        nbytes = self._outside(start, stop) + max(
+            self._bytes(nodes, dying, each, later)
+            for each, later in zip(parts, (*parts[1:], None), strict=True)
+        )
         if early & self._overwritten(nodes):
             nbytes += aligned(graph.nbytes(last.output))
-        names = tuple([node.output for node in nodes])
-        views = frozenset(names) - self._arena.steps.keys()
-        return TiledRegion(names, views, tuple(parts), nbytes, max(0.0, after - before))
+        views = frozenset(names).difference(executed)
+        made = tuple([each.parts for each in parts])
+        return TiledRegion(names, views, made, nbytes, max(0.0, after - before))
 
     def _overwritten(self, nodes: Sequence[Node]) -> set[str]:
         """Return the tensors from outside of a region in whose memory its last node computes."""
@@ -470,82 +344,59 @@ class RegionFinder:
             if name not in inside and name in roots and roots[name] == root
         }
 
-    def _share(self, node: Node, ranges: _Ranges) -> float:
-        shape = self._graph.tensors[node.output].shape
-        return prod(
-            (stop - start) / size for (start, stop), size in zip(ranges, shape, strict=True)
+    def _dying(self, nodes: Sequence[Node]) -> list[list[str]]:
+        """Return for each of some nodes the ones whose results it is the last to read."""
+        last = {node.output: place for place, node in enumerate(nodes)}
+        last.update(
+            (self._owners[name], place) for place, node in enumerate(nodes) for name in node.reads
         )
-
-    def _ns(self, node: Node, ranges: _Ranges | None) -> float:
-        if node.output not in self._arena.steps:
-            return 0.0
-        share = 1.0 if ranges is None else self._share(node, ranges)
-        return self._exact.ns(node, share) if share else 0.0
-
-    def _part_ns(self, node: Node, part: NodePart | None) -> float:
-        """Return the time of a part, with that of copying what is kept out of and into memory."""
-        if part is None:
-            return 0.0
-        copied = 4 * self._part_bytes(node, part.known) if part.kept else 0
-        return shared_ns(copied) + (self._ns(node, part.computed) if part.computed else 0.0)
-
-    def _part_bytes(self, node: Node, ranges: _Ranges) -> int:
-        return aligned(int(self._share(node, ranges) * self._graph.nbytes(node.output)))
-
-    def _scratch(self, node: Node, computed: _Ranges | None) -> int:
-        """Return the bytes of the scratch memory of a part."""
-        if computed is None:
-            return 0
-        cuts = _cuts(computed, self._graph.tensors[node.output].shape)
-        part = self._exact.part(node, cuts) if cuts else None
-        return part.scratch if part else self._arena.scratch[self._arena.steps[node.output]]
+        dying: list[list[str]] = [[] for _ in nodes]
+        for name, place in last.items():
+            dying[place].append(name)
+        return dying
 
     def _bytes(
         self,
         nodes: Sequence[Node],
-        part: Mapping[str, NodePart],
-        later: Mapping[str, NodePart],
+        dying: Sequence[Sequence[str]],
+        part: PartNeeds,
+        later: PartNeeds | None,
     ) -> int:
         """Return the peak of a region's live parts, in bytes, scratch included.
 
         What is kept of the part before lies in memory until its node, and what the next part needs
         of this one from there on.
         """
-        arena, graph = self._arena, self._graph
-        last: dict[str, int] = {}
-        for place, node in enumerate(nodes):
-            for name in node.reads:
-                last[self._owner(name)] = place
+        roots = self._arena.roots
+        root, most = roots.get(nodes[-1].output), 0
         live: dict[str, int] = {}
-        kept = {
-            node.output: self._part_bytes(node, part[node.output].known)
-            for node in nodes
-            if node.output in part and part[node.output].kept
-        }
-        root, most = arena.roots.get(nodes[-1].output), 0
-        for place, node in enumerate(nodes):
-            if node.output not in part or node.output not in arena.steps:
-                continue
-            own, to = part[node.output], later.get(node.output)
-            nbytes = self._part_bytes(node, own.ranges)
-            if arena.roots.get(node.output) != root or own.kept:  # else it lies with the last one
-                over = None if own.kept else self._computed_over(node, live, nbytes)
-                live[node.output] = live.pop(over) if over else nbytes
-            scratch = self._scratch(node, own.computed)
-            most = max(most, sum(live.values()) + sum(kept.values()) + scratch)
-            kept.pop(node.output, None)
-            if to is not None and to.is_all_of(own):
-                last[node.output] = len(nodes)
-            elif to is not None and to.kept:
-                kept[node.output] = self._part_bytes(node, to.known)
-            live = {name: n for name, n in live.items() if last.get(name, place) > place}
+        stays: set[str] = set()
+        own, figures = part.parts, part.figures
+        used = sum(figures[node.output].kept for node in nodes if node.output in figures)
+        for node, ending in zip(nodes, dying, strict=True):
+            name = node.output
+            if (known := figures.get(name)) is not None:
+                if roots.get(name) != root or known.kept:  # else it lies where the last one does
+                    over = None if known.kept else self._computed_over(node, live, known.nbytes)
+                    live[name] = live.pop(over) if over else known.nbytes
+                    used += 0 if over else known.nbytes
+                most = max(most, used + known.scratch)
+                used -= known.kept
+                to = None if later is None else later.parts.get(name)
+                if later is not None and to is not None:
+                    if to.is_all_of(own[name]):
+                        stays.add(name)
+                    else:
+                        used += later.figures[name].kept
+            for each in ending:
+                used -= 0 if each in stays else live.pop(each, 0)
         return most
 
     def _computed_over(self, node: Node, live: Mapping[str, int], nbytes: int) -> str | None:
         """Return the tensor of ``live`` in whose memory a node computes, if there is one."""
         roots = self._arena.roots
         root = roots.get(node.output)
-        owners = (self._owner(name) for name in node.reads)
+        owners = (self._owners[name] for name in node.reads)
         return next(
             (each for each in owners if live.get(each) == nbytes and roots.get(each) == root), None
         )
