@@ -2,6 +2,7 @@
 
 import heapq
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from taper_frontend.compiler.planning import fitted as fitted_module
 from taper_frontend.compiler.planning import make_plan, make_schedule
 from taper_frontend.compiler.planning.exact_parts import ExactParts, KnownParts
 from taper_frontend.compiler.planning.fitted import lay_out
+from taper_frontend.compiler.planning.split_columns import split_columns
 from taper_frontend.compiler.planning.tile_regions import RegionFinder
 from taper_runtime import InferenceSession
 from taper_runtime.executor.memory_use import memory_use
@@ -144,6 +146,111 @@ def test_residual_blocks_are_computed_in_parts():
     rows = [fitted.graph.tensors[node.output].shape[1] for node in convolutions]
     assert sum(rows) == 2 * 24
     assert "COPY" in {node.op for node in fitted.schedule.order}
+
+
+def strided_chain(rows):
+    """Windows that overlap by more rows or by fewer, and one whose rows many parts do not reach."""
+    b = Builder()
+    y = b.input("x", 1, rows, 6, 2)
+    for size, stride, width in ((5, 1, 64), (3, 2, 32), (2, 1, 48), (4, 3, 4)):
+        fan = b.graph.tensors[y].shape[-1]
+        window = {"kernel": (size, 1), "stride": (stride, 1), "dilation": (1, 1)}
+        weight = b.constant(floats(size, 1, fan, width))
+        y = b.op("CONV", y, weight, padding=(size // 2, size // 2, 0, 0), **window)
+    return b.done(b.op("EXP", y))
+
+
+@pytest.mark.parametrize("rows", [31, 48])
+def test_rows_that_parts_share_are_copied(rows):
+    graph = strided_chain(rows)
+    natural, _ = natural_of(graph)
+    order, known = natural.schedule.order, KnownParts()
+    expected = run_copy(natural, feeds := random_inputs(graph))[1]
+    finder = RegionFinder(graph, order, natural.arena, known)
+    executed = [place for place, node in enumerate(order) if node.output in natural.arena.steps]
+    counts = [
+        count
+        for count in (2, 3, 4)
+        if (region := finder._in_parts(executed[0], executed[-1], count))
+        and check_region(natural, region, feeds, expected)
+    ]
+    assert counts
+
+
+def check_region(natural, region, feeds, expected):
+    """A region in parts has the same bits, each row once, and the bytes that were estimated."""
+    copy = natural.graph.copy()
+    after = region.apply(copy, [copy.nodes[node.output] for node in natural.schedule.order])
+    tiled = natural.changed(copy, after, "tile", "", region.ns)
+    copy.verify()
+    rows = {"CONV": 0, "EXP": 0}
+    for each in (natural, tiled):
+        sign = 1 if each is natural else -1
+        for node in each.schedule.order:
+            if node.op in rows:
+                rows[node.op] += sign * each.graph.tensors[node.output].shape[1]
+    assert not any(rows.values())
+    assert max(tiled.arena.live) <= 1.02 * region.nbytes
+    _, results = run_copy(tiled, feeds)
+    assert [each.tobytes() for each in results] == [each.tobytes() for each in expected]
+    return True
+
+
+def attention_block(length=96, width=96):
+    """One product for queries, keys and values, in the rest of an attention layer."""
+    b = Builder()
+    x = b.input("x", 1, length, width)
+    h = b.op(
+        "LAYER_NORM", x, b.constant(floats(width)), b.constant(floats(width)), dims=1, eps=1e-5
+    )
+    weight, bias = floats(width, 3 * width), floats(3 * width)
+    h = b.op("ADD", b.op("MATMUL", h, b.constant(weight)), b.constant(bias))
+    parts = [
+        b.op("SLICE", h, axis=2, start=each * width, stop=(each + 1) * width) for each in range(3)
+    ]
+    heads = [b.op("RESHAPE", part, shape=(1, length, 2, width // 2)) for part in parts]
+    q, k, v = (b.op("TRANSPOSE", each, axis0=1, axis1=2) for each in heads)
+    a = b.op("TRANSPOSE", b.op("ATTENTION", q, k, v, scale=0.25), axis0=1, axis1=2)
+    a = b.op("RESHAPE", a, shape=(1, length, width))
+    y = b.op("ADD", b.op("MATMUL", a, b.constant(floats(width, width))), x)
+    return b.done(b.op("MATMUL", y, b.constant(floats(width, 2))))
+
+
+def test_queries_are_computed_apart_from_keys_and_values():
+    graph = attention_block()
+    natural, unfused = natural_of(graph)
+    budget = int(0.7 * natural.arena.nbytes)
+    feeds = random_inputs(graph)
+    _, expected = run_copy(natural, feeds)
+    fitted = fit(
+        natural,
+        budget,
+        lambda room: fuse_again(unfused[0], None, room, graph.outputs),
+        lambda other: run_copy(other, feeds)[1][0].tobytes() == expected[0].tobytes(),
+    )
+    assert fitted.arena.nbytes <= budget
+    assert ("split", "1 products by columns") in {(move.kind, move.what) for move in fitted.moves}
+    plan, results = run(fitted, feeds)
+    assert memory_use(plan).arena == fitted.arena.nbytes
+    assert results[0].tobytes() == expected[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("ends", "read"), [([0, 8, 12, 24], 3), ([0, 12, 24], 1), ([0, 24], 1), ([0, 8, 24], 3)]
+)
+def test_products_whose_columns_are_not_all_read_apart_stay(ends, read):
+    """Columns that nothing reads, or that one reader reads among others."""
+    b = Builder()
+    weight = b.op("PACK", b.constant(floats(6, 24)), format="panels.1")
+    y = b.op("MATMUL", b.input("x", 1, 5, 6), weight)
+    slices = [
+        b.op("SLICE", y, axis=2, start=start, stop=stop)
+        for start, stop in pairwise(ends[: read + 1])
+    ]
+    graph = b.done(*(b.op("EXP", each) for each in slices), *([b.op("EXP", y)] * (read == 3)))
+    before = str(graph)
+    assert split_columns(graph) == ([*graph.order()], 0)
+    assert str(graph) == before
 
 
 def test_regions_of_a_strangers_forms_are_left_alone():

@@ -261,9 +261,7 @@ def _recomputed(fitted: Fitted, limit: int, known: KnownParts, *, parts: bool) -
             break
         if peak <= most:  # what is live would fit, but its layout has gaps
             most = peak - (arena.nbytes - limit)
-        found = recomputations(
-            fitted.graph, fitted.schedule.order, arena, most, known, parts=parts
-        )
+        found = recomputations(fitted.graph, fitted.schedule.order, arena, most, known, parts=parts)
         option = next((each for each in found if each.key not in refused), None)
         if option is None:
             break
