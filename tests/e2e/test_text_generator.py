@@ -112,6 +112,9 @@ def test_defaults_are_those_of_the_model(model):
 
 TEMPLATES = {
     "no template": ("{% for %}", "no template"),
+    "loops in loops": ("{% for m in messages %}" * 30 + "{% endfor %}" * 30, "no template"),
+    "an end of no loop": ("{% break %}", "no template"),
+    "a long number": ("{{ " + "9" * 5000 + " }}", "no template"),
     "a refusal": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
     "an unknown name": ("{{ nothing.at.all }}", "the template fails"),
     "Python's classes": ("{{ messages.__class__.__mro__[1].x }}", "the template fails"),

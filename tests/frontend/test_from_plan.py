@@ -8,6 +8,7 @@ import taper_frontend
 import taper_runtime
 from marks import some
 from models import seeded
+from sized_plans import sized_plan
 from taper_frontend.compiler.from_plan import run_passes, to_graph
 from taper_runtime.plan.validate import validate
 
@@ -99,6 +100,13 @@ def test_without_passes_the_plan_is_the_same(case):
     for mine, theirs in zip(results(again, feed), results(plan, feed), strict=True):
         for a, b in zip(mine, theirs, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_what_varies_has_the_sizes_of_the_samples():
+    """Memory is planned for these, as at the export."""
+    plan = sized_plan()
+    assert to_graph(plan).examples == {"B": 2, "S": 3}
+    assert to_graph(plan._replace(samples={})).examples == {"B": 1, "S": 2}
 
 
 def test_all_stages_run_on_it(case):

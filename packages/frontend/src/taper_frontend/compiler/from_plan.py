@@ -11,6 +11,7 @@ from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.graph.node import SourceCall, SourceLine
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.errors import ExportError
+from taper_runtime.executor.program import example_sizes
 from taper_runtime.file.fields import KEPT_FIELDS
 from taper_runtime.plan.recipes import WEIGHT, parameter_names
 from taper_runtime.plan.replaceable import (
@@ -59,7 +60,7 @@ def to_named_graph(plan: Plan) -> tuple[Graph, dict[Constant, tuple[str, ...]]]:
             "constants from the same weights; export the module with the passes instead"
         )
     given = {name: limits for name, limits in plan.sizes.items() if name not in plan.origins}
-    graph = Graph(given, {name: max(low, 1) for name, (low, _) in given.items()})
+    graph = Graph(given, {name: n for name, n in example_sizes(plan).items() if name in given})
     maker = _GraphMaker(plan, graph)
     maker.make()
     return graph, maker.parameters

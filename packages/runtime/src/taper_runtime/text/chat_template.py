@@ -84,8 +84,8 @@ class ChatTemplate:
             tree = environment.parse(source)
             _count_turns(tree)
             self._template = environment.from_string(tree)
-        except (TemplateError, RecursionError) as error:
-            raise InputError(f"plan.assets[{TEMPLATE!r}]: no template: {error}") from error
+        except Exception as error:  # also what Python's own parser and compiler refuse
+            raise InputError(f"plan.assets[{TEMPLATE!r}]: no template: {_told(error)}") from error
 
     def _refuse(self, message: str) -> NoReturn:
         raise self._error(message)
@@ -137,7 +137,9 @@ class ChatTemplate:
                 if size > _MOST_CHARACTERS:
                     self._refuse(f"expected a prompt of at most {_MOST_CHARACTERS} characters")
         except Exception as error:  # a template may raise whatever Python does
-            raise InputError(f"plan.assets[{TEMPLATE!r}]: the template fails: {error}") from error
+            raise InputError(
+                f"plan.assets[{TEMPLATE!r}]: the template fails: {_told(error)}"
+            ) from error
         return "".join(parts)
 
 
@@ -150,6 +152,10 @@ def _count_turns(tree: Template) -> None:
         counter = nodes.EnvironmentAttribute("count_turn")
         call = nodes.Call(counter, [nodes.ContextReference()], [], None, None)
         node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__  # a MemoryError has no text
 
 
 def _now(form: str) -> str:
