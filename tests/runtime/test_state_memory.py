@@ -56,6 +56,31 @@ def test_states_of_a_long_context_take_little_memory(session: InferenceSession) 
     assert not states[0].get("cache").any()
 
 
+def test_a_state_that_has_its_memory_alone_is_not_copied(session: InferenceSession) -> None:
+    state = session.new_state()
+    own = state._arrays["cache"]
+    for step in range(2):
+        session.run(None, feed(1, step), state=[state])
+        assert np.shares_memory(state._arrays["cache"], own)
+    np.testing.assert_allclose(own[0, :2], np.tanh(np.float32(0.5)), rtol=1e-6)
+
+
+def test_joined_rows_have_what_the_run_reads(session: InferenceSession) -> None:
+    """A hint counts for one run; what it leaves out becomes zeros."""
+    states = [session.new_state() for _ in range(2)]
+    for state in states:
+        state.set("cache", np.ones((1, LENGTH, WIDTH), np.float32))
+        state.mark_read({"cache": (slice(None), slice(3))})
+    session.run(None, feed(2, 5), state=states)
+    found = states[1].get("cache")[0]
+    assert found[:3].all() and found[5].all() and not found[3:5].any() and not found[6:].any()
+    assert states[1].take_read() == {}
+    states[0].mark_read({"cache": (slice(None), slice(3))})
+    session.run(None, feed(1, 5), state=states[0])  # copies nothing
+    session.run(None, feed(2, 7), state=[states[1], states[0]])
+    assert states[0].get("cache")[0, 5].all()
+
+
 @pytest.mark.parametrize("size", [3, 5000, 300_000])
 def test_pages_of_zeros_are_not_copied(size: int) -> None:
     rng = np.random.default_rng(0)

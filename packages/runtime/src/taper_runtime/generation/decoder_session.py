@@ -16,6 +16,7 @@ from taper_runtime.generation.decoder_convention import (
     REACHED,
     is_recurrent,
     read_convention,
+    written_parts,
 )
 from taper_runtime.session.inference_session import InferenceSession
 
@@ -91,6 +92,8 @@ class DecoderSession:
             POSITION: np.array(positions, np.int64),
             KEPT: np.array(kept, np.int64),
         }
+        for state, position in zip(states, positions, strict=True):
+            state.mark_read(written_parts(self.session.plan, position))
         logits: np.ndarray = self.session.run([LOGITS], feed, state=[*states])[0]
         return logits
 

@@ -70,6 +70,7 @@ class State:
         self._turn = Turn()
         self._arrays = {name: self._plan.first_value(name) for name in states}
         self._spare = {name: np.empty_like(self._arrays[name]) for name in doubled}
+        self._read = _WHOLE
         self._seed_generators()
 
     def _seed_generators(self) -> None:
@@ -186,6 +187,18 @@ class State:
 
     # -- a run ------------------------------------------------------------------------------------
 
+    def mark_read(self, parts: Mapping[str, Any]) -> None:
+        """Tell which parts of arrays the next run reads, as for :meth:`copy`.
+
+        If it joins rows, the others become zeros instead of being copied.
+        """
+        self._read = parts
+
+    def take_read(self) -> Mapping[str, Any]:
+        """Return the parts that were told for this run, and forget them."""
+        found, self._read = self._read, _WHOLE
+        return found
+
     @property
     def rows(self) -> int:
         """Return how many rows of a batch it holds."""
@@ -197,6 +210,7 @@ class State:
 
     def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Return the arrays that a run reads, and writes where the plan writes them in place."""
+        self.take_read()  # nothing is copied
         return self._arrays
 
     def following(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -240,9 +254,12 @@ class StateRows:
 
     def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See :meth:`State.present`."""
+        read = [state.take_read() for state in self._states]
         for name in names:
             parts = [state._arrays[name] for state in self._states]
-            self._present[name] = _joined(parts, self._axes[name])
+            self._present[name] = _joined(
+                parts, self._axes[name], [each.get(name) for each in read]
+            )
         return self._present
 
     def following(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
@@ -261,12 +278,15 @@ class StateRows:
         deque(map(dict.update, [state._arrays for state in self._states], found), maxlen=0)
 
 
-def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
+def _joined(parts: Sequence[np.ndarray], axis: int, read: Sequence[Any]) -> np.ndarray:
     """Return rows joined along an axis, without a copy if the last run left them adjacent.
 
-    A row along the first axis is a view of the array that the run has written.
+    A row along the first axis is a view of the array that the run has written. Of rows whose parts
+    that are read are known (``read``), only these are copied.
     """
     whole = parts[0].base
+    if len(parts) == 1 and not isinstance(whole, np.ndarray):
+        return parts[0]  # it has its memory alone
     if axis == 0 and whole is not None and len(whole) == len(parts):
         first, step = _address(whole), whole.strides[0]
         if all(
@@ -278,8 +298,12 @@ def _joined(parts: Sequence[np.ndarray], axis: int) -> np.ndarray:
         return np.concatenate(parts, axis)
     # most of a cache of a long context is zeros, which take no memory
     rows = lazy_zeros((len(parts), *parts[0].shape[1:]), parts[0].dtype)
-    for row, part in enumerate(parts):
-        copy_written(rows[row : row + 1], part)
+    for row, (part, index) in enumerate(zip(parts, read, strict=True)):
+        to = rows[row : row + 1]
+        if index is None:
+            copy_written(to, part)
+        else:
+            to[index] = part[index]
     return rows
 
 
