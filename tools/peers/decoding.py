@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from tools.peers.bytecode import environment
 from tools.peers.page import PAGE, command_line, describe_setting, write_section
 
 #: Of one layer, and of a context that all tokens below fit in.
@@ -205,7 +206,11 @@ def describe_open(plan: Any, turns: int) -> str:
             made.save(path)
             command = [sys.executable, "-c", OPEN, str(path)]
             found = [
-                json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+                json.loads(
+                    subprocess.run(
+                        command, env=environment(), capture_output=True, check=True
+                    ).stdout
+                )
                 for _ in range(turns)
             ]
             opened, first, before, peak = (min(each) for each in zip(*found, strict=True))

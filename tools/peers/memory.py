@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import torch
 import taper_frontend
 from taper_runtime import load
 from taper_runtime.executor.memory_use import memory_use
+from tools.peers.bytecode import environment
 from tools.peers.cases import SETS
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.start import ENGINES
@@ -56,11 +56,10 @@ def save_all(module: torch.nn.Module, args: tuple[Any, ...], folder: Path) -> di
 def start(engine: str, model: Path, inputs: Path) -> tuple[float, int]:
     """Seconds from the start of a process to its first result, and the most bytes it has held."""
     command = [sys.executable, "-m", "tools.peers.start", engine, str(model), str(inputs)]
-    # Installed packages have their bytecode beside them; the repository gets it by the first start.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    settings = environment()
     begin = time.perf_counter()
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True
+        command, cwd=ROOT, env=settings, check=True, capture_output=True, text=True
     )
     return time.perf_counter() - begin, int(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Time one engine that writes texts, in this process: `python -m tools.peers.text_engines NAME PATH`.
+"""Time an engine that writes texts here: `python -m tools.peers.text_engines NAME PATH`.
 
 Prints a JSON object of :class:`Times`. Every engine has one thread, chooses the likeliest tokens,
 and gets token ids. Times are CPU times of the process, so that other processes matter less.

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tools.peers.bytecode import environment
 from tools.peers.gguf_model import Sizes, write_llama
 from tools.peers.page import PAGE, ROOT, command_line, describe_setting, write_section
 from tools.peers.text_engines import LONG, READ, TOGETHER, Times
@@ -59,7 +60,8 @@ class Row(NamedTuple):
 
 def run(*command: str | Path) -> str:
     """Run a module of Python in a process of its own; its output, or its error if it fails."""
-    made = subprocess.run([sys.executable, "-m", *map(str, command)], capture_output=True, text=True)
+    whole = [sys.executable, "-m", *map(str, command)]
+    made = subprocess.run(whole, env=environment(), capture_output=True, text=True)
     if made.returncode:
         raise RuntimeError(f"{command[0]}: {made.stderr[-2000:]}")
     return made.stdout
