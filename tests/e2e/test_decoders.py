@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import taper_frontend
 import taper_runtime
-from marks import some
+from marks import REFERENCE, some
 from taper_frontend import ExportError
 from taper_frontend.decoders.decoder_exporter import _eos_token_ids
 from tests.support.decoders import decoder, greedy, plan
@@ -64,6 +65,39 @@ def test_caches_of_fewer_bits(dtype: str, error: float) -> None:
     )
     apart = np.linalg.norm(got - expected) / np.linalg.norm(expected)
     assert 0 < apart < error
+
+
+@REFERENCE
+def test_activations_are_rounded_by_row() -> None:
+    """The logits are those of the quantized module, which is not the model."""
+    model = decoder("gpt2")
+    made = taper_frontend.export_decoder(
+        model, max_context=96, quantize="int8_dynamic", verify=False
+    )
+    assert "int8" in {made.tensors[node.inputs[1]].dtype for node in made.nodes if node.inputs[1:]}
+    feed = {
+        "input_ids": np.array([PROMPTS[2]]),
+        "position": np.array([0]),
+        "logits_to_keep": np.arange(7),
+    }
+    (got,) = taper_runtime.InferenceSession(made).run(None, feed)
+    ids = torch.tensor([PROMPTS[2]])
+    with torch.no_grad():
+        expected, whole = (
+            each(ids).logits.numpy()
+            for each in (taper_frontend.quantize(model, "int8_dynamic"), model)
+        )
+    assert np.linalg.norm(got - expected) < 0.01 * np.linalg.norm(expected)
+    assert np.linalg.norm(got - whole) > 1e-3 * np.linalg.norm(whole)
+
+
+def test_activations_that_cannot_be_rounded() -> None:
+    with pytest.raises(ExportError, match=r"need data; call taper_frontend\.quantize\("):
+        taper_frontend.export_decoder(decoder("gpt2"), max_context=96, quantize="int8_static")
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 20}
+    bart = transformers.BartForConditionalGeneration(transformers.BartConfig(**sizes)).eval()
+    with pytest.raises(ExportError, match=r"quantize: expected activations='' or 'grouped' for Ba"):
+        taper_frontend.export_decoder(bart, max_context=32, max_source=16, quantize="int8_dynamic")
 
 
 def test_options_are_those_of_export() -> None:

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import taper_runtime
-
 from tools.peers.page import ROOT
 
 

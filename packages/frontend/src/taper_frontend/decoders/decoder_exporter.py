@@ -10,6 +10,7 @@ import torch
 from torch.export import Dim
 
 from taper_frontend.checkpoint import filled
+from taper_frontend.compiler.quantization.schemes import read_quantization
 from taper_frontend.decoders.decoder_folder import open_decoder
 from taper_frontend.decoders.decoder_module import (
     ATTENTION,
@@ -24,6 +25,7 @@ from taper_frontend.decoders.export_rows import ROW, ROWS, check_close, export_r
 from taper_frontend.decoders.speech_assets import speech_assets
 from taper_frontend.decoders.text_assets import text_assets
 from taper_frontend.errors import ExportError
+from taper_frontend.exporter import quantized_module
 from taper_runtime.generation.decoder_convention import (
     IDS,
     KEPT,
@@ -155,6 +157,11 @@ def export_decoder(
                     f"cache_dtype: expected None for {type(model).__name__}, an encoder-decoder, "
                     f"got {cache_dtype!r}"
                 )
+            if _needs_module(quantize):
+                raise ExportError(
+                    f"quantize: expected activations='' or 'grouped' for {type(model).__name__}, "
+                    f"an encoder-decoder, got {quantize!r}"
+                )
             plan = export_encoder_decoder(model, vocabulary, max_context, max_source, **options)
         elif max_source is not None:
             raise ExportError(
@@ -190,8 +197,15 @@ def _export_decoder(
         _compare_in_order(model, decoder, vocabulary, max_context, 1 if reads_one else 3)
     else:
         _compare(model, decoder, vocabulary, max_context, most)
-    if cache_dtype is not None:  # rounding is no part of the comparison
-        decoder = as_decoder(model, caches, max_context, ROWS, CACHE_DTYPES[cache_dtype], room)
+    quantized = model
+    if _needs_module(options["quantize"]):
+        # before the parts are shared: a copy of a decoder would run the one that it was made of
+        quantized = quantized_module(model, options["quantize"])
+        options["quantize"] = None
+    if quantized is not model or cache_dtype is not None:
+        # rounding is no part of the comparison
+        kept_in = None if cache_dtype is None else CACHE_DTYPES[cache_dtype]
+        decoder = as_decoder(quantized, caches, max_context, ROWS, kept_in, room)
     names = [name for name in decoder._buffers if name not in model._buffers]
     count, kept = (Dim(name, min=1, max=most) for name in ("count", "kept"))
     inputs = {IDS: {0: "rows", 1: count}, POSITION: ROW, KEPT: {0: kept}}
@@ -207,6 +221,10 @@ def _export_decoder(
         **options,
     )
     return plan if rule is None else rule.recorded(plan)
+
+
+def _needs_module(quantize: QuantizationConfig | str | None) -> bool:
+    return quantize is not None and read_quantization(quantize).needs_module
 
 
 def _check(model: Any, max_context: int) -> None:
