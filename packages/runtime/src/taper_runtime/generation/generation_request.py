@@ -6,7 +6,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError
@@ -203,14 +202,20 @@ def find_continuation(ids: Sequence[int], count: int) -> list[int]:
     Of all matches, the longest counts (at most :data:`_NGRAM` tokens), then the latest. A. Saxena,
     "Prompt lookup decoding", 2023.
     """
+    if count < 1:
+        return []
     known = np.array(ids, np.int64)
-    for size in range(min(_NGRAM, len(ids) - 1), 0, -1):
-        windows = sliding_window_view(known[:-1], size)
-        found = np.flatnonzero((windows == known[-size:]).all(1))
-        if len(found) and count > 0:
-            start = int(found[-1]) + size
-            return list(ids[start : start + count])
-    return []
+    ends = np.flatnonzero(known[:-1] == known[-1])  # of the matches
+    for size in range(2, _NGRAM + 1):
+        longer = ends[ends >= size - 1]
+        longer = longer[known[longer - size + 1] == known[-size]] if len(longer) else longer
+        if not len(longer):
+            break
+        ends = longer
+    if not len(ends):
+        return []
+    start = int(ends[-1]) + 1
+    return list(ids[start : start + count])
 
 
 def _logprobs(logits: np.ndarray, token: int, count: int) -> TokenLogprobs:
