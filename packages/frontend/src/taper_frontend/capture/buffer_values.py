@@ -34,7 +34,9 @@ READ = "read buffers"
 _MOST = 4096
 
 _aten = torch.ops.aten
-_FILLS = frozenset({_aten.arange, _aten.full, _aten.linspace, _aten.ones, _aten.zeros})
+_FILLS = frozenset(
+    {_aten.arange, _aten.full, _aten.linspace, _aten.ones, _aten.scalar_tensor, _aten.zeros}
+)
 _SYMBOLIC = torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool
 
 _READERS = frozenset({_aten.item.default, _aten._local_scalar_dense.default})

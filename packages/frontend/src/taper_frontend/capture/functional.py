@@ -72,8 +72,8 @@ def _stride_owner(node: Node) -> None:
     owner: Node = source
     while owner.op == "call_function" and not is_fresh(owner):
         before: Any = owner.args[0]
-        if owner.target in _PERHAPS_COPIES and not before.meta["val"].is_contiguous():
-            return
+        if owner.target in _PERHAPS_COPIES and _copies(owner, before):
+            break
         if not isinstance(before.meta["val"], torch.Tensor):
             return
         if before.meta["val"].dtype != source.meta["val"].dtype:
@@ -85,6 +85,18 @@ def _stride_owner(node: Node) -> None:
         offset = [source.meta["val"].storage_offset()]
     if all(isinstance(each, int) for each in (*size, *stride, *offset)):
         node.args, node.kwargs = (owner, size, stride, *offset), {}
+
+
+def _copies(node: Node, before: Node) -> bool:
+    """Return whether an op that returns a view where it can copies what it reads."""
+    tensor = before.meta["val"]
+    if tensor.is_contiguous() or node.target is aten.contiguous.default:
+        return not tensor.is_contiguous()
+    try:
+        tensor.view(node.meta["val"].shape)
+    except (RuntimeError, ValueError):
+        return True
+    return False
 
 
 def _arguments(node: Node) -> list[Any]:
