@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, floats
-from taper_frontend.compiler.graph.constants import derived, literal
+from taper_frontend.compiler.graph.constants import Parameter, derived, literal, transposed
 from taper_frontend.compiler.planning import make_plan
-from taper_frontend.compiler.planning.spool import spool
+from taper_frontend.compiler.planning.spool import ConstantValues, spool
 from taper_frontend.errors import ExportError
+from taper_runtime.ops.opdef import TensorType
 
 
 def base_of(array: np.ndarray) -> object:
@@ -78,3 +79,28 @@ def test_a_full_disk_is_told_with_what_is_needed(monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: Full())
     with pytest.raises(ExportError, match=r"room for 64 bytes .*No space left.*TMPDIR"):
         spool({"w": literal(floats(3))})
+
+
+def test_values_are_evaluated_once_for_several_plans():
+    reads = []
+
+    def read():
+        reads.append(1)
+        return np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    weight = Parameter(TensorType("float32", (2, 3)), ("w",), read)
+    values = ConstantValues()
+    first = values.of({"a": weight, "b": transposed(weight)})
+    second = values.of({"c": transposed(weight), "d": weight})
+    assert second["c"] is first["b"]
+    assert second["d"] is first["a"]
+    assert np.array_equal(second["c"], read().T)
+    assert len(reads) == 3  # by "a", by "b", and here
+
+
+def test_values_of_literals_that_are_gone_are_not_mistaken_for_others():
+    """A digest of a literal has its address, which a later array may have."""
+    values = ConstantValues()
+    for number in range(50):
+        made = values.of({"a": literal(np.full((64, 64), number, np.float32))})
+        assert made["a"].min() == made["a"].max() == number

@@ -14,6 +14,7 @@ from taper_frontend.compiler.planning import (
     make_schedule,
     plan_unfused,
 )
+from taper_frontend.compiler.planning.spool import ConstantValues
 from taper_frontend.compiler.trace import tracing, write_trace
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import QUIET
@@ -183,6 +184,7 @@ def compile_lowered(
     if splits is not None:
         metadata["tuned"] = {"splits": splits.chosen, "missing": splits.missing}
     samples = dict(zip(graph.inputs, program.samples, strict=False))
+    values = ConstantValues()
     if options.memory_budget is not None and not options.quantizes_weights:
         step("budget")
 
@@ -191,7 +193,7 @@ def compile_lowered(
 
         again = form if unfused and options.partition is None else None
         graph, schedule, metadata["memory"] = within_budget(
-            graph, schedule, options.memory_budget, again, samples
+            graph, schedule, options.memory_budget, again, samples, values
         )
     try:
         plan = make_plan(
@@ -205,6 +207,7 @@ def compile_lowered(
             | {graph.outputs[i] for i in lowered.complex_outputs},
             weights=lowered.weights,
             packed_at_open=options.keeps_plain,
+            values=values,
         )
     except PlanFormatError as error:
         if not graph.sizes:

@@ -39,6 +39,10 @@ MOST_FORMS, MOST_TRIALS = 3, 12
 #: How often regions are chosen for a form and a limit, each time for less than before.
 MOST_TILINGS = 2
 
+#: A form that meets a limit in so many times the time of the form that it was made from is not
+#: compared with others that are made from it.
+CHEAP = 1.01
+
 #: Bytes for which no node is split.
 _UNBOUNDED = 1 << 50
 
@@ -159,7 +163,8 @@ class BudgetSearch:
         if form is None:
             return
         whole = _in_least(lay_out_schedules(form(_UNBOUNDED)))
-        yield natural.moved(whole, "split", "no parts", whole.ns - natural.ns)
+        if (whole.ns, whole.arena.live) != (natural.ns, natural.arena.live):
+            yield natural.moved(whole, "split", "no parts", whole.ns - natural.ns)
         apart = whole.graph.copy()
         order, count = split_columns(apart)
         if count:
@@ -193,14 +198,17 @@ class _StartingForm:
         yield start
         if start.arena.nbytes <= limit:
             return
+        tiled = start
+        if self._parts:
+            self._finder = self._finder or _finder(start, self._known)
+            tiled = _tiled(start, limit, self._known, self._finder)
+            yield tiled
+            if tiled.arena.nbytes <= limit and tiled.ns <= CHEAP * start.ns:
+                return
         recomputed = _recomputed(start, limit, self._known, parts=self._parts)
         yield recomputed
         if not self._parts:
             return
-        if self._finder is None:
-            self._finder = _finder(start, self._known)
-        tiled = _tiled(start, limit, self._known, self._finder)
-        yield tiled
         if recomputed is not start:
             yield _tiled(recomputed, limit, self._known)
         if tiled is not start:
@@ -233,6 +241,8 @@ def _tiled(
     less. ``finder`` is that of the form.
     """
     best, aim = start, limit
+    if start.arena.nbytes <= limit:
+        return start
     finder = finder or _finder(start, known)
     for _ in range(MOST_TILINGS):
         found = finder.best(aim) if aim > 0 else []

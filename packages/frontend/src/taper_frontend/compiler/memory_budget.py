@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from taper_frontend.compiler.budget_search import BudgetSearch
 from taper_frontend.compiler.planning.fitted import Fitted, lay_out
 from taper_frontend.compiler.planning.planner import SameResults
+from taper_frontend.compiler.planning.spool import ConstantValues
 from taper_frontend.errors import ExportError
 from taper_runtime.native import _kernels
 
@@ -25,12 +26,13 @@ def within_budget(
     budget: int,
     form: Callable[[int], Graph] | None,
     samples: Mapping[str, np.ndarray],
+    values: ConstantValues | None = None,
 ) -> tuple[Graph, Schedule, dict[str, Any]]:
     """Return a graph and its schedule in the form that fits a budget, and a report on it.
 
     See :func:`within_budgets`.
     """
-    (found,) = within_budgets(graph, schedule, [budget], form, samples)
+    (found,) = within_budgets(graph, schedule, [budget], form, samples, values)
     return found
 
 
@@ -40,6 +42,7 @@ def within_budgets(
     budgets: Sequence[int],
     form: Callable[[int], Graph] | None,
     samples: Mapping[str, np.ndarray],
+    values: ConstantValues | None = None,
 ) -> list[tuple[Graph, Schedule, dict[str, Any]]]:
     """Return a graph and its schedule in the forms that fit budgets, and a report on each.
 
@@ -53,6 +56,8 @@ def within_budgets(
         See :func:`fit`.
     samples : mapping of str to numpy.ndarray
         Inputs with which forms are compared.
+    values : ConstantValues, optional
+        Gets the values of the constants, which the plan needs too.
 
     Raises
     ------
@@ -65,7 +70,7 @@ def within_budgets(
             f"compute {', '.join(graph.origins)}"
         )
     natural = lay_out(graph, schedule)
-    same_results = SameResults(graph, schedule, samples)
+    same_results = SameResults(graph, schedule, samples, values or ConstantValues())
     search = BudgetSearch(
         natural, form, lambda other: same_results.has(other.graph, other.schedule)
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_frontend.compiler.planning.make_recipes import provenance, replaceable
 from taper_frontend.compiler.planning.order import Schedule, make_schedule
-from taper_frontend.compiler.planning.spool import spool
+from taper_frontend.compiler.planning.spool import ConstantValues, spool
 from taper_frontend.compiler.planning.to_block import to_block
 from taper_runtime.base.decisions import read_decisions
 from taper_runtime.base.dtypes import DTYPES
@@ -44,6 +44,7 @@ def make_plan(
     complex_ends: Collection[str] = (),
     weights: Sequence[Parameter] = (),
     packed_at_open: bool = False,
+    values: ConstantValues | None = None,
 ) -> Plan:
     """Plan the execution of a graph, and freeze the graph.
 
@@ -64,6 +65,8 @@ def make_plan(
         The weights that a session may replace, whether the graph reads them or not.
     packed_at_open : bool
         Whether the plan has recipes of all packed weights, and the plain weights that these read.
+    values : ConstantValues, optional
+        What was evaluated before, of this graph or others.
 
     Returns
     -------
@@ -86,7 +89,7 @@ def make_plan(
         derived=kept.derived,
         originals=spool(kept.originals),
         constants={
-            **spool(planned.constants),
+            **(values or ConstantValues()).of(planned.constants),
             **{
                 state.name: state.first
                 for state in graph.states
@@ -172,13 +175,19 @@ class SameResults:
     samples : mapping of str to numpy.ndarray
         Values of the inputs, if they are known. Others are drawn: floats from a normal
         distribution, and 0 or 1 for integers and bools.
+    values : ConstantValues
     """
 
-    def __init__(self, graph: Graph, schedule: Schedule, samples: Mapping[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        schedule: Schedule,
+        samples: Mapping[str, np.ndarray],
+        values: ConstantValues,
+    ) -> None:
         self._one = graph, schedule
-        self._samples = samples
+        self._samples, self._values = samples, values
         self._expected: list[np.ndarray] | None = None
-        self._constants: dict[object, np.ndarray] = {}  # by their identities
 
     def has(self, graph: Graph, schedule: Schedule) -> bool:
         """Return whether a scheduled graph of equal inputs, outputs and states has these bits."""
@@ -190,17 +199,14 @@ class SameResults:
         )
 
     def _run(self, graph: Graph, schedule: Schedule) -> list[np.ndarray]:
-        """Return the results of a graph, which is not frozen; constants are evaluated once."""
+        """Return the results of a graph, which is not frozen."""
         from taper_runtime.session.inference_session import InferenceSession
 
         planned = to_block(graph, schedule)
-        new = {n: c for n, c in planned.constants.items() if c.identity not in self._constants}
-        for name, array in spool(new).items():
-            self._constants[new[name].identity] = array
         plan = Plan(
             *planned.block,
             constants={
-                **{n: self._constants[c.identity] for n, c in planned.constants.items()},
+                **self._values.of(planned.constants),
                 **{state.name: state.first for state in graph.states},
             },
             sizes=dict(graph.sizes),

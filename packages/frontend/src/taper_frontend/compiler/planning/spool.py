@@ -62,3 +62,24 @@ def spool(constants: Mapping[str, Constant]) -> dict[str, np.ndarray]:
         name: np.ndarray(type_.shape, DTYPES[type_.dtype].storage, mapped, places[name])
         for name, type_ in stored.items()
     }
+
+
+class ConstantValues:
+    """Values of constants, each evaluated once for several plans."""
+
+    def __init__(self) -> None:
+        # by identity; with the constant, because an identity holds while its leaves exist
+        self._known: dict[bytes, tuple[Constant, np.ndarray]] = {}
+
+    def of(self, constants: Mapping[str, Constant]) -> dict[str, np.ndarray]:
+        """Return the value of each constant, as :func:`spool` does.
+
+        Raises
+        ------
+        ExportError
+            See :func:`spool`.
+        """
+        new = {n: each for n, each in constants.items() if each.identity not in self._known}
+        for name, array in spool(new).items():
+            self._known[new[name].identity] = new[name], array
+        return {name: self._known[each.identity][1] for name, each in constants.items()}
