@@ -324,6 +324,10 @@ def _describe_export(plan: Plan) -> list[str]:
     ]
 
 
+#: The most tensors in memory at a plan's peak that are listed.
+_HELD = 6
+
+
 def _describe_budget(plan: Plan) -> list[str]:
     """Return lines on the export's memory budget; empty if there was none."""
     found = plan.metadata.get("memory")
@@ -341,14 +345,15 @@ def _describe_budget(plan: Plan) -> list[str]:
     rows = moves if isinstance(moves, list | tuple) else []
     types = {"kind": str, "what": str, "bytes": int, "ns": int}
     tensors = found.get("held")
-    held = tensors if isinstance(tensors, list | tuple) else []
+    held = [
+        f"{each['tensor']!r} {each['bytes']} bytes"
+        for each in (tensors if isinstance(tensors, list | tuple) else [])
+        if _has(each, {"tensor": str, "bytes": int})
+    ]
+    more = f" and {len(held) - _HELD} more" if len(held) > _HELD else ""
     return [
         line,
-        *(
-            f"  in memory at {found['at']}: {each['tensor']!r}, {each['bytes']} bytes"
-            for each in held
-            if _has(each, {"tensor": str, "bytes": int})
-        ),
+        *([f"  in memory at {found['at']}: {', '.join(held[:_HELD])}{more}"] if held else []),
         *(
             f"  {move['kind']} {move['what']}: {move['bytes']} bytes less, {move['ns']} ns more"
             for move in rows
