@@ -26,7 +26,7 @@ _IMAGE_AXES = (1, 2)
 
 
 class KnownParts:
-    """What was found out about parts of nodes. Equal nodes, as of layers, share it.
+    """Facts about parts of nodes; equal nodes, such as those of layers, share them.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class KnownParts:
         A number for each kind: op, attrs, and the types and strides of inputs and output.
     parts : dict of tuple to ExactPart or None
         Of a kind and ranges.
-    ways : dict of int to _Way or None
+    ways : dict of int to _KernelWay or None
         How the kernel computes a whole node of a kind.
     times : dict of tuple to float
         Of a kind and the share of it that is computed, in nanoseconds.
@@ -43,18 +43,18 @@ class KnownParts:
     def __init__(self) -> None:
         self.kinds: dict[tuple[object, ...], int] = {}
         self.parts: dict[tuple[int, tuple[tuple[int, Range], ...]], ExactPart | None] = {}
-        self.ways: dict[int, _Way | None] = {}
+        self.ways: dict[int, _KernelWay | None] = {}
         self.times: dict[tuple[int, float], float] = {}
 
 
 class ExactPart(NamedTuple):
-    """How a node computes a part of its output, and the bytes of its kernel's scratch memory."""
+    """A part of a node's output, and the bytes of its kernel's scratch memory."""
 
     part: Part
     scratch: int
 
 
-class _Way(NamedTuple):
+class _KernelWay(NamedTuple):
     """The kernel of a node, its variant if its bits depend on that, and its scratch in bytes."""
 
     kernel: str
@@ -143,7 +143,7 @@ class ExactParts:
 
     def _way(
         self, node: Node, inputs: Sequence[Shape], output: Shape, attrs: Mapping[str, Any]
-    ) -> _Way | None:
+    ) -> _KernelWay | None:
         """Return how a kernel computes a node of these shapes; None if there is none."""
         op = node.definition
         operands = [
@@ -159,7 +159,7 @@ class ExactParts:
         if found is None:
             return None
         variant = found.variant if found.kernel_name in _with_other_bits(op.name) else None
-        return _Way(found.kernel_name, variant, found.scratch_bytes)
+        return _KernelWay(found.kernel_name, variant, found.scratch_bytes)
 
     def _operand(self, name: str, t: TensorType, shape: Shape) -> tuple[TensorType, Shape]:
         """Return the type of a part of a tensor, and its strides if it lies like the whole."""

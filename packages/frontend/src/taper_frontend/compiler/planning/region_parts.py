@@ -77,7 +77,7 @@ class NodePart(NamedTuple):
 
 
 class PartFigures(NamedTuple):
-    """What a part of a node needs.
+    """The bytes and the time of a part of a node.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class PartFigures(NamedTuple):
 
 
 class PartNeeds:
-    """What a part of a node's output needs of the nodes before, from that node backwards.
+    """The parts of nodes that a part of the last of them needs, from that node backwards.
 
     Attributes
     ----------
