@@ -101,7 +101,7 @@ def ancestors(inputs, node):
     return found
 
 
-@pytest.mark.parametrize("count", [20, 30, 40, 50, 60])
+@pytest.mark.parametrize("count", [20, 30, 40])
 @pytest.mark.parametrize("seed", range(2))
 def test_time_in_a_budget_is_within_5_percent_of_the_optimum(seed, count):
     graph = nested_skips(seed, count)

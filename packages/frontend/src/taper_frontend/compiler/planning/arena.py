@@ -40,6 +40,9 @@ class Arena(NamedTuple):
         The root of each tensor that lies in the arena.
     strides : dict of str to tuple of int
         The strides of all tensors, in elements.
+    runner : object
+        Keeps the tables of kernels that the nodes read, such as those of RESAMPLE, which nodes of
+        the same sizes share.
     """
 
     nbytes: int
@@ -49,6 +52,7 @@ class Arena(NamedTuple):
     ranges: dict[str, LiveRange]
     roots: dict[str, str]
     strides: dict[str, Shape]
+    runner: object
 
 
 def lay_out_graph(graph: Graph, schedule: Schedule) -> Arena:
@@ -74,7 +78,8 @@ def lay_out_graph(graph: Graph, schedule: Schedule) -> Arena:
     )
     plan = with_saves(specialize(plan, graph.examples))
     nodes = executed_nodes(plan)
-    ranges, _, nbytes = make_runner(plan).arena()
+    runner = make_runner(plan)
+    ranges, _, nbytes = runner.arena()
     rounded = [LiveRange(first, last, aligned(size)) for first, last, size in ranges]
     owned = dict(zip(arena_ranges(plan, nodes), rounded, strict=False))
     return Arena(
@@ -85,4 +90,5 @@ def lay_out_graph(graph: Graph, schedule: Schedule) -> Arena:
         owned,
         {name: at.root for name, at in plan.placements.items() if at.root in owned},
         {name: at.strides for name, at in plan.placements.items()},
+        runner,
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from taper_frontend.compiler.planning.region_parts import NodePart
 
 #: The most nodes of a region, the parts that are tried, and the most regions that are weighed.
-_LONGEST, _COUNTS, _MOST_WEIGHED = 48, (2, 3, 4, 6, 7, 8, 14, 16), 128
+_LONGEST, _COUNTS, _MOST_WEIGHED = 48, (2, 3, 4, 6, 7, 8, 14, 16), 1024
 
 
 class TiledRegion(NamedTuple):
