@@ -524,7 +524,7 @@ WRONG = {
     "temperature": (CHAT, {**WRITER, "temperature": -1}, 400, "temperature: expected a number"),
     "temperature text": (CHAT, {**WRITER, "temperature": "1"}, 400, "temperature: expected"),
     "temperature nan": (CHAT, json.dumps({**WRITER, "temperature": float("nan")}).encode(), 400,
-                        "temperature: expected a number more than 0"),
+                        "temperature: expected a number at least 1e-30"),
     "top_p": (CHAT, {**WRITER, "top_p": 1.5}, 400, "top_p: expected a number more than 0"),
     "top_k": (CHAT, {**WRITER, "top_k": 0}, 400, "top_k"),
     "seed": (CHAT, {**WRITER, "temperature": 1, "seed": 10**30}, 400, "seed"),
@@ -565,6 +565,8 @@ WRONG = {
     "dimensions": (
         EMBEDDINGS, {"model": "encoder", "input": "x", "dimensions": 99}, 400, "truncate_dim",
     ),
+    "model of many words": (CHAT, {**WRITER, "model": "x" * 9999}, 404, "x..."),
+    "large temperature": (CHAT, {**WRITER, "temperature": 10**400}, 400, "an integer of 1329 bits"),
     "path": ("/v1/files", {"file": "/etc/passwd"}, 404, "POST /v1/files: Not Found"),
 }  # fmt: skip
 
@@ -578,6 +580,7 @@ def test_wrong_requests_are_answered_in_the_protocols_form(case, server):
     assert found["error"].keys() == {"message", "type", "param", "code"}
     assert found["error"]["type"] == "invalid_request_error"
     assert message in found["error"]["message"]
+    assert len(found["error"]["message"]) <= 503
 
 
 def test_codes_are_those_that_clients_know(server):

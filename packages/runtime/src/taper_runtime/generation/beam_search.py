@@ -14,6 +14,9 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.generation.sampling import log_softmax
 
+#: The largest exponent of a text's length: scores are finite in float64.
+_MAX_PENALTY = 30
+
 
 class BeamOptions(NamedTuple):
     """Options of a beam search; see :meth:`.Generator.beam_search`."""
@@ -36,9 +39,11 @@ class BeamOptions(NamedTuple):
                 f"num_beams: expected an int from 1 to {vocabulary}, the number of tokens, got "
                 f"{describe(self.num_beams)}"
             )
-        if type(self.length_penalty) not in (int, float) or not np.isfinite(self.length_penalty):
+        penalty = self.length_penalty
+        if type(penalty) not in (int, float) or not -_MAX_PENALTY <= penalty <= _MAX_PENALTY:
             raise InputError(
-                f"length_penalty: expected a finite number, got {describe(self.length_penalty)}"
+                f"length_penalty: expected a number from {-_MAX_PENALTY} to {_MAX_PENALTY}, got "
+                f"{describe(penalty)}"
             )
         if type(self.early_stopping) is not bool and self.early_stopping != "never":
             raise InputError(

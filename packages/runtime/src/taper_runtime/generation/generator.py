@@ -315,7 +315,7 @@ class Generator:
         max_new_tokens : int
             The most tokens of a text.
         length_penalty : float
-            More than 0 prefers long texts, less than 0 short ones.
+            More than 0 prefers long texts, less than 0 short ones; from -30 to 30.
         early_stopping : bool or "never"
             Whether the search ends once ``num_beams`` texts have ended. False goes on while a
             running text has a better score at its present length, ``"never"`` while it could have

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 _MAX_PENALTY = 2.0
 
+#: The least and the largest number by which logits are divided: quotients are finite in float32.
+_LEAST, _MOST = 1e-30, 1e30
+
 #: For each number: the least value, whether it is allowed itself, the largest value, and the value
 #: that changes nothing.
 _RANGES = {
-    "temperature": (0.0, False, math.inf, 1.0),
+    "temperature": (_LEAST, True, _MOST, 1.0),
     "top_p": (0.0, False, 1.0, 1.0),
     "min_p": (0.0, True, 1.0, 0.0),
-    "repetition_penalty": (0.0, False, math.inf, 1.0),
+    "repetition_penalty": (_LEAST, True, _MOST, 1.0),
     "presence_penalty": (-_MAX_PENALTY, True, _MAX_PENALTY, 0.0),
     "frequency_penalty": (-_MAX_PENALTY, True, _MAX_PENALTY, 0.0),
 }
@@ -73,13 +76,11 @@ class Sampling(NamedTuple):
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not is_number or not (least <= value <= most and (closed or value > least)):
-                end = f"at most {most:g}" if most < math.inf else "finite"
                 start = "at least" if closed else "more than"
                 raise InputError(
-                    f"{name}: expected a number {start} {least:g}, {end}, got {describe(value)}"
+                    f"{name}: expected a number {start} {least:g}, at most {most:g}, got "
+                    f"{describe(value)}"
                 )
-            if value == math.inf:
-                raise InputError(f"{name}: expected a finite number, got {value}")
         if self.top_k is not None and (type(self.top_k) is not int or self.top_k < 1):
             raise InputError(
                 f"top_k: expected None or an int of at least 1, got {describe(self.top_k)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from taper_runtime.base.errors import InputError, RunTimeoutError, TaperError
+from taper_runtime.base.text import with_end
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +39,11 @@ class RequestError(TaperError):
 
     def body(self, path: str = "") -> dict[str, Any]:
         """Return the body of the answer, in the form of the path's protocol."""
+        message = with_end(str(self))  # which may have words of the request, of any length
         if path.startswith(TENSOR_PATHS):
-            return {"error": str(self)}
+            return {"error": message}
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        error = {"message": message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
     def response(self, path: str) -> Response:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: takes 1,000,000. A list of 2,000 strings takes less than 100,000.
 _MOST_STEPS = 200_000
 
+#: How the package's reasons begin where no token may follow.
+_NO_TOKEN = "NoExtension"
+
 
 class GrammarMask:
     """Computes which tokens may follow in a text: ``allowed_tokens`` of :meth:`.Generator.submit`.
@@ -67,7 +70,7 @@ class GrammarMask:
         Raises
         ------
         InputError
-            If no text that begins so meets the grammar.
+            If no text that begins so meets the grammar, or it takes too much work to tell.
         """
         if self._read is not None:
             for token in ids[self._read :].tolist():
@@ -80,7 +83,9 @@ class GrammarMask:
         bits = matcher.compute_bitmask()
         if matcher.is_error() or (matcher.is_stopped() and not matcher.is_accepting()):
             reason = _line(matcher.get_error()) or matcher.stop_reason()
-            raise InputError(f"{self._what}: no text that begins so can meet it: {reason}")
+            if reason.startswith(_NO_TOKEN):
+                reason = "no text that begins so can meet it"
+            raise InputError(f"{self._what}: {reason}")
         found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
         return found[: self._vocabulary].astype(bool)
 
@@ -170,7 +175,8 @@ class GrammarReader:
 
 
 def _line(message: str) -> str:
-    return " ".join(message.split())
+    """Return a message of the package as one line, without its mark of short messages."""
+    return " ".join(message.replace("<non-verbose/>", "").split())
 
 
 def _schema(source: Any) -> str:
