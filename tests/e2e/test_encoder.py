@@ -146,8 +146,17 @@ def test_batches_are_sorted_by_length(path, monkeypatch):
         return run(names, feed)
 
     monkeypatch.setattr(encoder.session, "run", recorded)
-    encoder.encode(["cat", "cat sat on", "cat sat", "cat sat on the mat"], batch_size=2)
+    sentences = ["cat", "cat sat on", "cat sat", "cat sat on the mat"]
+    encoder.encode(sentences, batch_size=2)
     assert lengths == [(2, 7), (2, 4)]
+    lengths.clear()
+    monkeypatch.setattr(encoder, "_most_tokens", 8)  # fewer where they are long
+    encoder.encode(sentences)
+    assert lengths == [(1, 7), (1, 5), (2, 4)]
+    lengths.clear()
+    monkeypatch.setattr(encoder, "_most_tokens", 3)  # a longer sentence runs alone
+    encoder.encode(sentences)
+    assert lengths == [(1, 7), (1, 5), (1, 4), (1, 3)]
 
 
 def test_a_bar_is_shown_only_on_a_terminal(encoder, capsys):

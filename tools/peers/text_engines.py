@@ -156,7 +156,7 @@ class OpenVino:
         """See :class:`Writer`."""
         running = self._genai.StreamingStatus.RUNNING
 
-        class Streamer(self._genai.StreamerBase):  # type: ignore[name-defined, misc]
+        class Streamer(self._genai.StreamerBase):
             def write(self, tokens: int | list[int]) -> Any:
                 for token in tokens if isinstance(tokens, list) else [tokens]:
                     seen(token)

@@ -65,7 +65,7 @@ class CrossEncoder(SentenceReader):
         pairs : pair or iterable of pairs
             Each is a tuple or a list of two ``str``, such as a query and a document.
         batch_size : int
-            How many are computed at once.
+            The most that are computed at once; where they are long, fewer are.
         apply_softmax : bool
             Whether the scores of a pair are made to add up to 1, where it has several.
         prompt_name : str, optional

@@ -76,7 +76,7 @@ class Encoder(SentenceReader):
         sentences : str or iterable of str
             An empty sentence is one too.
         batch_size : int
-            How many are computed at once.
+            The most that are computed at once; where they are long, fewer are.
         normalize_embeddings : bool
             Whether each embedding gets length 1, after it is truncated.
         truncate_dim : int, optional
