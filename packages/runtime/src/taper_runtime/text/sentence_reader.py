@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from taper_runtime.plan.plan import Plan
 
 #: The most tokens, with padding, that a run reads for each thread. What lies between the layers of
-#: MiniLM then fits in the caches: 32 sentences of about 200 tokens took half the time in 16 runs, beside other work.
-#: Shorter runs of sorted sentences have less padding, too.
+#: MiniLM then fits in the caches: beside other work, 32 sentences of about 200 tokens took half the
+#: time in 16 runs. Shorter runs of sorted sentences have less padding, too.
 _TOKENS = 512
 
 #: The inputs that a plan may have.
