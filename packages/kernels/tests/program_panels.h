@@ -90,15 +90,37 @@ static void check_rows_of_panels(int64_t cols, bool has_bytes, int plain) {
 }
 
 /* Requantized sums, whose operands all rows share. zero: the zero point; low: the least byte. */
-static void check_requantized_rows(int64_t cols, bool subtracts, int zero, int low) {
+static void check_requantized_rows(int64_t cols, bool subtracts, bool is_silu, int zero, int low) {
     enum { ROWS = 43, MOST = 64 };
-    const char *const code[] = {"SUB",     "CAST:float32", "MUL",
-                                "ADD",     "ROUND",        "ADD",
-                                "MAXIMUM", "MINIMUM",      low < 0 ? "CAST:int8" : "CAST:uint8"};
-    const int64_t all[] = {0, 1, 4, 5, 2, 6, 3, 7, 8, -1, 9, -2, 10, -3, 11};
-    const int64_t fewer[] = {0, 4, 2, 5, 3, 6, 7, -1, 8, -2, 9, -3, 10};
-    const taper_scalar scalars[] = {{zero, 0}, {low, 0}, {low < 0 ? 127 : 255, 0}};
+    const char *code[11];
+    int64_t args[20], n_args = 0, last = 0;
+    int n_code = 0;
+    const taper_scalar scalars[] = {{zero, 0}, {low, 0}, {low < 0 ? 127 : 255, 0}, {1.75, 0}};
     const int64_t dims[] = {ROWS, cols};
+    /* Values: 0 sums, 1 what they are less, 2 factors, 3 terms. */
+#define STEP(name, other)                                                                          \
+    {                                                                                              \
+        code[n_code++] = name;                                                                     \
+        args[n_args++] = last;                                                                     \
+        if ((other) != 0)                                                                          \
+            args[n_args++] = other;                                                                \
+        last = 3 + n_code;                                                                         \
+    }
+    if (subtracts)
+        STEP("SUB", 1)
+    STEP("CAST:float32", 0)
+    STEP("MUL", 2)
+    STEP("ADD", 3)
+    if (is_silu) {
+        STEP("SILU", 0)
+        STEP("MUL", -4)
+    }
+    STEP("ROUND", 0)
+    STEP("ADD", -1)
+    STEP("MAXIMUM", -2)
+    STEP("MINIMUM", -3)
+    STEP(low < 0 ? "CAST:int8" : "CAST:uint8", 0)
+#undef STEP
     static int32_t sums[ROWS * MOST], less[MOST];
     static float factors[MOST], terms[MOST];
     static char got[ROWS * MOST], want[ROWS * MOST];
@@ -115,11 +137,10 @@ static void check_requantized_rows(int64_t cols, bool subtracts, int zero, int l
                                    check_tensor(terms, TAPER_FLOAT32, 1, &cols)};
     const taper_tensor out = check_tensor(got, low < 0 ? TAPER_INT8 : TAPER_UINT8, 2, dims);
     taper_program p;
-    const taper_status status = ENGINE.prepare(
-        &p, &(taper_strings){code + !subtracts, COUNT(code) - !subtracts},
-        &(taper_ints){subtracts ? all : fewer, subtracts ? COUNT(all) : COUNT(fewer)},
-        &(taper_scalars){scalars, 3}, extras, 3, &out, TAPER_INT32);
-    CHECK(status == TAPER_OK && p.in_panels, "status %d", status);
+    const taper_status status =
+        ENGINE.prepare(&p, &(taper_strings){code, n_code}, &(taper_ints){args, n_args},
+                       &(taper_scalars){scalars, 4}, extras, 3, &out, TAPER_INT32);
+    CHECK(status == TAPER_OK && p.in_panels && p.count == 1, "status %d", status);
     void *scratch = check_alloc(p.scratch_bytes, 0);
     for (int64_t r = 0; r < ROWS; r++) /* an element at a time */
         for (int64_t c = 0; c < cols; c++)
@@ -128,6 +149,39 @@ static void check_requantized_rows(int64_t cols, bool subtracts, int zero, int l
     ENGINE.run(&p, extras, 0, ROWS, 0, cols, sums, cols, got, cols, scratch);
     CHECK(memcmp(got, want, (size_t)(ROWS * cols)) == 0, "%lld columns, %d, %d", (long long)cols,
           zero, low);
+    check_free(scratch);
+}
+
+/* SILU in a chain has the bits of SILU alone, but for the sign of NaN. */
+static void check_silu_rows(int64_t cols) {
+    enum { ROWS = 29, MOST = 64 };
+    static const char *const code[] = {"CAST:float32", "MUL", "SILU"};
+    static const int64_t args[] = {0, 2, 1, 3};
+    static int32_t sums[ROWS * MOST];
+    static float factors[MOST], products[ROWS * MOST], got[ROWS * MOST], want[ROWS * MOST];
+    const int64_t dims[] = {ROWS, cols};
+    for (int64_t i = 0; i < ROWS * cols; i++)
+        sums[i] = (int32_t)check_int(-9000, 9000);
+    for (int64_t i = 0; i < cols; i++)
+        factors[i] = check_int(0, 9) ? (float)check_int(1, 99) / 4096 : NAN;
+    const taper_tensor extra = check_tensor(factors, TAPER_FLOAT32, 1, &cols);
+    const taper_tensor out = check_tensor(got, TAPER_FLOAT32, 2, dims);
+    taper_program p;
+    const taper_status status =
+        ENGINE.prepare(&p, &(taper_strings){code, COUNT(code)}, &(taper_ints){args, COUNT(args)},
+                       &(taper_scalars){0}, &extra, 1, &out, TAPER_INT32);
+    CHECK(status == TAPER_OK && p.count == 1, "status %d", status);
+    void *scratch = check_alloc(p.scratch_bytes, 0);
+    ENGINE.run(&p, &extra, 0, ROWS, 0, cols, sums, cols, got, cols, scratch);
+    for (int64_t i = 0; i < ROWS * cols; i++)
+        products[i] = (float)sums[i] * factors[i % cols];
+    const taper_tensor x = check_tensor(products, TAPER_FLOAT32, 2, dims);
+    const taper_tensor y = check_tensor(want, TAPER_FLOAT32, 2, dims);
+    const struct map_attrs alone = {{code + 2, 1}, {args, 1}, {NULL, 0}};
+    CHECK(check_run("MAP", NULL, &x, 1, &y, &alone, 1) == TAPER_OK, "SILU");
+    for (int64_t i = 0; i < ROWS * cols; i++)
+        CHECK(memcmp(&got[i], &want[i], sizeof *got) == 0 || (isnan(got[i]) && isnan(want[i])),
+              "%lld columns: %a, not %a", (long long)cols, (double)got[i], (double)want[i]);
     check_free(scratch);
 }
 
@@ -238,9 +292,11 @@ static void rows_of_panels(void) {
         for (int64_t cols = 9; cols <= 40; cols += 23)
             check_term_rows(cols, parts);
     for (int64_t cols = 15; cols <= 64; cols += 7)
-        for (int kind = 0; kind < 12; kind++)
-            check_requantized_rows(cols, kind % 2, (int[]){0, 128, 255}[kind / 2 % 3],
-                                   kind < 6 ? 0 : -128);
+        for (int kind = 0; kind < 24; kind++)
+            check_requantized_rows(cols, kind % 2, kind >= 12, (int[]){0, 128, 255}[kind / 2 % 3],
+                                   kind % 12 < 6 ? 0 : -128);
+    for (int64_t cols = 1; cols <= 64; cols += 9)
+        check_silu_rows(cols);
     static const int64_t cols[] = {1, 7, 16, 24, 33, 100, 600};
     for (size_t i = 0; i < COUNT(cols); i++)
         for (int kind = 0; kind < 6; kind++)

@@ -30,6 +30,7 @@ typedef enum chain_kind {
     CHAIN_FLOAT, /* from here on: of the value so far alone */
     CHAIN_RELU,
     CHAIN_ROUND,
+    CHAIN_SILU,
     CHAIN_STORE, /* the last step, of a float32 or int32 */
     CHAIN_STORE_BYTE,
     /* Steps of several micro-ops that often follow each other. */
@@ -43,10 +44,10 @@ typedef enum chain_kind {
 static const struct {
     program_microop run;
     chain_kind kind;
-} chain_steps[] = {{i32_add, CHAIN_I32_ADD},   {i32_sub, CHAIN_I32_SUB}, {f32_add, CHAIN_ADD},
-                   {f32_sub, CHAIN_SUB},       {f32_mul, CHAIN_MUL},     {f32_maximum, CHAIN_MAX},
-                   {f32_minimum, CHAIN_MIN},   {f32_relu, CHAIN_RELU},   {f32_round, CHAIN_ROUND},
-                   {f32_from_i32, CHAIN_FLOAT}};
+} chain_steps[] = {{i32_add, CHAIN_I32_ADD},    {i32_sub, CHAIN_I32_SUB}, {f32_add, CHAIN_ADD},
+                   {f32_sub, CHAIN_SUB},        {f32_mul, CHAIN_MUL},     {f32_maximum, CHAIN_MAX},
+                   {f32_minimum, CHAIN_MIN},    {f32_relu, CHAIN_RELU},   {f32_round, CHAIN_ROUND},
+                   {f32_from_i32, CHAIN_FLOAT}, {f32_silu, CHAIN_SILU}};
 
 /* Returns the kind of an instruction's step where value `so_far` is the chain's, or -1. *other: the
  * other operand's slot, or -1. */
@@ -463,6 +464,9 @@ V_INLINE void chain_vectors(const program_instruction *chain, const chain_operan
         case CHAIN_ROUND:
             CHAIN_EACH(x[v] = v_round(x[v]))
             break;
+        case CHAIN_SILU:
+            CHAIN_EACH(x[v] = v_silu(x[v]))
+            break;
         case CHAIN_SUB_SCALE:
             CHAIN_OTHER(v_as_float(vi_sub(v_as_int(x[v]), v_as_int(b))))
             /* fall through */
@@ -539,6 +543,7 @@ typedef struct chain_requantization {
     /* Between these steps perhaps a term and what follows it: operand number, or 0. */
     int term;
     bool is_signed;
+    bool is_silu; /* or SILU and a factor */
     float low, factor;
 } chain_requantization;
 
@@ -568,6 +573,13 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
             memcpy(&to->factor, in[shared + 1].data, sizeof to->factor);
             step++;
         }
+    } else if (*step == CHAIN_SILU) {
+        to->is_silu = true;
+        step++;
+        if (*step == CHAIN_MUL && in[shared].step == 0 && in[shared].row == 0) {
+            memcpy(&to->factor, in[shared].data, sizeof to->factor);
+            step++;
+        }
     }
     return *step == CHAIN_QUANTIZE;
 }
@@ -578,7 +590,8 @@ static bool chain_requantizes(const program_instruction *chain, const chain_oper
  */
 V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_requantization *c,
                                   const chain_operand *in, char *out, int64_t out_row, int64_t rows,
-                                  const bool subtracts, const bool bounded, const bool adds) {
+                                  const bool subtracts, const bool bounded, const bool adds,
+                                  const bool is_silu) {
     enum { ALL = 4, ROWS = ALL / CHAIN_PANEL };
     const chain_operand *const scale = &in[subtracts ? 2 : 1];
     const vf low = v_set1(chain->low), shift = v_set1(chain->shift);
@@ -613,6 +626,8 @@ V_INLINE int64_t chain_requantize(const program_instruction *chain, const chain_
                 x = v_add(x, chain_term_of(more, c->is_signed, less_bytes, byte_factor));
                 x = v_mul(v_max(term_low, x), term_factor);
             }
+            if (is_silu)
+                x = v_mul(v_silu(x), term_factor);
             if (!bounded)
                 x = v_max(low, chain->shift != 0 ? v_add(v_round(x), shift) : x);
             bytes[v] = v_to_int(v_min(high, x));
@@ -633,8 +648,10 @@ static int64_t chain_requantize_of(const program_instruction *chain, const chain
                                    const chain_operand *in, char *out, int64_t out_row,
                                    int64_t rows) {
 #define CHAIN_REQUANTIZE(subtracts, bounded)                                                       \
-    (c->term ? chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, true)        \
-             : chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, false))
+    (c->term ? chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, true, false) \
+     : c->is_silu                                                                                  \
+         ? chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, false, true)     \
+         : chain_requantize(chain, c, in, out, out_row, rows, subtracts, bounded, false, false))
     if (c->subtracts)
         return c->bounded ? CHAIN_REQUANTIZE(true, true) : CHAIN_REQUANTIZE(true, false);
     return c->bounded ? CHAIN_REQUANTIZE(false, true) : CHAIN_REQUANTIZE(false, false);
