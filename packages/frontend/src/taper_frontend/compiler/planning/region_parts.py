@@ -144,9 +144,10 @@ class PartNeeds:
         if step > 1:  # rows in other groups would have other bits
             first, (start, end), *rest = needed
             needed = first, (start // step * step, min(shape[1], -(-end // step) * step)), *rest
-        own = NodePart(needed)
+        own, before = NodePart(needed), None
         if self._before is not None and node.definition.view is None:
-            own = own.after(self._before.parts.get(node.output))
+            before = self._before.parts.get(node.output)
+            own = own.after(before)
         self.parts[node.output] = own
         computed = own.computed
         cuts: dict[int, Range] = {}
@@ -156,7 +157,8 @@ class PartNeeds:
         if cuts and exact is None:
             return False
         if node.output in self._arena.steps:
-            self.figures[node.output] = self._figures(node, own, exact)
+            copied = own.kept and (before is None or not own.is_all_of(before))
+            self.figures[node.output] = self._figures(node, own, exact, copied=bool(copied))
         if computed is None:
             return True
         for place, name in enumerate(node.inputs):
@@ -178,10 +180,13 @@ class PartNeeds:
             self._needed[name] = read
         return True
 
-    def _figures(self, node: Node, own: NodePart, exact: ExactPart | None) -> PartFigures:
+    def _figures(
+        self, node: Node, own: NodePart, exact: ExactPart | None, *, copied: bool
+    ) -> PartFigures:
+        """Return the figures of a part; ``copied`` tells whether what is kept is copied twice."""
         computed = own.computed
         kept = self._nbytes(node, own.known) if own.kept else 0
-        ns, scratch = shared_ns(4 * kept), 0  # it is copied out of and into memory
+        ns, scratch = shared_ns(4 * kept) if copied else 0.0, 0
         if computed is not None and (share := self._share(node, computed)):
             ns += self._exact.ns(node, share)
             whole = self._arena.scratch[self._arena.steps[node.output]]
