@@ -268,7 +268,7 @@ def test_generate_prints_the_text_and_the_speed(path, writer, capsys):
 
 
 def test_chat_answers_each_line(path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n\nagain\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\n\nagain\r\n")))
     options = ["chat", str(path), "--max-new-tokens", "3", "--system", "be short", "--json"]
     assert taper_runtime.cli.main(options) == 0
     found = json.loads(capsys.readouterr().out)
@@ -277,11 +277,20 @@ def test_chat_answers_each_line(path, monkeypatch, capsys):
     assert roles == ["system", "user", "assistant", "user", "assistant"]
 
 
-def test_chat_goes_on_after_a_line_that_is_too_long(path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"hello\n{'long ' * 40}\nagain\n"))
+def test_chat_goes_on_after_lines_that_are_too_long_or_no_text(path, monkeypatch, capsys):
+    lines = b"hello\n" + b"long " * 40 + b"\n\xff\nagain\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
     assert taper_runtime.cli.main(["chat", str(path), "--max-new-tokens", "3", "--json"]) == 1
     out, err = capsys.readouterr()
     asked = [m["content"] for m in json.loads(out)["messages"] if m["role"] == "user"]
     assert asked == ["hello", "again"]
     assert "taper: ids: expected a prompt of 1 to 128 tokens" in err
-    assert err.endswith("taper: 1 line got no answer\n")
+    assert "taper: line 3: expected UTF-8" in err
+    assert err.endswith("taper: 2 lines got no answer\n")
+
+
+def test_texts_are_printed_in_the_encoding_of_the_output(path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    options = ["--max-new-tokens", "9", "--temperature", "5", "--seed", "1"]
+    assert taper_runtime.cli.main(["generate", str(path), "x", *options]) == 0
+    assert rb"\ufffd" in sys.stdout.buffer.getvalue()  # for bytes that are no character

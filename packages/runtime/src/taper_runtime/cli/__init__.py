@@ -23,6 +23,7 @@ from taper_runtime.cli.command_line import (
     is_command,
     main_parser,
 )
+from taper_runtime.cli.text_lines import write_text
 
 if TYPE_CHECKING:
     import argparse
@@ -74,8 +75,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result.data, allow_nan=False))
     else:
-        encoding = sys.stdout.encoding or "utf-8"  # a StringIO has none
-        print(result.text.encode(encoding, "backslashreplace").decode(encoding))
+        write_text(f"{result.text}\n")
     if result.failure:
         print(f"taper: {result.failure}", file=sys.stderr)
     return 1 if result.failure else 0

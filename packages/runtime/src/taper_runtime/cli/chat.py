@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import count
 from typing import TYPE_CHECKING
 
 from taper_runtime.base.errors import InputError
@@ -16,6 +17,7 @@ from taper_runtime.cli.generate import (
     speed,
 )
 from taper_runtime.cli.shared_options import add_plan
+from taper_runtime.cli.text_lines import text_line
 
 if TYPE_CHECKING:
     import argparse
@@ -36,18 +38,17 @@ def _chat(args: argparse.Namespace) -> Result:
     messages = [] if args.system is None else [{"role": "system", "content": args.system}]
     is_terminal = sys.stdin.isatty() and not args.json
     failed = 0
-    while True:
+    for number in count(1):
         if is_terminal:
             sys.stderr.write("> ")
             sys.stderr.flush()
-        line = sys.stdin.readline()
-        if not line:
-            lines = counted(failed, "line")
-            return Result({"messages": messages}, "", f"{lines} got no answer" if failed else "")
-        if not line.strip():
+        data = sys.stdin.buffer.readline()
+        if not data:
+            break
+        if not data.strip():
             continue
-        asked = {"role": "user", "content": line.rstrip("\r\n")}
         try:
+            asked = {"role": "user", "content": text_line(data, number)}
             stream = writer.chat([*messages, asked], **generation_options(args))
             text = show(stream, is_quiet=args.json)
         except InputError as error:  # such as a chat that is longer than the context
@@ -58,3 +59,5 @@ def _chat(args: argparse.Namespace) -> Result:
         if not args.json:
             print(flush=True)
             print(speed(stream), file=sys.stderr)
+    lines = counted(failed, "line")
+    return Result({"messages": messages}, "", f"{lines} got no answer" if failed else "")

@@ -17,6 +17,7 @@ from taper_runtime.cli.shared_options import (
     positive,
     session_options,
 )
+from taper_runtime.cli.text_lines import write_text
 
 if TYPE_CHECKING:
     from taper_runtime.text import TextGenerator
@@ -123,7 +124,7 @@ def show(stream: TextStream, *, is_quiet: bool) -> str:
     for piece in stream:
         pieces.append(piece)
         if not is_quiet:
-            sys.stdout.write(printable_lines(piece))
+            write_text(printable_lines(piece))
             sys.stdout.flush()
     return "".join(pieces)
 

@@ -14,6 +14,7 @@ from taper_runtime.cli.shared_options import (
     load_plan,
     session_options,
 )
+from taper_runtime.cli.text_lines import write_text
 
 if TYPE_CHECKING:
     import argparse
@@ -75,7 +76,7 @@ def _transcribe(args: argparse.Namespace) -> Result:
     for each in transcriber.segments(args.audio, language=args.language, task=args.task, **given):
         segments.append(each)
         if not args.json:
-            print(printable(_line(each)))
+            write_text(f"{printable(_line(each))}\n")
             sys.stdout.flush()
     data = [{**each._asdict(), "tokens": [*each.tokens]} for each in segments]
     return Result({"segments": data}, "")
