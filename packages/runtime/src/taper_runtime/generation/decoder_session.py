@@ -59,6 +59,7 @@ class DecoderSession:
         self.session = session
         self.convention = read_convention(session.plan)
         self.recurrent = [*filter(is_recurrent, session.plan.states)]
+        self._rows: tuple[int, ...] = ()  # of the last run
         # of a plan with recurrences one, of one with rings as many as they have room for
         self.chunk = min(bounds(session.plan.tensors[IDS].shape[1])[1], _CHUNK)
 
@@ -92,8 +93,11 @@ class DecoderSession:
             POSITION: np.array(positions, np.int64),
             KEPT: np.array(kept, np.int64),
         }
-        for state, position in zip(states, positions, strict=True):
-            state.mark_read(written_parts(self.session.plan, position))
+        rows = tuple(map(id, states))
+        if rows != self._rows:  # else they lie side by side
+            for state, position in zip(states, positions, strict=True):
+                state.mark_read(written_parts(self.session.plan, position))
+            self._rows = rows
         logits: np.ndarray = self.session.run([LOGITS], feed, state=[*states])[0]
         return logits
 
