@@ -5,12 +5,14 @@ one that the passes ask, with the rates of this machine in place of the typical 
 elementwise functions, sums, rows, scratch and the overhead of a node, over traffic from the levels
 that hold its operands.
 The models are exported once; `--minutes` bounds the runs after that, which all models and levels
-share. `--quick` takes half a minute for them and only prints.
+share. `--quick` takes half a minute for them and only prints. `--narrow` takes networks and layers
+whose weights are int8 or int4, on the best level alone, into a table of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -42,6 +44,13 @@ PAGE = ROOT / "docs" / "results" / "costs.md"
 #: The sets of models whose nodes are compared.
 COMPARED = ("vision", "minilm", "gpt2")
 
+#: The networks of `--narrow`, as :mod:`tools.peers.quantized` quantizes them.
+NETWORKS = ("ResNet-50 1x224", "MobileNetV2 1x224", "EfficientNet-B0 1x224")
+
+#: The layers of `--narrow`: rows of activations, and how weights and activations are quantized.
+LAYER_ROWS, SCHEMES = (1, 16, 128), ("int8", "int4", "int4_grouped", "int8_dynamic")
+LAYER_SIZE = 2048
+
 #: Nodes below this are left out: clocks and the caches that a profile disturbs decide their times.
 LEAST_NS = 5000.0
 
@@ -52,6 +61,8 @@ CACHE_SHARE = 0.5
 #: GFLOP/s of a lane of float32 on the machine whose times of functions the model has, an EPYC (Zen
 #: 3) at 83 with AVX2; and the lanes of each level.
 LANE_FLOPS, LANES = 83 / 8, {"avx512": 16, "avx2": 8}
+
+BYTES = ("int8", "uint8")
 
 #: Kind of node -> its nodes' estimates over their times, each with the time.
 Errors = dict[str, list[tuple[float, float]]]
@@ -71,6 +82,27 @@ def export_all(folder: Path) -> None:
         torch.manual_seed(0)
         module, args = make()
         plan = taper_frontend.export(module.eval(), args, verify=False)
+        plan.save(folder / f"{number}.taper")
+
+
+def export_narrow(folder: Path) -> None:
+    """Export networks of bytes, and layers."""
+    plans = []
+    for name in NETWORKS:
+        torch.manual_seed(0)
+        module, args = SETS["vision"][name]()
+        quantized = taper_frontend.quantize(module.eval(), "int8_static", [args])
+        plans.append(taper_frontend.export(quantized, args, verify=False))
+    torch.manual_seed(0)
+    layer = torch.nn.Sequential(torch.nn.Linear(LAYER_SIZE, LAYER_SIZE)).eval()
+    for rows, scheme in itertools.product(LAYER_ROWS, SCHEMES):
+        args = (torch.randn(rows, LAYER_SIZE),)
+        if scheme == "int8_dynamic":
+            quantized = taper_frontend.quantize(layer, scheme)
+            plans.append(taper_frontend.export(quantized, args, verify=False))
+        else:
+            plans.append(taper_frontend.export(layer, args, verify=False, quantize=scheme))
+    for number, plan in enumerate(plans):
         plan.save(folder / f"{number}.taper")
 
 
@@ -115,13 +147,22 @@ def rates(limits: MachineLimits) -> MachineLimits:
 
 
 def kind(plan: PlanBlock, node: PlanNode) -> str:
-    """Return the op; for a convolution also how it is computed."""
+    """Return the op; for products how they are computed, and whether bytes are read or made."""
+    first, result = (plan.tensors[name].dtype for name in (node.reads[0], node.output))
+    if node.op == "MATMUL":
+        weight = plan.tensors[node.inputs[1]]
+        levels = weight.format.split(".")[1] if weight.format.startswith("blocks") else ""
+        rounds = ", activations in groups" if node.attrs.get("activation_group") else ""
+        if levels or weight.dtype in ("float32", "int8"):
+            of = f" by int{levels}" if levels else " of bytes" if weight.dtype == "int8" else ""
+            return f"MATMUL{of}{rounds}"
     if node.op != "CONV":
-        return node.op
+        return f"{node.op} to bytes" if result in BYTES else node.op
     tile = tile_of(plan.tensors[node.inputs[1]].format)
     if tile:
         return f"CONV, F({tile}x{tile})"
-    return "CONV, depthwise" if node.attrs.get("groups", 1) > 1 else "CONV, direct"
+    form = "depthwise" if node.attrs.get("groups", 1) > 1 else "direct"
+    return f"CONV{' of bytes' * (first in BYTES)}, {form}"
 
 
 def table(folder: Path, seconds: float) -> str:
@@ -168,13 +209,16 @@ def main() -> None:
     """Compare all models on all levels, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half a minute, printed only")
+    parser.add_argument("--narrow", action="store_true", help="int8 and int4, on the best level")
     parser.add_argument("--minutes", type=float, default=1.5, help="how long models run")
     args = parser.parse_args()
     seconds = 30.0 if args.quick else 60 * args.minutes
     levels = _kernels.available_isas()
+    if args.narrow:
+        levels = [_kernels.active_isa()]
     if FOLDER not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
-            export_all(Path(folder))
+            (export_narrow if args.narrow else export_all)(Path(folder))
             for isa in levels:
                 command = (sys.executable, "-m", "tools.peers.costs", *sys.argv[1:])
                 env = {**os.environ, "TAPER_ISA": isa, FOLDER: folder}
@@ -183,8 +227,9 @@ def main() -> None:
     print(text := table(Path(os.environ[FOLDER]), seconds / len(levels)))
     if not args.quick:
         setting = describe_setting(command_line("costs"))
-        key = f"costs {_kernels.active_isa()}"
-        write_section(key, f"Nodes on {_kernels.active_isa()}", f"{setting}\n\n{text}", PAGE)
+        what = "Nodes of narrow weights" if args.narrow else "Nodes"
+        key = f"costs{' narrow' * args.narrow} {_kernels.active_isa()}"
+        write_section(key, f"{what} on {_kernels.active_isa()}", f"{setting}\n\n{text}", PAGE)
 
 
 if __name__ == "__main__":

@@ -334,6 +334,7 @@ def _square(layer: _Layer) -> Callable[[nn.Module, tuple[Any, ...]], None]:
 
 
 def _run(module: nn.Module, batches: list[Any]) -> None:
+    """Run all batches; raise ExportError for the first that the module does not take."""
     with torch.no_grad():
         for index, batch in enumerate(batches):
             try:
