@@ -67,12 +67,12 @@ def buffer_values(unknown: Collection[str]) -> Iterator[None]:
 
     def dispatch_with_values(
         mode: FakeTensorMode,
-        op: OperatorBase,
+        op: OpOverload[..., Any],
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        made = dispatch(mode, op, types, args, kwargs or {})
+        made: Any = dispatch(mode, op, types, args, kwargs or {})
         if _fills(op, args, kwargs or {}) and made.constant is None and made.numel() <= _MOST:
             with no_dispatch():
                 made.constant = op(*args, **kwargs or {})
@@ -120,15 +120,16 @@ def computes_with_buffers(program: ExportedProgram) -> bool:
 
     A plan can read a number in each run, but only one that is not negative can be a size.
     """
-    held, behind = _held(program), _placeholders_behind(program)
-    numbers = (
-        node.meta.get("val") for node in _readers(program) if behind[node.name] <= held.keys()
-    )
-    return any(
-        isinstance(number, torch.SymInt)
+    numbers = [
+        node
+        for node in _readers(program)
+        if isinstance(number := node.meta.get("val"), torch.SymInt)
         and number.node.shape_env.bound_sympy(number.node.expr).lower < 0
-        for number in numbers
-    )
+    ]
+    if not numbers:
+        return False
+    held, behind = _held(program), _placeholders_behind(program)
+    return any(behind[node.name] <= held.keys() for node in numbers)
 
 
 def _readers(program: ExportedProgram) -> list[torch.fx.Node]:
