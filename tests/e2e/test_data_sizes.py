@@ -411,6 +411,7 @@ def loop_of_one_branch(x, places):
     return torch.cond((places > 0).all(), kept, lambda x, places: x.sum(0), (x, places))
 
 
+@pytest.mark.reference
 def test_a_loop_in_a_branch_that_is_not_taken_refuses_nothing_and_ends():
     example = (floats(4, 5).abs(), torch.tensor([1, 2]))
     plan = taper_frontend.export(Function(loop_of_one_branch), example, verify=False)
