@@ -153,7 +153,7 @@ def test_dynamic_activations_of_16_bits(dtype):
     (got,) = InferenceSession(plan).run(None, {plan.inputs[0]: bits.numpy()})
     with torch.no_grad():
         want = module(x)
-    torch.testing.assert_close(torch.from_numpy(got).view(dtype), want, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(torch.from_numpy(got).to(dtype), want, rtol=2e-2, atol=2e-2)
 
 
 def prepared(module, x, quantizer, *, trains=False):
