@@ -211,13 +211,6 @@ class _ProgramWalk(Walk):
         self.inputs = inputs
         self.replaceable = replaceable
         self.constants: dict[str, InputSpec] = {}
-        # what an output must not be
-        self.codes = {
-            node.name: value
-            for node in program.nodes
-            for value in tensors_of([node])
-            if value.is_of_codes
-        }
         self.tied: dict[tuple[Any, ...], str] = {}
         self.parameters: dict[tuple[Any, ...], Parameter] = {}
         # for each memory the names in the state dict: several if tied
@@ -425,8 +418,10 @@ class _ProgramWalk(Walk):
         if spec.kind != "output" or spec.form != "tensor":
             self.refuse(f"output {spec.name!r}", "op", f"expected a tensor, got a {spec.form}")
             return None
-        if spec.name in self.codes:
-            self.refuse(f"output {spec.name!r}", "dtype", self.codes[spec.name].refused)
+        computing = (node for node in self.program.nodes if node.name == spec.name)
+        for value in tensors_of(computing):
+            if value.is_of_codes:
+                self.refuse(f"output {spec.name!r}", "dtype", value.refused)
         return ["tensor", self.value(spec.name)]
 
     def _number_result(self, name: Any) -> Tree:
@@ -464,7 +459,7 @@ class _ProgramWalk(Walk):
                 recipe = literal(tensor.read(), stored_type(type_).dtype)
             else:
                 recipe = self._parameter(spec, tensor)
-            if tensor.value.is_of_codes:
+            if tensor.value.dtype in TORCH_FLOATS:
                 recipe = looked_up(recipe, TORCH_FLOATS[tensor.value.dtype])
             self.tied[key] = represented(self.graph.add_constant(name, recipe), type_.dtype)
         return self.tied[key]
@@ -500,4 +495,4 @@ def _plain(leaf: Tree) -> Tree:
 def _type(tensor: Weight) -> TensorType:
     """Return the type of a weight's array."""
     value = tensor.value
-    return TensorType("uint8" if value.is_of_codes else value.dtype, value.shape)
+    return TensorType("uint8" if value.dtype in TORCH_FLOATS else value.dtype, value.shape)

@@ -79,7 +79,8 @@ class ConstantValues:
         ExportError
             See :func:`spool`.
         """
-        new = {n: each for n, each in constants.items() if each.identity not in self._known}
+        identities = {name: constant.identity for name, constant in constants.items()}
+        new = {n: each for n, each in constants.items() if identities[n] not in self._known}
         for name, array in spool(new).items():
-            self._known[new[name].identity] = new[name], array
-        return {name: self._known[each.identity][1] for name, each in constants.items()}
+            self._known[identities[name]] = new[name], array
+        return {name: self._known[identity][1] for name, identity in identities.items()}
