@@ -65,8 +65,10 @@ class TensorValue:
 
     @property
     def seen_dtype(self) -> str:
-        """Return the dtype that handlers see."""
-        return "float32" if self.is_of_codes else self.dtype
+        """Return the dtype that handlers see; empty if a plan has no such tensors."""
+        if self.is_of_codes:
+            return "float32"
+        return "" if self.refused else self.dtype
 
     @property
     def refused(self) -> str:

@@ -435,11 +435,12 @@ class Sizes:
 
     def type(self, value: Any) -> TensorType | None:
         """Return dtype and shape of a tensor; None for a value that has no type in a plan."""
-        if not isinstance(value, TensorValue) or (value.refused and not value.is_of_codes):
+        dtype = value.seen_dtype if isinstance(value, TensorValue) else ""
+        if not dtype:
             return None
         if not unbacked(symbols_in(value.shape)) <= self.symbols.keys():
             return None
-        return TensorType(value.seen_dtype, tuple(self.size(size) for size in value.shape))
+        return TensorType(dtype, tuple(self.size(size) for size in value.shape))
 
     def types(self, node: Node) -> list[TensorType | None]:
         """Return the types of a node's results."""
