@@ -104,12 +104,10 @@ def prepare(size: str, name: str) -> list[Row]:
     if not built.exists():
         build = ("onnxruntime_genai.models.builder", "-i", folder(size, gguf("F32")), "-o", built)
         run(*build, "-p", weights.ort, "-e", "cpu", "-c", FOLDER / "cache")
-    return [
-        *rows,
-        Row("llama.cpp", "llama.cpp", source),
-        Row("OpenVINO GenAI", "OpenVINO GenAI", source),
-        Row("ONNX Runtime GenAI", "ONNX Runtime GenAI", built),
-    ]
+    rows.append(Row("llama.cpp", "llama.cpp", source))
+    if weights.kind != "F32":  # OpenVINO GenAI reads no float32 from such files
+        rows.append(Row("OpenVINO GenAI", "OpenVINO GenAI", source))
+    return [*rows, Row("ONNX Runtime GenAI", "ONNX Runtime GenAI", built)]
 
 
 def folder(size: str, source: Path) -> Path:
