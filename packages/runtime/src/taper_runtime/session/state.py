@@ -285,7 +285,7 @@ def _joined(parts: Sequence[np.ndarray], axis: int, read: Sequence[Any]) -> np.n
     that are read are known (``read``), only these are copied.
     """
     whole = parts[0].base
-    if len(parts) == 1 and not isinstance(whole, np.ndarray):
+    if len(parts) == 1 and (not isinstance(whole, np.ndarray) or whole.nbytes == parts[0].nbytes):
         return parts[0]  # it has its memory alone
     if axis == 0 and whole is not None and len(whole) == len(parts):
         first, step = _address(whole), whole.strides[0]
