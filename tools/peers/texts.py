@@ -165,16 +165,21 @@ def describe(size: str, name: str, turns: int) -> str:
             f"| {TOGETHER * t.short / t.together:.2f} | {1e3 * t.opened:.0f} | {1e3 * t.first:.0f} "
             f"| {t.memory:.0f} |"
         )
-    head = (
-        f"| engine | at 128 | of bandwidth | at {LONG} | against 128 | prompt of {READ} "
-        f"| {TOGETHER} at once | of one | open, ms | first, ms | MB |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+    columns = (
+        *("engine", "at 128", "of bandwidth", f"at {LONG}", "against 128", f"prompt of {READ}"),
+        *(f"{TOGETHER} at once", "of one", "open, ms", "first, ms", "MB"),
     )
     text = (
         f"{size} parameters, {name} ({WEIGHTS[name].kind}, {nbytes / 1e6:.0f} MB a token), reads "
-        f"at {rate:.1f} GB/s, {turns} turn(s):\n\n"
+        f"at {rate:.1f} GB/s, {turns} turn(s):"
     )
-    return f"{text}{head}" + "\n".join(lines)
+    return table(text, columns, lines)
+
+
+def table(text: str, columns: Sequence[str], lines: Sequence[str]) -> str:
+    """Return a table of Markdown below a text."""
+    rule = "| --- " * len(columns) + "|"
+    return "\n".join((text, "", f"| {' | '.join(columns)} |", rule, *lines))
 
 
 def prepare_encoder() -> Path:
@@ -223,14 +228,12 @@ def describe_encoders(turns: int) -> str:
         f"| {min(taken) / ours:.2f} | {np.abs(np.array(embeddings[name]) - wanted).max():.0e} |"
         for name, taken in times.items()
     ]
-    head = (
-        "| engine | CPU s | sentences/s | time / Taper's | apart |\n| --- | --- | --- | --- | --- |"
-    )
+    columns = ("engine", "CPU s", "sentences/s", "time / Taper's", "apart")
     text = (
         f"{sentence_engines.SENTENCES} sentences of {sentence_engines.LEAST} to "
         f"{sentence_engines.MOST} tokens, batches of {sentence_engines.BATCH}, {turns} turn(s):"
     )
-    return f"{text}\n\n{head}\n" + "\n".join(lines)
+    return table(text, columns, lines)
 
 
 def main() -> None:
