@@ -33,20 +33,24 @@ enum {
 /*
  * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels where there is enough of both. For few
  * rows a tile has GEMM_WIDE_PANELS, which gives enough independent sums to cover the latency of an
- * FMA; tiles at the right edge have fewer. GEMM_MOST_ROWS has, for each number of panels, the
- * number of rows that fills the registers with sums, a line of B and an element of A; there is a
- * tile for every smaller number too.
+ * FMA; tiles at the right edge have fewer. GEMM_TILES(X) has X(vectors, MOST) for each width of a
+ * tile in vectors: GEMM_ROWS_MOST of these fill the registers with sums, a line of B and an element
+ * of A; there is a tile for every smaller number of rows too.
  *
  * Of the shapes that fill the registers, the best has the fewest instructions per FMA, not the
  * fewest bytes: where two threads share a core, each has half of its decoder but seldom waits for
  * L2. Per k, a tile of 9 x 3 vectors takes 27 FMAs and 12 loads, one of 14 x 2 takes 28 and 16. In
  * tiles of one vector an element of A has one use, so the FMA itself loads it: a tile of 14 x 1
  * takes 14 FMAs and 1 load.
+ *
+ * Where a vector is half of a panel, tiles of 1 and 3 vectors leave out the half of the last panel
+ * that has no columns: groups of 24 channels would else take 4 vectors in place of 3.
  */
 #define GEMM_ROWS_1(X, ...) X(1, __VA_ARGS__)
 #define GEMM_ROWS_2(X, ...) GEMM_ROWS_1(X, __VA_ARGS__) X(2, __VA_ARGS__)
 #define GEMM_ROWS_3(X, ...) GEMM_ROWS_2(X, __VA_ARGS__) X(3, __VA_ARGS__)
-#define GEMM_ROWS_5(X, ...) GEMM_ROWS_3(X, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__)
+#define GEMM_ROWS_4(X, ...) GEMM_ROWS_3(X, __VA_ARGS__) X(4, __VA_ARGS__)
+#define GEMM_ROWS_5(X, ...) GEMM_ROWS_4(X, __VA_ARGS__) X(5, __VA_ARGS__)
 #define GEMM_ROWS_6(X, ...) GEMM_ROWS_5(X, __VA_ARGS__) X(6, __VA_ARGS__)
 #define GEMM_ROWS_9(X, ...)                                                                        \
     GEMM_ROWS_6(X, __VA_ARGS__)                                                                    \
@@ -56,26 +60,16 @@ enum {
     X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__) X(13, __VA_ARGS__) X(14, __VA_ARGS__)
 #if V_LEN == 16 /* 32 registers */
 enum { GEMM_MR = 9, GEMM_PANELS = 3, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4, GEMM_MAX_MR = 14 };
-#define GEMM_MOST_ROWS {0, 14, 14, 9, 6}
-#define GEMM_TILES_1(X) GEMM_ROWS_14(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_14(X, 2)
-#define GEMM_TILES_3(X) GEMM_ROWS_9(X, 3)
-#define GEMM_TILES_4(X) GEMM_ROWS_6(X, 4)
+#define GEMM_TILES(X) X(1, 14) X(2, 14) X(3, 9) X(4, 6)
 #elif V_LEN == 8 /* 16 registers */
 enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 6 };
-#define GEMM_MOST_ROWS {0, 6, 2}
-#define GEMM_TILES_1(X) GEMM_ROWS_6(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_2(X, 2)
+#define GEMM_TILES(X) X(1, 6) X(2, 6) X(3, 4) X(4, 2)
 #elif V_REGISTERS == 32 /* 4 lanes: 5 x 4 sums, 4 of B, 5 of A */
 enum { GEMM_MR = 5, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 5 };
-#define GEMM_MOST_ROWS {0, 5, 1}
-#define GEMM_TILES_1(X) GEMM_ROWS_5(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_1(X, 2)
+#define GEMM_TILES(X) X(4, 5) X(8, 1)
 #else /* 4 lanes, 16 registers: 3 x 4 sums, 3 of A, 1 of B */
 enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 3 };
-#define GEMM_MOST_ROWS {0, 3, 1}
-#define GEMM_TILES_1(X) GEMM_ROWS_3(X, 1)
-#define GEMM_TILES_2(X) GEMM_ROWS_1(X, 2)
+#define GEMM_TILES(X) X(4, 3) X(8, 1)
 #endif
 
 typedef enum gemm_b_form {

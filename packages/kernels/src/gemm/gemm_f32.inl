@@ -63,10 +63,10 @@ V_INLINE vf gemm_load_zeros(const char *from, const int v, const gemm_element of
  */
 __attribute__((noinline)) static void gemm_read_factors(gemm_scales *to, const gemm_head *head,
                                                         const float *b, const float *inner,
-                                                        int64_t panel_stride, int panels,
+                                                        int64_t panel_stride, int vectors,
                                                         float unit) {
     const int64_t size = (int64_t)taper_dtype_size(head->scales);
-    for (int v = 0; v < panels * GEMM_NV; v++) {
+    for (int v = 0; v < vectors; v++) {
         const int part = v % GEMM_NV;
         const char *from = (const char *)(b + v / GEMM_NV * panel_stride);
         const char *factors = (const char *)(inner + v / GEMM_NV * panel_stride);
@@ -85,13 +85,13 @@ __attribute__((noinline)) static void gemm_read_factors(gemm_scales *to, const g
 
 /* Reads what the panels from b on have for a block whose factors begin at `inner`. */
 V_INLINE void gemm_read_head(gemm_scales *to, const gemm_head *head, const float *b,
-                             const float *inner, int64_t panel_stride, const int panels,
+                             const float *inner, int64_t panel_stride, const int vectors,
                              const gemm_element of) {
     if (head->inner != GEMM_INNER_NONE || head->scales == TAPER_UINT8) {
         gemm_scales read; /* nothing has the address of `to`, so that it stays in registers */
-        gemm_read_factors(&read, head, b, inner, panel_stride, panels, gemm_unit(of));
+        gemm_read_factors(&read, head, b, inner, panel_stride, vectors, gemm_unit(of));
 #pragma GCC unroll 16
-        for (int v = 0; v < panels * GEMM_NV; v++) {
+        for (int v = 0; v < vectors; v++) {
             to->scale[v] = read.scale[v];
             to->shift[v] = read.shift[v];
         }
@@ -100,7 +100,7 @@ V_INLINE void gemm_read_head(gemm_scales *to, const gemm_head *head, const float
     const int64_t size = head->scales == TAPER_FLOAT32 ? sizeof(float) : sizeof(uint16_t);
     const vf unit = v_set1(gemm_unit(of)), minus_middle = v_set1(-head->middle);
 #pragma GCC unroll 16
-    for (int v = 0; v < panels * GEMM_NV; v++) {
+    for (int v = 0; v < vectors; v++) {
         const int part = v % GEMM_NV;
         const char *from = (const char *)(b + v / GEMM_NV * panel_stride);
         const char *beside = from + GEMM_NR * size;
@@ -126,28 +126,28 @@ V_INLINE vf gemm_value(const float *line, const int v, const int k, const gemm_s
 }
 
 /*
- * Adds the products of one k, `ahead` of what a and b point at. rows, panels, ahead and `of` are
+ * Adds the products of one k, `ahead` of what a and b point at. rows, vectors, ahead and `of` are
  * constants wherever this is inlined: the sums live in registers.
  */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
                         int64_t panel_stride, const gemm_scales *scales, const int ahead,
-                        const int rows, const int panels, const gemm_element of) {
+                        const int rows, const int vectors, const gemm_element of) {
     vf line[GEMM_WIDE_PANELS * GEMM_NV];
     b += gemm_has_levels(of) ? 0 : gemm_floats(of, ahead);
 #pragma GCC unroll 16
-    for (int v = 0; v < panels * GEMM_NV; v++)
+    for (int v = 0; v < vectors; v++)
         line[v] = v_in_register(
             gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, ahead, scales, v, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
-        if (panels * GEMM_NV == 1) {
+        if (vectors == 1) {
             sum[i][0] = v_accumulate_spread(at, line[0], sum[i][0]);
             continue;
         }
         const vf ai = v_set1(*at);
 #pragma GCC unroll 16
-        for (int v = 0; v < panels * GEMM_NV; v++)
+        for (int v = 0; v < vectors; v++)
             sum[i][v] = v_accumulate(ai, line[v], sum[i][v]);
     }
 }
@@ -176,8 +176,8 @@ V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
     } while (0)
 
 V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t prefetch_step,
-                        const int rows, const int panels, const gemm_element of) {
-    const int vectors = panels * GEMM_NV;
+                        const int rows, const int vectors, const gemm_element of) {
+    const int panels = (vectors + GEMM_NV - 1) / GEMM_NV;
     gemm_sums sum;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -207,7 +207,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                 b += g->head.floats;
             }
             left--;
-            gemm_read_head(&scales, &g->head, head, b, g->b_panel_stride, panels, of);
+            gemm_read_head(&scales, &g->head, head, b, g->b_panel_stride, vectors, of);
             b += g->head.inner_floats;
         }
         for (; dense && k >= unroll; k -= unroll) {
@@ -220,7 +220,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                 GEMM_UNKNOWN(a[i / GEMM_REACH]);
 #pragma GCC unroll 32
             for (int u = 0; u < unroll; u++) {
-                gemm_step(sum, a, row_stride, b, panel_stride, &scales, u, rows, panels, of);
+                gemm_step(sum, a, row_stride, b, panel_stride, &scales, u, rows, vectors, of);
                 if (fetches) {
                     __builtin_prefetch(prefetch, 0, 2);
                     prefetch += prefetch_step;
@@ -232,7 +232,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
             b += gemm_floats(of, unroll);
         }
         for (; !gemm_has_levels(of) && k > 0; k--) {
-            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &scales, 0, rows, panels, of);
+            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &scales, 0, rows, vectors, of);
             if (fetches) {
                 __builtin_prefetch(prefetch, 0, 2);
                 prefetch += prefetch_step;
@@ -267,29 +267,21 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
             v_store(c + v * V_LEN, sum[i][v]);
 }
 
-#define GEMM_DEFINE_TILE(rows, panels)                                                             \
-    static void gemm_tile_##rows##x##panels(const gemm_block *g, const float *prefetch,            \
-                                            int64_t prefetch_step) {                               \
-        gemm_tile(g, prefetch, prefetch_step, rows, panels, GEMM_F32);                             \
+#define GEMM_DEFINE_TILE(rows, vectors)                                                            \
+    static void gemm_tile_##rows##x##vectors(const gemm_block *g, const float *prefetch,           \
+                                             int64_t prefetch_step) {                              \
+        gemm_tile(g, prefetch, prefetch_step, rows, vectors, GEMM_F32);                            \
     }
-#define GEMM_TILE_ROW(rows, panels) [rows] = gemm_tile_##rows##x##panels,
-GEMM_TILES_1(GEMM_DEFINE_TILE)
-GEMM_TILES_2(GEMM_DEFINE_TILE)
-static const gemm_tile_fn gemm_tiles_1[] = {GEMM_TILES_1(GEMM_TILE_ROW)};
-static const gemm_tile_fn gemm_tiles_2[] = {GEMM_TILES_2(GEMM_TILE_ROW)};
-#ifdef GEMM_TILES_3
-GEMM_TILES_3(GEMM_DEFINE_TILE)
-GEMM_TILES_4(GEMM_DEFINE_TILE)
-static const gemm_tile_fn gemm_tiles_3[] = {GEMM_TILES_3(GEMM_TILE_ROW)};
-static const gemm_tile_fn gemm_tiles_4[] = {GEMM_TILES_4(GEMM_TILE_ROW)};
-#endif
-/* Indexed by panels, then by rows. */
-static const gemm_tile_fn *const gemm_tiles[] = {NULL, gemm_tiles_1, gemm_tiles_2,
-#ifdef GEMM_TILES_3
-                                                 gemm_tiles_3, gemm_tiles_4
-#endif
-};
-static const int64_t gemm_most_rows[] = GEMM_MOST_ROWS;
+#define GEMM_DEFINE_TILES(vectors, most) GEMM_ROWS_##most(GEMM_DEFINE_TILE, vectors)
+GEMM_TILES(GEMM_DEFINE_TILES)
+#define GEMM_PLACE_TILE(rows, vectors) [rows] = gemm_tile_##rows##x##vectors,
+#define GEMM_PLACE_TILES(vectors, most)                                                            \
+    [vectors] = {most, {GEMM_ROWS_##most(GEMM_PLACE_TILE, vectors)}},
+/* Indexed by vectors, then by rows. */
+static const struct {
+    int64_t most_rows;
+    gemm_tile_fn tile[GEMM_MAX_MR + 1];
+} gemm_tiles[] = {GEMM_TILES(GEMM_PLACE_TILES)};
 
 /* ---- packing ---- */
 
@@ -367,9 +359,8 @@ static void gemm_pack_b(float *packed, const float *b, int64_t k_stride, int64_t
 /* Computes a tile outside of C and copies it: C has only its first cols columns, or there is more
  * to do after the sums. */
 static void gemm_tile_beside(gemm_tile_fn tile, gemm_block *g, const float *prefetch,
-                             int64_t prefetch_step, int64_t rows, int64_t panels, int64_t cols) {
+                             int64_t prefetch_step, int64_t rows, int64_t width, int64_t cols) {
     float beside[GEMM_MAX_MR * GEMM_WIDE_PANELS * GEMM_NR];
-    const int64_t width = panels * GEMM_NR;
     const bool whole = cols == width;
     float *const c = g->c;
     const int64_t ldc = g->ldc;
@@ -430,14 +421,17 @@ V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
     g->fused = fused_at(g->fused, 0, elements);
 }
 
-/* Returns how many of the remaining panels the next tiles of m rows take. */
-static int64_t gemm_next_panels(int64_t m, int64_t left) {
+/* Returns the vectors of the next tiles of m rows, if so many columns are left. */
+static int64_t gemm_next_vectors(int64_t m, int64_t cols) {
+    const int64_t left = i64_ceil_div(cols, GEMM_NR), vectors = i64_ceil_div(cols, V_LEN);
     if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
-        return GEMM_WIDE_PANELS;
+        return GEMM_WIDE_PANELS * GEMM_NV;
+    if (GEMM_NV == 2 && (vectors == 1 || vectors == 3)) /* the last half has no columns */
+        return vectors;
     /* At the end, two panels and two are faster than three and one. */
     if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
-        return GEMM_PANELS - 1;
-    return i64_min(left, GEMM_PANELS);
+        return (GEMM_PANELS - 1) * GEMM_NV;
+    return i64_min(left, GEMM_PANELS) * GEMM_NV;
 }
 
 #include "gemm/row_f32.inl"
@@ -451,26 +445,27 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
         return;
     }
     gemm_block g = *block;
-    for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
-        const int64_t left = i64_ceil_div(n - j, GEMM_NR);
-        panels = gemm_next_panels(m, left);
-        const gemm_tile_fn *tile = gemm_tiles[panels];
+    for (int64_t j = 0, width; j < n; j += width) {
+        const int64_t vectors = gemm_next_vectors(m, n - j);
+        const int64_t panels = i64_ceil_div(vectors, GEMM_NV);
+        const gemm_tile_fn *tile = gemm_tiles[vectors].tile;
         /* Tiles have about equal heights: 10 rows are split into 5 and 5, not 9 and 1. */
-        const int64_t image_row_tiles = i64_ceil_div(m, gemm_most_rows[panels]);
+        const int64_t image_row_tiles = i64_ceil_div(m, gemm_tiles[vectors].most_rows);
         const int64_t least_rows = m / image_row_tiles,
                       low_tiles = image_row_tiles - m % image_row_tiles;
         const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);
         const int64_t share = i64_ceil_div(panels * GEMM_NR, tiles);
-        const int64_t cols = i64_min(panels * GEMM_NR, n - j);
+        width = vectors * V_LEN;
+        const int64_t cols = i64_min(width, n - j);
         g.a = block->a;
         g.b = block->b + j / GEMM_NR * block->b_panel_stride;
         g.b_panel_stride = block->b_panel_stride;
         g.b_k_stride = block->b_k_stride;
         g.c = block->c + j;
         g.fused = fused_at(block->fused, j, j);
-        const bool last = block->b_next && j + panels * GEMM_NR >= n;
+        const bool last = block->b_next && j + width >= n;
         const float *next = last ? block->b_next : g.b + panels * g.b_panel_stride;
-        if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < panels * GEMM_NR)) {
+        if (g.b_form == GEMM_B_ANY || (g.b_form == GEMM_B_ROWS && cols < width)) {
             gemm_pack_b(g.packed, g.b, g.b_k_stride, g.b_col_stride, g.k, cols);
             g.b = g.packed;
             g.b_panel_stride = g.k * GEMM_NR;
@@ -485,12 +480,12 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
             const int64_t rows = least_rows + (i >= low_tiles);
             const float *line = g.b;
             int64_t step = g.b_k_stride;
-            if (tiles > 1 && (left > panels || last))
+            if (tiles > 1 && (j + width < n || last))
                 gemm_next_lines(block, next, panels, t, tiles, share, &line, &step);
-            if (cols == panels * GEMM_NR && !g.fused.then)
+            if (cols == width && !g.fused.then)
                 tile[rows](&g, line, step);
             else
-                gemm_tile_beside(tile[rows], &g, line, step, rows, panels, cols);
+                gemm_tile_beside(tile[rows], &g, line, step, rows, width, cols);
             gemm_move(&g, rows * g.a_row_stride, rows * g.ldc);
         }
     }

@@ -29,7 +29,7 @@ enum {
 #define GEMM_NARROW_TILE(rows, panels, of)                                                         \
     static void gemm_tile_##of##_##rows##x##panels(const gemm_block *g, const float *prefetch,     \
                                                    int64_t prefetch_step) {                        \
-        gemm_tile(g, prefetch, prefetch_step, rows, panels, GEMM_##of);                            \
+        gemm_tile(g, prefetch, prefetch_step, rows, (panels) * GEMM_NV, GEMM_##of);                \
     }
 #define GEMM_NARROW_TILES(of, dtypes, floats, lines, unit, rows, ...)                              \
     GEMM_##rows##_ROWS(GEMM_NARROW_TILE, of)
@@ -62,7 +62,7 @@ V_INLINE void gemm_widen_lines(float *to, const float *from, const gemm_head *he
                 left = head->blocks;
                 from += head->floats;
             }
-            gemm_read_head(&scales, head, at, from, 0, 1, of);
+            gemm_read_head(&scales, head, at, from, 0, GEMM_NV, of);
             from += head->inner_floats;
         }
         for (int64_t i = 0; i < k; i += lines, from += gemm_floats(of, lines))
@@ -98,12 +98,13 @@ static int64_t gemm_narrow_panels(int64_t rows, int64_t left) {
 static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n, gemm_element of) {
     if (m <= 0)
         return;
-    for (int64_t j = 0, panels; j < n; j += panels * GEMM_NR) {
+    for (int64_t j = 0, width; j < n; j += width) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
-        panels = gemm_widens(m, of) ? gemm_next_panels(m, left)
-                                    : gemm_narrow_panels(i64_ceil_div(m, tiles), left);
-        const int64_t cols = i64_min(panels * GEMM_NR, n - j);
+        width = gemm_widens(m, of) ? gemm_next_vectors(m, n - j) * V_LEN
+                                   : gemm_narrow_panels(i64_ceil_div(m, tiles), left) * GEMM_NR;
+        const int64_t panels = i64_ceil_div(width, GEMM_NR);
+        const int64_t cols = i64_min(width, n - j);
         gemm_block g = *block;
         g.b += j / GEMM_NR * g.b_panel_stride;
         g.c += j;
@@ -122,10 +123,10 @@ static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n,
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             const gemm_tile_fn tile = gemm_narrow_tiles[of][panels][rows];
-            if (cols == panels * GEMM_NR && !g.fused.then)
+            if (cols == width && !g.fused.then)
                 tile(&g, g.b, g.b_k_stride);
             else
-                gemm_tile_beside(tile, &g, g.b, g.b_k_stride, rows, panels, cols);
+                gemm_tile_beside(tile, &g, g.b, g.b_k_stride, rows, width, cols);
             gemm_move(&g, rows * g.a_row_stride, rows * g.ldc);
         }
     }
