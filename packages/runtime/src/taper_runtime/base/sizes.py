@@ -173,12 +173,14 @@ class Size(_Int):
     def __lt__(self, other: int) -> bool:
         return not self >= other
 
+    @_once
     def __le__(self, other: int) -> Any:
         return _is_at_least(other, self)
 
     def __gt__(self, other: int) -> bool:
         return not self <= other
 
+    @_once
     def __ge__(self, other: int) -> Any:
         return _is_at_least(self, other)
 

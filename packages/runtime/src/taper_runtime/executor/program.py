@@ -22,6 +22,7 @@ from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.extend.servers import NumpyServer, label_of
 from taper_runtime.formats import counted_bytes
 from taper_runtime.plan.binding import bind_sizes
+from taper_runtime.plan.kinds import Kinds
 from taper_runtime.plan.liveness import LiveRange, lifetimes
 
 if TYPE_CHECKING:
@@ -389,8 +390,9 @@ def arena_ranges(
     """
     roots = _arena_roots(plan, elsewhere)
     last = len(nodes) - 1
+    kinds = Kinds()
     return {
-        root: LiveRange(birth, min(death, last), plan.tensors[root].nbytes)
+        root: LiveRange(birth, min(death, last), kinds[plan.tensors[root].type].nbytes)
         for root, (birth, death) in watched(lifetimes(nodes, roots, outputs=kept).items())
     }
 

@@ -22,8 +22,9 @@ from taper_runtime.base.loading import watched
 from taper_runtime.base.size_values import assuming_nonempty, unchanged
 from taper_runtime.base.sizes import Size
 from taper_runtime.ops import REGISTRY
-from taper_runtime.ops.opdef import contiguous_strides
+from taper_runtime.ops.opdef import contiguous_strides, is_contiguous
 from taper_runtime.plan.extents import Extent, extent_of
+from taper_runtime.plan.kinds import form_of
 from taper_runtime.plan.liveness import NEVER
 from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
@@ -32,16 +33,34 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from taper_runtime.base.file_limits import Budget
-    from taper_runtime.ops.opdef import OpDef, Shape, TensorType
+    from taper_runtime.ops.opdef import OpDef, Shape
+    from taper_runtime.plan.kinds import Kind
     from taper_runtime.plan.plan import Plan, PlanNode
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _INTEGERS = frozenset({int, Size})
 
 
+class _Place:
+    """What all tensors of one kind have in common that lie at the same place of equal roots.
+
+    Attributes
+    ----------
+    extent : Extent
+        Its bytes in its root.
+    is_contiguous : bool
+        Whether its elements lie in row-major order without gaps.
+    """
+
+    __slots__ = ("extent", "is_contiguous")
+
+    def __init__(self, extent: Extent, *, is_contiguous: bool) -> None:
+        self.extent, self.is_contiguous = extent, is_contiguous
+
+
 def check_memory(
     plan: Plan,
-    types: Mapping[str, TensorType],
+    kinds: Mapping[str, Kind],
     last_read: Mapping[str, int],
     comparisons: Budget,
     replaced: Mapping[str, str] = _NOTHING,
@@ -51,8 +70,8 @@ def check_memory(
     Parameters
     ----------
     plan : Plan
-    types : mapping of str to TensorType
-        The types of its tensors.
+    kinds : mapping of str to Kind
+        Those of its tensors.
     last_read : mapping of str to int
         The last step that reads each tensor, from :func:`.last_reads`.
     comparisons : Budget
@@ -64,8 +83,9 @@ def check_memory(
     ------
     PlanFormatError
     """
-    stored = {name: type_.storage for name, type_ in watched(types.items())}
-    extents = _check_placements(plan, stored, replaced)
+    places = _check_placements(plan, kinds, replaced)
+    # ops and attrs of views, and the places that they have been checked for
+    views: set[object] = set()
     writable = {plan.placements[name].root for name in replaced}
     # by root, for roots with more than one tensor
     written = {place.root: Occupancy(comparisons) for n, place in watched(plan.placements.items())
@@ -74,146 +94,160 @@ def check_memory(
     def add(name: str) -> None:
         root = plan.placements[name].root
         if root in written:
-            written[root].add(name, extents[name], last_read.get(name, NEVER))
+            written[root].add(name, places[name].extent, last_read.get(name, NEVER))
 
     for root in watched({*writable, *plan.states}):
         add(root)
     for step, node in enumerate(watched(plan.nodes)):
         if plan.is_executed(node):
-            _check_inputs(plan, stored, node, step)
+            _check_inputs(plan, places, node, step)
             # the extents that the node has written so far, by root
             beside: dict[str, Occupancy] = {}
             for index, output in enumerate(node.outputs):
                 root = plan.placements[output].root
                 if root != output:
-                    _check_output(plan, stored, output, writable)
-                    _check_write_to_state(plan, types, node, output, extents)
+                    _check_output(plan, kinds, output, writable)
+                    _check_write_to_state(plan, kinds, node, output, places)
                 in_root = written.get(root)
-                for name in in_root.overlapping(extents[output], step) if in_root else ():
+                extent = places[output].extent
+                for name in in_root.overlapping(extent, step) if in_root else ():
                     if not (
                         index == 0
                         and last_read[name] == step
-                        and _is_in_place(plan, types, node, name, extents)
+                        and _is_in_place(plan, kinds, node, name, places)
                     ):
                         _fail_overwrite(plan, node, output, name, last_read[name])
                 if len(node.outputs) > 1:
                     others = beside.setdefault(root, Occupancy(comparisons))
-                    for name in others.overlapping(extents[output], step):
+                    for name in others.overlapping(extent, step):
                         _fail_overwrite(plan, node, output, name, last_read.get(name, NEVER))
-                    others.add(output, extents[output], step)
+                    others.add(output, extent, step)
+        elif REGISTRY[node.op].view is None:
+            _check_parts(plan, kinds, node, REGISTRY[node.op])
         else:
-            _check_view(plan, stored, node)
+            alike = (form_of(node), places[node.reads[0]], places[node.output])
+            if alike not in views:
+                _check_view(plan, node)
+                views.add(alike)
         for output in node.outputs:
             add(output)
 
 
 def _check_placements(
-    plan: Plan, stored: Mapping[str, TensorType], replaced: Mapping[str, str]
-) -> dict[str, Extent]:
-    """Check that every tensor lies inside permitted memory; return its extent in its root.
+    plan: Plan, kinds: Mapping[str, Kind], replaced: Mapping[str, str]
+) -> dict[str, _Place]:
+    """Check that every tensor lies inside permitted memory; return its place.
 
-    ``stored`` are the types that tensors are stored as.
+    Two tensors have the same place only if their kinds, offsets, strides and kinds of roots are
+    equal, and both are roots or none is.
     """
     for name in plan.tensors.keys() ^ plan.placements.keys():
         raise PlanFormatError(
             tensor_field(name), "expected both a tensor and a placement of this name"
         )
-    sizes = {name: storage.nbytes for name, storage in watched(stored.items())}
-    extents = {}
-    for name, storage in watched(stored.items()):
+    known: dict[object, _Place] = {}
+    places = {}
+    for name, kind in watched(kinds.items()):
         root, offset, strides = plan.placements[name]
-        if type(root) is not str or root not in sizes:
+        if type(root) is not str or root not in kinds:
             fail(f"{tensor_field(name)}.root", "expected a tensor's name", root)
         if type(offset) is not Size and not is_size(offset):
             fail(f"{tensor_field(name)}.offset", "expected bytes >= 0", offset)
         if type(strides) is not tuple or not _INTEGERS.issuperset(map(type, strides)):
             fail(f"{tensor_field(name)}.strides", "expected an array of integers", strides)
-        rank = len(storage.shape)
-        if len(strides) != rank:
-            fail(
-                f"{tensor_field(name)}.strides",
-                f"expected {rank} strides, one per dim",
-                len(strides),
-            )
         if root == name:
-            _check_row_major(name, strides, storage)
-            if type(offset) is Size or offset != 0:
-                field = f"{tensor_field(name)}.offset"
-                fail(field, "expected 0 for a tensor that is its own root", offset)
-            extents[name] = Extent(0, sizes[name])
+            key: object = (kind, offset, strides)
         else:
-            if not all(type(stride) is Size or is_integer(stride) for stride in strides):
-                fail(f"{tensor_field(name)}.strides", "expected integers of 64 bits", strides)
-            try:
-                extents[name] = _check_slice(plan, name, stored, sizes, replaced.get(name))
-            except OpError as error:
-                raise PlanFormatError(f"{tensor_field(name)}.offset", str(error)) from error
-    return extents
+            key = (kind, offset, strides, kinds[root])
+            _check_root(plan, name, replaced.get(name), kind)
+        place = known.get(key)
+        if place is None:
+            place = known[key] = _check_place(plan, name, kinds)
+        places[name] = place
+    return places
 
 
-def _check_slice(
-    plan: Plan,
-    name: str,
-    stored: Mapping[str, TensorType],
-    sizes: Mapping[str, int],
-    replaced: str | None,
-) -> Extent:
-    """Check a tensor that is a slice of another one's memory; return its extent.
-
-    ``stored`` are the types that tensors are stored as, ``sizes`` their bytes. Only a tensor with
-    elements lies anywhere.
-    """
-    placement, role = plan.placements[name], plan.tensors[name].role
-    root, offset, strides = placement
+def _check_root(plan: Plan, name: str, replaced: str | None, kind: Kind) -> None:
+    """Check that a tensor may be a slice of its root, by the names and the roles of both."""
+    (root, _, strides), role = plan.placements[name], plan.tensors[name].role
     if plan.placements[root].root != root:
         fail(f"{tensor_field(name)}.root", "expected a tensor that is its own root", root)
-    if role != "intermediate":
-        if root != replaced:
-            expected = f"expected the tensor itself, because its role is {role}"
-            fail(f"{tensor_field(name)}.root", expected, root)
-        _check_row_major(name, strides, stored[name])
-    itemsize = DTYPES[stored[name].dtype].size
+    if role == "intermediate":
+        return
+    if root != replaced:
+        expected = f"expected the tensor itself, because its role is {role}"
+        fail(f"{tensor_field(name)}.root", expected, root)
+    _check_row_major(name, strides, kind)
+
+
+def _check_place(plan: Plan, name: str, kinds: Mapping[str, Kind]) -> _Place:
+    """Check the numbers of a tensor's placement, which depend on its kind and that of its root."""
+    kind = kinds[name]
+    root, offset, strides = plan.placements[name]
+    rank = len(kind.strides)
+    if len(strides) != rank:
+        fail(f"{tensor_field(name)}.strides", f"expected {rank} strides, one per dim", len(strides))
+    if root == name:
+        _check_row_major(name, strides, kind)
+        if type(offset) is Size or offset != 0:
+            fail(
+                f"{tensor_field(name)}.offset",
+                "expected 0 for a tensor that is its own root",
+                offset,
+            )
+        return _Place(Extent(0, kind.nbytes), is_contiguous=True)
+    if not all(type(stride) is Size or is_integer(stride) for stride in strides):
+        fail(f"{tensor_field(name)}.strides", "expected integers of 64 bits", strides)
+    try:
+        extent = _check_slice(plan, name, kinds)
+    except OpError as error:
+        raise PlanFormatError(f"{tensor_field(name)}.offset", str(error)) from error
+    return _Place(extent, is_contiguous=is_contiguous(kind.storage.shape, strides))
+
+
+def _check_slice(plan: Plan, name: str, kinds: Mapping[str, Kind]) -> Extent:
+    """Check a tensor that is a slice of another one's memory; return its extent.
+
+    Only a tensor with elements lies anywhere.
+    """
+    root, offset, _ = placement = plan.placements[name]
+    storage, whole = kinds[name].storage, kinds[root]
+    itemsize = DTYPES[storage.dtype].size
     if offset % itemsize != 0:
         expected = f"expected a multiple of the itemsize {itemsize}"
         fail(f"{tensor_field(name)}.offset", expected, offset)
-    if itemsize > DTYPES[stored[root].dtype].size:
+    if itemsize > DTYPES[whole.storage.dtype].size:
         # The caller's array is aligned for its own dtype only.
         expected = f"expected a root whose items have {itemsize} bytes"
         fail(f"{tensor_field(name)}.root", expected, plan.tensors[root].dtype)
-    start, stop = extent = extent_of(stored[name], placement)
-    size = sizes[root]
+    start, stop = extent = extent_of(storage, placement)
+    size = whole.nbytes
     if type(size) is Size:
-        size = assuming_nonempty(stored[name].shape)(size)
+        size = assuming_nonempty(storage.shape)(size)
     if not (start >= 0 and stop <= size):
         raise PlanFormatError(
             f"{tensor_field(name)}.offset",
-            f"expected a tensor within the {sizes[root]} bytes of {root!r}, got bytes {start} to "
+            f"expected a tensor within the {whole.nbytes} bytes of {root!r}, got bytes {start} to "
             f"{stop}",
         )
     return extent
 
 
-def _check_row_major(name: str, strides: Shape, storage: TensorType) -> None:
-    expected = contiguous_strides(storage.shape)
-    if strides != expected:
+def _check_row_major(name: str, strides: Shape, kind: Kind) -> None:
+    if strides != kind.strides:
         raise PlanFormatError(
             f"{tensor_field(name)}.strides",
-            f"expected row-major {list(expected)}, got {list(strides)}",
+            f"expected row-major {list(kind.strides)}, got {list(strides)}",
         )
 
 
-def _check_inputs(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, step: int) -> None:
+def _check_inputs(plan: Plan, places: Mapping[str, _Place], node: PlanNode, step: int) -> None:
     """Check that the inputs of the ``step``-th executed node lie as its op accepts them."""
     op = REGISTRY[node.op]
     for index, name in enumerate(node.inputs):
         if name is None:
             continue
-        placement = plan.placements[name]
-        if (
-            placement.root != name  # roots are contiguous
-            and not op.takes_strided(index)
-            and not placement.is_contiguous(stored[name].shape)
-        ):
+        if not (places[name].is_contiguous or op.takes_strided(index)):
             raise PlanFormatError(
                 f"plan.nodes[{step}].inputs[{index}]",
                 f"expected a contiguous tensor for {node.op}, got {name!r}, which is not",
@@ -221,11 +255,11 @@ def _check_inputs(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, 
 
 
 def _check_output(
-    plan: Plan, stored: Mapping[str, TensorType], name: str, writable: Collection[str]
+    plan: Plan, kinds: Mapping[str, Kind], name: str, writable: Collection[str]
 ) -> None:
     """Check that an output that is not a root lies row-major in memory that a node may write."""
     root = plan.tensors[plan.placements[name].root]
-    _check_row_major(name, plan.placements[name].strides, stored[name])
+    _check_row_major(name, plan.placements[name].strides, kinds[name])
     if root.role in ("input", "constant") and root.name not in writable:
         field = f"{tensor_field(name)}.root"
         fail(field, "expected memory that a node may write", f"{root.role} {root.name}")
@@ -233,10 +267,10 @@ def _check_output(
 
 def _check_write_to_state(
     plan: Plan,
-    types: Mapping[str, TensorType],
+    kinds: Mapping[str, Kind],
     node: PlanNode,
     output: str,
-    extents: Mapping[str, Extent],
+    places: Mapping[str, _Place],
 ) -> None:
     """Check that a node that writes to a state does so in place, so that it can be undone."""
     root = plan.tensors[plan.placements[output].root]
@@ -246,7 +280,7 @@ def _check_write_to_state(
         field = f"plan.states[{root.name!r}]"
         fail(field, "expected another tensor than the state, which a node writes", output)
     undone = REGISTRY[node.op].save is not None and output == node.output
-    if not (undone and _is_in_place(plan, types, node, node.reads[0], extents)):
+    if not (undone and _is_in_place(plan, kinds, node, node.reads[0], places)):
         fail(
             f"{tensor_field(output)}.root",
             "expected memory that a node may write",
@@ -256,20 +290,20 @@ def _check_write_to_state(
 
 def _is_in_place(
     plan: Plan,
-    types: Mapping[str, TensorType],
+    kinds: Mapping[str, Kind],
     node: PlanNode,
     name: str,
-    extents: Mapping[str, Extent],
+    places: Mapping[str, _Place],
 ) -> bool:
     """Return whether the op allows its output over input ``name``, and both coincide."""
     inplace = REGISTRY[node.op].inplace
     positions = [index for index, read in enumerate(node.inputs) if read == name]
     return (
         all(index in inplace for index in positions)
-        and types[name] == types[node.output]
+        and kinds[name] is kinds[node.output]
         and plan.placements[name].root == plan.placements[node.output].root
-        and plan.placements[name].is_contiguous(types[name].storage.shape)
-        and extents[name] == extents[node.output]
+        and places[name].is_contiguous
+        and places[name].extent == places[node.output].extent
     )
 
 
@@ -282,12 +316,10 @@ def _fail_overwrite(plan: Plan, node: PlanNode, output: str, name: str, last_rea
     )
 
 
-def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) -> None:
+def _check_view(plan: Plan, node: PlanNode) -> None:
     """Check that a node that is not executed lies where its op's view rule says."""
     op = REGISTRY[node.op]
-    if op.view is None:
-        _check_parts(plan, stored, node, op)
-        return
+    assert op.view is not None  # otherwise it has parts
     source, name = node.reads[0], node.output
     shape, (_, got, strides) = plan.tensors[name].shape, plan.placements[name]
     if 0 in shape and strides == contiguous_strides(shape):
@@ -311,11 +343,11 @@ def _check_view(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode) ->
         )
 
 
-def _check_parts(plan: Plan, stored: Mapping[str, TensorType], node: PlanNode, op: OpDef) -> None:
+def _check_parts(plan: Plan, kinds: Mapping[str, Kind], node: PlanNode, op: OpDef) -> None:
     """Check that the inputs of a node that is not executed make up its output."""
     assert op.parts is not None  # otherwise it would be executed
     spec, (root, _, strides) = plan.tensors[node.output], plan.placements[node.output]
-    _check_row_major(node.output, strides, stored[node.output])
+    _check_row_major(node.output, strides, kinds[node.output])
     shapes = [plan.tensors[name].shape for name in node.reads]
     offsets = op.parts(shapes, op.fill(node.attrs))
     if offsets is None:

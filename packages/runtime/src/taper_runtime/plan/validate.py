@@ -35,6 +35,7 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.arrays import check_constants, check_samples, check_stored
+from taper_runtime.plan.kinds import Kind, Kinds, form_of
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory_check import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
@@ -60,6 +61,9 @@ class _CheckScope(NamedTuple):
 
     names: set[str]  # names that are taken
     comparisons: Budget
+    kinds: Kinds
+    specs: dict[object, Kind]  # by all that a tensor's spec has beside its name
+    nodes: set[object]  # ops, attrs and kinds of nodes whose types have been checked
 
 
 def validate(plan: Plan, limits: Limits = UNLIMITED) -> None:
@@ -149,20 +153,19 @@ def _check_entry(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None
 def _check_function(plan: Plan, comparisons: Budget, kept: Collection[str]) -> None:
     """Check one entry; raise OpError if a derived size exceeds the limits of expressions."""
     _check_sizes(plan)
-    for name, spec in watched(plan.tensors.items()):
-        _check_spec(name, spec)
+    scope = _CheckScope(set(plan.tensors), comparisons, Kinds(), {}, set())
+    kinds = _check_specs(plan.tensors, scope)
     _check_signature(plan.inputs, plan.tensors, "input")
     _check_signature(plan.outputs, plan.tensors, "output", plan.states.values())
     _check_states(plan, kept)
     check_constants(plan)
     check_samples(plan)
-    types = {name: spec.type for name, spec in watched(plan.tensors.items())}
-    last_read = _check_nodes(plan, types, _CheckScope(set(plan.tensors), comparisons))
+    last_read = _check_nodes(plan, kinds, scope)
     changed = {name: after for name, after in plan.states.items() if name != after}
     places = {after: plan.placements.get(after) for after in changed.values()}
     check_memory(
         plan,
-        types,
+        kinds,
         last_read,
         comparisons,
         {n: state for state, n in changed.items() if (at := places[n]) and at.root == state},
@@ -194,13 +197,19 @@ def _check_sizes(plan: Plan) -> None:
 
 def _check_expressions(plan: Plan) -> None:
     """Check the size variables of shapes and placements."""
+    passed: set[int] = set()  # ids of sizes: a file's are made once for each text
+
+    def check(name: object, values: Iterable[object]) -> None:
+        found = [each for each in values if type(each) is Size and id(each) not in passed]
+        if found:
+            _check_variables(plan.sizes, found, tensor_field(name))
+            passed.update(map(id, found))
+
     for spec in watched(plan.tensors.values()):
-        if type(spec.shape) is tuple and Size in map(type, spec.shape):
-            _check_variables(plan.sizes, spec.shape, tensor_field(spec.name))
+        if type(spec.shape) is tuple:
+            check(spec.name, spec.shape)
     for name, (_, offset, strides) in watched(plan.placements.items()):
-        values = (offset, *strides) if type(strides) is tuple else (offset,)
-        if Size in map(type, values):
-            _check_variables(plan.sizes, values, tensor_field(name))
+        check(name, (offset, *strides) if type(strides) is tuple else (offset,))
 
 
 def _check_origin(plan: Plan, name: str, origin: object, field: str) -> None:
@@ -256,18 +265,53 @@ def _check_variables(
                 fail(field, "expected a size variable of the plan", atom.text)
 
 
+def _check_specs(tensors: Mapping[str, TensorSpec], scope: _CheckScope) -> dict[str, Kind]:
+    """Check the specs of tensors, and return their kinds."""
+    kinds = {}
+    for name, spec in watched(tensors.items()):
+        try:
+            _check_tensor_name(name, spec)
+            kinds[name] = _check_described(spec, scope)
+        except PlanFormatError as error:
+            raise error.within(tensor_field(name)) from error
+    return kinds
+
+
 def _check_spec(name: object, spec: TensorSpec) -> None:
     try:
-        _check_description(name, spec)
+        _check_tensor_name(name, spec)
+        _check_description(spec)
     except PlanFormatError as error:
         raise error.within(tensor_field(name)) from error
 
 
-def _check_description(name: object, spec: TensorSpec) -> None:
-    """Check a tensor's spec; errors name the field ``plan``, because a full path takes long."""
+def _check_described(spec: TensorSpec, scope: _CheckScope) -> Kind:
+    """Check a spec without its name, unless an equal one has been checked; return its kind."""
+    kind = None
+    try:
+        rest = spec[1:]
+        # with the types of values, because True == 1 == 1.0
+        key = (*rest, *map(type, rest), *map(type, spec.shape))
+        kind = scope.specs.get(key)
+    except TypeError:  # of another type than it must be, which the check names
+        pass
+    if kind is None:
+        _check_description(spec)
+        kind = scope.specs[key] = scope.kinds[spec.type]
+    return kind
+
+
+def _check_tensor_name(name: object, spec: TensorSpec) -> None:
+    """Check a tensor's name; errors name the field ``plan``, because a full path takes long."""
     check_text(name, "plan")
     if spec.name != name or not spec.name:
         fail("plan", "expected the name of the tensor", spec.name)
+    if spec.role in STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
+        raise PlanFormatError("plan", "expected another name, because files reserve this one")
+
+
+def _check_description(spec: TensorSpec) -> None:
+    """Check all of a tensor's spec but its name."""
     check_type(spec.dtype, spec.shape, "plan")
     if spec.role not in ROLES:
         fail("plan.role", f"expected one of {', '.join(ROLES)}", spec.role)
@@ -275,8 +319,6 @@ def _check_description(name: object, spec: TensorSpec) -> None:
         _check_format(spec, "plan")
     if spec.is_complex:
         _check_complex(spec, "plan.complex")
-    if spec.role in STORED and (name == METADATA_NAME or spec.name.startswith(SAMPLE_PREFIX)):
-        raise PlanFormatError("plan", "expected another name, because files reserve this one")
 
 
 def _check_complex(spec: TensorSpec, field: str) -> None:
@@ -377,8 +419,8 @@ def _check_block(
 ) -> None:
     """Check a block of a node; its first ``replaced`` outputs replace inputs."""
     try:
+        _check_specs(block.tensors, shared)
         for name, spec in watched(block.tensors.items()):
-            _check_spec(name, spec)
             if spec.role not in ("input", "output", "intermediate"):
                 fail(f"{tensor_field(name)}.role", "expected input, output or intermediate", name)
             if name in shared.names:
@@ -390,12 +432,12 @@ def _check_block(
         _check_signature(block.outputs, block.tensors, "output")
         if len(set(block.outputs)) < len(block.outputs):
             raise PlanFormatError("plan.outputs", "expected each output once")
-        types = {name: spec.type for name, spec in watched(body.tensors.items())}
-        last_read = _check_nodes(body, types, shared, depth)
+        kinds = {name: shared.kinds[spec.type] for name, spec in watched(body.tensors.items())}
+        last_read = _check_nodes(body, kinds, shared, depth)
         pairs = zip(block.outputs[:replaced], block.inputs, strict=False)
         check_memory(
             body,
-            types,
+            kinds,
             last_read,
             shared.comparisons,
             {after: name for after, name in pairs if block.placements[after].root == name},
@@ -416,11 +458,11 @@ def _check_arguments(node: PlanNode, field: str) -> None:
 
 
 def _check_nodes(
-    plan: Plan, types: Mapping[str, TensorType], shared: _CheckScope, depth: int = 0
+    plan: Plan, kinds: Mapping[str, Kind], shared: _CheckScope, depth: int = 0
 ) -> dict[str, int]:
     """Check every node's op, tensors and attrs; return the last step that reads each tensor.
 
-    ``types`` are those of the plan's tensors. Names in blocks are added to ``shared``.
+    ``kinds`` are those of the plan's tensors. Names in blocks are added to ``shared``.
     """
     tensors = plan.tensors
     defined = {name for name, spec in tensors.items() if spec.role in ("input", "constant")}
@@ -455,13 +497,13 @@ def _check_nodes(
             defined.add(name)
         if node.blocks:
             _check_blocks(plan, node, shared, field, depth + 1)
-        _check_types(node, types, field)
         for key, value in node.attrs.items():
             check_attr_items(value, f"{field}.attrs.{key}")
             if type(value) is Size:
                 _check_variables(plan.sizes, (value,), f"{field}.attrs.{key}")
             elif type(value) in (tuple, list) and Size in map(type, value):
                 _check_variables(plan.sizes, value, f"{field}.attrs.{key}")
+        _check_types(node, kinds, shared, field)
         if plan.origins:
             _check_origins_before(plan, node, defined, field)
     for name, spec in watched(tensors.items()):
@@ -500,12 +542,29 @@ def _check_blocks(plan: Plan, node: PlanNode, shared: _CheckScope, field: str, d
         _check_block(plan, block, shared, carries, f"{field}.blocks[{index}]", depth)
 
 
-def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) -> None:
+def _check_types(
+    node: PlanNode, kinds: Mapping[str, Kind], shared: _CheckScope, field: str
+) -> None:
     """Check that the op accepts these inputs, attrs and blocks, and infers the declared outputs."""
+    inputs = [None if name is None else kinds[name] for name in node.inputs]
+    alike = (form_of(node), len(inputs), *inputs, *[kinds[name] for name in node.outputs])
+    try:
+        if not node.blocks and alike in shared.nodes:
+            return
+    except TypeError:  # an attr has a value without a hash, which no op accepts
+        pass
+    _check_inferred(node, inputs, [kinds[name].type for name in node.outputs], field)
+    shared.nodes.add(alike)
+
+
+def _check_inferred(
+    node: PlanNode, inputs: Sequence[Kind | None], outputs: Sequence[TensorType], field: str
+) -> None:
+    """Check a node's types and attrs; ``outputs`` are the types that its outputs are said to have."""
     op = REGISTRY[node.op]
     try:
         inferred = op.infer_types(
-            [None if name is None else types[name] for name in node.inputs],
+            [None if kind is None else kind.type for kind in inputs],
             node.attrs,
             [block.signature for block in node.blocks] if node.blocks else (),
         )
@@ -517,12 +576,12 @@ def _check_types(node: PlanNode, types: Mapping[str, TensorType], field: str) ->
             f"expected the {len(inferred)} outputs of {node.op}",
             len(node.outputs),
         )
-    for index, (name, given) in enumerate(zip(node.outputs, inferred, strict=True)):
-        if given != types[name]:
+    for index, (declared, given) in enumerate(zip(outputs, inferred, strict=True)):
+        if given != declared:
             raise PlanFormatError(
                 f"{field}.outputs[{index}]",
-                f"expected {name!r} of type {_type_text(given)}, which {node.op} returns, got "
-                f"{_type_text(types[name])}",
+                f"expected {node.outputs[index]!r} of type {_type_text(given)}, which {node.op} "
+                f"returns, got {_type_text(declared)}",
             )
 
 
