@@ -432,3 +432,50 @@ def test_a_spec_under_another_name():
     plan = small_plan()
     tensors = plan.tensors | {"t": plan.tensors["t"]._replace(name="z")}
     assert refused(plan._replace(tensors=tensors)) == "plan.tensors['t']"
+
+
+#: Two layers that are alike: each transposes in place, and reads that by strides.
+LAYERS = {
+    "x": ("input", (2, 3)),
+    "a": ("intermediate", (2, 3)),
+    "p": ("intermediate", (3, 2), "a", 0, (1, 3)),
+    "b": ("intermediate", (3, 2)),
+    "c": ("intermediate", (2, 3)),
+    "q": ("intermediate", (3, 2), "c", 0, (1, 3)),
+    "y": ("output", (3, 2)),
+}
+
+
+def layers(axes=(1, 0), **changes):
+    nodes = [
+        ("NEG", ("x",), "a"),
+        ("PERMUTE", ("a",), "p", {"axes": (1, 0)}),
+        ("NEG", ("p",), "b"),
+        ("ABS", ("x",), "c"),
+        ("PERMUTE", ("c",), "q", {"axes": axes}),
+        ("NEG", ("q",), "y"),
+    ]
+    return build(nodes, LAYERS | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"axes": (True, 0)}, "plan.nodes[4].attrs.axes"),
+        ({"axes": (1.0, 0)}, "plan.nodes[4].attrs.axes"),
+        ({"axes": (1, 0, {})}, "plan.nodes[4].attrs.axes"),
+        ({"axes": (0, 1)}, "plan.nodes[4].outputs[0]"),
+        ({"c": ("intermediate", (2.0, 3))}, "plan.tensors['c'].shape"),
+        ({"c": ("intermediate", (2, [3]))}, "plan.tensors['c'].shape"),
+        ({"c": ("int32 intermediate", (2, 3))}, "plan.nodes[3].outputs[0]"),
+        ({"q": ("intermediate", (3, 2), "c", 8, (1, 3))}, "plan.tensors['q'].offset"),
+        ({"q": ("intermediate", (3, 2), "c", 0, (1, True))}, "plan.tensors['q'].strides"),
+        ({"q": ("intermediate", (3, 2), "c", 0, (2, 1))}, "plan.tensors['q'].strides"),
+        ({"q": ("intermediate", (3, 2), "p", 0, (1, 3))}, "plan.tensors['q'].root"),
+        ({"y": ("output", (3, 2), "a", 0, (2, 1))}, "plan.tensors['y'].root"),
+    ],
+)
+def test_a_layer_that_is_almost_like_the_one_before(changes, field):
+    """Checks are made once for what is alike: nothing of another type or place passes with it."""
+    validate(layers())
+    assert refused(layers(**changes)) == field
