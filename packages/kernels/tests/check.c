@@ -117,19 +117,53 @@ typedef struct block {
     size_t bytes, gap;
 } block;
 static block *blocks;
+/* Freed blocks that were mapped for at most i * PIECE bytes: to map memory and to touch it first
+ * takes longer than most tests of a small buffer. */
+enum { PIECE = 4096, PIECES = 17 };
+static block *spare[PIECES];
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* gap: bytes between the data and the unmapped page. */
-static void *alloc_guarded(size_t bytes, size_t gap, int fill) {
+static size_t pieces(size_t bytes, size_t gap) {
+    return round_up(BAND + bytes + gap, PIECE) / PIECE;
+}
+
+/* Returns a block with room for the band, the data and the gap. */
+static block *take_block(size_t bytes, size_t gap) {
+    const size_t n = pieces(bytes, gap);
+    if (n < PIECES && spare[n]) {
+        block *b = spare[n];
+        spare[n] = b->next;
+        ASAN_UNPOISON_MEMORY_REGION(b->pages, (size_t)(b->end - b->pages));
+        return b;
+    }
     block *b = malloc(sizeof *b);
     uint8_t *end = NULL;
-    uint8_t *pages = host_map(BAND + bytes + gap, &end);
+    uint8_t *pages = host_map(n * PIECE, &end);
     if (!b || !pages) {
         printf("Bail out! out of memory\n");
         exit(2);
     }
-    *b = (block){blocks, pages, end, end - gap - bytes, bytes, gap};
+    *b = (block){NULL, pages, end, NULL, 0, 0};
+    return b;
+}
+
+static void give_block(block *b) {
+    const size_t n = pieces(b->bytes, b->gap);
+    if (n < PIECES) {
+        ASAN_POISON_MEMORY_REGION(b->pages, (size_t)(b->end - b->pages));
+        b->next = spare[n];
+        spare[n] = b;
+    } else {
+        host_unmap(b->pages, b->end);
+        free(b);
+    }
+}
+
+/* gap: bytes between the data and the unmapped page. */
+static void *alloc_guarded(size_t bytes, size_t gap, int fill) {
+    block *b = take_block(bytes, gap);
+    *b = (block){blocks, b->pages, b->end, b->end - gap - bytes, bytes, gap};
     blocks = b;
     memset(b->data - BAND, BAND_BYTE, BAND);
     memset(b->data, fill, bytes);
@@ -169,8 +203,7 @@ void check_free(void *p) {
     CHECK(all_bytes(b->data - BAND, BAND, BAND_BYTE), "written before the start of a buffer");
     CHECK(all_bytes(b->data + b->bytes, b->gap, BAND_BYTE), "written past the end of a buffer");
     *link = b->next;
-    host_unmap(b->pages, b->end);
-    free(b);
+    give_block(b);
 }
 
 /* ---- random numbers: splitmix64 ---- */
