@@ -18,9 +18,11 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["tests", "lint"]
 
-# Python compiles the modules that it imports; pip would compile all of torch, which takes some 40
-# seconds of CPU in each session.
+# Python compiles the modules that it imports and keeps the bytecode; pip would compile all of
+# torch, which takes some 40 seconds of CPU in each session. Images of containers often set the
+# other variable: each process of a test would compile torch again, in some 5 seconds.
 os.environ["PIP_COMPILE"] = "0"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
 DEMO = ROOT / "build" / "demo"
