@@ -14,6 +14,9 @@ from tests.fuzz.targets import find
 #: loads them, as the target "loader" does.
 TIMES = {"plans": 1, "oinf": 40, "programs": 100, "checkpoints": 40}
 
+#: Of so many seeds one runs here; `nox -s fuzz` begins with all.
+STEPS = {"plans": 4}
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
     pytest.mark.parametrize("name", TIMES),
@@ -26,7 +29,8 @@ def files(name):
 
 
 def test_seeds_run(name):
-    assert {find(name).check(blob) for blob in files(name)} == {"ran"}
+    chosen = files(name)[:: STEPS.get(name, 1)]
+    assert {find(name).check(blob) for blob in chosen} == {"ran"}
 
 
 def test_changed_files_are_refused_or_run(name):
