@@ -83,14 +83,14 @@ def test_64_threads_never_have_more_than_4_frames():
     def work(i):
         x = np.linspace(i, i + 1, 64, dtype=np.float32)
         (expected,) = session.run(None, {"x": x})
-        for _ in range(1000):
+        for _ in range(200):
             (y,) = session.run(None, {"x": x})
             assert y.tobytes() == expected.tobytes()
         np.testing.assert_allclose(expected, np.exp(np.cos(np.sin(x))), rtol=1e-5)
 
     run_in_threads(64, work)
     stats = session.stats()
-    assert stats.runs == 64 * 1001
+    assert stats.runs == 64 * 201
     assert stats.errors == 0
     assert 1 <= stats.frames.peak <= 4
     assert stats.frames.created <= 4
@@ -229,11 +229,11 @@ def test_a_run_that_another_thread_computes_ends_in_time():
         run = RunOptions()
         run.timeout_s = 0.3
         try:
-            session.run(None, {"x": np.zeros(1 << 18, np.float32)}, run)
+            session.run(None, {"x": np.zeros(1 << 20, np.float32)}, run)
         except RunTimeoutError as error:
             errors.append(error)
 
-    session, held, thread = busy(chain(["SIN"] * 20000, 1 << 18), work)
+    session, held, thread = busy(chain(["SIN"] * 2000, 1 << 20), work)
     held.release()
     thread.join(timeout=60)
     assert len(errors) == 1

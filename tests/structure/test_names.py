@@ -40,12 +40,7 @@ FILES = {
 
 def classes(path: Path) -> Iterator[str]:
     """Yield the names of the classes that a file defines."""
-    if path.suffix != ".py":
-        yield from re.findall(r"^(?:cdef )?class (\w+)", path.read_text(), re.MULTILINE)
-        return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef):
-            yield node.name
+    yield from re.findall(r"^ *(?:cdef )?class (\w+)[(:]", path.read_text(), re.MULTILINE)
 
 
 def twice(found: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
