@@ -64,6 +64,8 @@ def install_packages(session: nox.Session, *setup: str) -> None:
     build = f"{BUILD}-{session.name}" if setup else BUILD
     session.install(*in_place, ".", f"-Cbuild-dir={build}", *options)
     session.install(*in_place, "packages/frontend", "-e", "packages/openinfer")
+    # The loader of the runtime reads bytecode but writes none.
+    session.run("python", "-m", "compileall", "-q", "packages/runtime/src", silent=True)
 
 
 def pytest(session: nox.Session, *paths: str, **environment: str) -> None:
