@@ -102,7 +102,7 @@ class LoweredProgram(NamedTuple):
         What captured the program, as in ``"torch 2.13.0"``.
     describe : callable
         Tells for a trace what was captured; see
-        :func:`taper_frontend.capture.told.describe_program`.
+        :func:`taper_frontend.capture.captured_calls.describe_program`.
     notes : callable
         Returns notes for the user on the capture and the sizes.
     """

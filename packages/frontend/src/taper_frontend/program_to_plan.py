@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from taper_frontend.capture.buffer_values import READ
+from taper_frontend.capture.captured_calls import describe_program
 from taper_frontend.capture.read_exported import read_program
 from taper_frontend.capture.tensors import stored
-from taper_frontend.capture.told import describe_program
 from taper_frontend.errors import ExportError
 from taper_frontend.export_progress import QUIET
 from taper_frontend.lowered_to_plan import Compiled, LoweredProgram, compile_lowered

@@ -28,7 +28,7 @@ from taper_frontend.capture.module_state import (
     put,
     steps,
 )
-from taper_frontend.capture.turns import TORCH
+from taper_frontend.capture.torch_lock import TORCH
 from taper_frontend.request.notes import Note, of_attributes, of_first_call
 from taper_runtime.base.records import NamedTuple
 

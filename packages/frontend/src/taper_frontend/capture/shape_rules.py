@@ -16,7 +16,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 
-from taper_frontend.capture.turns import TORCH
+from taper_frontend.capture.torch_lock import TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from transformers import cache_utils, masking_utils, modeling_utils
 
-from taper_frontend.capture.turns import TORCH
+from taper_frontend.capture.torch_lock import TORCH
 from taper_frontend.decoders.recurrent_layers import RecurrentLayer, RecurrentSpec, recurrent_spec
 from taper_frontend.errors import ExportError
 from taper_runtime.base.records import NamedTuple

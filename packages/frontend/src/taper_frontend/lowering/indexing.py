@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from taper_frontend.lowering.data_dependent import places_of
 from taper_frontend.lowering.handlers import lowers
-from taper_frontend.lowering.measured import places_of
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:

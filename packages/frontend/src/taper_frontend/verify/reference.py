@@ -21,7 +21,7 @@ from taper_frontend.capture.fx_nodes import CAPTURED
 from taper_frontend.capture.lifted import GUARDS
 from taper_frontend.capture.module_state import ModuleState, TensorPlaces
 from taper_frontend.capture.tensors import to_numpy
-from taper_frontend.capture.turns import TORCH
+from taper_frontend.capture.torch_lock import TORCH
 from taper_frontend.errors import ExportError
 from taper_frontend.request.torch_trees import argument_placeholders
 
