@@ -560,7 +560,7 @@ def _check_types(
 def _check_inferred(
     node: PlanNode, inputs: Sequence[Kind | None], outputs: Sequence[TensorType], field: str
 ) -> None:
-    """Check a node's types and attrs; ``outputs`` are the types that its outputs are said to have."""
+    """Check a node's types and attrs; ``outputs`` are the types that it says it has."""
     op = REGISTRY[node.op]
     try:
         inferred = op.infer_types(
