@@ -64,6 +64,21 @@ class Last(nn.Module):
         return change
 
 
+class Delayed(nn.Module):
+    """Returns a view of a tensor that it replaces, and moves tensors from place to place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(2, 3))
+        self.older = torch.ones(2, 3)
+        self.oldest = torch.full((2, 3), 2.0)
+
+    def forward(self, x):
+        oldest = self.oldest
+        self.oldest, self.older, self.last = self.older, self.last, x
+        return oldest.T
+
+
 class Recurrent(nn.Module):
     """The tuple that a recurrent layer gives, as in beat trackers."""
 
@@ -186,6 +201,7 @@ STATES = {
     Twice: ["first.h", "second.h"],
     Assigned: ["h"],
     Last: ["last"],
+    Delayed: ["last", "older", "oldest"],
     Recurrent: ["hidden_0", "hidden_1"],
     Layers: ["states_0", "states_1", "states_2"],
     Dict: ["kept_count", "kept_mean_0"],

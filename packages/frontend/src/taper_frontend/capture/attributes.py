@@ -133,7 +133,7 @@ def attributes_as_buffers(
     try:
         if call.matters():
             told = told | _told(module, call.others, call.before, call.after)
-        registered = _TensorAttributes(module, call.kept, call.assigned)
+        registered = _TensorAttributes(module, call)
         yield [*notes, *of_attributes(told)]
     finally:
         if registered is not None:
@@ -159,8 +159,12 @@ def drop_unread(module: torch.nn.Module, program: ExportedProgram) -> None:
 
 
 def _only_writes(user: torch.fx.Node, to: torch.fx.Node) -> bool:
+    """Return whether a call writes to a buffer, or is the copy for a call that does not read it."""
+    if user.users:
+        return False
     is_copy = user.target is torch.ops.aten.copy_.default
-    return is_copy and user.args[0] is to and user.args[1] is not to and not user.users
+    is_unread = user.target is torch.ops.aten.clone.default
+    return is_unread or (is_copy and user.args[0] is to and user.args[1] is not to)
 
 
 class _Example:
@@ -263,24 +267,24 @@ class _TensorAttributes:
     A call of the module finds them at their original places, as plain attributes and in lists,
     dicts and objects. After the call, the values at these places are copied into the buffers, which
     remain the same tensors: torch.export supports writes to all buffers, but assignments only to
-    some.
+    some. A call that replaces a tensor finds a copy of the buffer, because it may return the old
+    tensor, or move it to another place.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
-        tensors: Mapping[AttributePlace, torch.Tensor],
-        assigned: Sequence[AttributePlace],
+        call: _ExampleCall,
     ) -> None:
-        """Make buffers of these tensors, and hook the module's calls."""
+        """Make buffers of the tensors that the call changes, and hook the module's calls."""
         self._module = module
         self._groups: dict[tuple[int, str], _Attribute] = {}
         copies: dict[int, torch.Tensor] = {}  # one tensor in two places stays one tensor
-        for place, tensor in tensors.items():
+        for place, tensor in call.kept.items():
             own = copies.setdefault(id(tensor), tensor.detach().clone())
-            self._group(place).add(place.path, own)
-        for place in assigned:
-            self._group(place).buffers[()] = place.attribute
+            self._group(place).add(place.path, own, replaced=call.after[place].value is not tensor)
+        for place in call.assigned:
+            self._group(place).assign()
         self._hooks: list[Any] = []
         if self._groups:
             self._hooks.append(module.register_forward_pre_hook(self._before, prepend=True))
@@ -322,6 +326,8 @@ class _Attribute:
     ----------
     buffers : dict of tuple of PathStep to str
         The names of the buffers, by their tensors' paths in the attribute's value.
+    replaced : set of str
+        The buffers of tensors that a call replaces by others.
     made : list of str
         The buffers that the module did not have before.
     """
@@ -329,12 +335,13 @@ class _Attribute:
     def __init__(self, part: torch.nn.Module, attribute: str) -> None:
         self.part = part
         self.buffers: dict[tuple[PathStep, ...], str] = {}
+        self.replaced: set[str] = set()
         self.made: list[str] = []
         self._attribute = attribute
         self._value = vars(part).pop(attribute, None)  # None if it already is a buffer
         self._own: dict[str, torch.Tensor | None] = {}  # all buffers of the part, during a call
 
-    def add(self, path: tuple[PathStep, ...], tensor: torch.Tensor) -> None:
+    def add(self, path: tuple[PathStep, ...], tensor: torch.Tensor, *, replaced: bool) -> None:
         """Make a buffer for a tensor in the value."""
         name = _identifier(self._attribute + "".join(text for _, text in path))
         while hasattr(self.part, name):
@@ -342,6 +349,13 @@ class _Attribute:
         self.part.register_buffer(name, tensor, persistent=False)
         self.buffers[path] = name
         self.made.append(name)
+        if replaced:
+            self.replaced.add(name)
+
+    def assign(self) -> None:
+        """Note that the attribute is a buffer of the module, which a call replaces."""
+        self.buffers[()] = self._attribute
+        self.replaced.add(self._attribute)
 
     def remove(self) -> None:
         """Restore the value."""
@@ -356,7 +370,8 @@ class _Attribute:
         self._own = {**self.part._buffers}
         value = self._value
         for path, name in self.buffers.items():
-            value = put(value, path, self.part._buffers.pop(name))
+            tensor = self.part._buffers.pop(name)
+            value = put(value, path, tensor.clone() if name in self.replaced else tensor)
         vars(self.part)[self._attribute] = value
 
     def take(self) -> None:
