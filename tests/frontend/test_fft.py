@@ -31,6 +31,7 @@ def test_transforms():
         yield from (fft.rfft2(x), fft.irfft2(z), fft.irfft2(z, s=(4, 9)), fft.fftn(x))
         yield from (fft.ifftn(z), fft.rfftn(x), fft.irfftn(z), fft.fftn(z, s=(3, 8), dim=(0, 2)))
         yield from (fft.fftshift(z), fft.ifftshift(x), fft.fftn(x.permute(2, 0, 1)))
+        yield from (x * fft.fftfreq(15, 0.1), fft.rfftfreq(28, dtype=torch.float64) + x)
 
     plan = check(lambda x, z: list(transforms(x, z)), REAL, COMPLEX)
     assert not plan.metadata["fallbacks"]

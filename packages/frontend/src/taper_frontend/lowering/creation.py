@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     "aten.bartlett_window.periodic",
     "aten.blackman_window.default",
     "aten.blackman_window.periodic",
+    "aten.fft_fftfreq.default",
+    "aten.fft_rfftfreq.default",
     "aten.hamming_window.default",
     "aten.hamming_window.periodic",
     "aten.hamming_window.periodic_alpha",
