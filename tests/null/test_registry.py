@@ -433,6 +433,13 @@ def _resample(mode, axes=(1,), sizes=(4,), scales=(0.0,)):
             conv(code=["ADD"], args=[0, 1]),
         ),
         ("CONV", [(1, 5, 2), (3, 2, 4)], "a where sums are int32", conv(accumulate="int32")),
+        ("CONV", [(1, 5, 2), (3, 2, 4)], "a border from 0 to 0, got 1", conv(border=1)),
+        (
+            "CONV",
+            [("uint8", (1, 5, 2)), ("int8", (3, 2, 4))],
+            "a border from 0 to 255, got -1",
+            conv(accumulate="int32", border=-1),
+        ),
         ("CONV_TRANSPOSE", [(1, 5, 2), (3, 2, 4)], "not empty", conv(padding=[4, 4])),
         ("CONV_TRANSPOSE", [(1, 0, 2), (3, 2, 4)], "not empty", conv()),
         ("MAX_POOL", [("bool", (1, 5, 2))], "float32", WINDOW | {"dilation": [1]}),

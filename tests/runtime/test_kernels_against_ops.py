@@ -238,11 +238,12 @@ PRODUCTS = {
         *("CONV", (1, 5, 6, 9), (3, 3, 1, 9), "float64", None, _padded(9)),
     ),
     "conv of bytes": (
-        *("CONV", (2, 5, 6, 4), (3, 3, 4, 20), "int8", None, _padded(accumulate="int32")),
+        *("CONV", (2, 5, 6, 4), (3, 3, 4, 20), "int8", None),
+        _padded(accumulate="int32", border=-7),
     ),
     "depthwise of bytes": (
         *("CONV", (1, 7, 9, 21), (3, 3, 1, 21), "int8", None),
-        _padded(21, accumulate="int32"),
+        _padded(21, accumulate="int32", border=100),
     ),
     "transposed": (
         *("CONV_TRANSPOSE", (2, 4, 5, 3), (3, 3, 3, 20), "float32", None),

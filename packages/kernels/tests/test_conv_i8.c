@@ -92,11 +92,11 @@ static int32_t sum_of(const problem *p, const node *n, const int64_t at[4]) {
             for (int64_t c = 0; c < in; c++) {
                 const int64_t y = at[1] * p->stride - p->padding + i * p->dilation;
                 const int64_t x = at[2] * p->stride - p->padding + j * p->dilation;
-                if (y < 0 || x < 0 || y >= p->height || x >= p->width)
-                    continue;
+                const bool inside = y >= 0 && x >= 0 && y < p->height && x < p->width;
                 const int64_t e =
                     ((at[0] * p->height + y) * p->width + x) * p->channels + group * in + c;
-                const int32_t a = n->inputs[0].dtype == TAPER_INT8
+                const int32_t a = !inside ? (int32_t)n->attrs.border
+                                  : n->inputs[0].dtype == TAPER_INT8
                                       ? ((const int8_t *)n->inputs[0].data)[e]
                                       : ((const uint8_t *)n->inputs[0].data)[e];
                 const int64_t w = ((i * p->kernel + j) * in + c) * p->outputs + at[3];
@@ -109,6 +109,8 @@ static void expect(const problem *p) {
     for (int kind = 0; kind < 12; kind++) {
         node n;
         make(&n, p, kind % 2 ? TAPER_UINT8 : TAPER_INT8, kind / 2 % 2);
+        static const int64_t borders[3][2] = {{-128, 255}, {0, 3}, {-7, 130}};
+        n.attrs.border = borders[kind / 4][kind % 2];
         uint8_t *const x = n.inputs[0].data;
         const int64_t count = check_numel(&n.inputs[0]);
         for (int64_t i = 0; i < count && kind >= 4 && kind < 8; i++)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, op_counts
@@ -51,6 +52,28 @@ def test_both_axes():
     b = Padded()
     graph = check_fires(absorb, b.done(b.slide("CONV", b.border(b.padded, 2, 3, 1))))
     assert op_counts(graph) == {"CONV": 1}
+
+
+def of_bytes(padding=(0, 0, 0, 0), border=0):
+    b = Builder()
+    x = b.input("x", 2, 6, 7, 3, dtype="uint8")
+    for axis, shape in ((1, (2, 1, 7, 3)), (2, (2, 7, 2, 3))):
+        x = b.op("CAT", x, b.constant(np.full(shape, 9, "uint8"), f"border{axis}"), axis=axis)
+    weight = b.constant(np.arange(36, dtype="int8").reshape(3, 2, 3, 2), "w")
+    attrs = {"kernel": (3, 2), "stride": (1, 1), "dilation": (1, 1), "accumulate": "int32"}
+    return b.done(b.op("CONV", x, weight, padding=padding, border=border, **attrs))
+
+
+@pytest.mark.parametrize(("padding", "border"), [((0, 0, 0, 0), 0), ((1, 0, 0, 0), 9)])
+def test_border_of_bytes(padding, border):
+    graph = check_fires(absorb, of_bytes(padding, border))
+    assert op_counts(graph) == {"CONV": 1}
+    (conv,) = graph.order()
+    assert conv.attrs["border"] == 9
+
+
+def test_another_border_of_bytes_stays():
+    check_keeps(absorb, of_bytes((1, 0, 0, 0), 8))
 
 
 def test_through_a_permutation():

@@ -65,6 +65,8 @@ def _of_bytes(
     extras = zeros, factors, _floats(rng, weight[-1])
     yield Sample([signed, levels, *extras], attrs | shifted, formats=packed)
     yield Sample([unsigned, levels, *extras], attrs | shifted)
+    for border, x_levels in ((-128, signed), (100, unsigned), (200, unsigned)):
+        yield Sample([x_levels, levels], attrs | {"border": border})
 
 
 def _samples() -> Iterator[Sample]:

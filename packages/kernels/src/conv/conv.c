@@ -21,6 +21,10 @@
 #define PROGRAM TAPER_ISA_SYM(taper_program_engine)
 
 TAPER_DEFINE_ATTRS(conv)
+/* CONV_TRANSPOSE has the attrs of CONV but one. */
+#define conv_transpose_attrs conv_attrs
+static const taper_attr conv_transpose_attr_list[] = {
+    TAPER_ATTRS_conv_transpose(TAPER_DESCRIBE, conv)};
 
 #include "conv/conv_shape.inl"
 

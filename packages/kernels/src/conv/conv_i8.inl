@@ -2,7 +2,7 @@
  * Convolution of bytes with sums in int32, as products of bytes (gemm/engine_i8.h): the windows of
  * a block of pixels are put into scratch, a row for each pixel, which costs a byte's copy for as
  * many products as there are outputs. The lines of x that pixels of one row read are put first, so
- * that each byte is converted once for all windows in them. What pads is 0.
+ * that each byte is converted once for all windows in them.
  */
 
 enum {
@@ -22,14 +22,14 @@ struct i8_conv_state {
     int64_t rows, row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
     int64_t units;
-    /* Scratch, in bytes from its start: A, B, C, then the epilogue's scratch. */
-    size_t b_scratch, c_scratch, epilogue_scratch;
+    /* Scratch, in bytes from its start: A, what pads, B, C, then the epilogue's scratch. */
+    size_t border_scratch, b_scratch, c_scratch, epilogue_scratch;
     /* Of matrix products, behind A: lines of x as the engine reads them, and what narrows A. */
     size_t line_scratch, spare_scratch;
     int64_t line_pixels; /* in scratch, of each line */
-    /* Of depthwise convolutions: what taps read, and zeros. Those of kind DW_OTHER have units of
-     * row_chunk pixels, the others of two rows, of `width` pixels each. */
-    size_t tap_scratch, zero_scratch;
+    /* Of depthwise convolutions: what taps read. Those of kind DW_OTHER have units of row_chunk
+     * pixels, the others of two rows, of `width` pixels each. */
+    size_t tap_scratch;
     int32_t kind; /* as of depthwise_kind_of */
     int64_t width, widths;
     int64_t part; /* pixels whose sums the epilogue takes at once */
@@ -99,7 +99,9 @@ static taper_status i8_conv_prepare(const taper_call *call, taper_work *work) {
     work->tasks = state->units;
 
     i8_conv_lines(state, engine);
-    state->spare_scratch = state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
+    state->border_scratch = state->line_scratch + conv_aligned(i8_conv_line_bytes(state, engine));
+    state->spare_scratch = state->border_scratch +
+                           conv_aligned(s->dims[2].kernel * s->in * engine->a_bytes + I8_COPY_STEP);
     state->b_scratch = state->spare_scratch +
                        (size_t)i8_spare_bytes(engine, state->row_chunk, s->out, state->lines);
     state->c_scratch = state->b_scratch;
@@ -132,10 +134,10 @@ V_INLINE void i8_conv_copy(char *to, const char *from, int64_t bytes) {
 
 /* Puts the windows of m pixels of one row of the output, [taps][channels of a group] and zeros up
  * to a whole line each; false if the engine takes no such activations: then these are put only if
- * they may be narrowed. */
+ * they may be narrowed. border: scratch for a row of taps outside of x, which are `value`. */
 static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *state, char *to,
-                        char *lines, const char *x, int64_t row, int64_t m, bool is_signed,
-                        bool narrows) {
+                        char *lines, char *border, char value, const char *x, int64_t row,
+                        int64_t m, bool is_signed, bool narrows) {
     const conv_shape *s = &state->shape;
     const window_dim *slice = &s->dims[0], *line = &s->dims[1], *w = &s->dims[2];
     const int64_t step = engine->a_bytes, taps = w->kernel, tap_bytes = s->in * step;
@@ -146,7 +148,10 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
     const int64_t begin = i64_min(i64_max(0, at[2]), w->in);
     const int64_t end = i64_min(w->in, at[2] + (m - 1) * w->stride + (taps - 1) * w->dilation + 1);
     const int64_t pixels = i64_max(0, end - begin), line_bytes = pixels * tap_bytes;
-    bool takes = true;
+    const bool is_inside = last[0] - first[0] == slice->kernel &&
+                           last[1] - first[1] == line->kernel &&
+                           pixels == (m - 1) * w->stride + (taps - 1) * w->dilation + 1;
+    bool takes = is_inside || engine->put(border, &value, 0, taps * s->in, is_signed);
     char *put = lines;
     for (int64_t i = first[0]; i < last[0]; i++)
         for (int64_t j = first[1]; j < last[1]; j++, put += line_bytes) {
@@ -173,7 +178,7 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
         for (int64_t i = 0; i < slice->kernel; i++)
             for (int64_t j = 0; j < line->kernel; j++, t += taps * tap_bytes) {
                 if (i < first[0] || i >= last[0] || j < first[1] || j >= last[1]) {
-                    memset(t, *zero, (size_t)(taps * tap_bytes));
+                    i8_conv_copy(t, border, taps * tap_bytes);
                     continue;
                 }
                 if (whole)
@@ -181,11 +186,10 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
                 else
                     for (int64_t l = 0; l < taps; l++) {
                         const int64_t c = column + l * w->dilation;
-                        if (c >= 0 && c < w->in)
-                            i8_conv_copy(t + l * tap_bytes, from + l * w->dilation * tap_bytes,
-                                         tap_bytes);
-                        else
-                            memset(t + l * tap_bytes, *zero, (size_t)tap_bytes);
+                        const bool is_pixel = c >= 0 && c < w->in;
+                        i8_conv_copy(t + l * tap_bytes,
+                                     is_pixel ? from + l * w->dilation * tap_bytes : border,
+                                     tap_bytes);
                     }
                 from += line_bytes;
             }
@@ -196,8 +200,8 @@ static bool i8_conv_put(const i8_engine *engine, const struct i8_conv_state *sta
 
 /* Puts the windows of m pixels into scratch. Returns the engine that takes them. */
 static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i8_conv_state *state,
-                                         i8_block *g, char *memory, const char *x, int64_t row,
-                                         int64_t m) {
+                                         i8_block *g, char *memory, const char *x, char border,
+                                         int64_t row, int64_t m) {
     const int64_t width = state->shape.dims[2].out;
     for (const i8_engine *now = i8_first_engine(engine);; now = engine) {
         const bool narrows = i8_narrows(now, m, state->shape.out, state->lines);
@@ -205,9 +209,9 @@ static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i
         g->rests = NULL;
         for (int64_t r = 0, n; r < m && (takes || narrows); r += n) {
             n = i64_min(i64_min(m - r, width - (row + r) % width), state->line_pixels);
-            takes &=
-                i8_conv_put(now, state, memory + r * state->a_row_bytes,
-                            memory + state->line_scratch, x, row + r, n, g->is_signed, narrows);
+            takes &= i8_conv_put(now, state, memory + r * state->a_row_bytes,
+                                 memory + state->line_scratch, memory + state->border_scratch,
+                                 border, x, row + r, n, g->is_signed, narrows);
         }
         if (takes || (narrows && now->narrow(g, memory, m, memory + state->spare_scratch)))
             return now;
@@ -215,6 +219,7 @@ static const i8_engine *i8_conv_put_rows(const i8_engine *engine, const struct i
 }
 
 static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
+    const struct conv_attrs *attrs = call->attrs;
     const struct i8_conv_state *state = call->state;
     const conv_shape *s = &state->shape;
     const i8_engine *engine = call->kernel->data;
@@ -234,7 +239,8 @@ static taper_status i8_conv_run(const taper_call *call, int64_t begin, int64_t e
         const int64_t n = i64_min(state->col_chunk, s->out - col);
         const char *x = (const char *)call->inputs[0].data + group * s->in;
         if (put != now)
-            engine = i8_conv_put_rows(call->kernel->data, state, &g, memory, x, row, m);
+            engine = i8_conv_put_rows(call->kernel->data, state, &g, memory, x, (char)attrs->border,
+                                      row, m);
         put = now;
         g.b = call->inputs[1].data;
         if (s->packed) {

@@ -1,7 +1,7 @@
 /*
  * Depthwise convolution of bytes with sums in int32. Vectors run over channels. Two taps are
  * multiplied at once: their bytes are zipped and widened, and vi_madd_16 adds the two products of
- * each channel. What pads is 0.
+ * each channel.
  */
 
 /* ---- square windows, in tiles of pixels of two rows (depthwise.inl) ---- */
@@ -96,7 +96,7 @@ static void (*const i8_squares[][2])(const i8_square_tile *t) = {DW_SQUARES(I8_S
 
 /* Finds what a tile reads from pixel (y, x) of an image on. */
 static void i8_square_locate(const conv_shape *s, const depthwise_kind k, const char **at,
-                             const char *image, const char *zeros, int64_t y, int64_t x) {
+                             const char *image, const char *border, int64_t y, int64_t x) {
     const window_dim *h = &s->dims[1], *w = &s->dims[2];
     const int positions = (DW_PIXELS - 1) * k.stride + k.taps;
     const int64_t first = x * k.stride - w->low;
@@ -106,18 +106,18 @@ static void i8_square_locate(const conv_shape *s, const depthwise_kind k, const 
         const char *from = image + (line * w->in + first) * s->outputs;
         const bool is_line = line >= 0 && line < h->in;
         for (int j = 0; j < positions; j++, from += s->outputs)
-            *at++ = is_line && (inside || (first + j >= 0 && first + j < w->in)) ? from : zeros;
+            *at++ = is_line && (inside || (first + j >= 0 && first + j < w->in)) ? from : border;
     }
 }
 
 /* Computes the sums of a unit: `width` pixels of one or two rows. */
 static void i8_square_unit(const struct i8_conv_state *state, const char **at,
-                           const int32_t *weight, const char *image, const char *zeros, int64_t y,
+                           const int32_t *weight, const char *image, const char *border, int64_t y,
                            int64_t x, int64_t width, int32_t *sums, int64_t row, bool is_signed) {
     const conv_shape *s = &state->shape;
     const int64_t rows = i64_min(DW_ROWS, s->dims[1].out - y);
     for (int64_t p = 0; p < width; p += DW_PIXELS) {
-        i8_square_locate(s, depthwise_rows[state->kind].kind, at, image, zeros, y, x + p);
+        i8_square_locate(s, depthwise_rows[state->kind].kind, at, image, border, y, x + p);
         const i8_square_tile tile = {at,        weight, sums + p * s->outputs,
                                      row,       rows,   i64_min(DW_PIXELS, width - p),
                                      s->outputs};
@@ -141,14 +141,15 @@ static void i8_square_prepare(struct i8_conv_state *state, taper_work *work) {
     const int64_t positions = ((DW_PIXELS - 1) * k.stride + k.taps) * (k.stride + k.taps);
     state->tap_scratch =
         conv_aligned(vectors * I8_SQUARE_PAIRS(k.taps, k.stride) * k.taps * (int64_t)sizeof(vi));
-    state->zero_scratch = state->tap_scratch + conv_aligned(positions * (int64_t)sizeof(char *));
-    state->c_scratch = state->zero_scratch + conv_aligned(n);
+    state->border_scratch = state->tap_scratch + conv_aligned(positions * (int64_t)sizeof(char *));
+    state->c_scratch = state->border_scratch + conv_aligned(n);
     state->epilogue_scratch =
         state->c_scratch + conv_aligned(DW_ROWS * state->part * n * (int64_t)sizeof(int32_t));
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
 }
 
 static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, char *memory) {
+    const struct conv_attrs *attrs = call->attrs;
     const struct i8_conv_state *state = call->state;
     const conv_shape *s = &state->shape;
     const window_dim *d = &s->dims[0], *h = &s->dims[1], *w = &s->dims[2];
@@ -157,8 +158,8 @@ static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, ch
     const bool is_signed = call->inputs[0].dtype == TAPER_INT8;
     int32_t *const weight = (void *)memory, *const block = (void *)(memory + state->c_scratch);
     const char **const at = (const char **)(void *)(memory + state->tap_scratch);
-    char *const zeros = memory + state->zero_scratch;
-    memset(zeros, 0, (size_t)n);
+    char *const border = memory + state->border_scratch;
+    memset(border, (int)attrs->border, (size_t)n);
     i8_zip_square(weight, call->inputs[1].data, k.taps, k.stride, n);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t x = unit % state->widths * state->width, above = unit / state->widths;
@@ -169,13 +170,13 @@ static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, ch
         const int64_t pixel = (slice * h->out + y) * w->out + x;
         char *const out = (char *)call->output->data + pixel * n * size;
         if (state->epilogue.count == 0) {
-            i8_square_unit(state, at, weight, image, zeros, y, x, width, (int32_t *)(void *)out,
+            i8_square_unit(state, at, weight, image, border, y, x, width, (int32_t *)(void *)out,
                            w->out * n, is_signed);
             continue;
         }
         for (int64_t p = 0; p < width; p += state->part) {
             const int64_t part = i64_min(state->part, width - p);
-            i8_square_unit(state, at, weight, image, zeros, y, x + p, part, block, part * n,
+            i8_square_unit(state, at, weight, image, border, y, x + p, part, block, part * n,
                            is_signed);
             for (int64_t r = 0; r < i64_min(DW_ROWS, h->out - y); r++) {
                 const int64_t first = r * w->out + p;
@@ -260,9 +261,9 @@ static void i8_conv_few_channels(int32_t *sums, const char *const *rows, const i
         i8_conv_tap(sums, rows[tap], weight + tap * n, n, is_signed);
 }
 
-/* Writes the row of x that each tap of a pixel reads: zeros beyond the border. */
+/* Writes the row of x that each tap of a pixel reads, or the border. */
 static void i8_conv_rows_of(const conv_shape *s, const char **rows, const char *x,
-                            const char *zeros, int64_t pixel) {
+                            const char *border, int64_t pixel) {
     const window_dim *w = s->dims;
     int64_t at[WINDOW_DIMS];
     const int64_t image = i8_conv_pixel(s, pixel, at);
@@ -275,10 +276,10 @@ static void i8_conv_rows_of(const conv_shape *s, const char **rows, const char *
                 const int64_t column = at[2] + l * w[2].dilation;
                 *rows++ = inside && column >= 0 && column < w[2].in
                               ? x + (line + column) * s->outputs
-                              : zeros;
+                              : border;
             }
         }
-    *rows = zeros; /* the other of a pair */
+    *rows = border; /* the other of a pair, times 0 */
 }
 
 static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work *work) {
@@ -303,10 +304,11 @@ static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work
     work->tasks = state->row_chunks = i64_ceil_div(state->rows, state->row_chunk);
     const int64_t blocks = i64_ceil_div(s->outputs, I8_TAP_COLS), pairs = i8_tap_pairs(s);
     state->tap_scratch = conv_aligned(blocks * pairs * 2 * (int64_t)sizeof(vi));
-    /* The rows of all taps and zeros behind them, which pair with the last of an odd number. */
+    /* The rows of all taps and the border behind them, which pairs with the last of an odd number.
+     */
     const int64_t rows = conv_taps(s) + 1;
-    state->zero_scratch = state->tap_scratch + conv_aligned(rows * (int64_t)sizeof(char *));
-    state->c_scratch = state->zero_scratch + conv_aligned(s->outputs);
+    state->border_scratch = state->tap_scratch + conv_aligned(rows * (int64_t)sizeof(char *));
+    state->c_scratch = state->border_scratch + conv_aligned(s->outputs);
     state->epilogue_scratch =
         state->c_scratch + conv_aligned(state->row_chunk * s->outputs * (int64_t)sizeof(int32_t));
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
@@ -315,6 +317,7 @@ static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work
 
 static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin, int64_t end,
                                           void *scratch) {
+    const struct conv_attrs *attrs = call->attrs;
     const struct i8_conv_state *state = call->state;
     const conv_shape *s = &state->shape;
     if (state->kind != DW_OTHER) {
@@ -328,8 +331,8 @@ static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin,
     char *const memory = scratch;
     int32_t *const zipped = scratch;
     const char **const rows = (const char **)(void *)(memory + state->tap_scratch);
-    char *const zeros = memory + state->zero_scratch;
-    memset(zeros, 0, (size_t)n);
+    char *const border = memory + state->border_scratch;
+    memset(border, (int)attrs->border, (size_t)n);
     if (n >= I8_TAP_COLS)
         i8_zip_taps(zipped, weight, taps, n);
     for (int64_t unit = begin; unit < end; unit++) {
@@ -339,7 +342,7 @@ static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin,
         int32_t *const block =
             state->epilogue.count ? (void *)(memory + state->c_scratch) : (void *)out;
         for (int64_t r = 0; r < m; r++) {
-            i8_conv_rows_of(s, rows, call->inputs[0].data, zeros, row + r);
+            i8_conv_rows_of(s, rows, call->inputs[0].data, border, row + r);
             if (n < I8_TAP_COLS)
                 i8_conv_few_channels(block + r * n, rows, weight, taps, n, is_signed);
             else if (is_signed)

@@ -64,6 +64,16 @@ def _check_weight(op: str, channels: int, shape: Shape, attrs: Attrs) -> None:
         fail(op, f"groups that divide the {shape[-1]} channels of the output", groups)
 
 
+def _check_border(op: str, dtype: str, attrs: Attrs) -> None:
+    """Check that x can have the border: only bytes have one that is not 0."""
+    least, most = 0, 0
+    if attrs["accumulate"]:
+        limits = np.iinfo(dtype)
+        least, most = int(limits.min), int(limits.max)
+    if not least <= attrs["border"] <= most:
+        fail(op, f"a border from {least} to {most}", attrs["border"])
+
+
 def _transposed_sizes(op: str, spatial: Shape, attrs: Attrs) -> Shape:
     n = len(spatial)
     kernel, stride = attrs["kernel"], check_ints(op, attrs, "stride", n, 1)
@@ -84,6 +94,8 @@ def _infer(op: str, inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
         dtype = check_accumulator(op, inputs[:2], attrs)
     else:
         dtype = check_dtype(op, "x and weight", check_same_dtype(op, inputs[:2]), REALS)
+    if op == "CONV":
+        _check_border(op, x.dtype, attrs)
     spatial = check_spatial(op, x, attrs)
     _check_weight(op, x.shape[-1], weight.shape, attrs)
     sizes = (window_sizes if op == "CONV" else _transposed_sizes)(op, spatial, attrs)
@@ -113,7 +125,7 @@ def _evaluate(op: str, inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray
     positions = (window_positions if op == "CONV" else _transposed_positions)(sizes, attrs)
     dtype = np.dtype(attrs["accumulate"] or x.dtype)
     wide = np.dtype(np.float64) if x.dtype.kind == "f" else dtype
-    windows = gather_windows(x.astype(wide, copy=False), positions, 0)
+    windows = gather_windows(x.astype(wide, copy=False), positions, attrs.get("border", 0))
     windows = windows.reshape(x.shape[0], *sizes, math.prod(kernel), groups, x.shape[-1] // groups)
     windows = np.moveaxis(windows, -2, 0)  # [groups, N, *sizes, taps, C/groups]
     windows = windows.reshape(groups, x.shape[0] * math.prod(sizes), matrices.shape[1])
@@ -259,6 +271,7 @@ def _define(name: str, doc: str, *, native: bool) -> OpDef:
             "dilation": Attr("ints"),
             "groups": Attr("int", 1),
             "accumulate": Attr("string", ""),
+            **({"border": Attr("int", 0)} if name == "CONV" else {}),
             **EPILOGUE,
         },
         strided=EXTRAS,
@@ -277,7 +290,8 @@ OPS = (
     _define(
         "CONV",
         "torch's convolution, channels last: x [N, *spatial, C], 1 to 3 spatial dims, to [N, *out, "
-        "O]. " + _WEIGHT + "padding is low0, high0, low1, high1, ...; what it adds is zero.",
+        "O]. " + _WEIGHT + "padding is low0, high0, low1, high1, ...; what it adds is "
+        "zero, of bytes the attr border.",
         native=True,
     ),
     _define(

@@ -153,7 +153,7 @@ def slower_products(plan: Plan) -> list[tuple[str, ProductTimes]]:
         if not all(is_static(size) for size in (*x, *weight, *output)):
             continue
         attrs = {name: value for name, value in node.attrs.items() if name not in _FLOATS}
-        attrs["accumulate"] = ""
+        attrs |= {"accumulate": "", "border": 0} if node.op == "CONV" else {"accumulate": ""}
         seven_bits = _has_seven_bits(makers, str(node.inputs[0]))
         times = product_times(node.op, x, weight, output, attrs, seven_bits=seven_bits)
         if times.is_slower:

@@ -21,6 +21,7 @@ def absorb_padding(graph: Graph) -> bool:
         CONV(CAT(zeros, x, zeros), w)      CONV(x, w, padding)
         AVG_POOL(CAT(x, zeros))            AVG_POOL(x, padding, counted)
         MAX_POOL(CAT(-inf, x))             MAX_POOL(x, padding)
+        CONV(CAT(bytes, x), w)             CONV(x, w, padding, border), of bytes
 
     There may be a permutation between the two.
     """
@@ -34,8 +35,7 @@ def _absorb(graph: Graph, node: Node) -> bool:
     with padding along the axis. All attrs with the role "padding" are increased by the borders'
     widths.
     """
-    border = node.definition.border
-    if border is None:
+    if node.definition.border is None:
         return False
     cat = graph.producers.get(node.inputs[0])
     axes = None if cat is None else permutation(graph, cat)
@@ -44,7 +44,8 @@ def _absorb(graph: Graph, node: Node) -> bool:
     if cat is None or cat.op != "CAT":
         return False
     axis = cat.attrs["axis"] if axes is None else axes.index(cat.attrs["axis"])
-    parts = [name for name in cat.inputs if not _is_filled_with(graph, name, border)]
+    border = _border(graph, node, cat)
+    parts = [name for name in cat.inputs if _filling(graph, name) != border]
     window = _window(graph, node, axis)
     if len(parts) != 1 or window is None or window.padding is None:
         return False
@@ -58,6 +59,8 @@ def _absorb(graph: Graph, node: Node) -> bool:
             widths[place] += sum(sizes[:at])
             widths[place + 1] += sum(sizes[at + 1 :])
             attrs[name] = tuple(widths)
+    if "border" in node.definition.attrs:
+        attrs["border"] = int(border)
     if axes is not None:
         op, moved = permutation_op(axes)
         x = graph.add_node(op, [x], moved, name=f"{x}.moved", source=cat.source)
@@ -73,8 +76,26 @@ def _window(graph: Graph, node: Node, axis: int) -> Window | None:
     return relation if isinstance(relation, Window) else None
 
 
-def _is_filled_with(graph: Graph, tensor: str, value: float) -> bool:
+def _border(graph: Graph, node: Node, cat: Node) -> float:
+    """Return the value of the padding around the input of ``node``.
+
+    A convolution of bytes that does not pad yet may pad with any value that a part of ``cat`` has.
+    """
+    border = node.definition.border
+    assert border is not None
+    if not node.attrs.get("accumulate"):
+        return border
+    if any(node.attrs["padding"]):
+        return float(node.complete_attrs()["border"])
+    values = (_filling(graph, name) for name in cat.inputs)
+    return next((value for value in values if value is not None), border)
+
+
+def _filling(graph: Graph, tensor: str) -> float | None:
+    """Return the number that a constant tensor has everywhere, or None."""
     producer = graph.producers.get(tensor)
     source = producer.inputs[0] if producer is not None and producer.op == "EXPAND" else tensor
     known = graph.value(source)
-    return known is not None and bool((known == value).all())
+    if known is None or known.size == 0 or not bool((known == known.reshape(-1)[0]).all()):
+        return None
+    return float(known.reshape(-1)[0])

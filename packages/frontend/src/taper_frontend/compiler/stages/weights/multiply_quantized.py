@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_frontend.compiler.analysis.permutation import permutation
 from taper_frontend.compiler.analysis.product import is_plain_product
 from taper_frontend.compiler.analysis.static import static_constants
 from taper_frontend.compiler.graph.constants import Derived, derived, reshaped
 from taper_runtime.base.records import NamedTuple
-from taper_runtime.base.sizes import is_static
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from taper_frontend.compiler.graph.constants import Constant
     from taper_frontend.compiler.graph.graph import Graph
@@ -41,6 +39,7 @@ class _Activations(NamedTuple):
     levels: str
     scale: str
     zero: str | None
+    border: int  # what pads
 
 
 def multiply_quantized(graph: Graph) -> bool:
@@ -170,37 +169,14 @@ def _activations(graph: Graph, node: Node) -> _Activations | None:
     if border is not None and not border.any():
         zero, border = [], None
     is_padded = any(node.attrs.get("padding", ()))
-    if is_padded and zero and (border is None or not all(map(is_static, types[0].shape))):
+    if is_padded and zero and border is None:
         return None
-    if is_padded and border is not None:
-        axes = tuple(range(rank))  # of the bytes, for each axis that the product sees
-        for step in reversed(moves):
-            if (moved := permutation(graph, step)) is None:
-                return None
-            axes = tuple(axes[axis] for axis in moved)
-        given = node.attrs["padding"]
-        padding = zip(axes[1:], given[::2], given[1::2], strict=False)
-        levels = _padded(graph, levels, padding, int(border.reshape(())))
     for step in reversed(moves):
         levels = graph.add_node(step.op, [levels], step.attrs, source=step.source)
     if is_one and shape:
         scale, *zero = (graph.add_node("RESHAPE", [x], {"shape": ()}) for x in (scale, *zero))
-    return _Activations(levels, scale, zero[0] if zero else None)
-
-
-def _padded(graph: Graph, levels: str, padding: Iterable[tuple[int, int, int]], zero: int) -> str:
-    """Pad axes by the zero point; a product of bytes itself pads by 0."""
-    for axis, low, high in padding:
-        parts = [levels]
-        for at, width in ((0, low), (2, high)):
-            if width:
-                type_ = graph.tensors[levels].type
-                shape = (*type_.shape[:axis], width, *type_.shape[axis + 1 :])
-                border = graph.add_constant("border", np.full(shape, zero, type_.dtype))
-                parts.insert(at, border)
-        if len(parts) > 1:
-            levels = graph.add_node("CAT", parts, {"axis": axis})
-    return levels
+    pads = int(border.reshape(())) if is_padded and border is not None else 0
+    return _Activations(levels, scale, zero[0] if zero else None, pads)
 
 
 def _multiply(graph: Graph, node: Node, a: _Activations, weight: _Weight) -> None:
@@ -212,8 +188,8 @@ def _multiply(graph: Graph, node: Node, a: _Activations, weight: _Weight) -> Non
     name = node.inputs[1]
     levels = graph.add_constant(f"{name}.levels", weight.levels)
     attrs = {key: value for key, value in node.attrs.items() if key not in ("transpose_b", "alpha")}
-    if a.zero is not None and "padding" in attrs:
-        attrs["padding"] = (0,) * len(attrs["padding"])  # done
+    if a.border:
+        attrs["border"] = a.border
     y = add(node.op, a.levels, levels, **attrs, accumulate="int32")
     if a.zero is not None:
         zero = a.zero
