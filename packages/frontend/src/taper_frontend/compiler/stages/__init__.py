@@ -63,8 +63,8 @@ from taper_frontend.compiler.stages.weights.merge_parallel_matmuls import merge_
 from taper_frontend.compiler.stages.weights.merge_summed_products import merge_summed_products
 from taper_frontend.compiler.stages.weights.multiply_quantized import multiply_quantized
 from taper_frontend.compiler.stages.weights.pack_weights import pack_weights
-from taper_frontend.compiler.stages.weights.quantize_before_padding import (
-    quantize_before_padding,
+from taper_frontend.compiler.stages.weights.quantize_before_joining import (
+    quantize_before_joining,
 )
 from taper_frontend.compiler.stages.weights.sink_dequantization import sink_dequantization
 from taper_frontend.compiler.stages.weights.transform_weights import transform_weights
@@ -174,7 +174,7 @@ STAGES: tuple[Stage, ...] = (
         "weights",
         steps=(
             sink_dequantization,  # before products look for what decodes their operands
-            quantize_before_padding,  # before multiply_quantized pads by zero points itself
+            quantize_before_joining,  # before multiply_quantized looks for bytes
             multiply_quantized,  # before weights alone are kept
             keep_quantized,  # before scales go into weights
             expand_quantization,  # of what no product has taken

@@ -1,4 +1,4 @@
-"""Quantize a tensor before it is padded, instead of after."""
+"""Quantize tensors before they are joined or padded, instead of after."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 _STEPS = ("MUL", "ROUND", "ADD", "MAXIMUM", "MINIMUM")
 
 
-def quantize_before_padding(graph: Graph) -> bool:
-    """Move QUANTIZE before padding with a constant, and quantize the constant at export.
+def quantize_before_joining(graph: Graph) -> bool:
+    """Move QUANTIZE before CAT, and quantize constant borders at export.
 
     ::
 
+        QUANTIZE(CAT(x, y), s)               CAT(QUANTIZE(x, s), QUANTIZE(y, s))
         QUANTIZE(CAT(zeros, x, zeros), s)    CAT(bytes, QUANTIZE(x, s), bytes)
 
-    Then what makes x quantizes it in its epilogue, and a convolution can pad its input itself. The
-    scale and the zero point are constants of one element; QUANTIZE may be written out.
+    Then what makes x quantizes it in its epilogue, bytes of another scale become those of this one
+    in one step, and a convolution can pad its input itself. The scale and the zero point are
+    constants of one element; QUANTIZE may be written out.
     """
     return rewrite(graph, _swap)
 
 
 def _swap(graph: Graph, node: Node) -> bool:
-    """Quantize the tensor inside a constant border, if ``node`` quantizes both together."""
+    """Quantize the parts of a CAT, if ``node`` quantizes them together."""
     is_last = node.op in ("QUANTIZE", "CAST")
     if not is_last or graph.tensors[node.output].dtype not in ("int8", "uint8"):
         return False
@@ -45,7 +47,7 @@ def _swap(graph: Graph, node: Node) -> bool:
     if any(not _is_one(graph, name) for step in steps for name in step.inputs[1:]):
         return False
     borders = {name: _border(graph, name) for name in cat.inputs}
-    if sum(border is None for border in borders.values()) != 1:
+    if None not in borders.values():
         return False
     parts: dict[str, str] = {}
     for name, border in borders.items():
