@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import taper_frontend
+from marks import some
 from quantized_checkpoints import BLOCKS, LAYOUTS, K, N, gguf_file, gguf_weight
 from taper_frontend import ExportError, load_quantized
 from taper_frontend.quantized_checkpoint.gguf import read_gguf
@@ -69,6 +70,7 @@ FORMATS = {
     "Q5_K": ("blocks.q5k.32.float16.offsets", 5.5),
     "Q6_K": ("blocks.q6k.16.float16.symmetric", 6.5625),
     "MXFP4": ("blocks.e2m1.32.e8m0.symmetric", 4.25),
+    "MXFP4 of compressed-tensors": ("blocks.e2m1.32.e8m0.symmetric", 4.25),
 }
 
 
@@ -117,15 +119,26 @@ def test_blocks_of_gguf_are_decoded(kind, tmp_path):
     check_plan(kind, load_quantized(Model((N, K)), path, names=names), weight)
 
 
-def test_experts_are_joined(tmp_path):
+@pytest.mark.parametrize(
+    "layout",
+    some(
+        [layout for layout in LAYOUTS if layout != "MXFP4"],  # whose experts are one tensor
+        LAYOUTS.keys() - {"MXFP4", "GPTQ, groups by importance", "MXFP4 of compressed-tensors"},
+    ),
+)
+def test_experts_of_several_files_are_joined(layout, tmp_path):
     rng = np.random.default_rng(3)
-    drawn = {f"experts.{e}.{part}": LAYOUTS["AWQ"](rng) for e in range(3) for part in ("a", "b")}
+    drawn = {f"experts.{e}.{part}": LAYOUTS[layout](rng) for e in range(3) for part in ("a", "b")}
     tensors = {
-        f"{name}.{part}": tensor
+        f"{name}.{part}": tensor.contiguous()
         for name, (parts, _, _) in drawn.items()
         for part, tensor in parts.items()
     }
-    save_file(tensors, tmp_path / "model.safetensors")
+    index = {name: f"{i % 2}.safetensors" for i, name in enumerate(tensors)}
+    for shard in ("0.safetensors", "1.safetensors"):
+        held = {name: x for name, x in tensors.items() if index[name] == shard}
+        save_file(held, tmp_path / shard)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     config = next(iter(drawn.values()))[1]
     model = Model((3, 2 * N, K))
     del model.layer.bias
@@ -140,6 +153,15 @@ def test_experts_are_joined(tmp_path):
     )
     with pytest.raises(ExportError, match=r"expected \[4, 64, 256\], got 3 parts of it"):
         load_quantized(Model((4, 2 * N, K)), tmp_path, names=names, config=config)
+    (tmp_path / "1.safetensors").unlink()
+    with pytest.raises(ExportError, match=r"1\.safetensors"):
+        load_quantized(model, tmp_path, names=names, config=config)
+    (tmp_path / "0.safetensors").rename(tmp_path / "1.safetensors")
+    missing = next(name for name, shard in index.items() if shard == "1.safetensors")
+    index = dict.fromkeys(index, "1.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(ExportError, match=rf"{missing}: expected it in .*1\.safetensors"):
+        load_quantized(model, tmp_path, names=names, config=config)
 
 
 def test_tied_weights_stay_tied(tmp_path):

@@ -153,6 +153,17 @@ def mxfp4(rng):
     return tensors, {"quant_method": "mxfp4"}, weight.T[None]
 
 
+def mxfp4_packed(rng):
+    """compressed-tensors: two codes in a byte, and an exponent for each 32."""
+    codes = rng.integers(0, 16, (N, K))
+    exponents = rng.integers(110, 130, (N, K // 32)).astype(np.uint8)
+    numbers = np.array(FP4, np.float32)[codes].reshape(N, -1, 32)
+    weight = np.ldexp(numbers, exponents.astype(int)[..., None] - 127).reshape(N, K)
+    tensors = {"weight_packed": two_in_a_byte(codes), "weight_scale": torch.from_numpy(exponents)}
+    config = {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}
+    return tensors, config, weight
+
+
 def hqq(rng, bits=4):
     """Rows of groups; the first part of them in the highest bits."""
     q = rng.integers(0, 2**bits, (N * K // GROUP, GROUP))
@@ -198,6 +209,7 @@ LAYOUTS = {
     "NVFP4 by a power of 2": lambda rng: nvfp4(rng, number=64.0),
     "NVFP4 of ModelOpt": lambda rng: nvfp4(rng, True, 0.0037),
     "MXFP4": mxfp4,
+    "MXFP4 of compressed-tensors": mxfp4_packed,
     "HQQ": hqq,
     "HQQ of 2 bits": lambda rng: hqq(rng, 2),
 }

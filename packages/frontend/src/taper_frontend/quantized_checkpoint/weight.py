@@ -100,7 +100,8 @@ def combined(
 ) -> QuantizedWeight | None:
     """Return weights as one, such as the experts of a layer; None if they are of several kinds.
 
-    ``combine`` gets the weights' arrays of each kind.
+    ``combine`` gets the weights' arrays of each kind. Weights whose groups have other k get a scale
+    for each k.
     """
     first = weights[0]
 
@@ -124,11 +125,13 @@ def combined(
             tables += [None if x is None else x.table]
         return (
             [None if x is None else (x.dtype, x.shape[-1]) for x in parts],
-            [None if x is None else x.tobytes() for x in (*tables, weight.group)],
+            [None if x is None else x.tobytes() for x in tables],
         )
 
     if any(kind(weight) != kind(first) for weight in weights):
         return None
+    if len({None if x.group is None else x.group.tobytes() for x in weights}) > 1:
+        weights = [_without_groups(x) for x in weights]
     levels, whole = of([x.levels for x in weights]), scale([x.scale for x in weights])
     assert levels is not None
     assert whole is not None
@@ -138,5 +141,17 @@ def combined(
         of([x.zero for x in weights]),
         scale([x.offset for x in weights]),
         first.table,
-        first.group,
+        weights[0].group,
     )
+
+
+def _without_groups(weight: QuantizedWeight) -> QuantizedWeight:
+    """Return the same weight with a scale for each k in place of groups."""
+    group = weight.group
+    if group is None:
+        group = np.arange(weight.shape[-1]) * weight.scale.numbers.shape[-1] // weight.shape[-1]
+    assert weight.scale.common is not None
+    assert weight.scale.factors is None
+    zero = None if weight.zero is None else weight.zero[..., group]
+    scale = Scale(weight.scale.common[..., group])
+    return weight._replace(scale=scale, zero=zero, group=None)

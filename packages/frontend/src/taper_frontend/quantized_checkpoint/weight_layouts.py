@@ -300,6 +300,10 @@ def _read_awq(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
 
 def _read_packed(parts: StoredParts, shape: tuple[int, ...]) -> QuantizedWeight:
     """Read ``weight_packed``: integers in int32, or floats of 4 bits in bytes."""
+    if parts.dtype("weight_packed") == parts.dtype("weight_scale") == "uint8":  # MXFP4
+        codes = parts.get("weight_scale", ("uint8",), len(shape))
+        scale = _exponents(parts, "weight_scale", codes, shape)
+        return QuantizedWeight(_fours(parts, "weight_packed", shape), scale, table=E2M1)
     if parts.dtype("weight_packed") == "uint8":
         return _read_nvfp4(parts, shape, "weight_packed", "weight_global_scale", True)
     n, k = shape
@@ -430,17 +434,22 @@ def _exponents(parts: StoredParts, part: str, codes: np.ndarray, shape: tuple[in
     return Scale(None, codes, E8M0)
 
 
-def _read_nvfp4(
-    parts: StoredParts, shape: tuple[int, ...], part: str, common: str, divides: bool
-) -> QuantizedWeight:
-    """Read two codes in a byte, the first in the low half, with scales of 8-bit floats.
-
-    The scales are multiplied with one number, or divided by it.
-    """
+def _fours(parts: StoredParts, part: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return codes that are two in a byte, the first in the low half."""
     packed = parts.get(part, ("uint8",), len(shape))
     if packed.shape != (*shape[:-1], shape[-1] // 2) or shape[-1] % 2:
         raise parts.wrong(part, f"uint8{[*shape[:-1], shape[-1] // 2]}")
-    levels = np.stack([packed & 15, packed >> 4], -1).reshape(shape)
+    return np.stack([packed & 15, packed >> 4], -1).reshape(shape)
+
+
+def _read_nvfp4(
+    parts: StoredParts, shape: tuple[int, ...], part: str, common: str, divides: bool
+) -> QuantizedWeight:
+    """Read codes of 4 bits with scales of 8-bit floats.
+
+    The scales are multiplied with one number, or divided by it.
+    """
+    levels = _fours(parts, part, shape)
     codes = parts.get("weight_scale", ("float8_e4m3fn",), len(shape))
     if codes.shape[:-1] != shape[:-1]:
         raise parts.wrong("weight_scale", f"scales of rows of {[*shape]}")
