@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 from functools import cache
 
 import numpy as np
@@ -24,11 +25,11 @@ from taper_runtime import (
     load,
 )
 from taper_runtime.cli import main
-from taper_runtime.executor.node_trials import TrialResult, tunable_nodes
+from taper_runtime.executor.node_trials import TrialResult, measure_node, tunable_nodes
 from taper_runtime.executor.tuned_choice import machine_setting
 from taper_runtime.extend.servers import label_of
 from taper_runtime.file.measurements import Quartiles, append_measurements
-from taper_runtime.formats import find
+from taper_runtime.formats import decode, find
 from taper_runtime.native import _kernels
 from taper_runtime.plan import replaceable
 from taper_runtime.plan.replaceable import completed
@@ -428,6 +429,24 @@ def planted(plan, file, winner):
         append_measurements(file, measured)
         found.append((node, node.candidates[best]))
     return found
+
+
+def test_bytes_are_measured_with_the_values_of_the_weight():
+    """Kernels of bytes take the less time the smaller the numbers are."""
+    layers = taper_frontend.quantize(nn.Sequential(nn.Linear(40, 24)).eval(), "int8_dynamic")
+    plan = taper_frontend.export(layers, (torch.ones(3, 40),), packing="at_open")
+    (node,) = tunable_nodes(completed(plan), _kernels.active_isa(), other_bits=True)
+    changed = [(each, candidate) for candidate in node.candidates for each in candidate.recoded]
+    assert changed
+    for each, candidate in changed:
+        other = candidate.plan.tensors[each.name].type
+        assert {other.dtype, each.type.dtype} == {"int8"}
+        assert other.format != each.type.format
+        weight = decode(each.values(other), other)
+        assert weight.any()
+        assert np.array_equal(weight, decode(each.stored, each.type))
+    measured = measure_node(node, machine_setting(_kernels.active_isa(), 1), time.thread_time_ns)
+    assert all(times.low > 0 for times in measured.times)
 
 
 @pytest.mark.parametrize("name", MODELS)

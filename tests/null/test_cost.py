@@ -158,6 +158,25 @@ def test_a_variant_replaces_padding_and_scratch_but_not_sums():
     assert [each - spent[0] for each in spent[1:]] == pytest.approx([3, 20])
 
 
+@pytest.mark.parametrize("levels", ["8.64.float32", "4.32.float16"])
+def test_levels_are_widened_once_for_all_rows(levels):
+    """Unless the activations are rounded too, so that bytes are multiplied."""
+    weight = TensorType("float32", (64, 32), f"blocks.{levels}.symmetric")
+    machine = typical("avx2")
+    cast = machine.function("CAST:int16", "int8")
+
+    def beyond(rows, **attrs):
+        x, y = (TensorType("float32", (rows, size)) for size in (64, 32))
+        spent = [
+            cost(MATMUL, [x, each], [y], MATMUL.complete(attrs), limits=machine)
+            for each in (weight, weight._replace(format="panels.1"))
+        ]
+        return spent[0] - spent[1]
+
+    assert beyond(1) == beyond(16) == pytest.approx(64 * 32 * cast)
+    assert beyond(1, activation_group=32) == 0
+
+
 def test_only_what_a_run_reads_of_a_weight_is_traffic():
     """A product reads all of its weight, an embedding the rows that it takes."""
     types = [TensorType("float32", (5, 50)), TensorType("float32", (50, 16))]

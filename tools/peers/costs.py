@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -36,6 +36,8 @@ from tools.peers.cases import SETS
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from taper_runtime.machine.limits import MachineLimits
     from taper_runtime.plan.plan import Plan, PlanBlock, PlanNode
 
@@ -75,35 +77,30 @@ FOLDER = "TAPER_COSTS_PLANS"
 FEWEST, MOST = 3, 40
 
 
-def export_all(folder: Path) -> None:
+def plans() -> Iterator[Plan]:
     """Export the models."""
-    makes = [make for family in COMPARED for make in SETS[family].values()]
-    for number, make in enumerate(makes):
+    for make in (make for family in COMPARED for make in SETS[family].values()):
         torch.manual_seed(0)
         module, args = make()
-        plan = taper_frontend.export(module.eval(), args, verify=False)
-        plan.save(folder / f"{number}.taper")
+        yield taper_frontend.export(module.eval(), args, verify=False)
 
 
-def export_narrow(folder: Path) -> None:
-    """Export networks of bytes, and layers."""
-    plans = []
+def narrow_plans(**options: Any) -> Iterator[Plan]:
+    """Export networks of bytes, and layers; ``options`` are those of the exports."""
     for name in NETWORKS:
         torch.manual_seed(0)
         module, args = SETS["vision"][name]()
         quantized = taper_frontend.quantize(module.eval(), "int8_static", [args])
-        plans.append(taper_frontend.export(quantized, args, verify=False))
+        yield taper_frontend.export(quantized, args, verify=False, **options)
     torch.manual_seed(0)
     layer = torch.nn.Sequential(torch.nn.Linear(LAYER_SIZE, LAYER_SIZE)).eval()
     for rows, scheme in itertools.product(LAYER_ROWS, SCHEMES):
         args = (torch.randn(rows, LAYER_SIZE),)
         if scheme == "int8_dynamic":
             quantized = taper_frontend.quantize(layer, scheme)
-            plans.append(taper_frontend.export(quantized, args, verify=False))
+            yield taper_frontend.export(quantized, args, verify=False, **options)
         else:
-            plans.append(taper_frontend.export(layer, args, verify=False, quantize=scheme))
-    for number, plan in enumerate(plans):
-        plan.save(folder / f"{number}.taper")
+            yield taper_frontend.export(layer, args, verify=False, quantize=scheme, **options)
 
 
 def errors(plan: Plan, limits: MachineLimits, seconds: float) -> Errors:
@@ -218,7 +215,8 @@ def main() -> None:
         levels = [_kernels.active_isa()]
     if FOLDER not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
-            (export_narrow if args.narrow else export_all)(Path(folder))
+            for number, plan in enumerate(narrow_plans() if args.narrow else plans()):
+                plan.save(Path(folder) / f"{number}.taper")
             for isa in levels:
                 command = (sys.executable, "-m", "tools.peers.costs", *sys.argv[1:])
                 env = {**os.environ, "TAPER_ISA": isa, FOLDER: folder}

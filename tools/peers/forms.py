@@ -6,7 +6,8 @@ on one thread, in turns; its time is the least of its runs, in the thread's CPU 
 several times in a row, with weights of its own each time, so that these come from where a model's
 come from. `--minutes` bounds the measurement after the exports: convolutions of which Winograd's
 form is possible come first, then other convolutions, then products; what is left is counted.
-`--quick` takes one minute and only prints.
+`--quick` takes half a minute and only prints. `--narrow` takes the networks and layers of
+:mod:`tools.peers.costs` whose weights are int8 or int4 into tables of their own.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from taper_runtime.formats.winograd import tile_of
 from taper_runtime.native import _kernels
 from taper_runtime.plan.replaceable import completed
 from tools.peers.cases import VISION
+from tools.peers.costs import narrow_plans
 from tools.peers.packing import Detector
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from taper_runtime.executor.node_trials import Candidate, TunableNode
     from taper_runtime.plan.plan import Plan
@@ -119,7 +121,7 @@ def form(candidate: Candidate) -> str:
     if tile:
         return f"F({tile}x{tile})"
     kernel = candidate.way.kernel
-    packed = any("panels" in each for each in formats)
+    packed = any("panels" in each or "dots" in each for each in formats)
     words = [
         kernel.variant or kernel.name,
         "packed" if packed and kernel.variant != "panels" else "",
@@ -157,7 +159,7 @@ def repeated(candidate: Candidate, count: int) -> Candidate:
     plan = candidate.plan
     (node,) = plan.nodes
     tensors, placements, constants = dict(plan.tensors), dict(plan.placements), {}
-    made, valueless = [], []
+    made, recoded = [], []
     for i in range(count):
         names = {
             name: f"{name} {i}"
@@ -170,12 +172,12 @@ def repeated(candidate: Candidate, count: int) -> Candidate:
             placements[new] = place._replace(root=names[place.root])
         for name, value in plan.constants.items():
             constants[names[name]] = value.copy()
-        valueless += [names[name] for name in candidate.valueless]
+        recoded += [each._replace(name=names[each.name]) for each in candidate.recoded]
         made.append(node._replace(inputs=tuple(names.get(each, each) for each in node.inputs)))
     plan = plan._replace(
         nodes=tuple(made), tensors=tensors, placements=placements, constants=constants
     )
-    return candidate._replace(plan=plan, valueless=tuple(valueless))
+    return candidate._replace(plan=plan, recoded=tuple(recoded))
 
 
 class Trial(NamedTuple):
@@ -235,22 +237,22 @@ class Trial(NamedTuple):
 LOSSES = (attrgetter("stored"), attrgetter("chosen"))
 
 
-def trials() -> list[Trial]:
-    """Find the distinct nodes of all models on each ISA level, in the order of their trials."""
+def trials(made: Iterable[Plan]) -> list[Trial]:
+    """Find the distinct nodes of plans on each ISA level, in the order of their trials."""
     found: dict[tuple[str, str], list[TunableNode]] = {}
-    for plan in map(completed, plans()):
+    for plan in map(completed, made):
         for isa in _kernels.available_isas():
             for node in tunable_nodes(plan, isa, other_bits=True):
                 ways = list(filter(differs, node.candidates))
                 if len(ways) > 1 and ways[0].ns >= LEAST_NS:
                     known = node._replace(candidates=ways)
                     found.setdefault((isa, sizes(ways[0])), []).append(known)
-    made = []
+    listed = []
     for (isa, text), group in found.items():
         candidates = group[0].candidates
         node = Node(text, sum(len(each.labels) for each in group), candidates)
-        made.append(Trial(isa, node, [float("inf")] * len(candidates)))
-    return sorted(made, key=lambda each: (each.node.rank, each.node.candidates[0].ns))
+        listed.append(Trial(isa, node, [float("inf")] * len(candidates)))
+    return sorted(listed, key=lambda each: (each.node.rank, each.node.candidates[0].ns))
 
 
 def run(found: list[Trial], seconds: float) -> None:
@@ -318,15 +320,18 @@ def main() -> None:
     """Measure all forms on all levels."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half a minute, printed only")
+    parser.add_argument("--narrow", action="store_true", help="weights of int8 and int4")
     parser.add_argument("--minutes", type=float, default=2.5, help="how long to measure")
     args = parser.parse_args()
-    found = trials()
+    found = trials(narrow_plans(packing="at_open") if args.narrow else plans())
     run(found, 30.0 if args.quick else 60 * args.minutes)
     for isa in _kernels.available_isas():
         print(f"**{isa}**\n\n{(text := table(isa, found))}\n")
         if not args.quick:
             setting = describe_setting(command_line("forms"))
-            write_section(f"forms {isa}", f"On {isa}", f"{setting}\n\n{text}", PAGE)
+            narrow = "narrow " * args.narrow
+            title = f"{narrow}on {isa}".capitalize()
+            write_section(f"forms {narrow}{isa}", title, f"{setting}\n\n{text}", PAGE)
 
 
 if __name__ == "__main__":

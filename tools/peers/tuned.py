@@ -2,9 +2,10 @@
 
 Each model is exported twice, tuned for a while, and exported again by the database: within the same
 bits, and with others allowed. The tuned session and the one with defaults then run in turns, on one
-thread or as many as `--threads` says. Where there are forms of convolutions, the session with other
-bits also runs beside a plan whose forms were chosen as commit a2ddc4c1 did. Times are those of the
-CPU on one thread. A model takes about two `--budget` and three `--seconds` besides its exports.
+thread or as many as `--threads` says, unless both run the same kernels on the same plan. If commit
+a2ddc4c1 chose other forms of convolutions, the session with other bits also runs beside a plan with
+these. Times are those of the CPU on one thread. A model takes about one `--budget` and at most
+three `--seconds` besides its exports.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,6 +33,7 @@ from taper_runtime.session.options import SessionOptions
 from tools.peers.budgets import unet
 from tools.peers.cases import SETS
 from tools.peers.old_forms import old_forms
+from tools.peers.packing import Detector
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 from tools.peers.turns import Timed, paired_ratios, take_turns
 
@@ -48,11 +51,17 @@ CONVOLUTIONS = {
     "U-Net 1x256": unet,
     "HGNetV2 1x224": partial(classifiers.other, "HGNetV2", 1),
     "MobileViT 1x256": partial(classifiers.other, "MobileViT", 1),
+    "Bit 1x224": partial(classifiers.other, "Bit", 1),
+    "CRAFT's form 1x128": lambda: (Detector(), (torch.zeros(1, 3, 128, 128),)),
 }
 
 
 class Gain(NamedTuple):
-    """What tuning gained for one model: median and 95% interval of the ratios of times."""
+    """What tuning gained for one model: median and 95% interval of the ratios of times.
+
+    They are 1 where the same kernels run on the same plan. ``changed``, ``formats`` and ``splits``
+    count what differs from the plan beside which it ran.
+    """
 
     median: float
     low: float
@@ -60,6 +69,13 @@ class Gain(NamedTuple):
     changed: int
     formats: int
     splits: int
+
+    def __str__(self) -> str:
+        """Return two cells of the table."""
+        changes = f"{self.changed}, {self.formats}, {self.splits}"
+        if self.low == self.high:
+            return f"the same plan | {changes}"
+        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f}) | {changes}"
 
 
 def session_of(plan: Plan, threads: int, **fields: Any) -> InferenceSession:
@@ -71,12 +87,14 @@ def session_of(plan: Plan, threads: int, **fields: Any) -> InferenceSession:
     return InferenceSession(plan, options)
 
 
-def tune(plan: Path, database: Path, budget: float, threads: int, *, other_bits: bool) -> str:
-    """Run `taper tune`; return how many nodes and chains it measured of those with a choice."""
+def tune(plan: Path, database: Path, budget: float, threads: int) -> str:
+    """Run `taper tune`; return how many nodes and chains it measured of those with a choice.
+
+    With other bits, since choices within the same bits are made by the same times.
+    """
     command = [
         *(sys.executable, "-m", "taper_runtime.cli", "tune", str(plan), "--db", str(database)),
-        *("--budget", f"{budget}s", "--threads", str(threads), "--json"),
-        *(["--other-bits"] if other_bits else []),
+        *("--budget", f"{budget}s", "--threads", str(threads), "--json", "--other-bits"),
     ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     data = json.loads(done.stdout)
@@ -87,10 +105,21 @@ def tune(plan: Path, database: Path, budget: float, threads: int, *, other_bits:
 def gain(
     default: Plan, tuned: Plan, database: Path, threads: int, seconds: float, *, other_bits: bool
 ) -> Gain:
-    """Run a tuned plan and its default in turns."""
+    """Run a tuned plan and its default in turns, if they differ."""
     choice = "measured" if other_bits else "first"
     after = session_of(tuned, threads, tuned=database, kernel_choice=choice)
     before = session_of(default, threads)
+    nodes = after.stats().tuned
+    assert nodes is not None
+    before_it, after_it = (
+        Counter(spec.format for spec in plan.tensors.values() if spec.role == "constant")
+        for plan in (default, tuned)
+    )
+    splits = tuned.metadata["tuned"]["splits"]
+    others = sum(way != "parts for the cache" for way in splits.values())
+    changes = len(nodes.changed), (after_it - before_it).total(), others
+    if not nodes.changed and tuned.fingerprint() == default.fingerprint():
+        return Gain(1.0, 1.0, 1.0, *changes)
     feeds = dict(default.samples)
     if not other_bits:
         results = [session.run(None, feeds) for session in (before, after)]
@@ -102,14 +131,7 @@ def gain(
         "tuned": Timed(lambda: after.run(None, feeds), clock),
     }
     times = take_turns(runners, seconds, 21)
-    nodes = after.stats().tuned
-    assert nodes is not None
-    shared = default.tensors.keys() & tuned.tensors.keys()
-    formats = sum(default.tensors[n].format != tuned.tensors[n].format for n in shared)
-    splits = tuned.metadata["tuned"]["splits"]
-    others = sum(way != "parts for the cache" for way in splits.values())
-    ratios = paired_ratios(times["tuned"], times["default"])
-    return Gain(*ratios, len(nodes.changed), formats, others)
+    return Gain(*paired_ratios(times["tuned"], times["default"]), *changes)
 
 
 def row(name: str, case: Any, args: argparse.Namespace) -> tuple[str, list[Gain]]:
@@ -127,8 +149,8 @@ def row(name: str, case: Any, args: argparse.Namespace) -> tuple[str, list[Gain]
         path, database = Path(folder, "m.taper"), Path(folder, "times")
         default = taper_frontend.export(module, example, verify=False)
         taper_frontend.export(module, example, verify=False, packing="at_open").save(path)
+        tuned_nodes = tune(path, database, args.budget, args.threads)
         for other_bits in (False, True):
-            tuned_nodes = tune(path, database, args.budget, args.threads, other_bits=other_bits)
             tuned = taper_frontend.export(
                 module, example, verify=False, tuned=database, other_bits=other_bits
             )
@@ -139,12 +161,7 @@ def row(name: str, case: Any, args: argparse.Namespace) -> tuple[str, list[Gain]
             with old_forms():
                 old = taper_frontend.export(module, example, verify=False)
             gains.append(gain(old, tuned, database, args.threads, args.seconds, other_bits=True))
-    cells = [
-        f"{each.median:.3f} ({each.low:.3f} to {each.high:.3f}) | "
-        f"{each.changed}, {each.formats}, {each.splits}"
-        for each in gains
-    ]
-    cells += ["- | -"] * (3 - len(cells))
+    cells = [*map(str, gains), *["- | -"] * (3 - len(gains))]
     return f"| {name} | {tuned_nodes} | {' | '.join(cells)} |", gains
 
 
@@ -176,7 +193,8 @@ def main() -> None:
         print(line, flush=True)
         rows.append(line)
         found.append(gains)
-    same, other, old = ([each[i] for each in found if len(each) > i] for i in range(3))
+    same, other, old = ([each[i].median for each in found if len(each) > i] for i in range(3))
+    differ = [each[2].median for each in found if len(each) > 2 and each[2].formats]
     slower = [
         name
         for (name, _), each in zip(cases, found, strict=True)
@@ -187,12 +205,13 @@ def main() -> None:
         "| other bits allowed | kernels, formats, splits changed "
         "| other bits allowed, beside the forms of a2ddc4c1 | kernels, formats, splits changed |"
     )
+    beside = f", {mean(old):.3f} beside the forms of a2ddc4c1" if old else ""
+    if differ:
+        beside += f", {mean(differ):.3f} over the {len(differ)} models in which these differ"
     summary = (
-        f"Geometric mean: {mean([g.median for g in same]):.3f} within the same bits, "
-        f"{mean([g.median for g in other]):.3f} with others allowed"
-        + (f", {mean([g.median for g in old]):.3f} beside the forms of a2ddc4c1" if old else "")
-        + ". Slower than the defaults "
-        f"(an interval wholly below 0.98): {', '.join(slower) or 'none'}."
+        f"Geometric mean: {mean(same):.3f} within the same bits, {mean(other):.3f} with others "
+        f"allowed{beside}. Slower than the defaults (an interval wholly below 0.98): "
+        f"{', '.join(slower) or 'none'}."
     )
     setting = describe_setting(command_line("tuned"))
     text = "\n".join([setting, "", head, f"{'| --- ' * 8}|", *rows, "", summary])

@@ -23,6 +23,7 @@ from taper_runtime.executor.tuned_choice import Way, fastest, offer_name, ways_o
 from taper_runtime.extend.providers import Dispatch
 from taper_runtime.extend.servers import label_of
 from taper_runtime.file.measurements import Measurement, Quartiles, node_key
+from taper_runtime.formats import decode, encode
 from taper_runtime.machine.choices import Choice, ChosenNode, estimate_ns
 from taper_runtime.machine.limits import typical
 from taper_runtime.ops.opdef import contiguous_strides
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from taper_runtime.executor.sites import Site
     from taper_runtime.file.measurements import MachineSetting, NodeKey
+    from taper_runtime.formats import TensorType
     from taper_runtime.native.variants import Offer
 
 #: How often each candidate runs at least and at most, and after how many nanoseconds of a node's
@@ -42,6 +44,32 @@ _LEAST_TURNS, _MOST_TURNS, _NODE_NS = 7, 41, 500_000_000
 
 #: A turn repeats a node's run until it takes at least so many nanoseconds.
 _TURN_NS = 200_000
+
+
+class Recoded(NamedTuple):
+    """A weight in another format than the plan's.
+
+    Attributes
+    ----------
+    name : str
+    stored : numpy.ndarray
+        As the plan has it.
+    type : TensorType
+        That of ``stored``.
+    """
+
+    name: str
+    stored: np.ndarray
+    type: TensorType
+
+    def values(self, other: TensorType) -> np.ndarray:
+        """Return an array for the weight in the other format.
+
+        Integers are the plan's, since kernels of bytes take the less time the smaller they are.
+        """
+        if DTYPES[other.dtype].storage.kind == "f":
+            return _values(other)
+        return encode(decode(self.stored, self.type), other)
 
 
 class Candidate(NamedTuple):
@@ -58,7 +86,7 @@ class Candidate(NamedTuple):
         The estimated nanoseconds of a run.
     way : Way or None
         Of a node. A chain's nodes have their default kernels.
-    valueless : tuple of str
+    recoded : tuple of Recoded
         The constants of the plan that have memory, but no values: weights in other formats.
     """
 
@@ -67,7 +95,7 @@ class Candidate(NamedTuple):
     name: str
     ns: float
     way: Way | None = None
-    valueless: tuple[str, ...] = ()
+    recoded: tuple[Recoded, ...] = ()
 
     def __str__(self) -> str:
         """Return its name, and the formats of a node's weights."""
@@ -206,6 +234,10 @@ def _candidates(
     ]
     for changed in ({}, *others):
         alone = _alone(site, changed)
+        recoded = tuple(
+            Recoded(name, site.plan.constants[name], site.plan.tensors[name].type)
+            for name in changed
+        )
         heard = _Listening()
         try:
             CompiledExecutor.compile(alone, Settings(dispatch=Dispatch(isa=isa, choice=heard)))
@@ -216,7 +248,7 @@ def _candidates(
         key, offers = node_key(heard.node), {offer_name(each): each for each in heard.offers}
         for way in ways_of(heard.node, heard.offers, threads, other_bits=other_bits):
             ns = estimate_ns(heard.node, offers[way.kernel], typical(isa))
-            yield Candidate(alone, key, str(way), ns, way, tuple(changed))
+            yield Candidate(alone, key, str(way), ns, way, recoded)
 
 
 def _alone(site: Site, formats: Mapping[str, str]) -> Plan:
@@ -267,12 +299,15 @@ def _alone(site: Site, formats: Mapping[str, str]) -> Plan:
     )
 
 
-def _values(spec: TensorSpec) -> np.ndarray:
-    """Return an array for a tensor: random floats, and zeros of other dtypes; all bools are set."""
-    dtype, shape, _ = spec.storage
-    storage = DTYPES[dtype].storage
+def _values(type_: TensorType) -> np.ndarray:
+    """Return an array for a tensor: random floats and bytes, zeros of other ints, bools all set."""
+    dtype, shape, _ = type_.storage
+    storage, rng = DTYPES[dtype].storage, np.random.default_rng(0)
     if storage.kind == "f":
-        return np.random.default_rng(0).standard_normal(shape).astype(storage)
+        return rng.standard_normal(shape).astype(storage)
+    if dtype in ("int8", "uint8"):
+        limits = np.iinfo(storage)
+        return rng.integers(limits.min, limits.max, shape, storage, endpoint=True)
     return np.full(shape, storage.kind == "b", storage)
 
 
@@ -322,12 +357,12 @@ def measure_node(
 def runner(candidate: Candidate, machine: MachineSetting) -> Callable[[], object]:
     """Return a function that computes a candidate's node once."""
     plan = candidate.plan
-    made = {name: _values(plan.tensors[name]) for name in candidate.valueless}
+    made = {each.name: each.values(plan.tensors[each.name].type) for each in candidate.recoded}
     plan = plan._replace(constants={**plan.constants, **made})
     choice = None if candidate.way is None else _Listening(candidate.way)
     settings = Settings(machine.threads, dispatch=Dispatch(isa=machine.isa, choice=choice))
     executor = CompiledExecutor.compile(plan, settings)
-    inputs = [_values(plan.tensors[name]) for name in plan.reads]
+    inputs = [_values(plan.tensors[name].type) for name in plan.reads]
     outputs = executor.run(inputs)
     return lambda: executor.run(inputs, outputs)
 
