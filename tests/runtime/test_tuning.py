@@ -222,6 +222,30 @@ def test_measured_times_are_those_of_the_candidates(monkeypatch):
     assert measured.ns.keys() == {"i32_amax rows", "i32_amax columns"}
 
 
+def test_what_takes_twice_as_long_is_not_run_again_unless_it_is_the_default(monkeypatch):
+    (node,) = tunable_nodes(reduction(), ISA, other_bits=False)
+    default, other = node.candidates
+    ns, now, count = (900_000, 300_000, 700_000), 0, [0, 0, 0]
+    taken = iter(range(3))
+
+    def runner(candidate, machine):
+        at = next(taken)
+
+        def timed():
+            nonlocal now
+            now += ns[at]
+            count[at] += 1
+
+        return timed
+
+    monkeypatch.setattr(node_trials, "runner", runner)
+    node = node._replace(candidates=[default, other, other])
+    result = measure_node(node, HERE, lambda: now)
+    assert [each.median for each in result.times] == list(ns)
+    assert result.best == 1
+    assert count[2] == 1 + node_trials.TRIED < count[0] == count[1]
+
+
 def test_nodes_have_an_estimate_and_only_those_with_a_choice_are_listed():
     small, large = reduction(), reduction(4000)
     for plan in (small, large):

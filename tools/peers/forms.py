@@ -24,7 +24,7 @@ import torch
 
 import classifiers
 import taper_frontend
-from taper_runtime.executor.node_trials import runner, tunable_nodes
+from taper_runtime.executor.node_trials import HOPELESS, TRIED, runner, tunable_nodes
 from taper_runtime.executor.tuned_choice import machine_setting
 from taper_runtime.formats.winograd import tile_of
 from taper_runtime.native import _kernels
@@ -57,9 +57,6 @@ LEAST_NS = 5000.0
 
 #: The turns of a node in a pass, and the nanoseconds after which no further one begins.
 TURNS, NODE_NS = 7, 200_000_000
-
-#: A way that takes so many times as long as the fastest one in the first turns is not run again.
-HOPELESS, TRIED = 2.0, 2
 
 #: How often nodes are timed at most, if a choice seems to lose.
 PASSES = 4

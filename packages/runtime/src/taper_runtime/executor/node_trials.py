@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 #: candidates no further turn begins.
 _LEAST_TURNS, _MOST_TURNS, _NODE_NS = 7, 41, 500_000_000
 
+#: A candidate that takes so many times as long as the fastest one in the first turns is not run
+#: again, unless it is the default one.
+HOPELESS, TRIED = 2.0, 2
+
 #: A turn repeats a node's run until it takes at least so many nanoseconds.
 _TURN_NS = 200_000
 
@@ -339,17 +343,20 @@ def measure_node(
     taken = max(clock() - begin, 1) / len(runs)
     repeats = max(1, round(_TURN_NS / taken))
     times: list[list[float]] = [[] for _ in runs]
+    left = list(range(len(runs)))
     begin = clock()
     for turn in range(_MOST_TURNS):
-        for place in range(len(runs)):
-            at = (turn + place) % len(runs)  # each begins a turn as often as the others
-            run = runs[at]
+        first = turn % len(left)  # each begins a turn as often as the others
+        for at in left[first:] + left[:first]:
             start = clock()
             for _ in range(repeats):
-                run()
+                runs[at]()
             times[at].append((clock() - start) / repeats)
         if turn + 1 >= _LEAST_TURNS and clock() - begin > _NODE_NS:
             break
+        if turn + 1 == TRIED:
+            most = HOPELESS * min(map(min, times))
+            left = [at for at in left if not at or min(times[at]) <= most]
     quartiles = [_quartiles(each) for each in times]
     return TrialResult(node, quartiles, fastest(quartiles))
 
