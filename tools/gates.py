@@ -1,13 +1,15 @@
 """Print PyC's five promotion gates, each with its result: `nox -s gates`.
 
-A gate is passed if all of its sessions were run and passed; one that was skipped, as where a
-compiler is missing, leaves it open. `--since REVISION` says which change gate 3 looks at.
+A gate is passed if all of its sessions were run and passed; one that was skipped, because a tool of
+the system that it needs is missing, leaves it open. `--since REVISION` says which change gate 3
+looks at. Gate 1 compiles the kernels for eight targets, which takes long the first time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,25 +80,48 @@ GATES = (
 )
 
 
+#: Session -> the programs of the system that it needs: their names, or paths as its cross file has
+#: them.
+NEEDS = {
+    "kernels": ("cc",),
+    "scalar": ("cc",),
+    "aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64"),
+    "cross": ("/usr/lib/wine/wine64",),
+    "dist": ("cc",),
+}
+
+
 def run_session(session: Sequence[str]) -> str:
     """Run a session of the noxfile; return "success", "failed" or "skipped"."""
     name, *arguments = session
+    if missing := [each for each in NEEDS.get(name, ()) if shutil.which(each) is None]:
+        print(f"{name}: skipped, because {', '.join(missing)} is missing", flush=True)
+        return "skipped"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "nox", "-s", name, "--report", str(report)]
         subprocess.run([*command, "--", *arguments], cwd=ROOT, check=False)
         if not report.exists():
             return "failed"
-        results = [each["result"] for each in json.loads(report.read_text())["sessions"]]
-    return next((each for each in ("failed", "skipped") if each in results), "success")
+        results = {each["result"] for each in json.loads(report.read_text())["sessions"]}
+    if results == {"success"}:
+        return "success"
+    return "skipped" if results and results <= {"success", "skipped"} else "failed"
 
 
 def changed_files(since: str) -> list[str]:
-    """Return the files that differ between a revision and the work tree."""
-    command = ["git", "diff", "--name-only", since]
-    return subprocess.run(
-        command, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
+    """Return the files that differ between a revision and the work tree.
+
+    Raises
+    ------
+    ValueError
+        If there is no such revision.
+    """
+    command = ["git", "diff", "--name-only", since, "--"]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"--since: expected a revision, got {since!r}: {done.stderr.strip()}")
+    return done.stdout.splitlines()
 
 
 def judge_change(files: Sequence[str]) -> str:
@@ -108,28 +133,32 @@ def judge_change(files: Sequence[str]) -> str:
 
 
 def results(
-    since: str,
-    run: Callable[[Sequence[str]], str] = run_session,
-    changed: Callable[[str], list[str]] = changed_files,
-) -> list[tuple[str, str]]:
-    """Return each gate's text and result: "passed", "failed", or "open", which none may be."""
-    found = []
+    files: Sequence[str], run: Callable[[Sequence[str]], str] = run_session
+) -> Iterator[tuple[str, str]]:
+    """Yield each gate's text and result: "passed", "failed", or "open", which none may be.
+
+    ``files`` are those that changed.
+    """
     for gate in GATES:
-        outcomes = [run(each) for each in gate.sessions] or [judge_change(changed(since))]
+        outcomes = [run(each) for each in gate.sessions] or [judge_change(files)]
         result = "failed" if "failed" in outcomes else "open" if "skipped" in outcomes else "passed"
         told = [f"{' '.join(s)}: {o}" for s, o in zip(gate.sessions, outcomes, strict=False)]
-        found.append((gate.text, "; ".join([result, *(told if result != "passed" else ())])))
-    return found
+        yield gate.text, "; ".join([result, *(told if result != "passed" else ())])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the gates; return 1 if one is not passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--since", default="HEAD~1", metavar="REVISION")
-    found = results(parser.parse_args(arguments).since)
-    for text, result in found:
-        print(f"{text}: {result}")
-    return int(any(not result.startswith("passed") for _, result in found))
+    try:
+        files = changed_files(parser.parse_args(arguments).since)
+    except ValueError as error:
+        parser.error(str(error))
+    all_pass = True
+    for text, result in results(files):
+        print(f"{text}: {result}", flush=True)
+        all_pass &= result == "passed"
+    return int(not all_pass)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Promotion gates: their sessions and files exist, and none passes by not running."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_there_are_five_with_sessions_that_exist():
 
 def run_all(changed=("packages/runtime/src/a.py", "tests/a.py"), **outcomes):
     """The results where each session succeeds but those named."""
-    return gates.results("x", lambda each: outcomes.get(each[0], "success"), lambda _: [*changed])
+    return [*gates.results(changed, lambda each: outcomes.get(each[0], "success"))]
 
 
 def test_all_pass():
@@ -55,8 +56,42 @@ def test_a_session_that_nox_does_not_know_has_failed():
     assert gates.run_session(["no_such_session"]) == "failed"
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "result"),
+    [
+        (["success", "success"], "success"),
+        (["success", "skipped"], "skipped"),
+        (["skipped", "failed"], "failed"),
+        (["aborted"], "failed"),
+        ([], "failed"),
+    ],
+)
+def test_what_nox_reports_decides(outcomes, result, monkeypatch):
+    def run(command, **_):
+        report = Path(command[command.index("--report") + 1])
+        report.write_text(json.dumps({"sessions": [{"result": each} for each in outcomes]}))
+
+    monkeypatch.setattr(gates.subprocess, "run", run)
+    assert gates.run_session(["lint"]) == result
+
+
+def test_a_session_without_its_tools_is_skipped(monkeypatch, capsys):
+    monkeypatch.setattr(gates.shutil, "which", lambda name: None)
+    assert gates.run_session(["aarch64"]) == "skipped"
+    assert "aarch64: skipped, because aarch64-linux-gnu-gcc, qemu" in capsys.readouterr().out
+    sessions = {name for gate in gates.GATES for name, *_ in gate.sessions}
+    assert gates.NEEDS.keys() <= sessions
+    assert gates.NEEDS["cross"][0] in (ROOT / "packages/kernels/cross/windows.ini").read_text()
+
+
+def test_an_unknown_revision_is_told_before_sessions_run(capsys):
+    with pytest.raises(SystemExit):
+        gates.main(["--since", "no-such-revision"])
+    assert "--since: expected a revision, got 'no-such-revision'" in capsys.readouterr().err
+
+
 def test_the_exit_code_tells_whether_all_pass(monkeypatch, capsys):
     for told, code in ((PASSED, 0), ([("1. a", "open; b: skipped")], 1)):
-        monkeypatch.setattr(gates, "results", lambda since, told=told: told)
-        assert gates.main([]) == code
+        monkeypatch.setattr(gates, "results", lambda files, told=told: told)
+        assert gates.main(["--since", "HEAD"]) == code
         assert capsys.readouterr().out == "".join(f"{a}: {b}\n" for a, b in told)
