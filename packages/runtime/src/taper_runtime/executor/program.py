@@ -22,8 +22,8 @@ from taper_runtime.executor.sites import executed_nodes, sites
 from taper_runtime.extend.servers import NumpyServer, label_of
 from taper_runtime.formats import counted_bytes
 from taper_runtime.plan.binding import bind_sizes
-from taper_runtime.plan.tensor_kinds import Kinds
 from taper_runtime.plan.liveness import LiveRange, lifetimes
+from taper_runtime.plan.tensor_kinds import Kinds
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence

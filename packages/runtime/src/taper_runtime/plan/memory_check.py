@@ -24,18 +24,18 @@ from taper_runtime.base.sizes import Size
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import contiguous_strides, is_contiguous
 from taper_runtime.plan.extents import Extent, extent_of
-from taper_runtime.plan.tensor_kinds import form_of
 from taper_runtime.plan.liveness import NEVER
 from taper_runtime.plan.occupancy import Occupancy
 from taper_runtime.plan.specialize import substitute
+from taper_runtime.plan.tensor_kinds import form_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from taper_runtime.base.file_limits import Budget
     from taper_runtime.ops.opdef import OpDef, Shape
-    from taper_runtime.plan.tensor_kinds import Kind
     from taper_runtime.plan.plan import Plan, PlanNode
+    from taper_runtime.plan.tensor_kinds import Kind
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _INTEGERS = frozenset({int, Size})

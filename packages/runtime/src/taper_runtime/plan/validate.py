@@ -35,10 +35,10 @@ from taper_runtime.formats import PLAIN
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import REQUIRED
 from taper_runtime.plan.arrays import check_constants, check_samples, check_stored
-from taper_runtime.plan.tensor_kinds import Kind, Kinds, form_of
 from taper_runtime.plan.liveness import last_reads
 from taper_runtime.plan.memory_check import check_memory
 from taper_runtime.plan.plan import ROLES, STORED, TensorSpec
+from taper_runtime.plan.tensor_kinds import Kind, Kinds, form_of
 from taper_runtime.plan.trees import check_arguments, check_tree
 
 if TYPE_CHECKING:
