@@ -1,6 +1,7 @@
 """Many sequences over one session: a state each, one after the other, at once, and in a batch."""
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -344,3 +345,46 @@ def test_a_file_keeps_the_batch_of_states_and_a_wrong_one_is_refused(tmp_path):
 def test_state_is_public():
     session = session_of(sequence_plan())
     assert type(session.new_state()) is taper_runtime.State
+
+
+def test_states_join_and_leave_batches_at_random():
+    """Whatever is done to them alone or together, they are as states that only run alone."""
+    rng = np.random.default_rng(0)
+    session = InferenceSession(sequence_plan())
+    mixed, alone = ([session.new_state() for _ in range(4)] for _ in range(2))
+    rows, kept = [0], alone[0].copy()
+
+    def do(what, state, values):
+        if what == "set":
+            state.set("means", values)
+        elif what == "reset":
+            state.reset()
+        elif what == "restore":
+            state.restore(kept)
+        elif what == "run":
+            feed = {"x": np.broadcast_to(values[:1, None], (1, 1, WIDTH)), "at": np.array([2])}
+            session.run(None, feed, state=state)
+
+    for _ in range(150):
+        what = rng.choice(["batch"] * 6 + ["fails", "get", "set", "reset", "restore", "run"])
+        if what in ("batch", "fails"):
+            if rng.random() < 0.4:  # else the same ones as before
+                rows = rng.permutation(4)[: rng.integers(1, 5)].tolist()
+            x = rng.standard_normal((len(rows), 1, WIDTH)).astype(np.float32)
+            at = np.array([LENGTH - 1 if what == "fails" else rng.integers(LENGTH - 1)])
+            runs = [({"x": x, "at": at}, [mixed[row] for row in rows])]
+            runs += [({"x": x[i : i + 1], "at": at}, alone[row]) for i, row in enumerate(rows)]
+            for feed, state in runs:
+                with pytest.raises(InputError) if what == "fails" else nullcontext():
+                    session.run(None, feed, state=state)
+        else:
+            row, values = rng.integers(4), rng.standard_normal((2, 1)).astype(np.float32)
+            do(what, mixed[row], values)
+            do(what, alone[row], values)
+            kept = alone[row].copy()
+        for name in mixed[0].names if what != "batch" else ():
+            row = rng.integers(4)
+            np.testing.assert_allclose(mixed[row].get(name), alone[row].get(name), rtol=1e-5)
+    for one, other in zip(mixed, alone, strict=True):
+        for name, array in one.copy().items():
+            np.testing.assert_allclose(array, other.get(name), rtol=1e-5)

@@ -352,31 +352,32 @@ cdef void *_address(array) except NULL:
     return data
 
 
-cdef bint _is_writable(array, void *data) except -1:
-    """Return whether `data` is the array's own memory, and may be written."""
-    own = array.__array_interface__["data"][0] == <uintptr_t>data
-    return own and array.flags.writeable
+cdef void *_input_address(External external, array, bint written, list held) except NULL:
+    """Check an input against its spec, and return the address of its elements.
 
-
-cdef void *_input_address(External external, array, list held) except NULL:
-    """Check an input against its spec, and return the address of its elements."""
+    ``written`` says that the run writes to it: it must be the caller's own memory then.
+    """
     cdef Py_buffer view
     cdef void *data = NULL
     cdef bint good = False
+    cdef bint writable = False
     if (
         type(array) is np.ndarray
         and array.dtype is external.storage
         and array.shape == external.shape
     ):
         PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
-        data = view.buf
+        data, writable = view.buf, not view.readonly
         good = PyBuffer_IsContiguous(&view, b"C") and <uintptr_t>data % view.itemsize == 0
         PyBuffer_Release(&view)
-    if good:
-        return data
-    array = check_input(external.spec, array)  # raises an error, or returns a copy
-    held.append(array)
-    return <void *><uintptr_t>array.__array_interface__["data"][0]
+    if not good:
+        checked = check_input(external.spec, array)  # raises an error, or returns a copy
+        held.append(checked)
+        data = <void *><uintptr_t>checked.__array_interface__["data"][0]
+        writable = checked is array and array.flags.writeable
+    if written and not writable:
+        raise InputError(f"state {external.spec.name!r}: expected writable memory")
+    return data
 
 
 cdef class RunJob(Job):
@@ -633,10 +634,9 @@ cdef class Runner:
         cdef void **bases = <void **>frame.bases.data
         cdef list held = []  # copies made of inputs that are not contiguous
         for i in range(program.n_inputs):
-            bases[i] = _input_address(instance.inputs[i], arrays[i], held)
-            if i in program.overwritten and not _is_writable(arrays[i], bases[i]):
-                name = program.inputs[i].name
-                raise InputError(f"state {name!r}: expected writable memory")
+            bases[i] = _input_address(
+                instance.inputs[i], arrays[i], i in program.overwritten, held
+            )
         for i in range(program.n_external - program.n_inputs):
             external = instance.outputs[i]
             if out is None or out[i] is None:

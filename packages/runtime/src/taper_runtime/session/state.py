@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from copy import copy
+from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from taper_runtime.plan.plan import is_converted
 from taper_runtime.plan.rewind_rule import read_rewind_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.executor import PlanExecutor
@@ -52,7 +53,8 @@ class State:
     """
 
     # A state that all entries write in place has one array. The others have two: a run reads one
-    # and writes the other, then they change places.
+    # and writes the other, then they change places. After a run of several states their arrays are
+    # those of the batch, until one is looked at by itself.
 
     def __init__(self, plan: Plan, seed: int | None = None, bfloat16: str = BFLOAT16[0]) -> None:
         self._plan = plan.without_values()
@@ -68,10 +70,21 @@ class State:
 
     def _begin(self, states: Iterable[str], doubled: Iterable[str]) -> None:
         self._turn = Turn()
-        self._arrays = {name: self._plan.first_value(name) for name in states}
-        self._spare = {name: np.empty_like(self._arrays[name]) for name in doubled}
+        self._own = {name: self._plan.first_value(name) for name in states}
+        self._shapes = {name: array.shape for name, array in self._own.items()}
+        self._row: tuple[_Batch, int] | None = None
+        self._spare = {name: np.empty_like(self._own[name]) for name in doubled}
         self._read = _WHOLE
         self._seed_generators()
+
+    @property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of the present values; only who holds the turn may ask."""
+        if self._row is not None:
+            batch, row = self._row
+            self._own.update(batch.of_row(row))
+            self._row = None
+        return self._own
 
     def _seed_generators(self) -> None:
         if self._seed is not None:
@@ -81,7 +94,7 @@ class State:
     def new(self) -> State:
         """Return a new state of the same session, with the exported values."""
         other = copy(self)
-        other._begin(self._arrays, self._spare)
+        other._begin(self._shapes, self._spare)
         return other
 
     def get(self, name: str) -> np.ndarray:
@@ -148,8 +161,8 @@ class State:
         """
         if not isinstance(arrays, Mapping):
             raise InputError(f"states: expected a dict, got {type(arrays).__name__}")
-        if arrays.keys() != self._arrays.keys():
-            raise InputError(f"states: expected {[*self._arrays]}, got {[*arrays]}")
+        if arrays.keys() != self._shapes.keys():
+            raise InputError(f"states: expected {[*self._shapes]}, got {[*arrays]}")
         checked = {
             name: self._fitting(name, array, parts.get(name, ...)) for name, array in arrays.items()
         }
@@ -182,8 +195,8 @@ class State:
             raise InputError(f"unknown state {name!r}; expected one of {[*self.names]}")
 
     def _fitting(self, name: str, array: object, part: Any = ...) -> np.ndarray:
-        spec = self._plan.tensors[name]
-        return check_input(spec._replace(shape=self._arrays[name][part].shape), array)
+        shape = np.broadcast_to(0, self._shapes[name])[part].shape
+        return check_input(self._plan.tensors[name]._replace(shape=shape), array)
 
     # -- a run ------------------------------------------------------------------------------------
 
@@ -224,6 +237,41 @@ class State:
             self._arrays[name], self._spare[name] = swapped
 
 
+class _Batch:
+    """Arrays of the rows that a run has left side by side.
+
+    Attributes
+    ----------
+    names : sequence of str
+        The states that the run has.
+    arrays : dict of str to numpy.ndarray
+    """
+
+    def __init__(self, names: Sequence[str], axes: Mapping[str, int], rows: int) -> None:
+        self.names = names
+        self.arrays: dict[str, np.ndarray] = {}
+        self._axes, self._rows = axes, rows
+
+    def of_row(self, row: int) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield the name and the array of each state of a row."""
+        for name, whole in self.arrays.items():
+            if self._rows == 1:
+                yield name, whole
+            elif self._axes[name]:
+                yield name, whole.take([row], self._axes[name])
+            else:
+                yield name, whole[row : row + 1]
+
+    def is_of(self, names: Sequence[str], states: Sequence[State]) -> bool:
+        """Return whether its rows are those of these states, in order."""
+        rows = enumerate(states)
+        return (
+            self._rows == len(states)
+            and self.names == names
+            and all(state._row == (self, row) for row, state in rows)
+        )
+
+
 class StateRows:
     """Several states as one batch, a row each.
 
@@ -238,7 +286,7 @@ class StateRows:
     def __init__(self, states: Sequence[State], axes: Mapping[str, int]) -> None:
         self._states = states
         self._axes = axes
-        self._present: dict[str, np.ndarray] = {}
+        self._batch: _Batch | None = None
         self._following: dict[str, np.ndarray] = {}
 
     @property
@@ -255,27 +303,40 @@ class StateRows:
     def present(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See :meth:`State.present`."""
         read = [state.take_read() for state in self._states]
+        place = self._states[0]._row
+        if place is not None and place[0].is_of(names, self._states):
+            self._batch = place[0]
+            return self._batch.arrays
+        self._batch = _Batch(names, self._axes, len(self._states))
+        arrays = [state._arrays for state in self._states]
         for name in names:
-            parts = [state._arrays[name] for state in self._states]
-            self._present[name] = _joined(
-                parts, self._axes[name], [each.get(name) for each in read]
+            self._batch.arrays[name] = _joined(
+                [each[name] for each in arrays],
+                self._axes[name],
+                [each.get(name) for each in read],
             )
-        return self._present
+        return self._batch.arrays
 
     def following(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """See :meth:`State.following`."""
-        self._following = {name: np.empty_like(self._present[name]) for name in names}
+        assert self._batch is not None
+        present = self._batch.arrays
+        self._following = {name: np.empty_like(present[name]) for name in names}
         return self._following
 
     def advance(self, names: Sequence[str]) -> None:
         """See :meth:`State.advance`."""
-        found: list[dict[str, np.ndarray]] = [{} for _ in self._states]
-        for name, whole in {**self._present, **self._following}.items():
-            for row, arrays in enumerate(found):
-                part = whole.take([row], self._axes[name]) if self._axes[name] else None
-                arrays[name] = whole[row : row + 1] if part is None else part
+        batch = self._batch
+        assert batch is not None
+        batch.arrays.update(self._following)
+        if self._states[0]._row is not None:  # they are of this batch
+            return
+        places = [(batch, row) for row in range(len(self._states))]
         # in C, which no signal interrupts, so that either all states get their values or none
-        deque(map(dict.update, [state._arrays for state in self._states], found), maxlen=0)
+        deque(map(setattr, self._states, repeat("_row"), places), maxlen=0)
+        for state in self._states:
+            for name in batch.names:  # the batch has them
+                state._own.pop(name, None)
 
 
 def _joined(parts: Sequence[np.ndarray], axis: int, read: Sequence[Any]) -> np.ndarray:
@@ -355,6 +416,7 @@ class EntryStates:
         self._plan = plan.without_values()
         self._generator = plan.generator
         self._doubled = _doubled(plan)
+        self._names = tuple(plan.states)
         self._others = [name for name in plan.states if name != self._generator]
         self._axes = {name: _batch_axis(plan, name) for name in self._others}
         self._counts = _counts(plan, self._axes)
@@ -401,13 +463,16 @@ class EntryStates:
             _check_count(at, inputs[at.place], held.rows)
         kept = [name for name in self._doubled if name not in own]
         with held.take(stop):
-            arrays = {**held.present([n for n in plan.states if n not in own]), **own}
+            names = tuple([n for n in self._names if n not in own]) if own else self._names
+            arrays = held.present(names)
+            if own:
+                arrays = {**arrays, **own}
             if self._rewind is not None:
                 position = inputs[plan.inputs.index(self._rewind.position)]
                 self._rewind.check(arrays[self._rewind.reached], position)
             spare = {**held.following(kept), **dict.fromkeys(own)}
             outputs = executor.run(
-                [*inputs, *(arrays[name] for name in plan.states)],
+                [*inputs, *map(arrays.__getitem__, self._names)],
                 [*out, *(spare[name] for name in self._doubled)],
                 stop=stop,
             )
