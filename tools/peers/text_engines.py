@@ -1,7 +1,8 @@
-"""Time an engine that writes texts here: `python -m tools.peers.text_engines NAME PATH`.
+"""Time an engine that writes texts here: `python -m tools.peers.text_engines NAME PATH THREADS`.
 
-Prints a JSON object of :class:`Times`. Every engine has one thread, chooses the likeliest tokens,
-and gets token ids. Times are CPU times of the process, so that other processes matter less.
+Prints a JSON object of :class:`Times`. Every engine has so many threads, chooses the likeliest
+tokens, and gets token ids. Times of one thread are CPU times of the process, so that other
+processes matter less; those of several are times of the clock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -68,11 +70,12 @@ class Writer(Protocol):
 class Taper:
     """The runtime."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, threads: int, weights_memory: str = "mapped") -> None:
         import taper_runtime
 
         options = taper_runtime.SessionOptions()
-        options.intra_op_num_threads = 1
+        options.intra_op_num_threads = threads
+        options.weights_memory = weights_memory
         session = taper_runtime.InferenceSession(path, options)
         self._generator = taper_runtime.Generator(session)
 
@@ -92,7 +95,7 @@ class Taper:
 class LlamaCpp:
     """llama.cpp, by the server inside of xllamacpp, without HTTP."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, threads: int) -> None:
         import xllamacpp
 
         params = xllamacpp.CommonParams()
@@ -100,7 +103,7 @@ class LlamaCpp:
         params.n_ctx = 2 * LONG
         params.n_parallel = TOGETHER
         params.kv_unified = True  # or each text has a part of the context
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
         params.warmup = params.cache_prompt = params.fit_params = False
         params.cache_ram_mib = 0
         params.verbosity = -1
@@ -134,13 +137,13 @@ class LlamaCpp:
 class OpenVino:
     """OpenVINO GenAI, which reads the GGUF file; its defaults, but for the threads."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, threads: int) -> None:
         import openvino_genai
 
         self._genai = openvino_genai
         # what LLMPipeline has inside; that one takes no batch of token ids
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            path, openvino_genai.SchedulerConfig(), "CPU", {"INFERENCE_NUM_THREADS": 1}
+            path, openvino_genai.SchedulerConfig(), "CPU", {"INFERENCE_NUM_THREADS": threads}
         )
 
     def _run(self, prompts: list[list[int]], count: int, *streamer: Any) -> None:
@@ -175,13 +178,13 @@ class OpenVino:
 class OrtGenai:
     """ONNX Runtime GenAI over a folder of its own builder; its defaults, but for the threads."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, threads: int) -> None:
         import onnxruntime_genai
 
         self._genai = onnxruntime_genai
         config = onnxruntime_genai.Config(path)
-        one = {"session_options": {"intra_op_num_threads": 1}}
-        config.overlay(json.dumps({"model": {"decoder": one}}))
+        session = {"session_options": {"intra_op_num_threads": threads}}
+        config.overlay(json.dumps({"model": {"decoder": session}}))
         self._model = onnxruntime_genai.Model(config)
 
     def _generator(self, prompts: list[list[int]], count: int) -> Any:
@@ -207,8 +210,9 @@ class OrtGenai:
             generator.generate_next_token()
 
 
-ENGINES: dict[str, Callable[[str], Writer]] = {
+ENGINES: dict[str, Callable[[str, int], Writer]] = {
     "taper": Taper,
+    "taper, huge pages": partial(Taper, weights_memory="huge"),
     "llama.cpp": LlamaCpp,
     "OpenVINO GenAI": OpenVino,
     "ONNX Runtime GenAI": OrtGenai,
@@ -217,14 +221,16 @@ ENGINES: dict[str, Callable[[str], Writer]] = {
 #: What an engine imports before its time begins.
 _IMPORTS = {
     "taper": ["taper_runtime"],
+    "taper, huge pages": ["taper_runtime"],
     "llama.cpp": ["xllamacpp"],
     "OpenVINO GenAI": ["openvino_genai", "openvino"],
     "ONNX Runtime GenAI": ["onnxruntime_genai"],
 }
 
 
-def measure(name: str, path: str) -> Times:
+def measure(name: str, path: str, threads: int) -> Times:
     """Open a file with an engine, and time its texts; no two prompts are alike."""
+    clock = time.process_time if threads == 1 else time.perf_counter
     for each in _IMPORTS[name]:
         __import__(each)
     rng = np.random.default_rng(0)
@@ -233,11 +239,11 @@ def measure(name: str, path: str) -> Times:
         return rng.integers(_WORDS.start, _WORDS.stop, length).tolist()
 
     def stamps(ids: list[int], count: int) -> list[float]:
-        """The CPU time at the start of a text and at each token."""
-        found = [time.process_time()]
+        """The time at the start of a text and at each token."""
+        found = [clock()]
 
         def seen(token: int) -> None:
-            found.append(time.process_time())
+            found.append(clock())
             tokens.append(token)
 
         writer.write(ids, count, seen)
@@ -250,14 +256,14 @@ def measure(name: str, path: str) -> Times:
 
     def all_texts(count: int) -> float:
         prompts = [prompt(FIRST) for _ in range(TOGETHER)]
-        begin = time.process_time()
+        begin = clock()
         writer.write_all(prompts, count)
-        return time.process_time() - begin
+        return clock() - begin
 
     tokens: list[int] = []
-    resident, begin = _status("VmRSS"), time.process_time()
-    writer = ENGINES[name](path)
-    opened = time.process_time() - begin
+    resident, begin = _status("VmRSS"), clock()
+    writer = ENGINES[name](path, threads)
+    opened = clock() - begin
     start, first, *_ = stamps(prompt(FIRST), 1)
     tokens.clear()
     short = token(SHORT)
@@ -277,7 +283,8 @@ def _status(key: str) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the times of an engine with a file."""
-    found = measure(*arguments)
+    name, path, threads = arguments
+    found = measure(name, path, int(threads))
     print(f"\n{json.dumps(found)}", flush=True)
 
 

@@ -3,8 +3,9 @@
 Decoders are LLaMAs of seeded weights in a GGUF file, which llama.cpp and OpenVINO GenAI read and
 `taper export-decoder` exports; ONNX Runtime GenAI's builder quantizes the same floats itself. The
 files are made once, in build/texts. In each turn every engine opens its file in a process of its
-own and writes texts; times are CPU times on one thread, the least of all turns. `--sizes` and
-`--weights` choose some. Writes docs/results/texts.md.
+own and writes texts; times are the least of all turns: CPU times on one thread, or with
+`--threads N` those of the clock. `--huge` adds a row of weights in 2 MiB pages, and `--ours` leaves
+out the peers. `--sizes` and `--weights` choose some. Writes docs/results/texts.md.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def run(*command: str | Path) -> str:
     return made.stdout
 
 
-def prepare(size: str, name: str) -> list[Row]:
+def prepare(size: str, name: str, *, huge: bool = False) -> list[Row]:
     """Make the files of a model that are missing; return the rows of its table."""
     weights = WEIGHTS[name]
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -86,20 +87,20 @@ def prepare(size: str, name: str) -> list[Row]:
         return path
 
     source = gguf(weights.kind)
-    plan = source.with_suffix(".taper")
-    if not plan.exists():
-        export = ("taper_runtime.cli", "export-decoder", source, "--no-verify", "-o", plan)
-        run(*export, "--max-context", str(CONTEXT))
-    rows = [Row("Taper", "taper", plan)]
+    plan = export(source, source.with_suffix(".taper"))
+    halves = export(source, source.with_suffix(".halves.taper"), "--cache-dtype", "float16")
+    label = "Taper"
+    rows = []
     if weights.grouped:
-        grouped = source.with_suffix(".grouped.taper")
-        if not grouped.exists():
-            quantize = ("taper_runtime.cli", "quantize", plan, "-o", grouped)
-            run(*quantize, "--scheme", weights.grouped)
-        rows = [
-            Row("Taper, int8 activations", "taper", grouped),
-            Row("Taper, float32 activations", "taper", plan),
-        ]
+        label = "Taper, int8 activations"
+        rows = [Row("Taper, float32 activations", "taper", plan)]
+        plan, halves = (quantize(each, weights.grouped) for each in (plan, halves))
+    rows = [
+        Row(label, "taper", plan),
+        Row(f"{label}, float16 cache", "taper", halves),
+        *[Row(f"{label}, 2 MiB pages", "taper, huge pages", plan)] * huge,
+        *rows,
+    ]
     built = FOLDER / f"{size}-ort-{weights.ort}"
     if not built.exists():
         build = ("onnxruntime_genai.models.builder", "-i", folder(size, gguf("F32")), "-o", built)
@@ -108,6 +109,22 @@ def prepare(size: str, name: str) -> list[Row]:
     if weights.kind != "F32":  # OpenVINO GenAI reads no float32 from such files
         rows.append(Row("OpenVINO GenAI", "OpenVINO GenAI", source))
     return [*rows, Row("ONNX Runtime GenAI", "ONNX Runtime GenAI", built)]
+
+
+def export(source: Path, plan: Path, *options: str) -> Path:
+    """Make a plan of a GGUF file, if it is missing, and return its path."""
+    if not plan.exists():
+        command = ("taper_runtime.cli", "export-decoder", source, "--no-verify", "-o", plan)
+        run(*command, "--max-context", str(CONTEXT), *options)
+    return plan
+
+
+def quantize(plan: Path, scheme: str) -> Path:
+    """Make a plan whose products round activations, if it is missing, and return its path."""
+    made = plan.with_suffix(".grouped.taper")
+    if not made.exists():
+        run("taper_runtime.cli", "quantize", plan, "-o", made, "--scheme", scheme)
+    return made
 
 
 def folder(size: str, source: Path) -> Path:
@@ -122,25 +139,25 @@ def folder(size: str, source: Path) -> Path:
     return made
 
 
-def bandwidth() -> float:
-    """Measure the bytes that one thread reads from memory in a nanosecond."""
+def bandwidth(threads: int) -> float:
+    """Measure the bytes that so many threads read from memory in a nanosecond."""
     from taper_runtime.machine.measure import measure_limits
     from taper_runtime.native import _kernels
 
-    (limits,) = measure_limits([_kernels.active_isa()], [1])
+    (limits,) = measure_limits([_kernels.active_isa()], [threads])
     return limits.memory[-1].read
 
 
-def take_turns(rows: Sequence[Row], turns: int) -> tuple[list[list[Times]], float]:
+def take_turns(rows: Sequence[Row], turns: int, threads: int) -> tuple[list[list[Times]], float]:
     """Return the times of each row in each turn, and the bandwidth: the best between turns."""
     times: list[list[Times]] = [[] for _ in rows]
-    best = bandwidth()
+    best = bandwidth(threads)
     for turn in range(turns):
         for index in [*range(len(rows))][:: -1 if turn % 2 else 1]:
             row = rows[index]
-            out = run("tools.peers.text_engines", row.engine, row.path)
+            out = run("tools.peers.text_engines", row.engine, row.path, str(threads))
             times[index].append(Times(*json.loads(out.splitlines()[-1])))
-        best = max(best, bandwidth())
+        best = max(best, bandwidth(threads))
     return times, best
 
 
@@ -150,10 +167,12 @@ def least(times: Iterable[Times]) -> Times:
     return Times(*map(min, parts), tokens[0])
 
 
-def describe(size: str, name: str, turns: int) -> str:
+def describe(size: str, name: str, turns: int, threads: int, *, huge: bool, ours: bool) -> str:
     """Return the table of a model with weights of one kind."""
-    rows = prepare(size, name)
-    every, rate = take_turns(rows, turns)
+    rows = [
+        row for row in prepare(size, name, huge=huge) if not ours or row.engine.startswith("taper")
+    ]
+    every, rate = take_turns(rows, turns, threads)
     nbytes = SIZES[size].read * WEIGHTS[name].bits / 8
     lines = []
     for row, times in zip(rows, every, strict=True):
@@ -171,7 +190,7 @@ def describe(size: str, name: str, turns: int) -> str:
     )
     text = (
         f"{size} parameters, {name} ({WEIGHTS[name].kind}, {nbytes / 1e6:.0f} MB a token), reads "
-        f"at {rate:.1f} GB/s, {turns} turn(s):"
+        f"at {rate:.1f} GB/s, {threads} thread(s), {turns} turn(s):"
     )
     return table(text, columns, lines)
 
@@ -244,6 +263,9 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=[*WEIGHTS])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="some tables")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--huge", action="store_true", help="a row of weights in 2 MiB pages")
+    parser.add_argument("--ours", action="store_true", help="without peers; only prints")
     parser.add_argument("--prepare", action="store_true", help="only make the files")
     args = parser.parse_args()
     page = PAGE.with_name("texts.md")
@@ -255,7 +277,7 @@ def main() -> None:
 
     def give(key: str, title: str, made: str) -> None:
         print(f"\n{made}", flush=True)
-        if not args.quick:
+        if not (args.quick or args.ours):
             write_section(f"texts_{key}", title, f"{setting}\n\n{made}", page)
 
     if "encoders" in args.parts:
@@ -268,8 +290,11 @@ def main() -> None:
         if args.prepare:
             prepare(size, name)
         else:
-            title = f"A decoder of {size} parameters, {name}"
-            give(f"{size}_{name}", title, describe(size, name, args.turns))
+            several = f", {args.threads} threads" if args.threads > 1 else ""
+            title = f"A decoder of {size} parameters, {name}{several}"
+            key = f"{size}_{name}" + (f"_{args.threads}" if several else "")
+            shown = describe(size, name, args.turns, args.threads, huge=args.huge, ours=args.ours)
+            give(key, title, shown)
 
 
 if __name__ == "__main__":

@@ -235,6 +235,17 @@ static void lane_reductions(void) {
     }
 }
 
+static void sums_of_four(void) {
+    for (int i = 0; i < 100; i++) {
+        float a[4][V_LEN], sums[4];
+        check_fill_uniform(a[0], 4 * V_LEN, -1, 1);
+        const vf x[] = {v_load(a[0]), v_load(a[1]), v_load(a[2]), v_load(a[3])};
+        v_sum_4(x, sums);
+        for (int j = 0; j < 4; j++)
+            CHECK(sums[j] == v_sum(x[j]), "v_sum_4: %d: %a", j, (double)sums[j]);
+    }
+}
+
 /* Bytes of 16-byte parts, numbered: a from 0, b from 100. */
 #define CHECK_ZIP(bits)                                                                            \
     for (int p = 0; p < (int)sizeof(vi); p += 16)                                                  \
@@ -495,6 +506,7 @@ const check_case level_cases[] = {
     {"to_int", to_int},
     {"ldexp_rounds_once", ldexp_rounds_once},
     {"lane_reductions", lane_reductions},
+    {"sums_of_four", sums_of_four},
     {"zips", zips},
     {"shuffles", shuffles},
     {"packs", packs},

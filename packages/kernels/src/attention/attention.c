@@ -3,7 +3,8 @@
  * tile of rows and a block of keys. Where there is more than one block of keys, a row's weighted
  * sum is carried from block to block relative to the largest score so far (online softmax). Keys at
  * either end that the mask excludes for all rows of a block are not read, nor are their values.
- * Keys and values of 16-bit floats, and of int8 with scales, are widened, a block at a time.
+ * Keys and values of 16-bit floats, and of int8 with scales, are widened: for many rows a block at
+ * a time, for few rows in registers.
  */
 #include <float.h>
 #include <math.h>
@@ -11,6 +12,7 @@
 
 #include "common/overflow.h"
 #include "common/tensor.h"
+#include "gemm/dot_f32.inl"
 #include "gemm/engine.h"
 #include "attention/kernels.inc"
 #include "isa/isa.h"

@@ -19,7 +19,7 @@ enum {
  * a score in different orders. */
 enum { ATTENTION_FEW_ROWS = 1, ATTENTION_ROW_TILES };
 static const taper_variant attention_variants[] = {
-    {.name = "few_rows", .other_bits = true}, /* where a key's elements are contiguous */
+    {.name = "few_rows", .other_bits = true}, /* where elements of a key and a value adjoin */
     {.name = "row_tiles", .other_bits = true, .rows = ROW_TILE, .columns = GEMM_NR},
     {0},
 };
@@ -47,7 +47,7 @@ struct attention_state {
     attention_strides k_scale, v_scale; /* of int8 keys and values, [batch][kv_head][key][1] */
     struct {
         int64_t row, col;
-    } k_read, v_read; /* strides of a block of keys, and of values, as it is read */
+    } k_read, v_read; /* strides of a block of keys, and of values, as floats */
     bool masked;
     bool mask_is_bool;
     bool causal;
@@ -120,8 +120,9 @@ static int64_t attention_take(int64_t *floats, int64_t n) {
 /* `few`: whether there are few queries; `variant`: 0, or the variant that the call asks for.
  * Returns false where it does not serve such keys. */
 static bool attention_cut(struct attention_state *s, bool few, int32_t variant) {
-    s->few_rows = variant ? variant == ATTENTION_FEW_ROWS : few && s->k_read.col == 1;
-    if (s->few_rows && s->k_read.col != 1)
+    const bool adjoin = (s->k.col == 1 || s->d <= 1) && (s->v.col == 1 || s->dv <= 1);
+    s->few_rows = variant ? variant == ATTENTION_FEW_ROWS : few && adjoin;
+    if (s->few_rows && !adjoin)
         return false;
     const int64_t heads = s->batch * s->heads;
     const int64_t widest = BLOCK_ELEMENTS / i64_max(1, s->d + s->dv);
@@ -140,13 +141,14 @@ static bool attention_cut(struct attention_state *s, bool few, int32_t variant) 
 
     int64_t floats = 0;
     s->at.q = attention_take(&floats, s->block_rows * s->d);
-    s->at.values = attention_take(&floats, GEMM_WIDE_PANELS * s->block_keys * GEMM_NR);
+    const int64_t packed = s->few_rows ? 0 : GEMM_WIDE_PANELS * s->block_keys * GEMM_NR;
+    s->at.values = attention_take(&floats, packed);
     s->at.scores = attention_take(&floats, (s->block_keys + SCORE_PAD) * ROW_TILE);
     s->at.sums = attention_take(&floats, s->block_rows * s->dv);
     s->at.max = attention_take(&floats, s->block_rows);
     s->at.total = attention_take(&floats, s->block_rows);
     s->at.bias = attention_take(&floats, s->masked ? V_LEN * s->block_keys : 0);
-    const bool widens = s->stored != TAPER_FLOAT32;
+    const bool widens = s->stored != TAPER_FLOAT32 && !s->few_rows;
     s->at.widened = attention_take(&floats, widens ? s->block_keys * (s->d + s->dv) : 0);
     s->at.floats = floats;
     return true;

@@ -16,7 +16,8 @@ typedef struct attention_unit {
     int64_t live_first, live_last; /* no row attends to keys outside of these */
     int64_t first_key; /* the present block of keys, and where these and their values are */
     int64_t block_keys;
-    bool begun; /* whether an earlier block has been added up */
+    bool begun;                      /* whether an earlier block has been added up */
+    const char *stored_k, *stored_v; /* as they are stored; the next two are floats */
     const float *block_k;
     const float *block_v;
 } attention_unit;
@@ -209,9 +210,11 @@ static void attention_read_keys(attention_unit *u, int64_t keys) {
         u->k_data + (u->batch * s->k.batch + head * s->k.head + u->first_key * s->k.row) * size;
     const char *const v =
         u->v_data + (u->batch * s->v.batch + head * s->v.head + u->first_key * s->v.row) * size;
+    u->stored_k = k;
+    u->stored_v = v;
     u->block_k = (const float *)(const void *)k;
     u->block_v = (const float *)(const void *)v;
-    if (s->stored == TAPER_FLOAT32)
+    if (s->stored == TAPER_FLOAT32 || s->few_rows)
         return;
     attention_stored block_k = {.data = k, .stride = &s->k, .cols = s->d};
     attention_stored block_v = {.data = v, .stride = &s->v, .cols = s->dv};

@@ -1,5 +1,13 @@
-/* Few rows: computes scores [rows][keys] by dot products with keys that are read in place, then
- * softmax along each row. Packing keys, or vectors across rows, would cost more than they save. */
+/* Few rows: computes scores [rows][keys] by dot products with keys that are read in place, softmax
+ * along each row, and sums of values that are read in place, in the order of memory. Packing keys,
+ * or vectors across rows, would cost more than they save. Narrow keys and values are widened in
+ * registers; scales of int8 are factors of scores and of weights. */
+
+enum {
+    FEW_MR = V_REGISTERS == 32 ? 4 : 3, /* rows whose sums are in registers */
+    FEW_NV = 4,    /* vectors of a row of values: 12 sums, 3 weights, 1 value */
+    FEW_KEYS = 32, /* keys whose values are in L1 for all sums */
+};
 
 /* Computes scores += bias; returns the largest score, ignoring NaN. */
 static float few_add_bias(float *scores, const float *bias, int64_t n) {
@@ -42,19 +50,130 @@ static void few_start(const attention_unit *u) {
     GEMM.copy(u->q, s->d, attention_q(u, 0), s->q.row, s->q.col, u->rows, s->d);
 }
 
-static void few_block(attention_unit *u, int64_t keys) {
+/* Multiplies n numbers by those at scale[i * stride]. */
+static void few_scale(float *x, const float *scale, int64_t stride, int64_t n) {
+    int64_t i = 0;
+    for (; stride == 1 && i + V_LEN <= n; i += V_LEN)
+        v_store(x + i, v_mul(v_load(x + i), v_load(scale + i)));
+    for (; i < n; i++)
+        x[i] *= scale[i * stride];
+}
+
+/* `lanes` columns of `vectors` vectors of sums [rows][dv] += weights [rows][keys] * values. stored,
+ * rows and vectors are constants wherever this is inlined. */
+V_INLINE void few_sum_tile(const int32_t stored, const int rows, const int vectors, float *sums,
+                           int64_t dv, int64_t lanes, const float *weights, int64_t stride,
+                           const char *values, int64_t value_stride, int64_t keys, bool add) {
+    vf sum[FEW_MR][FEW_NV];
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            sum[i][v] = add ? v_load_n(sums + i * dv + v * V_LEN, lanes) : v_zero();
+    for (int64_t j = 0; j < keys; j++, values += value_stride) {
+        vf weight[FEW_MR];
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++)
+            weight[i] = v_set1(weights[i * stride + j]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            const vf value = lanes < V_LEN ? v_load_stored_n(stored, values, 0, lanes)
+                                           : v_load_stored(stored, values, v * V_LEN);
+#pragma GCC unroll 4
+            for (int i = 0; i < rows; i++)
+                sum[i][v] = v_fma(weight[i], value, sum[i][v]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++)
+            v_store_n(sums + i * dv + v * V_LEN, sum[i][v], lanes);
+}
+
+V_INLINE void few_sum_rows(const int32_t stored, const int rows, float *sums, int64_t dv,
+                           const float *weights, int64_t stride, const char *values,
+                           int64_t value_stride, int64_t keys, bool add) {
+    const int64_t size = v_stored_size(stored);
+    int64_t c = 0;
+    for (; c + FEW_NV * V_LEN <= dv; c += FEW_NV * V_LEN)
+        few_sum_tile(stored, rows, FEW_NV, sums + c, dv, V_LEN, weights, stride, values + c * size,
+                     value_stride, keys, add);
+    for (; c < dv; c += V_LEN)
+        few_sum_tile(stored, rows, 1, sums + c, dv, i64_min(V_LEN, dv - c), weights, stride,
+                     values + c * size, value_stride, keys, add);
+}
+
+/* sums [rows][dv] += weights [rows][keys] * values of the block; for the first block, =. */
+V_INLINE void few_sum_values(const attention_unit *u, const int32_t stored, const float *weights,
+                             int64_t stride, int64_t keys) {
     const struct attention_state *s = u->s;
-    const int64_t stride = s->block_keys + SCORE_PAD;
+    const int64_t tiles = i64_ceil_div(u->rows, FEW_MR), row = s->v.row * v_stored_size(stored);
+    for (int64_t j = 0, n; j < keys; j += n) {
+        n = i64_min(FEW_KEYS, keys - j);
+        const char *const values = u->stored_v + j * row;
+        for (int64_t t = 0, r = 0, rows; t < tiles; t++, r += rows) {
+            rows = (u->rows + t) / tiles;
+            float *const sums = u->sums + r * s->dv;
+            const float *const w = weights + r * stride + j;
+            const bool add = u->begun || j > 0;
+            if (rows == 1)
+                few_sum_rows(stored, 1, sums, s->dv, w, stride, values, row, n, add);
+            else if (rows == 2)
+                few_sum_rows(stored, 2, sums, s->dv, w, stride, values, row, n, add);
+            else if (rows == 3)
+                few_sum_rows(stored, 3, sums, s->dv, w, stride, values, row, n, add);
+            else
+                few_sum_rows(stored, FEW_MR, sums, s->dv, w, stride, values, row, n, add);
+        }
+    }
+}
+
+V_INLINE void few_block_of(attention_unit *u, const int32_t stored, int64_t keys) {
+    const struct attention_state *s = u->s;
+    const int64_t stride = s->block_keys + SCORE_PAD, head = u->head / s->group;
     const dot_block scores = {.a = u->q,
                               .a_row_stride = s->d,
-                              .b = u->block_k,
-                              .b_col_stride = s->k_read.row,
+                              .b = u->stored_k,
+                              .b_col_stride = s->k.row,
                               .k = s->d,
                               .c = u->scores,
                               .ldc = stride,
                               .alpha = s->scale};
-    GEMM.dot(&scores, u->rows, keys);
-    for (int64_t r = 0; r < u->rows; r++)
-        few_weights(u, r, u->scores + r * stride, keys);
-    attention_sum_values(u, u->scores, stride, 1, 0, u->rows, keys);
+    dot_block_run(&scores, stored, u->rows, keys);
+    for (int64_t r = 0; r < u->rows; r++) {
+        float *const row = u->scores + r * stride;
+        if (stored == TAPER_INT8)
+            few_scale(row, attention_scales(u, u->k_scale, &s->k_scale, head), s->k_scale.row,
+                      keys);
+        few_weights(u, r, row, keys);
+        if (stored == TAPER_INT8)
+            few_scale(row, attention_scales(u, u->v_scale, &s->v_scale, head), s->v_scale.row,
+                      keys);
+    }
+    few_sum_values(u, stored, u->scores, stride, keys);
+}
+
+/* One function for each type, so that loads need not look it up. */
+static void few_block_f32(attention_unit *u, int64_t keys) { few_block_of(u, TAPER_FLOAT32, keys); }
+static void few_block_f16(attention_unit *u, int64_t keys) { few_block_of(u, TAPER_FLOAT16, keys); }
+static void few_block_bf16(attention_unit *u, int64_t keys) {
+    few_block_of(u, TAPER_BFLOAT16, keys);
+}
+static void few_block_i8(attention_unit *u, int64_t keys) { few_block_of(u, TAPER_INT8, keys); }
+
+static void few_block(attention_unit *u, int64_t keys) {
+    switch (u->s->stored) {
+    case TAPER_FLOAT16:
+        few_block_f16(u, keys);
+        break;
+    case TAPER_BFLOAT16:
+        few_block_bf16(u, keys);
+        break;
+    case TAPER_INT8:
+        few_block_i8(u, keys);
+        break;
+    default:
+        few_block_f32(u, keys);
+    }
 }

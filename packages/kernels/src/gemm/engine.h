@@ -142,7 +142,7 @@ typedef struct gemm_block {
 typedef struct dot_block {
     const float *a; /* A[i][k] at a[i * a_row_stride + k] */
     int64_t a_row_stride;
-    const float *b; /* B[k][j] at b[j * b_col_stride + k] */
+    const void *b; /* B[k][j] at b[j * b_col_stride + k] */
     int64_t b_col_stride;
     int64_t k;
     float *c; /* C[i][j] at c[i * ldc + j] */
@@ -153,8 +153,6 @@ typedef struct dot_block {
 typedef struct gemm_table {
     /* Computes the block's m rows (of each image row) and n columns; m, n, k >= 0. */
     void (*block)(const gemm_block *block, int64_t m, int64_t n);
-    /* Computes m rows and n columns; m, n, k >= 0. */
-    void (*dot)(const dot_block *block, int64_t m, int64_t n);
     /* to[r * to_stride + c] = from[r * row_stride + c * col_stride]. */
     void (*copy)(float *to, int64_t to_stride, const float *from, int64_t row_stride,
                  int64_t col_stride, int64_t rows, int64_t cols);

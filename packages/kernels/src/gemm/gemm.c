@@ -166,8 +166,7 @@ static const taper_kernel kernels[] = {
 #include "gemm/kernels.inc"
 };
 
-const gemm_table TAPER_ISA_SYM(taper_gemm_engine) = {gemm_block_run, dot_block_run, gemm_copy,
-                                                     gemm_pack_b};
+const gemm_table TAPER_ISA_SYM(taper_gemm_engine) = {gemm_block_run, gemm_copy, gemm_pack_b};
 
 extern const taper_family TAPER_ISA_SYM(taper_gemm);
 const taper_family TAPER_ISA_SYM(taper_gemm) = {TAPER_ROWS(kernels)};

@@ -87,6 +87,14 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
 }
 #endif
 
+/* Writes the sums of four vectors; each has the bits of v_sum. */
+#ifndef V_SUM_4
+V_INLINE void v_sum_4(const vf *x, float *to) {
+    for (int i = 0; i < 4; i++)
+        to[i] = v_sum(x[i]);
+}
+#endif
+
 /* Returns a vector whose lane i is p[index[i]]. */
 V_INLINE vf v_gather(const float *p, vi index) {
 #if V_LEN == 8 && !defined(TAPER_EMULATED)

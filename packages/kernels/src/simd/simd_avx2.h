@@ -136,6 +136,16 @@ V_INLINE float v_sum(vf a) {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+#define V_SUM_4
+V_INLINE void v_sum_4(const vf *x, float *to) { /* adds halves, then quarters, as v_sum does */
+    const vf ab = _mm256_add_ps(_mm256_permute2f128_ps(x[0], x[1], 0x20),
+                                _mm256_permute2f128_ps(x[0], x[1], 0x31));
+    const vf cd = _mm256_add_ps(_mm256_permute2f128_ps(x[2], x[3], 0x20),
+                                _mm256_permute2f128_ps(x[2], x[3], 0x31));
+    const vf two = _mm256_add_ps(_mm256_unpacklo_ps(ab, cd), _mm256_unpackhi_ps(ab, cd));
+    const vf one = _mm256_add_ps(two, _mm256_permute_ps(two, 0xee)); /* a c - - b d - - */
+    _mm_storeu_ps(to, _mm_unpacklo_ps(_mm256_castps256_ps128(one), _mm256_extractf128_ps(one, 1)));
+}
 V_INLINE float v_hmax(vf a) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_max_ps(s, _mm_movehl_ps(s, s));
