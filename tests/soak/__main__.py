@@ -21,6 +21,11 @@ from tests.soak.measure import Soak, soak  # noqa: E402
 RESULTS = ROOT / "docs" / "results"
 PAGE, IMAGE = RESULTS / "soak.md", RESULTS / "images" / "soak.svg"
 
+ABOUT = (
+    "This page shows whether many threads that call several models for minutes get wrong answers, "
+    "and whether memory grows. Each answer is compared."
+)
+
 #: Resident size of the last third of a soak over that of the second, at most.
 _GROWTH = 1.05
 
@@ -84,7 +89,7 @@ def main() -> int:
         setting = f"`{command}`, {time.strftime('%Y-%m-%d')}, {platform.machine()}"
         plot(result)
         image = f"![memory and calls over time]({IMAGE.relative_to(RESULTS)})"
-        PAGE.write_text(f"# Soak\n\n{setting}: {text}\n\n{image}\n", encoding="utf-8")
+        PAGE.write_text(f"# Soak\n\n{ABOUT}\n\n{setting}: {text}\n\n{image}\n", encoding="utf-8")
     return 1 if result.errors or result.growth() > options.growth else 0
 
 

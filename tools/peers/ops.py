@@ -38,9 +38,10 @@ CALL = 2e-6  # seconds that a run may take more than a call of torch, whatever i
 
 PAGE = """# Speed of each op
 
-Times of torch over Taper's for single ops, on one thread: above 1, Taper is faster. Both compute
-from plain arrays in memory and allocate their results. Each number is a ratio of the least CPU
-times of many turns, which the two take in alternation.
+This page compares the speed of single ops with that of torch, on one thread. Each number is torch's
+time divided by Taper's: above 1, Taper is faster. Both compute from plain arrays in memory and
+allocate their results. A time is the least CPU time of many turns, which the two take in
+alternation.
 
 `*` marks a plan that numpy computes in part. A row without an op is a call that plans compute by
 several. A case below {least} has a reason beside it{unexplained}; `a call` says that a run takes

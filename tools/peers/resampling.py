@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 PAGE = """# Speed of resampling
 
-CPU times on one thread, in microseconds: the least of many turns, which the engines take in
-alternation. Each call is a model of this one op, with channels first unless it says last; ONNX
-Runtime has the file that torch exports. The last column is the time of the fastest other engine
+This page compares the speed of resizing and of `grid_sample` with that of torch and ONNX Runtime.
+Times are CPU times on one thread, in microseconds: the least of many turns, which the engines take
+in alternation. Each call is a model of one op, with channels first unless it says last. ONNX
+Runtime runs the file that torch exports. The last column is the time of the fastest other engine
 over Taper's: above 1, Taper is faster. A dash says that torch exports no such file, or that ONNX
 Runtime refuses it.
 

@@ -254,7 +254,8 @@ def page(mutants: list[Mutant], outcomes: list[tuple[str, str]]) -> str:
     """Write what became of the mutants."""
     counts = {key: sum(found == key for found, _ in outcomes) for key in OUTCOMES}
     how = (
-        "Written by `nox -s mutants` (`tools/zoo/mutants.py` says how). Errors are put into "
+        "This page counts the errors that verification finds. `nox -s mutants` writes it "
+        "(`tools/zoo/mutants.py` says how). Errors are put into "
         f"{COUNT} lowering handlers and {COUNT} rewrite rules, drawn with seed {SEED} before the "
         f"first was tried, each in the smallest model that has it of {len(MODELS)} that were "
         "chosen before: models that are cheap to export, of every group of the zoo but the "
@@ -268,8 +269,8 @@ def page(mutants: list[Mutant], outcomes: list[tuple[str, str]]) -> str:
         "next mutant; now it is reset before each."
     )
     result = (
-        f"Of {len(mutants)} the outputs alone tell {counts['outputs']}, the values inside "
-        f"{counts['inside']} more; {counts['refused']} end in another error and "
+        f"The outputs alone show {counts['outputs']} of the {len(mutants)} errors, and the values "
+        f"inside {counts['inside']} more. {counts['refused']} end in another error, and "
         f"{counts['missed']} change nothing that is compared."
     )
     lines = [
