@@ -137,9 +137,9 @@ def export(
     cache : str, os.PathLike, bool or None
         A folder with plans of earlier exports. If it has one of the same lowered graph, weights,
         example, options and version, or of the same ``.pt2`` file or ExportedProgram, the plan is
-        not made again; its
-        results are compared with the module's as ``verify`` says, but not the values inside. None
-        takes the folder in ``TAPER_CACHE_DIR``, if that is set; False uses none.
+        not made again; its results are compared with the module's as ``verify`` says, but not the
+        values inside. None takes the folder in ``TAPER_CACHE_DIR``, if that is set; False uses
+        none.
         ``metadata["cache"]`` tells what was found; see ``docs/how-to/cache.md``.
     memory_budget : int, optional
         The bytes that the arena of a run on one thread may take on this machine, for the example's
@@ -218,8 +218,8 @@ def export(
         ``Dim`` lets vary, or states cannot have a row for each item of a batch, or the module
         cannot run the example, or the plan's results differ from the module's, or ``metadata`` is
         not text, or ``trace`` cannot be written, or the checkpoint lacks a tensor or has one of
-        another shape or dtype (all of them are listed), or
-        there is no room for the plan's constants, or a name among ``passes`` is unknown.
+        another shape or dtype (all of them are listed), or there is no room for the plan's
+        constants, or a name among ``passes`` is unknown.
 
     Warns
     -----
