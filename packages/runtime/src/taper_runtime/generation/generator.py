@@ -36,26 +36,26 @@ class Generator:
     """Writes texts with a plan of :func:`taper_frontend.export_decoder`.
 
     Each text has a state of its own, so texts begin and end at any time. A text has the same tokens
-    in all bits whichever others are written beside it. Methods may be called by several threads,
-    which take turns.
+    and logits, bit for bit, whichever others are written beside it. Methods may be called by
+    several threads, which take turns.
 
     Parameters
     ----------
     session : InferenceSession
         A session of such a plan. Its own state is not used.
     prefix_cache_bytes : int
-        Keep what states hold of texts, up to so many bytes, and begin texts that begin alike with
-        it: the same prompt before several questions, or all that was said before in a chat. Logits
-        are then the same within rounding errors, for kernels add up a few tokens in another order
-        than many. By default nothing is kept.
+        Keep what states hold of texts, up to that many bytes, and begin texts that begin alike
+        with it: the same prompt before several questions, or all that was said before in a chat.
+        Logits are then the same within rounding errors, because kernels add up a few tokens in
+        another order than many. By default nothing is kept.
     max_active : int, optional
         The most texts that are written at once. Later ones wait until another has ended, first come
         first served, and take no memory for a state before. By default none waits.
     assistant_model : InferenceSession, optional
         A session of a smaller decoder of the same tokens. While one text alone is written, it
         guesses the next tokens, and one run of ``session`` checks several: all that are right are
-        taken, so a text has the same tokens in all bits. It guesses fewer, or none, where its
-        guesses are often wrong.
+        taken, so a text has the same tokens and logits, bit for bit. It guesses fewer, or none,
+        where its guesses are often wrong.
 
     Attributes
     ----------
@@ -219,9 +219,9 @@ class Generator:
             ones at each place.
         prompt_lookup_num_tokens : int, optional
             While the text alone is written, look for the last tokens earlier in it, and try up to
-            so many that followed them there in one run, at most 7; copies of long passages are
-            faster. The text has the same tokens in all bits. Fewer are tried, or none, where they
-            are often wrong.
+            that many that followed them there in one run, at most 7; copies of long passages are
+            faster. The text has the same tokens and logits, bit for bit. Fewer are tried, or none,
+            where they are often wrong.
         num_assistant_tokens : int, optional
             The most tokens that ``assistant_model`` guesses for one run; by default 7, which is
             also the most.

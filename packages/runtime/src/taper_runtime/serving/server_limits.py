@@ -23,12 +23,12 @@ class ServerLimits(NamedTuple):
     timeout_s : float
         The most seconds that a request takes, its wait included.
     prefix_cache_bytes : int
-        Memory for what the states of earlier texts hold; see :class:`.Generator`. Texts are then
-        the same within rounding errors of their logits, not in all bits.
+        Memory for what the states of earlier texts hold; see :class:`.Generator`. Logits are then
+        the same within rounding errors, not bit for bit.
     prompt_lookup_num_tokens : int or None
-        Guess up to so many tokens of a text that is written alone from what followed the last ones
-        earlier in it, unless its model has an assistant; see :meth:`.Generator.submit`. Texts have
-        the same tokens in all bits.
+        Guess up to that many tokens of a text that is written alone from what followed the last
+        ones earlier in it, unless its model has an assistant; see :meth:`.Generator.submit`. Texts
+        have the same tokens and logits, bit for bit.
     """
 
     max_body_bytes: int = 16 * 2**20
