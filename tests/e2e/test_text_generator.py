@@ -132,6 +132,14 @@ TEMPLATES = {
         "expected at most 5000 steps of loops and calls of macros",
     ),
     "a long text": ("{{ 'a' * 1000000000 }}", "expected a product of whole numbers"),
+    "squares of squares": (
+        "{% set n = namespace(x=3) %}{% for i in range(40) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        "expected a product of at most 1024 bits",
+    ),
+    "many words": ("{{ lipsum(n=1000000000) }}", "'lipsum' is undefined"),
+    "many slices": ("{{ messages|map('slice', 1000000000)|map('list')|list }}", "at most 1000"),
+    "many digits": ("{{ 1|round(precision=1000000000, method='ceil') }}", "at most 1000"),
+    "a long time": ("{% for m in messages %}{{ '%9999d' % 1 }}{% endfor %}", "at most 0 s of CPU"),
     "a power": ("{{ 9 ** 99999999 }}", "expected a product of whole numbers"),
     "division by zero": ("{{ 1 // 0 }}", "the template fails"),
 }  # fmt: skip
@@ -171,6 +179,8 @@ def test_templates_see_tools_as_in_transformers(tools):
 @pytest.mark.parametrize("case", TEMPLATES)
 def test_templates_that_fail_or_do_not_end_are_refused(case, monkeypatch):
     monkeypatch.setattr("taper_runtime.text.chat_template._MOST_TURNS", 5000)
+    if case == "a long time":
+        monkeypatch.setattr("taper_runtime.text.chat_template._MOST_SECONDS", 0.0)
     source, message = TEMPLATES[case]
     with pytest.raises(InputError, match=message):
         ChatTemplate(source, {}).render([{"role": "user", "content": "hello"}])

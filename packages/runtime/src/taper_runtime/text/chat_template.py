@@ -1,20 +1,22 @@
 """Make a prompt of a chat's messages by the model's template, in Jinja's sandbox.
 
 A template comes from a stranger: it sees only the messages and two tokens, and cannot reach
-attributes of Python's objects. The steps of its loops, its calls of macros and what it writes are
-limited, the memory of its values is not.
+attributes of Python's objects. The steps of its loops, its calls of macros, its CPU time and what
+it writes are limited, the memory of its values is not.
 """
 
 from __future__ import annotations
 
 import json
+from functools import wraps
 from itertools import count
+from time import thread_time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from taper_runtime.base.errors import InputError, TaperError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from jinja2.nodes import Template
     from jinja2.runtime import Context
@@ -25,6 +27,15 @@ TEMPLATE = "chat_template.jinja"
 #: The most characters of a prompt, the most steps of all ``range`` of one prompt, whose numbers may
 #: become a list, and the most steps of all loops and calls of macros: some seconds.
 _MOST_CHARACTERS, _MOST_STEPS, _MOST_TURNS = 10_000_000, 100_000, 1_000_000
+
+#: The most seconds of CPU time of one prompt, which are checked between two steps.
+_MOST_SECONDS = 20.0
+
+#: Filters whose time or memory grows with a number that they get, and the largest such number.
+_SIZED_FILTERS, _MOST_SIZE = ("batch", "center", "indent", "round", "slice", "wordwrap"), 1000
+
+#: The most bits of a product.
+_MOST_BITS = 1024
 
 #: Where a template finds the counter of its turns; no name that it can write.
 _COUNTER = "count turns"
@@ -69,7 +80,24 @@ class ChatTemplate:
             def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
                 if operator == "**" or not (isinstance(left, int) and isinstance(right, int)):
                     raise TemplateError(f"{operator}: expected a product of whole numbers")
+                if left.bit_length() + right.bit_length() > _MOST_BITS:
+                    raise TemplateError(f"*: expected a product of at most {_MOST_BITS} bits")
                 return left * right
+
+        def sized(filter: Callable[..., Any]) -> Callable[..., Any]:
+            """Refuse large numbers behind the filtered value."""
+            first = 1 + hasattr(filter, "jinja_pass_arg")  # Jinja may give its environment first
+
+            @wraps(filter)
+            def checked(*args: Any, **options: Any) -> Any:
+                for value in (*args[first:], *options.values()):
+                    if isinstance(value, int) and value > _MOST_SIZE:
+                        raise TemplateError(
+                            f"{filter.__name__}: expected a number of at most {_MOST_SIZE}"
+                        )
+                return filter(*args, **options)
+
+            return checked
 
         self._tokens = dict(tokens)
         self._error = TemplateError
@@ -80,6 +108,9 @@ class ChatTemplate:
         environment.globals["raise_exception"] = self._refuse
         environment.globals["strftime_now"] = _now
         environment.filters["tojson"] = _as_json
+        for name in _SIZED_FILTERS:
+            environment.filters[name] = sized(environment.filters[name])
+        del environment.globals["lipsum"]  # writes as many words as it is told to
         try:
             tree = environment.parse(source)
             _count_turns(tree)
@@ -107,10 +138,11 @@ class ChatTemplate:
         Raises
         ------
         InputError
-            If messages have another form, the template refuses them or fails, or writes or loops
-            without end.
+            If messages have another form, the template refuses them or fails, or writes, loops or
+            computes without end.
         """
         steps, turns, parts, size = [0], count(1), [], 0
+        end = thread_time() + _MOST_SECONDS
 
         def limited(*bounds: int) -> range:
             made = range(*bounds)
@@ -122,6 +154,11 @@ class ChatTemplate:
         def turn() -> None:
             if next(turns) > _MOST_TURNS:
                 self._refuse(f"expected at most {_MOST_TURNS} steps of loops and calls of macros")
+            in_time()
+
+        def in_time() -> None:
+            if thread_time() > end:
+                self._refuse(f"expected at most {_MOST_SECONDS:g} s of CPU time")
 
         given = {
             _COUNTER: turn,
@@ -134,6 +171,7 @@ class ChatTemplate:
             for part in self._template.generate(**given, range=limited):
                 parts.append(part)
                 size += len(part)
+                in_time()
                 if size > _MOST_CHARACTERS:
                     self._refuse(f"expected a prompt of at most {_MOST_CHARACTERS} characters")
         except Exception as error:  # a template may raise whatever Python does
