@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
+from taper_frontend.compiler.graph.node import ABSENT
 from taper_frontend.compiler.stages import Group, hoist_reshapes, remove_noops
 
 settle = Group(hoist_reshapes, remove_noops)
@@ -35,7 +36,7 @@ def test_over_softmax_and_norm():
     y = b.op("SOFTMAX", x, axis=1)
     y = b.op(
         "RMS_NORM",
-        b.op("LAYER_NORM", y, dims=1, eps=1e-5),
+        b.op("LAYER_NORM", y, ABSENT, b.weight(4), dims=1, eps=1e-5),
         b.weight(4),
         dims=1,
         eps=1e-5,

@@ -63,7 +63,7 @@ def _hoisted(graph: Graph, node: Node, known: dict[tuple[str, Shape], bool]) -> 
     found = _regrouped(graph, producer, graph.tensors[node.output].shape)
     if found is None:
         return []
-    shapes = [graph.tensors[name].shape for name in producer.inputs]
+    shapes = [() if name == ABSENT else graph.tensors[name].shape for name in producer.inputs]
     changes = list(zip(producer.inputs, shapes, found.shapes, strict=True))
     if not all(old == new or is_free_reshape(graph, name, new) for name, old, new in changes):
         return []
