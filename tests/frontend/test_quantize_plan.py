@@ -318,7 +318,8 @@ def test_the_report_has_the_error_of_each_weight(tmp_path):
     assert graph == errors
     summary = dict(sections["Summary"]["rows"])
     assert "before quantization" in summary["time"]
-    assert "before quantization" in summary["weights"]
+    before = 4 * (32 * 64 + 64 + 64 * 16 + 8)  # in panels of 16 columns
+    assert f"before quantization {before:,} bytes" in summary["weights"]
     assert "cosine" in summary["distance of output"]
 
 

@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheme",
         default="int8",
-        help="int8, int4, int4.GROUP.zeros.SCALES, float16 or bfloat16; int8_grouped or "
+        help="int8, int4, int2, int4.GROUP.zeros.SCALES, float16 or bfloat16; int8_grouped or "
         "int4_grouped, with activations of 8 bits (default: int8)",
     )
     parser.add_argument(

@@ -89,7 +89,7 @@ def report_page(
     memory = memory_use(plan)
     layers = quantized_layers(plan)
     sections = [
-        _summary(profile, total, least, memory, before),
+        _summary(profile, total, least, before),
         *_warnings(plan, busy_words(profile, floors)),
         {"kind": "graph", "title": "Graph", "nodes": _graph(plan, times, layers)},
         *quantized_table(plan, layers, None if before is None else before.plan),
@@ -117,7 +117,7 @@ class _Time(NamedTuple):
 
 
 def _summary(
-    profile: Profile, total: float, least: float, memory: MemoryUse, before: Profile | None
+    profile: Profile, total: float, least: float, before: Profile | None
 ) -> dict[str, Any]:
     """Return the summary: the plan, the sizes of the run, its time, and the verification."""
     plan, sizes = profile.plan, profile.sizes
@@ -130,12 +130,11 @@ def _summary(
             ),
         ],
         ["time", f"{total / 1e6:.3f} ms, the sum of each node's least; {_limit(least, total)}"],
-        ["weights", f"{memory.weights:,} bytes"],
+        ["weights", f"{_weight_bytes(profile):,} bytes that runs read"],
     ]
     if before is not None:
-        was = memory_use(before.plan).weights
         rows[1][1] += f"; before quantization {before.total / 1e6:.3f} ms"
-        rows[2][1] += f"; before quantization {was:,} bytes"
+        rows[2][1] += f"; before quantization {_weight_bytes(before):,} bytes"
     rows += [[f"distance of {name}", text] for name, text in distances(plan)]
     if sizes:
         shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -143,6 +142,16 @@ def _summary(
     rows += [[name, str(plan.metadata[name])] for name in ("producer",) if name in plan.metadata]
     rows += [["verified", line] for line in verification_lines(plan)]
     return {"kind": "facts", "title": "Summary", "rows": rows}
+
+
+def _weight_bytes(profile: Profile) -> int:
+    """Return the bytes of the constants that nodes read: not those from which others are packed."""
+    read = {}
+    for site in profile.sites:
+        if site.depth == 0:  # nodes with blocks read what these read
+            roots = (site.plan.placements[name].root for name in site.node.reads)
+            read |= {name: site.plan.tensors[name] for name in roots}
+    return sum(spec.nbytes for spec in read.values() if spec.role == "constant")
 
 
 def _limit(least: float, ns: float) -> str:
