@@ -8,6 +8,7 @@ from op_samples import SAMPLED, name_of, sample_types, samples_of
 from taper_runtime.base.size_values import size_at
 from taper_runtime.base.sizes import variable
 from taper_runtime.machine import limits
+from taper_runtime.machine.choices import least_estimate
 from taper_runtime.machine.cost import (
     NEAR,
     Locality,
@@ -175,6 +176,14 @@ def test_levels_are_widened_once_for_all_rows(levels):
 
     assert beyond(1) == beyond(16) == pytest.approx(64 * 32 * cast)
     assert beyond(1, activation_group=32) == 0
+
+
+@pytest.mark.parametrize(
+    ("ns", "best"),
+    [([9.0], 0), ([100.0, 96.0], 0), ([100.0, 96.0, 95.0], 2), ([math.inf, 5.0], 1)],
+)
+def test_estimates_within_5_percent_leave_the_default(ns, best):
+    assert least_estimate(ns) == best
 
 
 def test_only_what_a_run_reads_of_a_weight_is_traffic():

@@ -27,6 +27,7 @@ import taper_frontend
 from taper_runtime.executor.node_trials import HOPELESS, TRIED, runner, tunable_nodes
 from taper_runtime.executor.tuned_choice import machine_setting
 from taper_runtime.formats.winograd import tile_of
+from taper_runtime.machine.choices import least_estimate
 from taper_runtime.native import _kernels
 from taper_runtime.plan.replaceable import completed
 from tools.peers.cases import VISION
@@ -107,7 +108,7 @@ class Node(NamedTuple):
     @property
     def cheapest(self) -> int:
         """Return which candidate the cost model takes."""
-        return min(range(len(self.candidates)), key=lambda i: self.candidates[i].ns)
+        return least_estimate([each.ns for each in self.candidates])
 
 
 def form(candidate: Candidate) -> str:

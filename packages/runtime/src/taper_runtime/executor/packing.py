@@ -19,7 +19,7 @@ from taper_runtime.executor.sites import Site, sites
 from taper_runtime.executor.tuned_choice import TunedChoice, Way, fastest, offer_name
 from taper_runtime.file.measurements import Quartiles
 from taper_runtime.formats import FAMILIES, PLAIN, family, find
-from taper_runtime.machine.choices import estimate_ns
+from taper_runtime.machine.choices import estimate_ns, least_estimate
 from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
 from taper_runtime.ops.opdef import contiguous_strides
@@ -170,8 +170,9 @@ def _all_ways(
 
 
 def _least(ways: Mapping[str, Sequence[_Way] | None], own: str, *, other_bits: bool) -> str:
-    """Return the format that is estimated to be fastest."""
-    return min(ways, key=lambda format: _total(ways[own], ways[format], other_bits))
+    """Return the format that is estimated to be fastest; its own if that is about as fast."""
+    formats = sorted(ways, key=lambda format: format != own)
+    return formats[least_estimate([_total(ways[own], ways[each], other_bits) for each in formats])]
 
 
 def _measured_least(ways: Mapping[str, Sequence[_Way] | None], own: str, tuned: TunedChoice) -> str:

@@ -81,9 +81,21 @@ class First(Choice):
         return 0 if offers else None
 
 
+#: Estimates tell ways apart from here on: a way other than the default one must be estimated to
+#: take at most this fraction of its time.
+WORTH = 0.95
+
+
+def least_estimate(ns: Sequence[float]) -> int:
+    """Return which of several estimated times is the least; the first, unless one is well below."""
+    best = min(range(len(ns)), key=ns.__getitem__)
+    return best if ns[best] <= WORTH * ns[0] else 0
+
+
 class LeastCost(Choice):
     """Takes the fastest offer by the cost model's estimate (:mod:`taper_runtime.machine.cost`).
 
+    It takes the first offer unless another is estimated to take at most :data:`WORTH` of its time.
     The estimate is :func:`estimate_ns` by the limits of a typical machine, so that all machines of
     one ISA level make the same choice.
 
@@ -104,7 +116,7 @@ class LeastCost(Choice):
         """See :meth:`Choice.choose`."""
         if len(offers) < 2:
             return 0 if offers else None
-        return min(range(len(offers)), key=lambda i: estimate_ns(node, offers[i], self._limits))
+        return least_estimate([estimate_ns(node, each, self._limits) for each in offers])
 
 
 def estimate_ns(node: ChosenNode, offer: Offer, limits: MachineLimits) -> float:

@@ -11,7 +11,7 @@ from taper_runtime.base.text import counted, nearest
 from taper_runtime.executor.offers import find_offers
 from taper_runtime.executor.packing import formats_of_weights
 from taper_runtime.executor.tuned_choice import TunedChoice, Way, offer_name, ways_of
-from taper_runtime.machine.choices import estimate_ns
+from taper_runtime.machine.choices import WORTH, estimate_ns
 from taper_runtime.machine.limits import typical
 from taper_runtime.native import _kernels
 from taper_runtime.plan.features import with_inner
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: How many of the kernels that refused a node are named.
 _REFUSED = 3
+
+_LEAST = f"least estimated time, if at most {WORTH} of the default's"
 
 
 def session_decisions(
@@ -141,7 +143,7 @@ def _of_formats(plan: Plan, dispatch: Dispatch, options: SessionOptions) -> Iter
     ways = formats_of_weights(plan, _not_required(dispatch), other_bits=other_bits)
     for name, times in ways.items():
         among = {format: round(ns) for format, ns in sorted(times.items())}
-        why = "least estimated time" if tuned is None else "measured times, else least estimated"
+        why = _LEAST if tuned is None else "measured times, else least estimated"
         yield Decision("packed as", name, plan.tensors[name].format, among, why)
 
 
@@ -216,7 +218,7 @@ def _times(
     estimates = [round(estimate_ns(heard.node, each, limits)) for each in heard.offers]
     among = dict(zip(names, estimates, strict=True))
     if options.kernel_choice == "cost":
-        return among, "least estimated time"
+        return among, _LEAST
     if not isinstance(options.kernel_choice, str):
         return among, "SessionOptions.kernel_choice"
     missing = "no measured times; " if options.tuned is not None else ""

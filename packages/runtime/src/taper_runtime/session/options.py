@@ -225,8 +225,8 @@ class SessionOptions(_Options):
     kernel_choice : str or Choice
         How to choose among the kernels and variants that serve a node: ``"first"``, the first
         kernel, which chooses its variant itself; ``"cost"``, the one that the cost model estimates
-        to be fastest, whose bits may differ; ``"measured"``, the one that was measured to be
-        fastest in the database ``tuned``, whose bits may differ; or a
+        to be fastest, if by 5% or more, whose bits may differ; ``"measured"``, the one that was
+        measured to be fastest in the database ``tuned``, whose bits may differ; or a
         :class:`taper_runtime.machine.choices.Choice`, such as ``MeasuredChoice`` with a function
         that returns measured times.
     tuned : path or None
@@ -286,10 +286,10 @@ class SessionOptions(_Options):
         ``"stored"``: weights have the formats that the plan says. Those that the file has plain
         (``export(packing="at_open")``) are packed so when the session is opened. ``"at_open"``:
         each weight with a plain one and a recipe gets the format, of those that kernels of this CPU
-        take, with the least estimated time at its ISA level. The bits are the same, for only
-        formats count that the same kernel reads in the same way; with ``kernel_choice="cost"``
-        others count too, such as another Winograd tile. A plan that has packed weights alone is
-        refused. Sessions of one Plan have each packed weight once.
+        take, with the least estimated time at its ISA level, if by 5% or more. The bits are the
+        same, for only formats count that the same kernel reads in the same way; with
+        ``kernel_choice="cost"`` others count too, such as another Winograd tile. A plan that has
+        packed weights alone is refused. Sessions of one Plan have each packed weight once.
     weights_memory : str
         ``"mapped"``: weights are read from the mapped file, whose pages all processes share.
         ``"huge"``: they are copied when the session is opened into memory of the process, for which
