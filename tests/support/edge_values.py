@@ -27,6 +27,7 @@ INPUTS = {
     "GRU": ((0,), _PACKED),
     "RNN": ((0,), _PACKED),
     "SEARCHSORTED": ((1,), _SORTED),
+    "ROI_ALIGN": ((0,), "boxes that are not finite are refused"),
 }
 
 _SUMS = "sums of float32 overflow where the reference's, of float64, do not or cancel"
@@ -44,7 +45,7 @@ KERNELS_DIFFER = {
         (
             *("MATMUL", "GROUPED_MATMUL", "CONV", "CONV_TRANSPOSE", "COMPLEX_MUL"),
             *("SUM", "MEAN", "PROD", "VAR", "CUMSUM"),
-            *("AVG_POOL", "ADAPTIVE_AVG_POOL", "RESAMPLE", "GRID_SAMPLE"),
+            *("AVG_POOL", "ADAPTIVE_AVG_POOL", "RESAMPLE", "GRID_SAMPLE", "ROI_ALIGN"),
         ),
         (("largest",), _SUMS),
     ),

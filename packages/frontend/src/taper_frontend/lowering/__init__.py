@@ -25,6 +25,7 @@ from taper_frontend.lowering import (  # noqa: F401  (importing them registers t
     recurrent,
     reduce,
     resample,
+    roi_align,
     scatter,
     shape,
     sort,

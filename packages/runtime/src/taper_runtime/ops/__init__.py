@@ -37,6 +37,7 @@ REGISTRY = Registry(
         "grouped": "GROUPED_MATMUL",
         "resample": "RESAMPLE",
         "grid_sample": "GRID_SAMPLE",
+        "roi_align": "ROI_ALIGN",
         "nonzero": "NONZERO",
         "nms": "NMS",
         "creation": "ARANGE",
