@@ -22,6 +22,7 @@ from taper_frontend.capture.buffer_values import (
 )
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
+from taper_frontend.capture.detectors import without_numbers
 from taper_frontend.capture.functional import make_ready, stride_owners
 from taper_frontend.capture.fx_nodes import CAPTURED, TRAINING, called, draws
 from taper_frontend.capture.lifted import (
@@ -177,13 +178,14 @@ def _capture_module(
     args = (dict(states), *args) if states else args
 
     def export(strict: bool) -> ExportedProgram:
-        return torch.export.export(
-            captured,
-            _own(tuple(args)),
-            _own(dict(kwargs or {})),
-            dynamic_shapes=shapes,
-            strict=strict,
-        )
+        with without_numbers(model):
+            return torch.export.export(
+                captured,
+                _own(tuple(args)),
+                _own(dict(kwargs or {})),
+                dynamic_shapes=shapes,
+                strict=strict,
+            )
 
     attributes = ModuleAttributes(model)
     try:

@@ -53,6 +53,7 @@ def _sides(boxes: np.ndarray, attrs: Attrs) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _check(inputs: Sequence[np.ndarray], attrs: Attrs) -> None:
+    """Refuse boxes of no image, and those without bins of a number of points."""
     x, boxes = inputs
     if not (boxes.size and x.shape[3]):  # none is read
         return
