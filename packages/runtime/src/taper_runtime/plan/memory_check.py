@@ -42,7 +42,7 @@ _INTEGERS = frozenset({int, Size})
 
 
 class _Place:
-    """What all tensors of one kind have in common that lie at the same place of equal roots.
+    """Properties that all tensors of one kind share at the same place of equal roots.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Kind:
-    """What all tensors of one type have in common; equal types of a plan have the same object.
+    """Properties that all tensors of one type share; equal types of a plan have the same object.
 
     Attributes
     ----------
