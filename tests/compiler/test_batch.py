@@ -24,6 +24,9 @@ WHOLE = {
     *("PACK", "UNPACK"),
 }
 
+#: Once this many graphs of an op were split, a third of the others is.
+FEW = 16
+
 
 def graphs(op):
     """For each sample, graphs of one node with every choice of what is an input."""
@@ -53,10 +56,12 @@ def test_items_apart_are_those_of_all(op):
     for graph, feed in graphs(op):
         batch = BatchAxes(graph)
         (node,) = graph.order()
-        if batch.items and batch.keeps_apart(node):
+        if not batch.items or not batch.keeps_apart(node):
+            continue
+        split += 1
+        if split <= FEW or split % 3 == 0:
             want = evaluate(graph, feed)
             split_nodes(graph, batch, [node], min(batch.items, 3))
             graph.verify()
             assert_same_values(evaluate(graph, feed), want)
-            split += 1
     assert bool(split) == (op not in WHOLE)

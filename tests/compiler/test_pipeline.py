@@ -63,11 +63,13 @@ def test_random_graphs_keep_their_values(seed):
 
 @pytest.mark.usefixtures("small_cache")
 def test_random_graphs_give_every_pass_something_to_do():
-    changing = set()
+    idle = {pass_.__name__ for pass_ in flat(PIPELINE)} - OF_BLOCKS
     for seed in range(60):
         records = run_pipeline(random_graph(seed), PIPELINE)
-        changing.update(record.name for record in records if record.changed)
-    assert changing == {pass_.__name__ for pass_ in flat(PIPELINE)} - OF_BLOCKS
+        idle -= {record.name for record in records if record.changed}
+        if not idle:
+            return
+    pytest.fail(f"no graph gave work to {sorted(idle)}")
 
 
 @pytest.mark.usefixtures("small_cache")
@@ -241,15 +243,22 @@ class TestStages:
         run_pipeline(graph, [stage])
 
     def test_every_form_can_be_missed(self):
-        waiting = {form for stage in STAGES for form in stage.form}
+        # attention and its mask are recognized in one stage
+        waiting = {
+            form
+            for stage in STAGES
+            for form in stage.form
+            if form.found_by.__name__ not in OF_BLOCKS
+            and form.absent != "no mask of attention that is causal"
+        }
         for seed in range(60):
             graph = random_graph(seed)
             for stage in STAGES:
                 waiting -= {form for form in waiting if form.found_by(graph.copy())}
                 stage(graph)
-        waiting = {form for form in waiting if form.found_by.__name__ not in OF_BLOCKS}
-        # attention and its mask are recognized in one stage
-        assert {form.absent for form in waiting} <= {"no mask of attention that is causal"}
+            if not waiting:
+                return
+        pytest.fail(f"no graph had what these forms exclude: {[form.absent for form in waiting]}")
 
 
 class TestCompileGraph:

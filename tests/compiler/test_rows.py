@@ -34,10 +34,10 @@ def fed(plan, rng, batch):
 
 
 def test_items_that_are_apart_do_not_see_their_neighbours():
-    plans = [planned(random_graph(seed)) for seed in range(30)]
+    plans = [planned(random_graph(seed)) for seed in range(16)]
     found = [(plan, find_batch(plan)) for plan in plans]
     found = [(plan, batch) for plan, batch in found if batch is not None and batch.apart]
-    assert len(found) >= 15
+    assert len(found) >= 8
     for plan, batch in found:
         check_items(plan, batch)
 
