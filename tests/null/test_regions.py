@@ -26,7 +26,9 @@ OPS = pytest.mark.parametrize("op", SAMPLED, ids=name_of)
 
 
 def check_on_samples(op):
-    for sample in samples_of(op.name):
+    """Check a third of 150 samples or more, a fifth of 300, and so on: they differ in dtypes."""
+    samples = [*samples_of(op.name)]
+    for sample in samples[:: 1 + 2 * (len(samples) // 150)]:
         check_region(op, sample.inputs, sample.attrs, sample.formats)
 
 

@@ -113,7 +113,7 @@ def test_children_of_a_busy_process_run(runs, mode):
 
 
 def test_the_interpreter_ends_while_threads_run():
-    for _ in range(5):
+    for _ in range(3):
         done = python(SHUTDOWN)
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 

@@ -49,7 +49,7 @@ def test_every_share(executor):
 def test_the_planner_learns_how_large_tensors_become(algorithm):
     opened = session(planning=Planning(algorithm=algorithm, interval_s=1000))
     planner, rng = opened._default.executor._planner, np.random.default_rng(1)
-    for _ in range(1000):
+    for _ in range(400):
         arrays = measured_arrays(rng, int(rng.integers(0, 65)), rng.random())
         check(opened, arrays)
         planner.replan()
@@ -58,7 +58,7 @@ def test_the_planner_learns_how_large_tensors_become(algorithm):
     check(opened, measured_arrays(rng, 64, 1))  # the largest there are
     planner.replan()
     outgrown = planner.stats()["outgrown"]
-    for _ in range(200):
+    for _ in range(100):
         check(opened, measured_arrays(rng, int(rng.integers(0, 65)), rng.random()))
     assert planner.stats()["outgrown"] == outgrown
     needed = planner.stats()["bytes_by_algorithm"]
