@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
 
 import taper_frontend
 from marks import ARGUMENTS, STATE
@@ -556,6 +557,24 @@ def test_noise_changes_the_order_of_nans_and_nothing_else(name, sign):
         torch.testing.assert_close(x[indices], values, rtol=1e-3, atol=0, equal_nan=True)
         seen.add(tuple(indices.reshape(-1).tolist()))
     assert len(seen) > 1 or name.startswith("cum")
+
+
+@pytest.mark.parametrize("name", ["token", "tensor", "channel"])
+def test_noise_moves_what_is_quantized_between_two_levels(name):
+    """Such numbers differ by a level where one bit before them does."""
+    ones, zeros = torch.ones(1), torch.zeros(1, dtype=torch.int64)
+    given = {"token": (ones[:, None], zeros[:, None]), "tensor": (1.0, 0), "channel": (ones, zeros)}
+    axis = (0,) if name == "channel" else ()
+    quantize = getattr(torch.ops.quantized_decomposed, f"quantize_per_{name}")
+    seen = set()
+    for seed in range(8):
+        with Jitter(seed):
+            x = torch.tensor([[0.5, 1.0, -2.2, 3.4]])
+            levels = quantize(x, *given[name], *axis, -128, 127, torch.int8)
+        first, *others = levels[0].tolist()
+        assert others == [1, -2, 3]
+        seen.add(first)
+    assert seen == {0, 1}
 
 
 def test_a_wrong_order_of_nans_is_said_to_be_one():

@@ -42,6 +42,14 @@ _TURNS = frozenset({"angle", "atan2"})
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 _ROUNDINGS = frozenset({"floor", "ceil", "round", "trunc", "_to_copy"})
 
+#: Ops that round their first argument to multiples of a scale.
+_QUANTIZERS = frozenset(
+    {
+        *("quantize_per_tensor", "quantize_per_channel", "quantize_per_channel_group"),
+        *("quantize_per_token", "quantize_affine"),
+    }
+)
+
 
 class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds noise of the size of rounding errors to the inputs of ops with discrete results.
@@ -78,6 +86,8 @@ class Jitter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = tree_map_only(torch.Tensor, self._scaled, args)
         elif name in _ROUNDINGS and not _stays_float(kwargs):
             args = tree_map_only(torch.Tensor, self._off_whole, args)
+        elif name in _QUANTIZERS:
+            args = self._scaled(args[0]), *args[1:]
         return func(*args, **kwargs)
 
     def _inside(self, arg: Any) -> Any:
