@@ -102,6 +102,8 @@ def test_others_stay():
         check_keeps(multiply_quantized, b.done(y))
     b = Builder()
     check_keeps(multiply_quantized, b.done(convolution(b, op="CONV_TRANSPOSE")))
+    b = Builder()  # no byte pads
+    check_keeps(multiply_quantized, b.done(convolution(b, 300, (1, 1, 1, 1))))
     b = Builder()  # the weight has other levels
     y = product(b, b.input("a", 4, 6, **a), levels(6, 20, dtype="uint8"))
     check_keeps(multiply_quantized, b.done(y))

@@ -168,14 +168,17 @@ def _activations(graph: Graph, node: Node) -> _Activations | None:
     border = graph.value(zero[0]) if zero else None
     if border is not None and not border.any():
         zero, border = [], None
-    is_padded = any(node.attrs.get("padding", ()))
-    if is_padded and zero and border is None:
-        return None
+    pads = 0
+    if any(node.attrs.get("padding", ())) and zero:
+        if border is None:
+            return None
+        pads, limits = int(border.reshape(())), np.iinfo(types[0].dtype)
+        if not limits.min <= pads <= limits.max:
+            return None
     for step in reversed(moves):
         levels = graph.add_node(step.op, [levels], step.attrs, source=step.source)
     if is_one and shape:
         scale, *zero = (graph.add_node("RESHAPE", [x], {"shape": ()}) for x in (scale, *zero))
-    pads = int(border.reshape(())) if is_padded and border is not None else 0
     return _Activations(levels, scale, zero[0] if zero else None, pads)
 
 
