@@ -43,6 +43,8 @@ class CompiledExecutor(PlanExecutor):
         self._runner = runner
         self._plan, self._dispatch = plan, dispatch
         self._constants = constants
+        # The layout that was asked for last, and the arena that it is of.
+        self._layout: tuple[object, MemoryLayout] | None = None
         # Where each of the plan's outputs stands among the program's, if one stands there twice.
         self._repeated = repeated
         if repeated is None:  # a call less: a twentieth of what a small run takes
@@ -113,7 +115,11 @@ class CompiledExecutor(PlanExecutor):
         """See :meth:`PlanExecutor.layout`."""
         from taper_runtime.executor.memory_layout import layout_of  # which few sessions need
 
-        return layout_of(self._plan, self._runner.arena())
+        arena = self._runner.arena()
+        if self._layout is None or self._layout[0] != arena:  # of other sizes
+            self._layout = arena, layout_of(self._plan, arena)
+        layout = self._layout[1]
+        return layout._replace(pieces=[*layout.pieces], shared={**layout.shared})
 
     @property
     def weights_version(self) -> int:
