@@ -361,11 +361,18 @@ def test_a_step_is_so_much_work_in_long_expressions(kind):
     assert used > 1000
 
 
+def test_extremes_of_variables_of_their_own_make_no_cases():
+    """As many as a detector has classes, each with the best of its boxes."""
+    total = sum(smallest(300, variable(f"u{i}", 0, 8732)) for i in range(90))
+    with limited(Steps(2_000, ValueError)):
+        assert bounds(total) == (0, 27_000)
+        assert bounds(-2 * total + 5) == (-53_995, 5)
+
+
 def test_a_proof_ends_at_the_first_bound_that_decides():
-    """The best bound of a sum of twelve maxima tries both arguments of each."""
-    terms = [
-        largest(variable(f"a{i}", 1, 99), 3 * variable(f"b{i}", 0, 99) - 40) for i in range(12)
-    ]
+    """The best bound of twelve maxima that share variables tries both arguments of each."""
+    parts = [variable(f"a{i}", 1, 99) for i in range(12)]
+    terms = [largest(parts[i], 3 * parts[(i + 1) % 12] - 40) for i in range(12)]
     total = sum(terms)
     steps = Steps(10**6, ValueError)
     with limited(steps):

@@ -527,19 +527,43 @@ def _without_extreme(size: Any) -> Iterator[int]:
     """Yield sizes that are not larger, with one subtracted min or added max replaced.
 
     The first one that occurs alone in a term with factor 1 is replaced by either of its arguments.
+    One that has no variable in common with other terms stays: its own bounds lose nothing, and a
+    sum of many would make as many cases as there are subsets of it.
     """
     counts: dict[Atom, int] = {}
+    shared: dict[Atom, int] = {}
     for atoms, _ in _terms(size):
         for atom in atoms:
             counts[atom] = counts.get(atom, 0) + 1
+        for each in _all_variables(atoms):
+            shared[each] = shared.get(each, 0) + 1
     for atoms, factor in _terms(size):
         if len(atoms) != 1:
             continue
         (atom,) = atoms
-        if atom.function == ("max" if factor > 0 else "min") and counts[atom] == 1:
+        if (
+            atom.function == ("max" if factor > 0 else "min")
+            and counts[atom] == 1
+            and any(shared[each] > 1 for each in _all_variables(atoms))
+        ):
             rest = size - factor * of_atom(atom)
             yield from (rest + factor * arg for arg in atom.args)
             return
+
+
+def _all_variables(atoms: Iterable[Atom]) -> set[Atom]:
+    """Return the variables of atoms, and those in the limits of variables."""
+    found: set[Atom] = set()
+    left = list(atoms)
+    while left:
+        atom = left.pop()
+        if atom in found:
+            continue
+        if not atom.function:
+            found.add(atom)
+        left += [each for arg in atom.args for part, _ in _terms(arg) for each in part]
+    spend(len(found))
+    return found
 
 
 def _limited(size: Any) -> Atom | None:
