@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from graph_checks import Builder, check_fires, check_keeps, floats, only, op_counts
-from taper_frontend.compiler.stages import Group, fold_constants, remove_noops, sink_permutations
+from taper_frontend.compiler.stages import (
+    Group,
+    eliminate_common_subexpressions,
+    fold_constants,
+    remove_noops,
+    sink_permutations,
+)
 
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # what makes channels first of channels last, and back
 
@@ -256,3 +262,11 @@ def test_it_is_undone_at_the_end_of_a_layer():
         x = b.op("RELU", x)
     graph = check_fires(settle, b.done(b.permute(x, LAST), b.permute(total, LAST)))
     assert moves(graph) == 1
+
+
+def test_an_output_that_repeats_a_permuted_one_stays_a_copy():
+    b = Builder()
+    x = b.op("TANH", b.input("x", 2, 3, 4))
+    graph = b.done(b.transpose(x, 1, 2), b.transpose(x, 1, 2))
+    check_fires(Group(sink_permutations, remove_noops, eliminate_common_subexpressions), graph)
+    assert op_counts(graph) == {"TANH": 1, "TRANSPOSE": 1, "COPY": 1}

@@ -59,7 +59,8 @@ def _sink(graph: Graph, node: Node) -> bool:
         for index, name in enumerate(node.inputs)
         if name != ABSENT and (found := _permuted(graph, name)) is not None
     }
-    if not found or permutation(graph, node) is not None:
+    # a COPY is left only where an output repeats another one, and would be made again
+    if not found or node.op == "COPY" or permutation(graph, node) is not None:
         return False
     moved = _reshape(graph, node) if node.op == "RESHAPE" else _reordered(graph, node, found)
     if moved is None:
