@@ -325,6 +325,7 @@ def gguf(change=lambda data: data, **how):
         (gguf(lambda x: x[:-1]), r"tensor 'w': expected Q8_0\[32, 256\] up to byte .* got a file"),
         (gguf(lambda x: x[:90]), "got a file of 90 bytes"),
         (gguf(lambda x: x.replace(b"GGUF", b"GGML")), "expected a GGUF file, got one .* b'GGML'"),
+        (gguf(metadata={"general.name": "b"}), "metadata 'general.name': expected it once, got it"),
         (gguf(alignment=48), "general.alignment: expected a power of 2, got 48"),
         (gguf_file({"w": (99, (N, K), b"")}), "tensor 'w': expected one of F32.* got type 99"),
         (gguf_file({"w": (8, (N, 40), b"")}), "whole blocks of 32 elements for Q8_0, got .*40"),

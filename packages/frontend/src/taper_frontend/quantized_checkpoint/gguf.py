@@ -94,6 +94,8 @@ def read_gguf(data: np.ndarray) -> tuple[dict[str, GgufTensor], dict[str, Any]]:
     metadata: dict[str, Any] = {}
     for _ in range(pairs):
         key = reader.string("a key of the metadata")
+        if key in metadata:
+            raise InputError(f"metadata {key[:60]!r}: expected it once, got it twice")
         (kind,) = reader.numbers("I")
         metadata[key] = reader.value(kind, key)
     described = [reader.tensor() for _ in range(tensors)]
