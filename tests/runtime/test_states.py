@@ -1,5 +1,7 @@
 """Many sequences over one session: a state each, one after the other, at once, and in a batch."""
 
+import copy
+import pickle
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -235,6 +237,13 @@ def test_copy_restore_reset():
             state.restore(wrong)
     with pytest.raises(InputError, match="unknown state"):
         state.get("x")
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_state_is_not_copied_unseen(again):
+    state = session_of(sequence_plan()).new_state()
+    with pytest.raises(InputError, match="a State cannot be copied or pickled: take the values"):
+        again(state)
 
 
 def test_a_new_state_begins_with_the_first_values():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from copy import copy
 from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from taper_runtime.plan.rewind_rule import read_rewind_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import NoReturn
 
     from taper_runtime.executor._stop import Stop
     from taper_runtime.executor.executor import PlanExecutor
@@ -93,9 +93,22 @@ class State:
 
     def new(self) -> State:
         """Return a new state of the same session, with the exported values."""
-        other = copy(self)
+        other = State.__new__(State)
+        vars(other).update(vars(self))
         other._begin(self._shapes, self._spare)
         return other
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse a copy, which would share the arrays, and a pickle, which would lose the session.
+
+        Raises
+        ------
+        InputError
+        """
+        raise InputError(
+            "a State cannot be copied or pickled: take the values of copy(), and give them to "
+            "restore() of a new one, which new_state() of a session returns"
+        )
 
     def get(self, name: str) -> np.ndarray:
         """Return a copy of a state's present value.
