@@ -154,6 +154,13 @@ def test_a_file_that_is_not_there(file):
         append_measurements(file.parent / "no folder" / "times", [measured()])
 
 
+def test_a_pipe_or_device_is_not_waited_for(file):
+    os.mkfifo(file)
+    for path in (file, "/dev/zero"):
+        with pytest.raises(OSError, match="Expected a regular file"):
+            read_measurements(path, HERE)
+
+
 def test_superseded_lines_go_once_they_are_many(file, monkeypatch):
     monkeypatch.setattr(measurements, "_SUPERSEDED", 10)
     foreign = HERE._replace(cpu="another")

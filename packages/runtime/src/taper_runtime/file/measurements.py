@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
+from taper_runtime.file.mapping import open_regular
 from taper_runtime.file.plain_data import to_json
 from taper_runtime.file.replacing import replace_file
 from taper_runtime.formats import PLAIN
@@ -175,7 +176,7 @@ def read_measurements(path: str | os.PathLike[str], machine: MachineSetting) -> 
     InputError
         If the file has lines, but not one that is a measurement.
     OSError
-        If the file cannot be read.
+        If the file cannot be read, or is not a regular file.
     """
     path = os.path.abspath(path)
     status = os.stat(path)
@@ -217,7 +218,7 @@ def _parse_file(path: str) -> tuple[list[Measurement], list[str]]:
     InputError
         If no line is a measurement.
     """
-    with open(path, "rb") as file:
+    with open(open_regular(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)), "rb") as file:
         lines = file.read().split(b"\n")
     measured, damaged = [], []
     for number, line in enumerate(lines, 1):
