@@ -154,9 +154,8 @@ def _node_ns(graph: Graph, batch: BatchAxes, node: Node, count: int, room: int) 
         return 0.0
     cut = batch.cut_inputs(node)
     moved = sum(beyond_cache(graph.tensors[t].nbytes / count, room) for t in (*cut, node.output))
-    shared = sum(
-        graph.tensors[name].nbytes for name in set(node.inputs) - cut if graph.is_constant(name)
-    )
+    constants = graph.constants.keys() & set(node.inputs) - cut
+    shared = sum(graph.tensors[name].nbytes for name in constants)
     # Weights are prefetched, so a node waits for them only if it has little to compute with them.
     place = Locality(1 / count, streamed=shared_ns(shared), waited=shared_ns(moved))
     return count * node_cost(graph, node, place)
