@@ -8,7 +8,7 @@ NOT_TIMED = {
     "UNPACK": "runs when weights are read",
     "ARANGE": "takes no input, so an export computes it; beside an addition above",
     "RANDOM_NEXT": "is a part of RANDOM",
-    "NMS": "is torchvision's",
+    **dict.fromkeys(("NMS", "ROI_ALIGN"), "is torchvision's"),
     **dict.fromkeys(("QUANTIZE", "DEQUANTIZE"), "a part of products, or elementwise ops"),
     "GROUPED_MATMUL": "torch has it in bfloat16 alone",
     "COMPLEX_MUL": "above as a product of complex numbers",
