@@ -483,7 +483,7 @@ MEASUREMENTS = {
     "serving": ("tools.peers.serving", "", (*MODELS, *PEERS), MINILM),
     "decoding": ("tools.peers.decoding", "", MODELS),
     "texts": ("tools.peers.texts", "", (*MODELS, *PEERS, *TEXT_PEERS), MINILM),
-    "text_server": ("tools.peers.text_server", "", (*MODELS, *SERVE)),
+    "text_server": ("tools.peers.text_server", "", (*MODELS, *SERVE, *TEXT_PEERS)),
     "crowded": ("tools.peers.crowded", "", (*MODELS, *PEERS)),
     "weights": ("tools.peers.weights", "", MODELS, MINILM),
     "ablation": ("tools.peers.ablation", "", MODELS, MINILM),

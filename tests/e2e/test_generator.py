@@ -260,6 +260,19 @@ def test_texts_that_begin_alike_are_read_once_and_stay_the_same(
     keeping.cancel(keeping.active[0])
 
 
+def test_a_prompt_is_kept_at_once_unless_most_of_it_is_kept(keeping: Generator) -> None:
+    prompt = [word % WORDS for word in range(20)]
+    for more, waits in (([], False), ([3, 4], True)):
+        request = keeping.submit([*prompt, *more], max_new_tokens=3)
+        keeping.step()
+        assert not request.is_finished
+        assert keeping.submit([*prompt, *more, 9]).read == len(prompt) + (0 if waits else len(more))
+        keeping.cancel(keeping.active[-1])
+        text = [*prompt, *more, *keeping.stream(request)]
+        assert keeping.submit([*text, 9]).read == len(text) - 1
+        keeping.cancel(keeping.active[-1])
+
+
 def test_prefixes_are_saved_and_mapped(keeping: Generator, tmp_path: Path) -> None:
     path = tmp_path / "prefixes.safetensors"
     text = [5, 6, 7, *keeping.generate([5, 6, 7], max_new_tokens=4)]

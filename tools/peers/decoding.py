@@ -3,7 +3,8 @@
 Llama, Qwen3 and Gemma 3 of seeded weights. Nodes of a layer are those between the attention of one
 layer and that of the next, without views. A node whose work pays for a second thread is shared: all
 threads wait at its end. Times are CPU times of one thread, plans in turns. `--parts` makes some of
-the tables: layers, guesses, open. Writes docs/results/decoding.md.
+the tables: layers, guesses, open, prefix; the last one reads files of :mod:`tools.peers.texts`.
+Writes docs/results/decoding.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from tools.peers import texts
 from tools.peers.bytecode import environment
 from tools.peers.page import PAGE, command_line, describe_setting, write_section
 
@@ -30,10 +32,13 @@ ARCHITECTURES = ("Llama", "Qwen3", "Gemma3Text")
 SCHEMES = ("float32", "int8_grouped", "int4_grouped")
 
 #: The tables.
-PARTS = ["layers", "guesses", "open"]
+PARTS = ["layers", "guesses", "open", "prefix"]
 
 #: Tokens before the one that is timed, and of the texts with guesses.
 BEFORE, TEXT = 128, 128
+
+#: Tokens of a prefix that is kept, and of what follows it.
+PREFIX, SUFFIX = 2000, 16
 
 
 class Layer(NamedTuple):
@@ -222,6 +227,39 @@ def describe_open(plan: Any, turns: int) -> str:
     return f"{head}| --- | --- | --- | --- | --- | --- |\n" + "\n".join(rows)
 
 
+def describe_prefix(turns: int) -> str:
+    """Return the table of a prefix that is kept: the time until the first token behind it."""
+    rows = []
+    weights = texts.WEIGHTS["int4"]
+    source = texts.gguf("100M", weights.kind)
+    for cache, ending in (("float32", ".taper"), ("float16", ".halves.taper")):
+        whole = texts.export(source, source.with_suffix(ending), "--cache-dtype", cache)
+        session = Decoder(str(texts.quantize(whole, weights.grouped))).session
+        found = [prefix_seconds(session, seed) for seed in range(turns)]
+        read, kept, alone = (1e3 * min(each) for each in zip(*found, strict=True))
+        rows.append(f"| {cache} | {read:.0f} | {kept:.1f} | {alone:.1f} |")
+    head = "| cache | all read, ms | prefix kept, ms | suffix alone, ms |\n"
+    return f"{head}| --- | --- | --- | --- |\n" + "\n".join(rows)
+
+
+def prefix_seconds(session: Any, seed: int) -> tuple[float, float, float]:
+    """Time the first token of a prompt, of one that begins alike, and of that one's end alone."""
+    from taper_runtime import Generator
+
+    generator = Generator(session, prefix_cache_bytes=10**9)
+    ids = np.random.default_rng(seed).integers(0, WORDS, PREFIX + 2 * SUFFIX).tolist()
+    prefix, suffix = ids[: PREFIX + SUFFIX], ids[-SUFFIX:]
+    taken = []
+    for prompt in (prefix, prefix[:PREFIX] + suffix, suffix):
+        begin = time.thread_time()
+        request = generator.submit(prompt, max_new_tokens=2)
+        stream = generator.stream(request)
+        next(stream)
+        taken.append(time.thread_time() - begin)
+        stream.close()
+    return taken[0], taken[1], taken[2]
+
+
 def main() -> None:
     """Print the tables, and write them unless told not to."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -234,19 +272,22 @@ def main() -> None:
         f"Width {WIDTH}, {INNER} inside, {HEADS} heads, {KEPT} of keys, {LAYERS} layers, {WORDS} "
         "words; one thread"
     )
-    whole = None if args.parts == ["layers"] else export(ARCHITECTURES[0])
+    whole = None if {*args.parts} <= {"layers", "prefix"} else export(ARCHITECTURES[0])
     made = {
         "layers": lambda: describe_layers(5 if args.quick else 100),
         "guesses": lambda: describe_guesses(whole, 1 if args.quick else 3),
         "open": lambda: describe_open(whole, 1 if args.quick else 5),
+        "prefix": lambda: describe_prefix(2 if args.quick else 5),
     }
     titles = {
         "layers": f"A token at position {BEFORE}",
         "guesses": f"Guesses in texts of {TEXT} tokens, Llama in float32",
         "open": "A file of Llama, opened, and a prompt of 16 tokens",
+        "prefix": f"A prefix of {PREFIX} tokens that is kept, and {SUFFIX} more",
     }
     for part in args.parts:
-        text = f"{setting}\n\n{size}.\n\n{made[part]()}"
+        model = "100M parameters of texts.md, int4 with int8 activations; one thread"
+        text = f"{setting}\n\n{model if part == 'prefix' else size}.\n\n{made[part]()}"
         print(f"{titles[part]}\n\n{text}\n", flush=True)
         if not args.quick:
             page = PAGE.with_name("decoding.md")

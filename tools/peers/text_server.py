@@ -1,10 +1,11 @@
 """Measure the time to the first token and tokens per second of clients; `--quick` only prints.
 
-`taper serve` runs in a process of its own, with a Llama of seeded weights. Clients in threads each
-send one streamed completion after the other; all prompts have one length, and all texts. The first
-token counts from the moment a client sends its request; the rate of a text is that of the tokens
-behind its first. `--address URL --model NAME` measures another server of OpenAI's protocol
-instead, and only prints. Writes docs/results/text-server.md.
+`taper serve` and the server of llama.cpp each run in a process of their own, with one of the GGUF
+files of :mod:`tools.peers.texts`, and are measured in turns. Clients in threads each send one
+streamed completion after the other; all prompts have one length, and all texts. The first token
+counts from the moment a client sends its request; the rate of a text is that of the tokens behind
+its first. `--address URL --model NAME` measures another server of OpenAI's protocol instead, and
+only prints. Writes docs/results/text-server.md.
 """
 
 from __future__ import annotations
@@ -15,30 +16,31 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from tools.peers import texts
+from tools.peers.bytecode import environment
 from tools.peers.page import PAGE, command_line, describe_setting, write_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CLIENTS = (1, 2, 8)
 PROMPT, TEXT = 128, 64  # tokens
 REQUESTS = 4  # of each client, after one that is not counted
 
-#: Sizes of the models: hidden, intermediate, layers, heads, heads of keys, words.
-MODELS = {
-    "19M": (384, 1024, 8, 6, 2, 8000),
-    "340M": (1024, 2816, 24, 16, 8, 32000),
-}
+#: Ids of the tokens of prompts, which are words.
+WORDS = range(300, 8000)
+
+#: The most texts at once, and the most tokens of each, that a server makes room for.
+TEXTS, CONTEXT = max(CLIENTS), PROMPT + TEXT
 
 
 class Answered(NamedTuple):
@@ -54,50 +56,29 @@ class Answered(NamedTuple):
         return (self.tokens - 1) / (self.last - self.first)
 
 
-def export(size: str, quantize: str | None, path: Path) -> None:
-    """Export the model with a tokenizer that has a word for each token."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    import taper_frontend
-
-    hidden, inner, layers, heads, kept, words = MODELS[size]
-    made = Tokenizer(models.WordLevel({f"w{i}": i for i in range(words)}, unk_token="w0"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    config = LlamaConfig(
-        vocab_size=words, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kept, eos_token_id=None, bos_token_id=None,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    taper_frontend.export_decoder(
-        LlamaForCausalLM(config).eval(),
-        max_context=PROMPT + TEXT,
-        quantize=quantize,
-        tokenizer=PreTrainedTokenizerFast(tokenizer_object=made),
-    ).save(path)
-
-
 @contextmanager
-def served(path: Path, threads: int) -> Iterator[str]:
-    """Run `taper serve` in a process; give its address."""
-    command = [sys.executable, "-m", "taper_runtime.cli", "serve", f"model={path}", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--threads", str(threads)], stderr=subprocess.PIPE, text=True
-    )
+def served(module: str, *arguments: str | Path) -> Iterator[str]:
+    """Run a server in a process; give its address."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        line = process.stderr.readline()
-        found = re.search(r"port (\d+)", line)
-        if found is None:
-            raise RuntimeError(f"taper serve: {line}{process.stderr.read()}")
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.search(r"port (\d+)", line):
+                break
+        else:
+            raise RuntimeError(f"{module}: {''.join(lines)}")
+        # what it tells later is read, so that it never waits for a reader
+        threading.Thread(target=process.stderr.read, daemon=True).start()
         yield f"http://127.0.0.1:{found[1]}"
     finally:
         process.terminate()
         process.wait()
 
 
-def ask(address: str, model: str, prompt: str) -> Answered:
+def ask(address: str, model: str, prompt: list[int]) -> Answered:
     """Send one request, and time the events of its stream."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=600)
     body = {
@@ -130,8 +111,8 @@ def load(address: str, model: str, clients: int, requests: int) -> tuple[list[An
     def client(place: int) -> None:
         rng = np.random.default_rng(place)
         for _ in range(requests):
-            words = rng.integers(1, 8000, PROMPT)
-            found[place].append(ask(address, model, " ".join(f"w{word}" for word in words)))
+            prompt = rng.integers(WORDS.start, WORDS.stop, PROMPT).tolist()
+            found[place].append(ask(address, model, prompt))
 
     threads = [threading.Thread(target=client, args=(place,)) for place in range(clients)]
     began = time.perf_counter()
@@ -144,29 +125,46 @@ def load(address: str, model: str, clients: int, requests: int) -> tuple[list[An
     return answers, sum(each.tokens for each in answers) / seconds
 
 
-def table(address: str, model: str, requests: int) -> str:
-    """The figures of each number of clients."""
-    lines = [
-        "| clients | first token, p50 s | p95 s | tokens/s of a text, p50 | p5 | all tokens/s |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    load(address, model, 1, 1)
+def table(addresses: dict[str, str], model: str, requests: int) -> str:
+    """Return the figures of each number of clients, of servers by their names."""
+    columns = ("server", "clients", "first token, p50 s", "p95 s", "tokens/s of a text, p50", "p5")
+    lines = []
+    for address in addresses.values():
+        load(address, model, 1, 1)
     for clients in CLIENTS:
-        answers, total = load(address, model, clients, requests)
-        first = np.percentile([each.first for each in answers], [50, 95])
-        rate = np.percentile([each.rate for each in answers], [50, 5])
-        lines.append(
-            f"| {clients} | {first[0]:.3f} | {first[1]:.3f} | {rate[0]:.1f} | {rate[1]:.1f} | "
-            f"{total:.1f} |"
-        )
-    return "\n".join(lines)
+        for name, address in addresses.items():
+            answers, total = load(address, model, clients, requests)
+            first = np.percentile([each.first for each in answers], [50, 95])
+            rate = np.percentile([each.rate for each in answers], [50, 5])
+            lines.append(
+                f"| {name} | {clients} | {first[0]:.3f} | {first[1]:.3f} | {rate[0]:.1f} "
+                f"| {rate[1]:.1f} | {total:.1f} |"
+            )
+    return texts.table("", (*columns, "all tokens/s"), lines)
+
+
+def describe(size: str, name: str, threads: int, requests: int) -> str:
+    """Return the table of a model with weights of one kind."""
+    weights = texts.WEIGHTS[name]
+    source = texts.gguf(size, weights.kind)
+    plan = texts.export(source, source.with_suffix(".taper"))
+    if weights.grouped:
+        plan = texts.quantize(plan, weights.grouped)
+    ours = ("taper_runtime.cli", "serve", f"model={plan}", "--port", "0", "--threads", str(threads))
+    theirs = ("tools.peers.llama_server", source, str(threads), str(TEXTS), str(CONTEXT))
+    with served(*ours) as taper, served(*theirs) as llama:
+        figures = table({"taper serve": taper, "llama.cpp": llama}, "model", requests)
+    return (
+        f"{size} parameters, {name} ({weights.kind}), {threads} thread(s), prompts of {PROMPT} "
+        f"tokens and texts of {TEXT}:\n{figures}"
+    )
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", nargs="+", choices=MODELS, default=[*MODELS])
-    parser.add_argument("--quantize", default="int8", help="a scheme of export, or none")
+    parser.add_argument("--sizes", nargs="+", choices=texts.SIZES, default=["100M"])
+    parser.add_argument("--weights", nargs="+", choices=texts.WEIGHTS, default=["int8"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--address", help="measure the server there instead")
     parser.add_argument("--model", default="model", help="its name for the model")
@@ -174,21 +172,13 @@ def main() -> None:
     options = parser.parse_args()
     requests = 2 if options.quick else REQUESTS
     if options.address:
-        print(table(options.address, options.model, requests))
+        print(table({options.address: options.address}, options.model, requests))
         return
-    parts = [describe_setting(command_line("text_server"), "transformers", "uvicorn")]
+    parts = [describe_setting(command_line("text_server"), "xllamacpp", "uvicorn")]
     print(parts[0], flush=True)
-    scheme = None if options.quantize == "none" else options.quantize
-    with tempfile.TemporaryDirectory() as directory:
-        for size in options.sizes:
-            path = Path(directory, f"{size}.taper")
-            export(size, scheme, path)
-            with served(path, options.threads) as address:
-                parts.append(
-                    f"A Llama of {size} parameters, {options.quantize}, {options.threads} "
-                    f"thread(s), prompts of {PROMPT} tokens and texts of {TEXT}:\n\n"
-                    + table(address, "model", requests)
-                )
+    for size in options.sizes:
+        for name in options.weights:
+            parts.append(describe(size, name, options.threads, requests))
             print(f"\n{parts[-1]}", flush=True)
     if not options.quick:
         page = PAGE.with_name("text-server.md")

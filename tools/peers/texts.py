@@ -78,15 +78,7 @@ def run(*command: str | Path) -> str:
 def prepare(size: str, name: str, *, huge: bool = False) -> list[Row]:
     """Make the files of a model that are missing; return the rows of its table."""
     weights = WEIGHTS[name]
-    FOLDER.mkdir(parents=True, exist_ok=True)
-
-    def gguf(kind: str) -> Path:
-        path = FOLDER / f"{size}-{kind}.gguf"
-        if not path.exists():
-            write_llama(SIZES[size], kind, path)
-        return path
-
-    source = gguf(weights.kind)
+    source = gguf(size, weights.kind)
     plan = export(source, source.with_suffix(".taper"))
     halves = export(source, source.with_suffix(".halves.taper"), "--cache-dtype", "float16")
     label = "Taper"
@@ -103,12 +95,27 @@ def prepare(size: str, name: str, *, huge: bool = False) -> list[Row]:
     ]
     built = FOLDER / f"{size}-ort-{weights.ort}"
     if not built.exists():
-        build = ("onnxruntime_genai.models.builder", "-i", folder(size, gguf("F32")), "-o", built)
+        build = (
+            "onnxruntime_genai.models.builder",
+            "-i",
+            folder(size, gguf(size, "F32")),
+            "-o",
+            built,
+        )
         run(*build, "-p", weights.ort, "-e", "cpu", "-c", FOLDER / "cache")
     rows.append(Row("llama.cpp", "llama.cpp", source))
     if weights.kind != "F32":  # OpenVINO GenAI reads no float32 from such files
         rows.append(Row("OpenVINO GenAI", "OpenVINO GenAI", source))
     return [*rows, Row("ONNX Runtime GenAI", "ONNX Runtime GenAI", built)]
+
+
+def gguf(size: str, kind: str) -> Path:
+    """Make the GGUF file of a model, if it is missing, and return its path."""
+    path = FOLDER / f"{size}-{kind}.gguf"
+    if not path.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        write_llama(SIZES[size], kind, path)
+    return path
 
 
 def export(source: Path, plan: Path, *options: str) -> Path:

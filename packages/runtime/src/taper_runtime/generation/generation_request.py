@@ -73,6 +73,8 @@ class GenerationRequest:
         What ended it, if ``finish_reason`` is ``"error"``.
     read : int
         How many of the tokens have been read.
+    known : int
+        How many first tokens of the prompt the prefix cache had.
     draft : DraftText or None
         What a draft model has read of the text; set when it first guesses.
     guesses : GuessCount or None
@@ -98,7 +100,7 @@ class GenerationRequest:
         self.finish_reason: str | None = None
         self.error: Exception | None = None
         self.limits = limits
-        self.read = 0
+        self.read = self.known = 0
         self.draft: DraftText | None = None
         self.guesses: GuessCount | None = None
         self._context = convention.context

@@ -452,7 +452,7 @@ class Generator:
             parts = written_parts(self._session.plan, count)
             taken = {name: array[parts.get(name, ...)] for name, array in arrays.items()}
             request.state.restore(taken, parts)
-            request.read = count
+            request.read = request.known = count
 
     def _keep(self, request: GenerationRequest) -> None:
         """Put a text's state into the prefix cache."""
@@ -594,7 +594,10 @@ class Generator:
         for request, new, row in zip(requests, ids, logits, strict=True):
             reads_prompt = request.read < len(request.ids)
             request.advance(new, row)
-            if request.is_finished or (reads_prompt and request.read >= len(request.ids)):
+            ends_prompt = reads_prompt and request.read >= len(request.ids)
+            # a prompt of which most is kept already waits for its text
+            is_new = 2 * request.known < len(request.ids)
+            if request.is_finished or (ends_prompt and is_new):
                 self._keep(request)
 
     def _replace_finished(self) -> None:

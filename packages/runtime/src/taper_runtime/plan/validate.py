@@ -287,6 +287,7 @@ def _check_spec(name: object, spec: TensorSpec) -> None:
 
 def _check_described(spec: TensorSpec, scope: _CheckScope) -> Kind:
     """Check a spec without its name, unless an equal one has been checked; return its kind."""
+    key: object = None
     kind = None
     try:
         rest = spec[1:]
