@@ -42,7 +42,7 @@ _INTEGERS = frozenset({int, Size})
 
 
 class _Place:
-    """Properties that all tensors of one kind share at the same place of equal roots.
+    """Properties of all tensors of one kind that lie at the same place of equal roots.
 
     Attributes
     ----------

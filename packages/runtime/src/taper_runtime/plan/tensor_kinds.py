@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Kind:
-    """Properties that all tensors of one type share; equal types of a plan have the same object.
+    """Properties of all tensors of one type; equal types of a plan have the same object.
 
     Attributes
     ----------
