@@ -220,6 +220,18 @@ def test_damaged_assets_are_named(case, path):
         Encoder(taper_runtime.load(path).with_assets(changed))
 
 
+def test_a_tokenizer_that_panics_is_named(path):
+    """What Rust calls a panic is no Exception in Python."""
+    plan = taper_runtime.load(path)
+    made = json.loads(plan.assets[TOKENIZER].tobytes())
+    made["truncation"] = {
+        "direction": "Right", "strategy": "LongestFirst", "max_length": 3, "stride": 9,
+    }  # fmt: skip
+    encoder = Encoder(plan.with_assets({TOKENIZER: json.dumps(made).encode()}))
+    with pytest.raises(InputError, match=r"'tokenizer.json'\]: the tokenizer fails: .*stride"):
+        encoder.encode("a cat and a dog")
+
+
 def test_a_plan_without_assets_is_named(path):
     plan = taper_runtime.load(path)
     with pytest.raises(InputError, match=r"plan.assets: expected 'encoder.json'.*, got \[\]"):

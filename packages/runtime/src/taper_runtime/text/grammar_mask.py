@@ -13,6 +13,7 @@ import numpy as np
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError, TaperError
+from taper_runtime.text.tokenizer_asset import told_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,12 +125,10 @@ class GrammarReader:
                 "where a text ends, got none"
             )
         self._package, self._vocabulary = llguidance, vocabulary
-        try:
+        with told_failure("tokenizer: llguidance cannot read it"):
             self._tokenizer = llguidance.LLTokenizer(
                 tokenizer.to_str(), n_vocab=vocabulary, eos_token=list(ends)
             )
-        except Exception as error:  # of no other type
-            raise InputError(f"tokenizer: llguidance cannot read it: {error}") from error
 
     def read(
         self,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from taper_runtime.text.tokenizer_asset import told_failure
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,7 +36,8 @@ class PieceDecoder:
 
     def push(self, token: int) -> str:
         """Add a token; return the text that is now certain. The rest is held back."""
-        self._held += self._decoder.step(self._tokenizer, token) or ""
+        with told_failure():
+            self._held += self._decoder.step(self._tokenizer, token) or ""
         found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
         if found:
             self._held = self._held[: min(found)]

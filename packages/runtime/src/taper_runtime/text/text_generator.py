@@ -12,7 +12,7 @@ from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
 from taper_runtime.text.grammar_mask import GrammarMask, GrammarReader
 from taper_runtime.text.piece_decoder import PieceDecoder
 from taper_runtime.text.text_stream import TextStream
-from taper_runtime.text.tokenizer_asset import read_tokenizer, text_of
+from taper_runtime.text.tokenizer_asset import read_tokenizer, text_of, told_failure
 
 if TYPE_CHECKING:
     import os
@@ -253,9 +253,11 @@ class TextGenerator:
         if not isinstance(prompt, str):
             raise InputError(f"prompt: expected a str, got {type(prompt).__name__}")
         try:
-            ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=not is_whole).ids
-        except TypeError as error:
+            prompt.encode()
+        except UnicodeEncodeError as error:
             raise InputError("prompt: expected valid Unicode, got a lone surrogate") from error
+        with told_failure():
+            ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=not is_whole).ids
         return ids
 
     def _held_to(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from taper_runtime.base.errors import InputError, TaperError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from taper_runtime.plan.plan import Plan
 
 #: The name of the asset.
@@ -43,6 +46,23 @@ def text_of(plan: Plan, name: str) -> str:
         raise InputError(f"plan.assets[{name!r}]: expected a text in UTF-8: {error}") from error
 
 
+@contextmanager
+def told_failure(what: str = f"plan.assets[{TOKENIZER!r}]: the tokenizer fails") -> Iterator[None]:
+    """Raise what a package in Rust raises as an InputError that begins with ``what``.
+
+    Its panics are no Exceptions: a tokenizer with a wrong number in it, or a regular expression
+    that backtracks without end, would end a server.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what}: {error}") from error
+
+
 def read_tokenizer(plan: Plan, vocab_size: int) -> Any:
     """Return a plan's ``tokenizers.Tokenizer``.
 
@@ -67,10 +87,8 @@ def read_tokenizer(plan: Plan, vocab_size: int) -> Any:
             "taper_runtime.text needs the package tokenizers; install it with "
             "`pip install 'taper-runtime[text]'`"
         ) from error
-    try:
+    with told_failure(f"plan.assets[{TOKENIZER!r}]: no tokenizer"):
         made = Tokenizer.from_buffer(data)
-    except Exception as error:  # of no other type
-        raise InputError(f"plan.assets[{TOKENIZER!r}]: no tokenizer: {error}") from error
     count = made.get_vocab_size(with_added_tokens=True)
     if count > vocab_size:
         raise InputError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.text.tokenizer_asset import read_tokenizer
+from taper_runtime.text.tokenizer_asset import read_tokenizer, told_failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,18 +51,26 @@ class SentenceTokenizer:
     def tokens(
         self, sentences: Sequence[str] | Sequence[tuple[str, str]]
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the ids and the types of the tokens of each sentence or pair, int32 [length]."""
+        """Return the ids and the types of the tokens of each sentence or pair, int32 [length].
+
+        Raises
+        ------
+        InputError
+            If the tokenizer fails.
+        """
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for start in range(0, len(sentences), _AT_ONCE):
+            with told_failure():
+                cut = self._made.encode_batch_fast(list(sentences[start : start + _AT_ONCE]))
             found += [
-                (np.array(each.ids, np.int32), np.array(each.type_ids, np.int32))
-                for each in self._made.encode_batch_fast(list(sentences[start : start + _AT_ONCE]))
+                (np.array(each.ids, np.int32), np.array(each.type_ids, np.int32)) for each in cut
             ]
         return found
 
     def prompt_length(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without special tokens at its end."""
-        cut = self._made.encode(prompt)
+        with told_failure():
+            cut = self._made.encode(prompt)
         count: int = len(cut.ids) - sum(cut.special_tokens_mask[-1:])
         return count
 
