@@ -21,13 +21,15 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import taper_frontend
 import taper_runtime
-from export_minilm import LENGTH, SENTENCES, SentenceEmbedder
+from export_minilm import SENTENCES
 from taper_frontend import QuantizationConfig, quantize, quantize_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from taper_runtime.plan.plan import Plan
+
+LENGTH = 16  # tokens, padded
 
 #: Sentences for calibration, other than those that are compared.
 CALIBRATION = [
@@ -40,6 +42,21 @@ CALIBRATION = [
     "A small earthquake shook the village last night.",
     "The museum shows paintings of the last century.",
 ]
+
+
+class SentenceEmbedder(torch.nn.Module):
+    """An encoder, the mean over the real tokens, of length 1."""
+
+    def __init__(self, encoder: torch.nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return embeddings [batch, 384] of token ids [batch, length]."""
+        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
+        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        mean = (hidden * weights).sum(1) / weights.sum(1)
+        return torch.nn.functional.normalize(mean, dim=1)
 
 
 def measure() -> Iterator[str]:
