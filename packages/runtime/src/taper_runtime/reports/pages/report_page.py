@@ -146,7 +146,7 @@ def _summary(
 
 def _weight_bytes(profile: Profile) -> int:
     """Return the bytes of the constants that nodes read: not those from which others are packed."""
-    read = {}
+    read: dict[str, TensorSpec] = {}
     for site in profile.sites:
         if site.depth == 0:  # nodes with blocks read what these read
             roots = (site.plan.placements[name].root for name in site.node.reads)
