@@ -10,15 +10,16 @@ import pytest
 import torch
 
 import taper_frontend
+from marks import LARGER
 from models import linear
 from taper_runtime.machine.limits import MachineLimits, Memory
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
 from taper_runtime.ops.opdef import TensorType
-from tools.peers import ablation, compare, forms, memory, ops, scaling, turns
+from tools.peers import ablation, compare, forms, memory, ops, scaling, tuned, turns
 from tools.peers.cases import DRAWN, SETS, newcomer
 from tools.peers.engines import ENGINES, at_most
-from tools.peers.old_forms import old_form
+from tools.peers.old_forms import old_form, old_forms
 from tools.peers.op_cases import cases
 from tools.peers.op_cases.case import Case, drawn
 from tools.peers.op_cases.reasons import NOT_TIMED, REASONS
@@ -269,6 +270,23 @@ def test_old_forms_are_those_of_the_old_commit(channels, size, tile):
     attrs = {"kernel": (3, 3), "stride": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1)}
     conv = REGISTRY["CONV"]
     assert old_form(conv, [x, weight, bias], x, conv.complete(attrs)) == tile
+
+
+@LARGER
+@pytest.mark.parametrize(
+    ("channels", "size", "expected"),
+    [(128, 14, ("winograd.2", "winograd.4")), (96, 7, ("grouped_panels.1", "winograd.2"))],
+)
+def test_old_forms_are_counted_where_they_differ(channels, size, expected):
+    layers = torch.nn.Sequential(torch.nn.Conv2d(channels, channels, 3, padding=1)).eval()
+    image = torch.zeros(1, channels, size, size)
+    with old_forms():
+        old = taper_frontend.export(layers, (image,), verify=False)
+    formats = [tuned.formats_of(each) for each in (old, taper_frontend.export(layers, (image,)))]
+    names = formats[0].keys() & formats[1].keys()
+    assert names == formats[0].keys() == formats[1].keys()
+    different = [tuple(each[name] for each in formats) for name in names]
+    assert [each for each in different if len({*each}) > 1] == [expected]
 
 
 def test_each_way_of_a_convolution_is_timed(monkeypatch):

@@ -14,12 +14,12 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,6 +54,10 @@ CONVOLUTIONS = {
     "Bit 1x224": partial(classifiers.other, "Bit", 1),
     "CRAFT's form 1x128": lambda: (Detector(), (torch.zeros(1, 3, 128, 128),)),
 }
+
+
+#: What the passes that pack a weight add to its name.
+_PACKED = re.compile(r"(\.tiles\d|\.packed)+$")
 
 
 class Gain(NamedTuple):
@@ -102,6 +106,12 @@ def tune(plan: Path, database: Path, budget: float, threads: int) -> str:
     return f"{data['nodes'] - left} of {data['nodes']}"
 
 
+def formats_of(plan: Plan) -> dict[str, str]:
+    """Return the format of each weight, by its name before it was packed."""
+    specs = plan.tensors.values()
+    return {re.sub(_PACKED, "", s.name): s.format for s in specs if s.role == "constant"}
+
+
 def gain(
     default: Plan, tuned: Plan, database: Path, threads: int, seconds: float, *, other_bits: bool
 ) -> Gain:
@@ -111,13 +121,12 @@ def gain(
     before = session_of(default, threads)
     nodes = after.stats().tuned
     assert nodes is not None
-    before_it, after_it = (
-        Counter(spec.format for spec in plan.tensors.values() if spec.role == "constant")
-        for plan in (default, tuned)
-    )
+    formats, tuned_formats = map(formats_of, (default, tuned))
+    shared = formats.keys() & tuned_formats.keys()
+    different = sum(formats[name] != tuned_formats[name] for name in shared)
     splits = tuned.metadata["tuned"]["splits"]
     others = sum(way != "parts for the cache" for way in splits.values())
-    changes = len(nodes.changed), (after_it - before_it).total(), others
+    changes = len(nodes.changed), different, others
     if not nodes.changed and tuned.fingerprint() == default.fingerprint():
         return Gain(1.0, 1.0, 1.0, *changes)
     feeds = dict(default.samples)
