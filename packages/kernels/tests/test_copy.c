@@ -302,12 +302,14 @@ static void reshape(void) {
     }
 }
 
+enum { CAT_MOST = 150 };
+
 /* n inputs of random length along axis, some empty. */
 static void cat_random(taper_dtype dtype, int n, int rank, const int64_t *dims, int axis,
                        int64_t longest, bool strided) {
     const struct cat_attrs attrs = {axis};
-    taper_tensor inputs[64];
-    void *memory[64];
+    taper_tensor inputs[CAT_MOST];
+    void *memory[CAT_MOST];
     int64_t out[TAPER_MAX_RANK], in[TAPER_MAX_RANK];
     memcpy(out, dims, sizeof *dims * (size_t)rank);
     memcpy(in, dims, sizeof *dims * (size_t)rank);
@@ -333,6 +335,8 @@ static void cat(void) {
                 cat_random(dtypes[t], 2, 3, dims, axis, 200, strided);
                 cat_random(dtypes[t], 5, 3, dims, axis, 40, strided);
                 cat_random(dtypes[t], 64, 3, dims, axis, 3, strided);
+                cat_random(dtypes[t], 65, 3, dims, axis, 3, strided);
+                cat_random(dtypes[t], CAT_MOST, 3, dims, axis, 3, strided);
                 cat_random(dtypes[t], 3, 3, dims, axis, 1, strided); /* stack */
             }
 }

@@ -93,6 +93,8 @@ def _samples_cat() -> Iterator[Sample]:
             yield Sample([x, x.take([0], axis), x], {"axis": axis})
             yield Sample([x, x.take([], axis)], {"axis": axis})
     yield Sample([np.ones((2, 2), np.float32)], {"axis": 0})
+    many = [np.full((2, i % 3), i, np.float32) for i in range(90)]  # a detector's classes
+    yield Sample(many, {"axis": 1})
 
 
 def _samples_pad() -> Iterator[Sample]:

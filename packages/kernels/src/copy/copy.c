@@ -158,57 +158,83 @@ static taper_status any_reshape_prepare(const taper_call *call, taper_work *work
 
 /* ---- CAT ---- */
 
-enum { CAT_MAX_INPUTS = 64 };
+enum { CAT_PLANNED = 64 }; /* inputs whose loops prepare() keeps; each task plans others anew */
 
 struct cat_state {
     int32_t n_parts; /* inputs with elements */
-    int32_t input[CAT_MAX_INPUTS];
-    struct copy_part parts[CAT_MAX_INPUTS];
+    int32_t input[CAT_PLANNED];
+    struct copy_part parts[CAT_PLANNED];
 };
+
+/* Where an input goes: its place along the axis, and its first byte among all inputs. */
+struct cat_place {
+    int64_t at, byte;
+};
+
+/* Plans the copy of an input to a place, and moves the place behind it; returns false if there is
+ * nothing to copy. */
+static bool cat_plan(const taper_call *call, int32_t input, struct cat_place *place,
+                     struct copy_part *part) {
+    const struct cat_attrs *attrs = call->attrs;
+    const taper_tensor *x = &call->inputs[input], *output = call->output;
+    const int64_t size = (int64_t)taper_dtype_size(output->dtype);
+    struct copy_view v = {.size = size, .rank = x->rank};
+    for (int32_t d = 0; d < x->rank; d++) {
+        v.sizes[d] = x->shape[d];
+        v.src[d] = x->strides[d] * size;
+        v.dst[d] = output->strides[d] * size;
+    }
+    v.dst_offset = place->at * output->strides[attrs->axis] * size;
+    place->at += x->shape[attrs->axis];
+    if (tensor_numel(x) == 0)
+        return false;
+    part_plan(part, &v);
+    part->first_byte = place->byte;
+    place->byte = part_end(part);
+    return true;
+}
 
 static taper_status any_cat_prepare(const taper_call *call, taper_work *work) {
     const struct cat_attrs *attrs = call->attrs;
     const taper_tensor *output = call->output;
     struct cat_state *s = call->state;
-    const int64_t axis = attrs->axis, size = (int64_t)taper_dtype_size(output->dtype);
-    if (call->n_inputs < 1 || call->n_inputs > CAT_MAX_INPUTS || size == 0 ||
+    const int64_t axis = attrs->axis;
+    if (call->n_inputs < 1 || taper_dtype_size(output->dtype) == 0 ||
         !valid_axis(axis, output->rank) || !tensor_is_contiguous(output))
         return TAPER_UNSUPPORTED;
-    int64_t at = 0; /* along axis */
+    struct cat_place place = {0};
+    struct copy_part unkept;
     s->n_parts = 0;
-    *work = (taper_work){0};
     for (int32_t i = 0; i < call->n_inputs; i++) {
         const taper_tensor *x = &call->inputs[i];
         if (x->dtype != output->dtype || x->rank != output->rank)
             return TAPER_UNSUPPORTED;
-        struct copy_view v = {.size = size, .rank = x->rank};
-        for (int32_t d = 0; d < x->rank; d++) {
+        for (int32_t d = 0; d < x->rank; d++)
             if (d != axis && x->shape[d] != output->shape[d])
                 return TAPER_UNSUPPORTED;
-            v.sizes[d] = x->shape[d];
-            v.src[d] = x->strides[d] * size;
-            v.dst[d] = output->strides[d] * size;
-        }
-        v.dst_offset = at * output->strides[axis] * size;
-        at += x->shape[axis];
-        if (at > output->shape[axis])
+        if (x->shape[axis] > output->shape[axis] - place.at)
             return TAPER_UNSUPPORTED;
-        if (tensor_numel(x) == 0)
-            continue;
-        struct copy_part *part = &s->parts[s->n_parts];
-        part_plan(part, &v);
-        part->first_byte = s->n_parts ? part_end(part - 1) : 0;
-        s->input[s->n_parts++] = i;
-        work->tasks = i64_ceil_div(part_end(part), TASK_BYTES);
+        const bool kept = s->n_parts < CAT_PLANNED;
+        if (cat_plan(call, i, &place, kept ? &s->parts[s->n_parts] : &unkept) && kept)
+            s->input[s->n_parts++] = i;
     }
-    return at == output->shape[axis] ? TAPER_OK : TAPER_UNSUPPORTED;
+    *work = (taper_work){.tasks = i64_ceil_div(place.byte, TASK_BYTES)};
+    return place.at == output->shape[axis] ? TAPER_OK : TAPER_UNSUPPORTED;
 }
 
 static taper_status any_cat_run(const taper_call *call, int64_t begin, int64_t end, void *scratch) {
     const struct cat_state *s = call->state;
     (void)scratch;
-    for (int32_t i = 0; i < s->n_parts; i++)
-        part_run(&s->parts[i], call->output->data, call->inputs[s->input[i]].data, begin, end);
+    if (call->n_inputs <= CAT_PLANNED) {
+        for (int32_t i = 0; i < s->n_parts; i++)
+            part_run(&s->parts[i], call->output->data, call->inputs[s->input[i]].data, begin, end);
+        return TAPER_OK;
+    }
+    struct cat_place place = {0};
+    struct copy_part part;
+    for (int32_t i = 0; i < call->n_inputs; i++)
+        if (cat_plan(call, i, &place, &part))
+            part_run(&part, call->output->data, call->inputs[i].data, begin, end);
     return TAPER_OK;
 }
 
