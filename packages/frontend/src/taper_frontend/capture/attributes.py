@@ -371,7 +371,9 @@ class _Attribute:
         value = self._value
         for path, name in self.buffers.items():
             tensor = self.part._buffers.pop(name)
-            value = put(value, path, tensor.clone() if name in self.replaced else tensor)
+            if tensor is not None and name in self.replaced:
+                tensor = tensor.clone()
+            value = put(value, path, tensor)
         vars(self.part)[self._attribute] = value
 
     def take(self) -> None:
