@@ -595,7 +595,7 @@ def test_torchvision_s_nms(dtype):
     fallbacks = [each["op"] for each in plan.metadata["fallbacks"]]
     assert fallbacks == ([] if dtype == torch.float32 else ["NMS"])
     session = taper_runtime.InferenceSession(plan)
-    for count in (1, 2, 30, 100, 7):
+    for count in (1, 0, 2, 30, 100, 7):
         compare(session, Boxes(), arguments(count))
 
 

@@ -84,7 +84,7 @@ def _register(schema, function, fake):
 
 
 def _fake_nms(dets, scores, iou_threshold):
-    count = torch.library.get_ctx().new_dynamic_size()
+    count = torch.library.get_ctx().create_unbacked_symint()  # as torchvision does
     return dets.new_empty(count, dtype=torch.int64)
 
 

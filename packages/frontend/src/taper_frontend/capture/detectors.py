@@ -1,10 +1,13 @@
 """Let torch capture code that asks tensors for Python's numbers, as torchvision's detectors do.
 
 ``len(x)`` of a tensor is a Python number, so torch fixes the size, or refuses one that values
-decide. torchvision's ``batched_nms`` takes one of two ways by the number of boxes, and its
-``paste_masks_in_image`` resizes each mask to a size of its own. During a capture, functions with
-the same results that ask for no numbers stand in their places. The export compares the plan with
-the module as it is.
+decide. torchvision's ``batched_nms`` takes one of two ways by the number of boxes, its ``decode``
+another for no boxes, and ``paste_masks_in_image`` resizes each mask to a size of its own. During
+a capture, functions with the same results that ask for no numbers stand in their places. The export
+compares the plan with the module as it is.
+
+torchvision tells torch that ``nms`` keeps two boxes or more, by the default of a function that
+torch has deprecated. It may keep none.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
+from torch._library.fake_impl import FakeImplCtx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +34,10 @@ def without_numbers(model: torch.nn.Module) -> Iterator[None]:
     names = [name for name in sys.modules if name.startswith("torchvision.")]
     known = [file for file in {*files, *map(sys.modules.get, names)} if file is not None]
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(FakeImplCtx, "create_unbacked_symint", _any_size))
+        detection = sys.modules.get("torchvision.models.detection._utils")
+        if detection is not None:
+            stack.enter_context(mock.patch.object(vars(detection)["BoxCoder"], "decode", _decode))
         for file in known:
             changed = {
                 name: _STAND_INS[where, value.__name__]
@@ -47,9 +55,19 @@ def _is_torch(file: ModuleType) -> bool:
     return file.__name__.partition(".")[0] == "torch"
 
 
+def _any_size(self: FakeImplCtx, *, min: int = 0, max: int | None = None) -> torch.SymInt:
+    return self.new_dynamic_size(min=min, max=max)
+
+
 def _length(x: Any) -> int:
     """Return the rows of a tensor as the size that torch traces; ``len`` of anything else."""
     return x.shape[0] if isinstance(x, torch.Tensor) and x.ndim else len(x)
+
+
+def _decode(self: Any, rel_codes: Tensor, boxes: list[Tensor]) -> Tensor:
+    """Move boxes ``[N, 4]`` by codes ``[N, 4 classes]``; also none: ``[N, classes, 4]``."""
+    moved: Tensor = self.decode_single(rel_codes.flatten(1), torch.cat(boxes))
+    return moved.reshape(moved.shape[0], moved.shape[1] // 4, 4)
 
 
 def _batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
