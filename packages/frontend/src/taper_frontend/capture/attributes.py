@@ -213,6 +213,10 @@ class _ExampleCall:
         The values in attributes.
     kept : dict of AttributePlace to torch.Tensor
         The changed attributes that can be buffers, with their values before.
+    replaced : set of AttributePlace
+        Those of ``kept`` whose tensors the call replaces, and does not write to. Places that had
+        one tensor have different ones afterwards, at the latest after some calls: so all places of
+        such a tensor are kept.
     others : list of AttributePlace
         The other changed attributes.
     assigned : list of AttributePlace
@@ -247,6 +251,18 @@ class _ExampleCall:
             for place in changed
             if _can_be_state(place, self.before, self.after)
         }
+        moved = {
+            id(tensor)
+            for place, tensor in self.kept.items()
+            if self.after[place].value is not tensor
+            and _version(tensor) == self.before[place].version
+        }
+        self.replaced = {
+            place
+            for place, leaf in self.before.items()
+            if id(leaf.value) in moved and _can_be_state(place, self.before, self.after)
+        }
+        self.kept |= {place: self.before[place].value for place in self.replaced}
         self.others = [place for place in changed if place not in self.kept]
         now = _parameters(module)
         nothing = "nothing", 0, 0
@@ -271,18 +287,17 @@ class _TensorAttributes:
     tensor, or move it to another place.
     """
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        call: _ExampleCall,
-    ) -> None:
+    def __init__(self, module: torch.nn.Module, call: _ExampleCall) -> None:
         """Make buffers of the tensors that the call changes, and hook the module's calls."""
         self._module = module
         self._groups: dict[tuple[int, str], _Attribute] = {}
         copies: dict[int, torch.Tensor] = {}  # one tensor in two places stays one tensor
         for place, tensor in call.kept.items():
-            own = copies.setdefault(id(tensor), tensor.detach().clone())
-            self._group(place).add(place.path, own, replaced=call.after[place].value is not tensor)
+            own = tensor.detach().clone()
+            if place not in call.replaced:
+                own = copies.setdefault(id(tensor), own)
+            replaced = place in call.replaced or call.after[place].value is not tensor
+            self._group(place).add(place.path, own, replaced=replaced)
         for place in call.assigned:
             self._group(place).assign()
         self._hooks: list[Any] = []
