@@ -122,6 +122,35 @@ def test_what_torch_refuses_is_of_category_control_flow(model):
     assert caught.value.category == "control flow"
 
 
+class Masked(torch.nn.Module):
+    """The rows that a mask selects: before the scan, or in its body, as the refusal says."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x, mask):
+        def step(carry, row):
+            x, kept = row
+            new = carry * 0.5 + x
+            return torch.where(kept, new, carry), new
+
+        rows = (x, mask) if self.inside else (x[mask], mask[mask])
+        carry, y = scan(step, torch.zeros(x.shape[1]), rows)
+        return carry, y[mask] if self.inside else y
+
+
+def test_a_scan_of_masked_rows_says_what_to_write():
+    x, mask = torch.arange(8.0).reshape(4, 2), torch.tensor([True, False, True, False])
+    with pytest.raises(CaptureError, match=r"torch\.where\(mask, new, carry\)") as caught:
+        taper_frontend.export(Masked(False), (x, mask))
+    assert caught.value.category == "data-dependent"
+    session = taper_runtime.InferenceSession(taper_frontend.export(Masked(True), (x, mask)))
+    carry, y = session.run(None, {"x": x.numpy(), "mask": mask.numpy()})
+    np.testing.assert_array_equal(carry, [4, 5.5])
+    np.testing.assert_array_equal(y, [[0, 1], [4, 5.5]])
+
+
 def _confident(row):
     kept = row[row > 0]
     return kept.sum().view(1) + torch.unique((row * 4).to(torch.int64)).numel()

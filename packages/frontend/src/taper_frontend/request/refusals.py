@@ -51,6 +51,17 @@ CACHE_HINT = (
     f"{_WITHOUT_CACHE}"
 )
 
+_BRANCH = (
+    "the model reads a number from a tensor and branches on it, which torch.export cannot "
+    "capture; compute both results and choose with torch.where, use torch.cond, pass the "
+    "number as an argument, or keep it in a buffer if it is the same in every call"
+)
+_ROWS_OF_SCAN = (
+    "torch's scan asks how many rows there are, and values decide that, as of x[mask]; scan all "
+    "rows, give the mask to the body too, and keep the carry of a row that does not count: "
+    "torch.where(mask, new, carry). Select the results after the scan"
+)
+
 #: For texts in torch's errors, what to do.
 _HINTS = (
     (_GUARD_OF_ONE, _HINT_OF_ONE),
@@ -118,13 +129,9 @@ def read(error: Exception) -> CaptureRefusal:
     if _is_about_packed(error):
         return CaptureRefusal(f"{text}\n{_HINT_OF_PACKED}", _source(error), "data-dependent")
     if isinstance(error, GuardOnDataDependentSymNode):
-        return CaptureRefusal(
-            "the model reads a number from a tensor and branches on it, which torch.export cannot "
-            "capture; compute both results and choose with torch.where, use torch.cond, pass the "
-            "number as an argument, or keep it in a buffer if it is the same in every call",
-            _source(error),
-            "data-dependent",
-        )
+        source = _source(error)
+        text = _ROWS_OF_SCAN if re.search(r"\bscan\(", source) else _BRANCH
+        return CaptureRefusal(text, source, "data-dependent")
     hints = [hint for pattern, hint in _HINTS if pattern.search(text)]
     return CaptureRefusal(
         "\n".join([text or type(error).__name__, *hints]), _source(error), _category(text)
