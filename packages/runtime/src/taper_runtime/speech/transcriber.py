@@ -25,7 +25,7 @@ from taper_runtime.speech.spectrogram import HOP, log_mel
 from taper_runtime.speech.speech_settings import read_speech_settings
 from taper_runtime.speech.timestamp_rules import TimestampRules
 from taper_runtime.speech.wav import read_wav
-from taper_runtime.text.tokenizer_asset import read_tokenizer, told_failure
+from taper_runtime.text.tokenizer_asset import as_input_error, read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -310,7 +310,7 @@ class Transcriber:
             offset = first / self._stride
             for start, end, piece in pieces:
                 words = [token for token in piece if token < begin]
-                with told_failure():
+                with as_input_error():
                     text = self.tokenizer.decode(words, skip_special_tokens=True)
                 first_s, last_s = (offset + start) * _STEP, (offset + end) * _STEP
                 yield SpeechSegment(first_s, last_s, text, tuple(piece))

@@ -13,7 +13,7 @@ import numpy as np
 
 from taper_runtime.base.checks import describe
 from taper_runtime.base.errors import InputError, TaperError
-from taper_runtime.text.tokenizer_asset import told_failure
+from taper_runtime.text.tokenizer_asset import as_input_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ class GrammarReader:
                 "where a text ends, got none"
             )
         self._package, self._vocabulary = llguidance, vocabulary
-        with told_failure("tokenizer: llguidance cannot read it"):
+        with as_input_error("tokenizer: llguidance cannot read it"):
             self._tokenizer = llguidance.LLTokenizer(
                 tokenizer.to_str(), n_vocab=vocabulary, eos_token=list(ends)
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from taper_runtime.text.tokenizer_asset import told_failure
+from taper_runtime.text.tokenizer_asset import as_input_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class PieceDecoder:
 
     def push(self, token: int) -> str:
         """Add a token; return the text that is now certain. The rest is held back."""
-        with told_failure():
+        with as_input_error():
             self._held += self._decoder.step(self._tokenizer, token) or ""
         found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
         if found:

@@ -12,7 +12,7 @@ from taper_runtime.text.chat_template import TEMPLATE, ChatTemplate
 from taper_runtime.text.grammar_mask import GrammarMask, GrammarReader
 from taper_runtime.text.piece_decoder import PieceDecoder
 from taper_runtime.text.text_stream import TextStream
-from taper_runtime.text.tokenizer_asset import read_tokenizer, text_of, told_failure
+from taper_runtime.text.tokenizer_asset import as_input_error, read_tokenizer, text_of
 
 if TYPE_CHECKING:
     import os
@@ -256,7 +256,7 @@ class TextGenerator:
             prompt.encode()
         except UnicodeEncodeError as error:
             raise InputError("prompt: expected valid Unicode, got a lone surrogate") from error
-        with told_failure():
+        with as_input_error():
             ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=not is_whole).ids
         return ids
 

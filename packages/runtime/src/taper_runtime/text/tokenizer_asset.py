@@ -47,7 +47,9 @@ def text_of(plan: Plan, name: str) -> str:
 
 
 @contextmanager
-def told_failure(what: str = f"plan.assets[{TOKENIZER!r}]: the tokenizer fails") -> Iterator[None]:
+def as_input_error(
+    what: str = f"plan.assets[{TOKENIZER!r}]: the tokenizer fails",
+) -> Iterator[None]:
     """Raise what a package in Rust raises as an InputError that begins with ``what``.
 
     Its panics are no Exceptions: a tokenizer with a wrong number in it, or a regular expression
@@ -87,7 +89,7 @@ def read_tokenizer(plan: Plan, vocab_size: int) -> Any:
             "taper_runtime.text needs the package tokenizers; install it with "
             "`pip install 'taper-runtime[text]'`"
         ) from error
-    with told_failure(f"plan.assets[{TOKENIZER!r}]: no tokenizer"):
+    with as_input_error(f"plan.assets[{TOKENIZER!r}]: no tokenizer"):
         made = Tokenizer.from_buffer(data)
     count = made.get_vocab_size(with_added_tokens=True)
     if count > vocab_size:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_runtime.text.tokenizer_asset import read_tokenizer, told_failure
+from taper_runtime.text.tokenizer_asset import as_input_error, read_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ class SentenceTokenizer:
         """
         found: list[tuple[np.ndarray, np.ndarray]] = []
         for start in range(0, len(sentences), _AT_ONCE):
-            with told_failure():
+            with as_input_error():
                 cut = self._made.encode_batch_fast(list(sentences[start : start + _AT_ONCE]))
             found += [
                 (np.array(each.ids, np.int32), np.array(each.type_ids, np.int32)) for each in cut
@@ -69,7 +69,7 @@ class SentenceTokenizer:
 
     def prompt_length(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without special tokens at its end."""
-        with told_failure():
+        with as_input_error():
             cut = self._made.encode(prompt)
         count: int = len(cut.ids) - sum(cut.special_tokens_mask[-1:])
         return count
