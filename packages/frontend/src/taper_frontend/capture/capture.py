@@ -22,7 +22,6 @@ from taper_frontend.capture.buffer_values import (
 )
 from taper_frontend.capture.captured import Captured
 from taper_frontend.capture.decompose import decompose_calls, trace_kept, written
-from taper_frontend.capture.detectors import without_numbers
 from taper_frontend.capture.functional import make_ready, stride_owners
 from taper_frontend.capture.fx_nodes import CAPTURED, TRAINING, called, draws
 from taper_frontend.capture.lifted import (
@@ -35,6 +34,7 @@ from taper_frontend.capture.module_state import ModuleAttributes
 from taper_frontend.capture.packed import packed_calls
 from taper_frontend.capture.quiet import quiet
 from taper_frontend.capture.shape_rules import shape_rules
+from taper_frontend.capture.stand_ins import without_numbers
 from taper_frontend.errors import BatchError, CaptureError, ExportError, UnsupportedNodesError
 from taper_frontend.lowering.handlers import HANDLERS
 from taper_frontend.lowering.keep import Keep
