@@ -40,6 +40,14 @@
 void check_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Checks that `status` is TAPER_UNSUPPORTED after a change, which is then undone. */
+#define CHECK_REFUSED(status, change, undo)                                                        \
+    do {                                                                                           \
+        change;                                                                                    \
+        CHECK((status) == TAPER_UNSUPPORTED, #change);                                             \
+        undo;                                                                                      \
+    } while (0)
+
 typedef struct check_case {
     const char *name;
     void (*run)(void);

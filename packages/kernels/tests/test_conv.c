@@ -365,12 +365,7 @@ static void unsupported(void) {
     l.packed = true;
     tensors t;
     make(&t, &l);
-#define REFUSED(change, undo)                                                                      \
-    do {                                                                                           \
-        change;                                                                                    \
-        CHECK(run(&t, 1) == TAPER_UNSUPPORTED, #change);                                           \
-        undo;                                                                                      \
-    } while (0)
+#define REFUSED(change, undo) CHECK_REFUSED(run(&t, 1), change, undo)
     REFUSED(t.inputs[0].dtype = TAPER_FLOAT64, t.inputs[0].dtype = TAPER_FLOAT32);
     REFUSED(t.inputs[1].format = TAPER_PLAIN, t.inputs[1].format = TAPER_GROUPED_PANELS);
     REFUSED(t.inputs[1].format = TAPER_PANELS_1, t.inputs[1].format = TAPER_GROUPED_PANELS);

@@ -162,12 +162,7 @@ static void threads_same_bits(void) {
 
 static void unsupported(void) {
     node t = make(2, (int64_t[]){2, 5, 3, 4}, (int64_t[]){7, 6});
-#define REFUSED(change, undo)                                                                      \
-    do {                                                                                           \
-        change;                                                                                    \
-        CHECK(run(&t) == TAPER_UNSUPPORTED, #change);                                              \
-        undo;                                                                                      \
-    } while (0)
+#define REFUSED(change, undo) CHECK_REFUSED(run(&t), change, undo)
     REFUSED(t.attrs.mode = "area", t.attrs.mode = "linear");
     REFUSED(t.attrs.padding = "ones", t.attrs.padding = "zeros");
     REFUSED(t.inputs[0].shape[0]--, t.inputs[0].shape[0]++);

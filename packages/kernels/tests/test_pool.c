@@ -443,12 +443,7 @@ static void unsupported(void) {
         l.max = max;
         tensors t;
         make(&t, &l);
-#define REFUSED(change, undo)                                                                      \
-    do {                                                                                           \
-        change;                                                                                    \
-        CHECK(run(&t, 1) == TAPER_UNSUPPORTED, #change);                                           \
-        undo;                                                                                      \
-    } while (0)
+#define REFUSED(change, undo) CHECK_REFUSED(run(&t, 1), change, undo)
         REFUSED(t.x.dtype = TAPER_INT64, t.x.dtype = TAPER_FLOAT32);
         REFUSED(t.l.kernel[0] = 0, t.l.kernel[0] = 3);
         REFUSED(t.l.kernel[0] = 12, t.l.kernel[0] = 3);

@@ -282,12 +282,7 @@ static void unsupported(void) {
     node t = make("linear", TAPER_FLOAT32, (int64_t[]){2, 5, 3, 20}, 2, axes, sizes, taps);
     int32_t *table = t.table.data;
     begin(&t, 2);
-#define REFUSED(change, undo)                                                                      \
-    do {                                                                                           \
-        change;                                                                                    \
-        CHECK(run(&t) == TAPER_UNSUPPORTED, #change);                                              \
-        undo;                                                                                      \
-    } while (0)
+#define REFUSED(change, undo) CHECK_REFUSED(run(&t), change, undo)
     REFUSED(t.x.dtype = TAPER_FLOAT64, t.x.dtype = TAPER_FLOAT32);
     REFUSED(t.attrs.mode = "area", t.attrs.mode = "linear");
     REFUSED(t.attrs.mode = "nearest", t.attrs.mode = "linear");

@@ -155,12 +155,7 @@ static void threads_same_bits(void) {
 
 static void unsupported(void) {
     node t = make((int64_t[]){2, 5, 3, 4}, 3, 2, 2);
-#define REFUSED(change, undo)                                                                      \
-    do {                                                                                           \
-        change;                                                                                    \
-        CHECK(run(&t) == TAPER_UNSUPPORTED, #change);                                              \
-        undo;                                                                                      \
-    } while (0)
+#define REFUSED(change, undo) CHECK_REFUSED(run(&t), change, undo)
     REFUSED(t.attrs.samples = -1, t.attrs.samples = 2);
     REFUSED(t.attrs.samples = INT64_MAX, t.attrs.samples = 2);
     REFUSED(t.attrs.size.count = 1, t.attrs.size.count = 2);
