@@ -12,7 +12,7 @@ from cpython.buffer cimport (
     Py_buffer, PyBUF_C_CONTIGUOUS, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_IsContiguous,
     PyBuffer_Release, PyObject_GetBuffer
 )
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_REFCNT
 from libc.stdint cimport int64_t, uintptr_t
 from libc.string cimport memcpy, memset
@@ -115,12 +115,12 @@ cdef class RunLog:
         cdef int64_t timed = self.timed
         cdef int64_t first = max(0, timed - min(count, WINDOW))
         cdef int64_t i
-        cdef Buffer found = Buffer(2 * (timed - first) * sizeof(int64_t))
-        cdef int64_t *to = <int64_t *>found.data
+        found = PyBytes_FromStringAndSize(NULL, 2 * (timed - first) * sizeof(int64_t))
+        cdef int64_t *to = <int64_t *>PyBytes_AS_STRING(found)
         for i in range(timed - first):
             place = window + 2 * ((first + i) % WINDOW)
             to[2 * i], to[2 * i + 1] = place[0], place[1]
-        return PyBytes_FromStringAndSize(<char *>to, 2 * (timed - first) * sizeof(int64_t))
+        return found
 
     def baseline(self):
         """Return the same of the first runs after some that warm up; None before they have ended.
