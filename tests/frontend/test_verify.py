@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from torch.ao.quantization.fx import _decomposed  # noqa: F401  (defines quantized_decomposed)
+import torch.ao.quantization.fx._decomposed  # defines quantized_decomposed
 
 import taper_frontend
 from marks import ARGUMENTS, STATE

