@@ -72,11 +72,11 @@ def main() -> None:
                 requests = [pool.submit(answer, sent + i) for i in range(WINDOW)]
                 sent += WINDOW
                 session = sessions[controller.mode]
-                layout = session.stats().layout
-                assert layout is not None
-                needed = 4 * layout.arena_bytes  # by as many requests at a time
+                stats = session.stats()
+                assert stats.layout is not None
+                needed = 4 * stats.layout.arena_bytes  # by as many requests at a time
                 controller.observe(
-                    session.stats(),
+                    stats,
                     pressure_score=max(0.0, needed / allowed - 1),
                     pressure_events=int(needed > allowed),
                 )

@@ -47,35 +47,43 @@ def test_arena_bytes_are_those_of_all_frames():
     assert 4000 <= session.stats().frames.arena_bytes < 8192
 
 
-def log_of(runs):
-    """What a log tells of runs that began and ended at these seconds."""
-    return np.rint(1e9 * np.array(runs)).astype(np.int64).tobytes()
+def nanoseconds(times):
+    """Bytes of times that are given in seconds."""
+    return np.rint(1e9 * np.array(times)).astype(np.int64).tobytes()
 
 
 def test_percentiles_are_nearest_ranks():
-    times = _times(log_of([(i / 100, i / 50) for i in range(100, 0, -1)]))
+    times = _times(nanoseconds([i / 100 for i in range(100, 0, -1)]), 1_990_000_000)
     assert times == pytest.approx(RunTimes(100, 0.5, 0.95, 0.99, 100 / 1.99))
-    assert _times(log_of([(2.0, 5.0)])) == pytest.approx(RunTimes(1, 3.0, 3.0, 3.0, 1 / 3))
+    assert _times(nanoseconds([3.0]), 3 * 10**9) == pytest.approx(RunTimes(1, 3.0, 3.0, 3.0, 1 / 3))
+
+
+def durations(log):
+    """The nanoseconds of each run of a log."""
+    times, _ = log
+    return np.frombuffer(times, np.int64).tolist()
 
 
 def test_the_rate_counts_runs_that_overlap():
-    assert _times(log_of([(0.0, 2.0), (0.5, 1.0), (1.0, 4.0)])).runs_per_s == pytest.approx(0.75)
-
-
-def runs_of(log):
-    """The begin and the end of each run of a log."""
-    return list(map(tuple, np.frombuffer(log, np.int64).reshape(-1, 2).tolist()))
+    log = RunLog()
+    log.run(log.run, dict)
+    times, span = log.latest()
+    inner, outer = np.frombuffer(times, np.int64)
+    assert inner <= outer == span
+    assert _times(times, span).runs_per_s == pytest.approx(2e9 / span)
 
 
 def test_the_window_holds_the_latest_runs():
     log = RunLog()
     for _ in range(1030):
         log.run(dict)
-    runs = runs_of(log.latest())
-    assert (log.timed, len(runs)) == (1030, 1024)
-    assert runs == sorted(runs)
-    assert runs_of(log.latest(20)) == runs[-20:]
-    assert RunLog().latest() == b""
+    times, span = log.latest()
+    latest, recent = durations((times, span)), log.latest(20)
+    assert (log.timed, len(latest)) == (1030, 1024)
+    assert durations(recent) == latest[-20:]
+    assert sum(latest) <= span
+    assert sum(latest[-20:]) <= recent[1] < span
+    assert RunLog().latest() == (b"", 0)
 
 
 def test_the_baseline_stays_that_of_runs_11_to_30():
@@ -84,10 +92,10 @@ def test_the_baseline_stays_that_of_runs_11_to_30():
         log.run(dict)
     assert log.baseline() is None
     log.run(dict)
-    expected = runs_of(log.latest())[10:30]
+    expected = log.latest(20)
     for _ in range(2000):
         log.run(dict)
-    assert runs_of(log.baseline()) == expected
+    assert log.baseline() == expected
 
 
 def test_stats_tell_the_window_beside_the_baseline():

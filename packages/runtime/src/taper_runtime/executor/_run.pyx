@@ -14,7 +14,7 @@ from cpython.buffer cimport (
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_REFCNT
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 from taper_runtime.executor._pool cimport FramePool, Job, PooledFrame
@@ -103,33 +103,42 @@ cdef class RunLog:
             self.errors += 1
 
     def latest(self, int count=WINDOW):
-        """Return the begins and ends of the latest runs, in order; at most 1024.
+        """Return the times of the latest runs, at most 1024.
 
         Returns
         -------
-        bytes
-            An int64 array ``[runs, 2]``, in nanoseconds.
+        times : bytes
+            An int64 array ``[runs]``, in nanoseconds.
+        span : int
+            Nanoseconds from the first begin to the last end.
         """
-        cdef int64_t *window = <int64_t *>self.window.data
-        cdef int64_t *place
         cdef int64_t timed = self.timed
-        cdef int64_t first = max(0, timed - min(count, WINDOW))
-        cdef int64_t i
-        found = PyBytes_FromStringAndSize(NULL, 2 * (timed - first) * sizeof(int64_t))
-        cdef int64_t *to = <int64_t *>PyBytes_AS_STRING(found)
-        for i in range(timed - first):
-            place = window + 2 * ((first + i) % WINDOW)
-            to[2 * i], to[2 * i + 1] = place[0], place[1]
-        return found
+        return _times(<int64_t *>self.window.data, timed - min(timed, count, WINDOW), timed, WINDOW)
 
     def baseline(self):
         """Return the same of the first runs after some that warm up; None before they have ended.
         """
         if self.timed < WARMUP_RUNS + BASELINE_RUNS:
             return None
-        return PyBytes_FromStringAndSize(
-            <char *>self.first.data, 2 * BASELINE_RUNS * sizeof(int64_t)
-        )
+        return _times(<int64_t *>self.first.data, 0, BASELINE_RUNS, BASELINE_RUNS)
+
+
+cdef tuple _times(const int64_t *ring, int64_t first, int64_t end, int64_t places):
+    """Return how long each run of a range took, and from when to when they ran.
+
+    ``ring`` is [places][2]: the begin and the end of run i are at i % places.
+    """
+    found = PyBytes_FromStringAndSize(NULL, (end - first) * sizeof(int64_t))
+    cdef int64_t *times = <int64_t *>PyBytes_AS_STRING(found)
+    cdef const int64_t *run
+    cdef int64_t begin = INT64_MAX
+    cdef int64_t last = 0
+    cdef int64_t i
+    for i in range(first, end):
+        run = ring + 2 * (i % places)
+        times[i - first] = run[1] - run[0]
+        begin, last = min(begin, run[0]), max(last, run[1])
+    return found, max(0, last - begin)
 
 
 def in_order(names, feed):

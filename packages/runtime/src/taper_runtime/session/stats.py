@@ -164,9 +164,9 @@ def read_stats(
     return Stats(
         log.timed,
         log.errors,
-        _times(log.latest()),
-        _times(log.latest(WINDOW_RUNS)),
-        None if (first := log.baseline()) is None else _baseline_times(first),
+        _times(*log.latest()),
+        _times(*log.latest(WINDOW_RUNS)),
+        None if (first := log.baseline()) is None else _baseline_times(*first),
         FrameStats(
             pool.created,
             pool.in_use,
@@ -187,17 +187,15 @@ def read_stats(
     )
 
 
-def _times(log: bytes) -> RunTimes:
-    """Return percentiles, by nearest rank, and the rate of runs of a log (:class:`.RunLog`)."""
-    if not log:
+def _times(times: bytes, span: int) -> RunTimes:
+    """Return percentiles, by nearest rank, and the rate of runs; see :meth:`.RunLog.latest`."""
+    durations = np.frombuffer(times, np.int64)
+    count = len(durations)
+    if not count:
         return RunTimes(0, 0.0, 0.0, 0.0, 0.0)
-    moments = np.frombuffer(log, np.int64)
-    times = moments[1::2] - moments[::2]
-    times.sort()
-    count = len(times)
-    p50, p95, p99 = (1e-9 * int(times[ceil(share * count) - 1]) for share in _QUANTILES.values())
-    span = 1e-9 * int(moments.max() - moments.min())
-    return RunTimes(count, p50, p95, p99, count / span if span else 0.0)
+    ranks = [ceil(share * count) - 1 for share in _QUANTILES.values()]
+    p50, p95, p99 = (1e-9 * each for each in np.partition(durations, ranks)[ranks].tolist())
+    return RunTimes(count, p50, p95, p99, count / (1e-9 * span) if span else 0.0)
 
 
 #: The times of baselines, which stay the same.
