@@ -168,7 +168,7 @@ static void next_walks_in_order(void) {
         const char *op = kernel.op;
         position = 0;
         for (size_t row = 0; taper_kernel_at(check_level, row, &other); row++)
-            if (strcmp(other.op, op) == 0) {
+            if (strcmp(other.op, op) == 0 && taper_kernel_runs(&other)) {
                 CHECK(taper_kernel_next(check_level, op, &position, &next) &&
                           strcmp(next.name, other.name) == 0,
                       "%s", op);
