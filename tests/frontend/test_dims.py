@@ -399,6 +399,16 @@ def test_dims_that_cannot_be(options, message):
         taper_frontend.export(Sum(), (A, B), **options)
 
 
+def test_a_derived_dim_may_come_before_its_root():
+    class Ends(torch.nn.Module):
+        def forward(self, x, y):
+            return x[3:] + y
+
+    dims = ({0: Dim("n") + 3}, {0: Dim("n")})
+    plan = taper_frontend.export(Ends(), (torch.randn(9), torch.randn(6)), dynamic_shapes=dims)
+    check(Ends(), plan, np.ones(11, np.float32), np.ones(8, np.float32))
+
+
 def test_arguments_that_dynamic_shapes_does_not_name_are_fixed():
     class Sums(torch.nn.Module):
         def forward(self, start, end):

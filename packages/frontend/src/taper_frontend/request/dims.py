@@ -616,8 +616,10 @@ def check_equal(axes: Sequence[Axis]) -> None:
     """
     first: dict[str, Axis] = {}
     for axis in axes:
-        other = first.setdefault(axis.name, axis) if axis.name else axis
-        if other.size != axis.size and not hasattr(axis.dim, "root"):
+        if not axis.name or hasattr(axis.dim, "root"):  # a derived size is another one
+            continue
+        other = first.setdefault(axis.name, axis)
+        if other.size != axis.size:
             raise ExportError(
                 f"{other.where} and {axis.where} are both called {axis.name!r}: expected equal "
                 f"sizes in the example, got {other.size} and {axis.size}"
