@@ -177,6 +177,7 @@ SLICES = {
     "remainder": lambda x: x[: x.shape[0] % 3 + 1],
     "float ends": lambda x: torch.arange(0, x.shape[0] * 0.5, 0.5) + x[:, 0],
     "float start and step": lambda x: torch.arange(0.25, x.shape[0], 0.3),
+    "step": lambda x: torch.arange(1, 1 + 3 * x.shape[0], x.shape[0]),
     "full": lambda x: torch.full((3,), x.shape[0]),
     "full of a fraction": lambda x: torch.full((3,), x.shape[0] * 0.5),
     "full_like": lambda x: torch.full_like(x, x.shape[0]),

@@ -86,12 +86,14 @@ def arange(ctx: Lowering, start: Any, end: Any, step: Any = 1, *, dtype: str | N
         return ctx.compute()
     (size,) = ctx.output.shape
     start, step = (int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, step))
-    if all(isinstance(value, int | Size) for value in (start, step)):
+    whole = all(isinstance(value, int | Size) for value in (start, step))
+    if whole and isinstance(step, int):
         counted = ctx.emit("ARANGE", [], start=start, stop=start + size * step, step=step)
         return ctx.cast(counted, ctx.output.dtype)
-    index = ctx.emit("ARANGE", [], start=0, stop=size)  # torch computes in float64
-    moved = ctx.apply("MUL", index, step, dtype="float64")
-    return ctx.cast(ctx.apply("ADD", moved, start, dtype="float64"), ctx.output.dtype)
+    index = ctx.emit("ARANGE", [], start=0, stop=size)
+    exact = "int64" if whole else "float64"  # as torch computes
+    moved = ctx.apply("MUL", index, step, dtype=exact)
+    return ctx.cast(ctx.apply("ADD", moved, start, dtype=exact), ctx.output.dtype)
 
 
 @lowers("aten.full.default")
