@@ -239,6 +239,13 @@ def test_a_refused_trial_leaves_no_state_behind():
     assert module.count == 0
 
 
+def test_a_refused_trial_of_a_module_without_state_stops_nothing():
+    module = Strict(torch.linspace(1, 2, 40), 0.0)
+    module.register_buffer("factor", torch.ones(()))
+    given = verified(module, torch.linspace(1, 2, 40))
+    assert (given["trials"], given["refused"]) == (1, 2)
+
+
 # -- what the reference is -------------------------------------------------------------------------
 
 

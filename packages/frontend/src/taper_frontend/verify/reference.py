@@ -150,9 +150,9 @@ class Reference:
         return own | self._first_rows(rows)
 
     def set_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Set the values of the module's buffers; rows that a run did not finish keep theirs."""
+        """Set the module's buffers to these values; rows that a run did not finish keep theirs."""
         for name, buffer in self.module.named_buffers():
-            if name not in self._axes:
+            if name in buffers and name not in self._axes:
                 buffer.copy_(buffers[name])
 
     def admits(self, arrays: Sequence[np.ndarray], rows: int = 1) -> bool:
