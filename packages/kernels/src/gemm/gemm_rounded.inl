@@ -45,6 +45,7 @@ typedef struct rounded_block {
     float alpha;
     const char *fetch;  /* what a tile prefetches meanwhile: */
     int64_t fetch_step; /* so many bytes further for each line that it reads */
+    int64_t fetch_head; /* and for each head */
 } rounded_block;
 
 static int64_t rounded_row_bytes(int64_t k, int64_t group) {
@@ -190,6 +191,7 @@ V_INLINE void rounded_tile(const rounded_block *g, const int rows, const int ste
                     offset[v] = gemm_load_scales(beside, v, g->head.scales);
             }
             b += g->head.floats * (int64_t)sizeof(float);
+            fetch += g->fetch_head;
         }
         vi sum[ROUNDED_ROWS][GEMM_NV];
 #pragma GCC unroll 8
@@ -270,6 +272,7 @@ static void rounded_block_run(const rounded_block *block, int64_t m, int64_t n, 
             g.fetch =
                 tiles == 1 ? g.b + ROUNDED_AHEAD : g.b + g.panel_bytes + t * g.panel_bytes / tiles;
             g.fetch_step = I8_LINE / tiles;
+            g.fetch_head = g.head.floats * (int64_t)sizeof(float) / tiles;
             const rounded_fn tile =
                 rounded_tiles[of == GEMM_LEVEL_I8][g.group == ROUNDED_GROUP][rows];
             if (cols == GEMM_NR) {
