@@ -415,6 +415,7 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
 static void matmul_rounded(const taper_call *call, const matmul_part *part, const float *a,
                            const float *b, char *scratch, int64_t *put) {
     const struct matmul_state *state = call->state;
+    const rounded_engine *engine = call->kernel->data;
     const matmul_shape *s = &state->shape;
     rounded_block g = {.a = scratch,
                        .a_row_bytes = rounded_row_bytes(s->k, state->group),
@@ -436,7 +437,7 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
         const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
         g.c = sums.data;
         g.ldc = sums.stride;
-        rounded_block_run(&g, rows, part->cols, s->b_element);
+        engine->run(&g, rows, part->cols, s->b_element);
         matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
         row += rows;
     }
@@ -485,3 +486,14 @@ static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_
     }
     return TAPER_OK;
 }
+
+#ifdef HAS_I8_VNNI
+static taper_status rounded_matmul_vnni_prepare(const taper_call *call, taper_work *work) {
+    const struct matmul_attrs *attrs = call->attrs;
+    const taper_status status =
+        attrs->activation_group ? f32_matmul_prepare(call, work) : TAPER_UNSUPPORTED;
+    work->variant = 0; /* the row has none */
+    return status;
+}
+#define rounded_matmul_vnni_run f32_matmul_run
+#endif
