@@ -189,6 +189,7 @@ static void integers(void) {
     CHECK_INT_LANES("vi_set1", vi_set1(-3), -3)
     CHECK_INT_LANES("vi_add", vi_add(va, vb), x + y)
     CHECK_INT_LANES("vi_sub", vi_sub(va, vb), x - y)
+    CHECK_INT_LANES("vi_mul", vi_mul(va, vb), (int32_t)((uint32_t)x * (uint32_t)y))
     CHECK_INT_LANES("vi_and", vi_and(va, vb), x & y)
     CHECK_INT_LANES("vi_or", vi_or(va, vb), x | y)
     CHECK_INT_LANES("vi_shl", vi_shl(va, 5), x << 5)

@@ -20,6 +20,7 @@ enum {
     GRID_MOST = 16,  /* most taps per point: 4 * 4, or 2 * 2 * 2 */
     GRID_BLOCK = 64, /* points per block; a multiple of V_LEN */
     GRID_FLAT = 16,  /* most taps per point of an image */
+    GRID_COPY = 16,  /* most floats of a pixel that are copied at once */
     GRID_COST = 8,   /* finding a point's taps costs as much as reading this many vectors */
 };
 
@@ -165,41 +166,51 @@ V_INLINE vf grid_far(vf distance) {
     return v_sub(v_mul(v_add(v_mul(y, d), v_set1(8 * a)), d), v_set1(4 * a));
 }
 
+/* Returns whole places as integers, -1 for those outside of x. */
+V_INLINE vi grid_whole(vf place, float size) {
+    const vm inside = vm_and(v_le(v_zero(), place), v_lt(place, v_set1(size)));
+    return v_to_int(v_select(inside, place, v_set1(-1)));
+}
+
 /* Stores one tap of points i to i + V_LEN - 1. */
-V_INLINE void grid_put(grid_axis *axis, int64_t tap, int64_t i, vf place, vf weight, vf size) {
-    const vm inside = vm_and(v_le(v_zero(), place), v_lt(place, size));
-    vi_store(axis->place[tap] + i, v_to_int(v_select(inside, place, v_set1(-1))));
+V_INLINE void grid_put(grid_axis *axis, int64_t tap, int64_t i, vf place, vf weight, float size) {
+    vi_store(axis->place[tap] + i, grid_whole(place, size));
     v_store(axis->weight[tap] + i, weight);
+}
+
+/* Returns the places along axis d of points whose coordinates are -1 to 1. */
+V_INLINE vf grid_place(const struct grid_sample_state *s, int64_t d, vf point) {
+    const float size = (float)s->size[d];
+    const vf at = v_add(point, v_set1(1));
+    if (s->align_corners)
+        return v_mul(at, v_set1((float)((double)(s->size[d] - 1) / 2)));
+    if (s->dims == 3)
+        return v_mul(v_sub(v_mul(at, v_set1(size)), v_set1(1)), v_set1(0.5f));
+    return v_sub(v_mul(at, v_set1((float)((double)s->size[d] / 2))), v_set1(0.5f));
 }
 
 /* Finds the taps of points i to i + V_LEN - 1 along axis d from their coordinates, -1 to 1. */
 V_INLINE void grid_find(const struct grid_sample_state *s, grid_axis *axis, int64_t d, int64_t i,
                         vf point) {
     const float size = (float)s->size[d];
-    const vf one = v_set1(1), end = v_set1(size);
-    vf at = v_add(point, one);
-    if (s->align_corners)
-        at = v_mul(at, v_set1((float)((double)(s->size[d] - 1) / 2)));
-    else if (s->dims == 3)
-        at = v_mul(v_sub(v_mul(at, end), one), v_set1(0.5f));
-    else
-        at = v_sub(v_mul(at, v_set1((float)((double)s->size[d] / 2))), v_set1(0.5f));
+    const vf one = v_set1(1);
+    vf at = grid_place(s, d, point);
     if (s->taps < GRID_TAPS)
         at = grid_bring_inside(s, at, size);
     if (s->taps == 1) {
-        grid_put(axis, 0, i, v_round(at), one, end);
+        grid_put(axis, 0, i, v_round(at), one, size);
         return;
     }
     const vf low = v_floor(at), rest = v_sub(at, low), back = v_sub(one, rest);
     if (s->taps == 2) {
-        grid_put(axis, 0, i, low, back, end);
-        grid_put(axis, 1, i, v_add(low, one), rest, end);
+        grid_put(axis, 0, i, low, back, size);
+        grid_put(axis, 1, i, v_add(low, one), rest, size);
         return;
     }
     const vf weights[] = {grid_far(rest), grid_near(rest), grid_near(back), grid_far(back)};
     for (int tap = 0; tap < GRID_TAPS; tap++)
         grid_put(axis, tap, i, grid_bring_inside(s, v_add(low, v_set1((float)(tap - 1))), size),
-                 weights[tap], end);
+                 weights[tap], size);
 }
 
 /* ---- sums ---- */
@@ -306,23 +317,21 @@ V_INLINE void grid_lanes(const grid_pixels *pixels, float *y, const float *x, in
     float pixel[GRID_FLAT][GRID_BLOCK], groups[GRID_TAPS * GRID_BLOCK];
     for (int64_t k = 0; k < taps * taps; k += taps) {
         const int32_t *const at = pixels->at[k];
-        float *const row = taps == 1 ? pixel[k] : groups;
         for (int64_t i = 0; i < whole; i += V_LEN) {
             const bool inside = !vm_any(v_lt(v_from_int(vi_load(pixels->edge + i)), v_zero()));
             if (inside) {
 #pragma GCC unroll 16
                 for (int64_t j = i; j < i + V_LEN; j++)
-                    memcpy(row + taps * j, x + at[j], (size_t)taps * sizeof *row);
+                    memcpy(groups + taps * j, x + at[j], (size_t)taps * sizeof *groups);
                 continue;
             }
             for (int64_t tap = 0; tap < taps; tap++)
                 for (int64_t j = i; j < i + V_LEN; j++) {
                     const int32_t place = pixels->at[k + tap][j];
-                    row[taps * j + tap] = place < 0 ? 0 : x[place];
+                    groups[taps * j + tap] = place < 0 ? 0 : x[place];
                 }
         }
-        if (taps > 1)
-            grid_split_taps(pixel + k, groups, whole, taps);
+        grid_split_taps(pixel + k, groups, whole, taps);
     }
     for (int64_t i = 0; i < count; i += V_LEN) {
         vf sum = v_zero();
@@ -373,7 +382,7 @@ V_INLINE void grid_large_pixel(const struct grid_sample_state *s, const grid_pix
         grid_sum(y, x, at, weight, inside, outside, s->channels, room);
 }
 
-/* Computes `count` points of an image. taps is constant where this is inlined. */
+/* Computes `count` points of an image by several taps. taps is constant where this is inlined. */
 V_INLINE void grid_flat(const struct grid_sample_state *s, const grid_axis *axes,
                         grid_pixels *pixels, float *y, const float *x, int64_t count,
                         const int64_t taps) {
@@ -389,6 +398,56 @@ V_INLINE void grid_flat(const struct grid_sample_state *s, const grid_axis *axes
             grid_small_pixel(s, pixels, i, y, x, room, n);
         else
             grid_large_pixel(s, pixels, i, y, x, room, n);
+    }
+}
+
+/* Copies the pixels at the elements `at` of x, or 0 for -1, to `count` points. A copy of `floats`,
+ * at least the channels, may read what follows a pixel of the image and write where the next points
+ * follow. channels and floats may be constants where this is inlined. */
+V_INLINE void grid_copy(const struct grid_sample_state *s, const int32_t *restrict at,
+                        float *restrict y, const float *restrict x, int64_t count,
+                        const int64_t channels, const int64_t floats) {
+    static const float outside[GRID_COPY] = {0};
+    const int64_t last = s->pixels * channels - floats;
+    for (int64_t i = 0; i < count; i++) {
+        const float *from = at[i] < 0 ? outside : x + at[i];
+        if (channels == floats || (at[i] <= last && (count - i) * channels >= floats))
+            memcpy(y + i * channels, from, (size_t)floats * sizeof *y);
+        else
+            memcpy(y + i * channels, from, (size_t)channels * sizeof *y);
+    }
+}
+
+/* Computes `count` points of an image by the pixel nearest to each; at has room for as many places.
+ */
+V_INLINE void grid_nearest(const struct grid_sample_state *s, float (*points)[GRID_BLOCK],
+                           int32_t *at, float *y, const float *x, int64_t count) {
+    const float size[] = {(float)s->size[0], (float)s->size[1]};
+    const int64_t channels = s->channels;
+    const vi width = vi_set1((int32_t)s->size[1]), step = vi_set1((int32_t)channels);
+    for (int64_t i = 0; i < count; i += V_LEN) {
+        vi place[2];
+        for (int64_t d = 0; d < 2; d++) {
+            const vf exact = grid_place(s, d, v_load(points[d] + i));
+            place[d] = grid_whole(v_round(grid_bring_inside(s, exact, size[d])), size[d]);
+        }
+        const vi first = vi_mul(vi_add(vi_mul(place[0], width), place[1]), step);
+        vi_store(at + i, vi_or(first, vi_sar(vi_or(place[0], place[1]), 31)));
+    }
+    if (channels == 1) {
+        grid_copy(s, at, y, x, count, 1, 1);
+    } else if (channels <= 4) {
+        grid_copy(s, at, y, x, count, channels, 4);
+    } else if (channels <= 8) {
+        grid_copy(s, at, y, x, count, channels, 8);
+    } else if (channels <= GRID_COPY) {
+        grid_copy(s, at, y, x, count, channels, GRID_COPY);
+    } else {
+        for (int64_t i = 0; i < count; i++, y += channels)
+            if (at[i] < 0)
+                memset(y, 0, (size_t)channels * sizeof *y);
+            else
+                memcpy(y, x + at[i], (size_t)channels * sizeof *y);
     }
 }
 
@@ -412,12 +471,14 @@ static void grid_block(const struct grid_sample_state *state, grid_work *w, floa
                        const float *x, const float *grid, int64_t count) {
     const struct grid_sample_state s = *state; /* a copy, which no store can overwrite */
     grid_spread(w->points, grid, count, s.dims);
+    if (s.is_flat && s.taps == 1) {
+        grid_nearest(&s, w->points, w->pixels.at[0], y, x, count);
+        return;
+    }
     for (int64_t d = 0; d < s.dims; d++)
         for (int64_t i = 0; i < count; i += V_LEN)
             grid_find(&s, &w->axes[d], d, i, v_load(w->points[d] + i));
-    if (s.is_flat && s.taps == 1) {
-        grid_flat(&s, w->axes, &w->pixels, y, x, count, 1);
-    } else if (s.is_flat && s.taps == 2) {
+    if (s.is_flat && s.taps == 2) {
         grid_flat(&s, w->axes, &w->pixels, y, x, count, 2);
     } else if (s.is_flat) {
         grid_flat(&s, w->axes, &w->pixels, y, x, count, GRID_TAPS);

@@ -64,6 +64,7 @@ V_INLINE vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const __m256i
 V_INLINE void vi_store(int32_t *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
 V_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
 V_INLINE vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+V_INLINE vi vi_mul(vi a, vi b) { return _mm256_mullo_epi32(a, b); } /* the low 32 bits */
 V_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 V_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
 #define vi_shl(a, n) _mm256_slli_epi32(a, n)

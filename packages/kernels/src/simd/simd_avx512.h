@@ -78,6 +78,7 @@ V_INLINE vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
 V_INLINE void vi_store(int32_t *p, vi a) { _mm512_storeu_si512(p, a); }
 V_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 V_INLINE vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+V_INLINE vi vi_mul(vi a, vi b) { return _mm512_mullo_epi32(a, b); } /* the low 32 bits */
 V_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
 V_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
 #define vi_shl(a, n) _mm512_slli_epi32(a, n)

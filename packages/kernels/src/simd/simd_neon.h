@@ -62,6 +62,7 @@ V_INLINE vi vi_load(const int32_t *p) { return vld1q_s32(p); }
 V_INLINE void vi_store(int32_t *p, vi a) { vst1q_s32(p, a); }
 V_INLINE vi vi_add(vi a, vi b) { return vaddq_s32(a, b); }
 V_INLINE vi vi_sub(vi a, vi b) { return vsubq_s32(a, b); }
+V_INLINE vi vi_mul(vi a, vi b) { return vmulq_s32(a, b); } /* the low 32 bits */
 V_INLINE vi vi_and(vi a, vi b) { return vandq_s32(a, b); }
 V_INLINE vi vi_or(vi a, vi b) { return vorrq_s32(a, b); }
 #define vi_shl(a, n) vshlq_n_s32(a, n)

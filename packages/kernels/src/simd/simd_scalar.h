@@ -80,6 +80,7 @@ V_INLINE void vi_store(int32_t *p, vi a) { memcpy(p, &a, sizeof a); }
 /* Unsigned arithmetic: lanes wrap as the hardware's do. */
 V_INLINE vi vi_add(vi va, vi vb) { V_EACH(vi, (int32_t)((uint32_t)A + (uint32_t)B)); }
 V_INLINE vi vi_sub(vi va, vi vb) { V_EACH(vi, (int32_t)((uint32_t)A - (uint32_t)B)); }
+V_INLINE vi vi_mul(vi va, vi vb) { V_EACH(vi, (int32_t)((uint32_t)A * (uint32_t)B)); }
 V_INLINE vi vi_and(vi va, vi vb) { V_EACH(vi, A & B); }
 V_INLINE vi vi_or(vi va, vi vb) { V_EACH(vi, A | B); }
 V_INLINE vi vi_shl(vi va, int n) { V_EACH(vi, (int32_t)((uint32_t)A << n)); }

@@ -61,6 +61,7 @@ V_INLINE vi vi_load(const int32_t *p) { return _mm_loadu_si128((const __m128i *)
 V_INLINE void vi_store(int32_t *p, vi a) { _mm_storeu_si128((__m128i *)p, a); }
 V_INLINE vi vi_add(vi a, vi b) { return _mm_add_epi32(a, b); }
 V_INLINE vi vi_sub(vi a, vi b) { return _mm_sub_epi32(a, b); }
+V_INLINE vi vi_mul(vi a, vi b) { return _mm_mullo_epi32(a, b); } /* the low 32 bits */
 V_INLINE vi vi_and(vi a, vi b) { return _mm_and_si128(a, b); }
 V_INLINE vi vi_or(vi a, vi b) { return _mm_or_si128(a, b); }
 #define vi_shl(a, n) _mm_slli_epi32(a, n)
