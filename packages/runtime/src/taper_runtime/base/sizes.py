@@ -478,15 +478,40 @@ def _is_never_less(a: Any, b: Any, by: int = 0) -> bool:
             return True
         if _low(a) + _low(-b) >= by:
             return True
-    return difference is not None and _low(difference, by) >= by
+    if difference is None:
+        return False
+    if _low(difference, by) >= by:
+        return True
+    rest = difference if is_static(difference) or by > 1 else _without_factors(difference, by)
+    return rest is not difference and _low(rest, by) >= by
+
+
+def _without_factors(size: Any, low: int) -> Any:
+    """Return ``size`` without the atoms of at least ``low`` that are factors of all terms."""
+    first, *others = (atoms for atoms, _ in _terms(size))
+    common: list[Atom] = []
+    for atom in first:
+        count = common.count(atom)
+        if atom.low >= low and all(atoms.count(atom) > count for atoms in others):
+            common.append(atom)
+    if not common:
+        return size
+    kept: Terms = {}
+    for atoms, factor in _terms(size):
+        left = list(atoms)
+        for atom in common:
+            left.remove(atom)
+        kept[tuple(left)] = factor
+    return _make(kept)
 
 
 def _least(size: Any, enough: float) -> int:
     """Return a lower bound of ``size``; stop searching at one of at least ``enough``.
 
     Bounding each atom by itself loses what atoms have in common, as in ``s - (s + 1) // 2``. So
-    quotients are expanded: ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``. In the same way,
-    a subtracted variable that has a limit is written as the limit minus a non-negative rest.
+    quotients are expanded: ``x // m`` is ``(x - r) / m`` with ``r`` in ``[0, m)``, or, where it is
+    added, ``(x - (m - 1) + r) / m``. In the same way, a subtracted variable that has a limit is
+    written as the limit minus a non-negative rest.
     """
     low = lower_bound(_terms(size))
     for each in _without_extreme(size) if low < enough else ():
@@ -509,11 +534,13 @@ def _least(size: Any, enough: float) -> int:
     common = gcd(*(factor for _, factor in _terms(size)))
     scale = 1
     for _ in range(_MAX_QUOTIENTS):
-        quotient = next((a for atoms, _ in _terms(size) for a in atoms if _divides(a)), None)
-        if quotient is None:
+        signs = _quotients(size)
+        if not signs:
             break
+        # one that is only added, or only subtracted, keeps its product with others as it is
+        quotient = next((a for a, sign in signs.items() if sign), next(iter(signs)))
         try:
-            size, factor = _without_quotient(size, quotient)
+            size, factor = _without_quotient(size, quotient, signs[quotient])
         except OpError:  # too many terms, or too large ones
             break
         scale *= factor
@@ -583,10 +610,25 @@ def _with_rest(size: Any, limited: Atom) -> Any:
     return replace_variables(size, lambda a: limit - of_atom(rest) if a == limited else of_atom(a))
 
 
-def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
-    """Return ``size`` times a number, with the quotient eliminated by its remainder; the number."""
+def _quotients(size: Any) -> dict[Atom, int]:
+    """Return the quotients by numbers: 1 for one that is only added, -1 only subtracted, else 0."""
+    signs: dict[Atom, int] = {}
+    for atoms, factor in _terms(size):
+        sign = 1 if factor > 0 else -1
+        for atom in atoms:
+            if _divides(atom):
+                signs[atom] = sign if signs.get(atom, sign) == sign else 0
+    return signs
+
+
+def _without_quotient(size: Any, quotient: Atom, sign: int) -> tuple[Any, int]:
+    """Return ``size`` times a number, with the quotient eliminated by its remainder; the number.
+
+    ``sign`` is what :func:`_quotients` says of it.
+    """
     numerator, divisor = quotient.args
     remainder = of_atom(Atom(f"{quotient} remainder", "", (), 0, divisor - 1))
+    multiple = numerator - (divisor - 1) + remainder if sign > 0 else numerator - remainder
     powers = [atoms.count(quotient) for atoms, _ in _terms(size)]
     most = max(powers)
     total: Any = 0
@@ -594,7 +636,7 @@ def _without_quotient(size: Any, quotient: Atom) -> tuple[Any, int]:
         others = tuple(atom for atom in atoms if atom != quotient)
         term = _make({others: factor * divisor ** (most - power)})
         for _ in range(power):
-            term = term * (numerator - remainder)
+            term = term * multiple
         total += term
     return total, divisor**most
 
