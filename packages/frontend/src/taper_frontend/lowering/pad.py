@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taper_frontend.lowering.handlers import lowers
-from taper_runtime.base.sizes import Size, largest
+from taper_runtime.base.sizes import Size, bounds, largest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,15 +26,22 @@ def constant_pad_nd(ctx: Lowering, x: str, pad: Sequence[int], value: float = 0)
         axis = ctx.rank(x) - 1 - index
         before, after = pad[2 * index : 2 * index + 2]
         size = before + ctx.shape(x)[axis] + after
-        # a width that depends on sizes may be 0 or negative, but a tensor has an element
-        low, high = (
-            largest(width, 1 if isinstance(width, Size) else 0) for width in (before, after)
-        )
+        low, high = (_room(width) for width in (before, after))
         parts = [*border(low), x, *border(high)]
         if len(parts) > 1:
             x = ctx.emit("CAT", parts, axis=axis)
         x = ctx.slice(x, axis, low - before, low - before + size)
     return x
+
+
+def _room(width: int) -> int:
+    """Return how wide a tensor is that holds a border; a tensor has at least one element.
+
+    A border that may have no width gets one more: so the sizes of what is padded stay sums, of
+    which more can be proved than of a maximum.
+    """
+    is_always_there = not isinstance(width, Size) or bounds(width)[0] > 0
+    return largest(width, 0) + (0 if is_always_there else 1)
 
 
 @lowers("aten.pad.default")
