@@ -14,7 +14,10 @@ enum {
     ROUNDED_GROUP = 32,               /* the most k of a group: sums of u4 times int8 fit 16 bits */
     ROUNDED_HEAD = 2 * sizeof(float), /* bytes of a group of A before its levels */
     ROUNDED_STEP = 8,                 /* groups are multiples of it: the k of a line of u4 */
-    ROUNDED_AHEAD = 2048, /* bytes from the line that is read to the one that is prefetched */
+    /* Bytes from the line that is read to the one that is prefetched: of one row, and of more,
+     * which read B more slowly and have more of A in L1. */
+    ROUNDED_AHEAD = 4096,
+    ROUNDED_AHEAD_ROWS = 2048,
     ROUNDED_PAD = TAPER_ALIGNMENT, /* bytes after a row of A: of vectors that are not full */
     ROUNDED_COLS = 256, /* columns for which A is rounded at least, if there are so many */
 };

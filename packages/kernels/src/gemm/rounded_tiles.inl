@@ -174,8 +174,8 @@ static void ROUNDED_NAME(run)(const rounded_block *block, int64_t m, int64_t n, 
         for (int64_t t = 0; t < tiles; t++) {
             const int64_t rows = (m + t) / tiles;
             /* A single tile prefetches its own panel; several ones share the next panel. */
-            g.fetch =
-                tiles == 1 ? g.b + ROUNDED_AHEAD : g.b + g.panel_bytes + t * g.panel_bytes / tiles;
+            g.fetch = tiles == 1 ? g.b + (m == 1 ? ROUNDED_AHEAD : ROUNDED_AHEAD_ROWS)
+                                 : g.b + g.panel_bytes + t * g.panel_bytes / tiles;
             g.fetch_step = I8_LINE / tiles;
             g.fetch_head = g.head.floats * (int64_t)sizeof(float) / tiles;
             const rounded_fn tile = ROUNDED_NAME(tiles)[of == GEMM_LEVEL_I8][usual][rows];
