@@ -23,8 +23,9 @@ import numpy as np
 from taper_frontend.compiler.graph.fingerprint import constants_digest, structure_digest
 from taper_frontend.errors import ExportError
 from taper_frontend.lowering import HANDLERS
-from taper_runtime.base.errors import TaperError
+from taper_runtime.base.errors import InputError, TaperError
 from taper_runtime.base.records import NamedTuple
+from taper_runtime.file.mapping import check_path
 from taper_runtime.file.reader import load
 from taper_runtime.file.replacing import replace_file
 from taper_runtime.native import _kernels
@@ -240,7 +241,7 @@ def open_cache(cache: object) -> PlanCache | None:
     Raises
     ------
     ExportError
-        If it is neither None, False nor a path.
+        If it is neither None, False nor a path that a folder can have.
     """
     if cache is None:
         cache = os.environ.get(VARIABLE) or False
@@ -248,6 +249,10 @@ def open_cache(cache: object) -> PlanCache | None:
         return None
     if not isinstance(cache, (str, os.PathLike)) or not os.fspath(cache):
         raise ExportError(f"cache: expected a folder, None or False, got {cache!r}")
+    try:
+        check_path(cache)
+    except InputError as error:
+        raise ExportError(f"cache: {error}") from None
     return PlanCache(os.fspath(cache))
 
 

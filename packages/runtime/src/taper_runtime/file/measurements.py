@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.text import counted
-from taper_runtime.file.mapping import open_regular
+from taper_runtime.file.mapping import check_path, open_regular
 from taper_runtime.file.plain_data import to_json
 from taper_runtime.file.replacing import replace_file
 from taper_runtime.formats import PLAIN
@@ -174,10 +174,11 @@ def read_measurements(path: str | os.PathLike[str], machine: MachineSetting) -> 
     Raises
     ------
     InputError
-        If the file has lines, but not one that is a measurement.
+        If the file has lines, but not one that is a measurement, or the path cannot name a file.
     OSError
         If the file cannot be read, or is not a regular file.
     """
+    check_path(path)
     path = os.path.abspath(path)
     status = os.stat(path)
     return _read(path, machine, status.st_mtime_ns, status.st_size, status.st_ino)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.compiler.trace.recorder import TraceRecorder
 from taper_frontend.errors import ExportError
+from taper_runtime.base.errors import InputError
+from taper_runtime.file.mapping import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,6 +50,10 @@ def trace_path(given: str | os.PathLike[str] | None) -> Path | None:
 def _checked(what: str, path: Path) -> Path:
     if path.suffix not in (".html", ".json"):
         raise ExportError(f"{what}: expected a path that ends in .html or .json, got {str(path)!r}")
+    try:
+        check_path(path)
+    except InputError as error:
+        raise ExportError(f"{what}: {error}") from None
     if not path.parent.is_dir():
         raise ExportError(f"{what}: no directory {str(path.parent)!r} to write {path.name!r} to")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
