@@ -19,6 +19,7 @@ from taper_frontend.compiler.graph.graph import Graph
 from taper_frontend.compiler.planning import make_plan
 from taper_frontend.compiler.quantization.rounding import round_matrix
 from taper_frontend.compiler.quantization.schemes import parse_scheme
+from taper_runtime.native import _kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
 
@@ -264,6 +265,28 @@ def test_activations_are_rounded_in_groups(plans, scheme):
     assert any("activations rounded to int8 in groups of 32" in text for text in texts)
     again = quantize_plan(plain, QuantizationConfig("float32", activations="grouped"))
     np.testing.assert_array_equal(run(again, x)[0], run(grouped, x)[0])
+
+
+@pytest.mark.parametrize("scheme", ["int4", "int4.128.zeros", "int8.32", "int8.64.zeros"])
+@pytest.mark.parametrize("rows", [1, 6, 13])
+def test_every_instruction_gives_grouped_activations_the_same_bits(scheme, rows):
+    """Whole panels and a part of one; those of a level with fused multiply-adds."""
+    torch.manual_seed(0)
+    x = torch.randn(rows, 128)
+    config = QuantizationConfig(scheme, activations="grouped")
+    plan = taper_frontend.export(nn.Linear(128, 56).eval(), (x,), verify=False, quantize=config)
+    found, levels = set(), {"avx2", "avx512"} & set(_kernels.available_isas())
+    for isa in levels:
+        names = {kernel.name for kernel in _kernels.find_kernels("MATMUL", isa)}
+        for name in {"f32_matmul", "f32_matmul_vnni"} & names:
+            options = taper_runtime.SessionOptions()
+            options.isa, options.kernels = isa, {"MATMUL": name}
+            try:
+                session = taper_runtime.InferenceSession(plan, options)
+            except taper_runtime.UnsupportedOpError:  # the CPU has not the instruction
+                continue
+            found.add(session.run(None, {session.plan.inputs[0]: x.numpy()})[0].tobytes())
+    assert len(found) == bool(levels)
 
 
 def test_grouped_activations_are_those_of_a_plan():

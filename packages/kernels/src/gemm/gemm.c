@@ -26,41 +26,6 @@
 
 #include "gemm/gemm_rounded.inl"
 
-#define ROUNDED_NAME(name) rounded_##name
-#define ROUNDED_TARGET
-#define ROUNDED_DOTS 0
-#if V_LEN == 16
-#define ROUNDED_ROWS 6
-#define ROUNDED_U4_ROWS 6
-#define ROUNDED_EACH(X, ...) GEMM_ROWS_6(X, __VA_ARGS__)
-#elif V_LEN == 8 || V_REGISTERS == 32
-#define ROUNDED_ROWS 4
-#define ROUNDED_U4_ROWS 3 /* compilers spill sums of 4 */
-#define ROUNDED_EACH(X, ...) GEMM_ROWS_3(X, __VA_ARGS__) X(4, __VA_ARGS__)
-#else
-#define ROUNDED_ROWS 2
-#define ROUNDED_U4_ROWS 2
-#define ROUNDED_EACH(X, ...) GEMM_ROWS_2(X, __VA_ARGS__)
-#endif
-#include "gemm/rounded_tiles.inl"
-static const rounded_engine rounded_pairs = {rounded_run};
-
-#ifdef HAS_I8_VNNI
-#define ROUNDED_NAME(name) rounded_vnni_##name
-#ifdef TAPER_EMULATED
-#define ROUNDED_TARGET
-#else
-#define ROUNDED_TARGET __attribute__((target("avx512vnni")))
-#endif
-#define ROUNDED_DOTS 1
-#define ROUNDED_DOT rounded_dot
-#define ROUNDED_ROWS 8
-#define ROUNDED_U4_ROWS 8
-#define ROUNDED_EACH(X, ...) GEMM_ROWS_6(X, __VA_ARGS__) X(7, __VA_ARGS__) X(8, __VA_ARGS__)
-#include "gemm/rounded_tiles.inl"
-static const rounded_engine rounded_vnni = {rounded_vnni_run};
-#endif
-
 TAPER_DEFINE_ATTRS(matmul)
 
 #include "gemm/matmul_shape.inl"

@@ -102,8 +102,18 @@ static bool matmul_serves(const matmul_shape *s, int32_t variant) {
     }
 }
 
-static bool matmul_can_round(const matmul_shape *s, int64_t group) {
-    return s->packed && !s->swapped && rounded_serves(&s->b_head, s->b_element, group);
+static bool matmul_can_round(const matmul_shape *s, int64_t group, bool dots) {
+    return s->packed && !s->swapped && rounded_serves(&s->b_head, s->b_element, group, dots);
+}
+
+#ifdef HAS_I8_VNNI
+/* What the kernel of dot instructions points to: it computes products of rounded rows alone. */
+static const bool matmul_by_dots = true;
+#endif
+
+static bool matmul_has_dots(const taper_call *call) {
+    const bool *const dots = call->kernel->data;
+    return dots && *dots;
 }
 
 static void matmul_choose(struct matmul_state *state, int32_t variant) {
@@ -229,8 +239,9 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
         return TAPER_UNSUPPORTED;
     const int32_t variant = call->variant ? call->variant : matmul_best(&state->shape);
     state->group = attrs->activation_group;
-    if (!matmul_serves(&state->shape, variant) ||
-        (state->group && !matmul_can_round(&state->shape, state->group)))
+    const bool dots = matmul_has_dots(call);
+    if (!matmul_serves(&state->shape, variant) || (dots && !state->group) ||
+        (state->group && !matmul_can_round(&state->shape, state->group, dots)))
         return TAPER_UNSUPPORTED;
     matmul_choose(state, variant);
     state->fused = program_fuses_nothing;
@@ -245,7 +256,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
     if (status != TAPER_OK)
         return status;
     if (tensor_numel(call->output) == 0) {
-        *work = (taper_work){.variant = variant};
+        *work = (taper_work){.variant = dots ? 0 : variant};
         return TAPER_OK;
     }
     state->alpha = (float)attrs->alpha;
@@ -261,7 +272,7 @@ static taper_status f32_matmul_prepare(const taper_call *call, taper_work *work)
         state->sums_scratch + (size_t)matmul_round_up(matmul_sums(state) * floats, line);
     work->tasks = i64_ceil_div(state->units, state->units_per_task);
     work->scratch_bytes = state->epilogue_scratch + state->epilogue.scratch_bytes;
-    work->variant = variant;
+    work->variant = dots ? 0 : variant; /* that kernel has none */
     matmul_weigh(state, work);
     return TAPER_OK;
 }
@@ -415,7 +426,6 @@ static void matmul_dot(const taper_call *call, const matmul_part *part, const fl
 static void matmul_rounded(const taper_call *call, const matmul_part *part, const float *a,
                            const float *b, char *scratch, int64_t *put) {
     const struct matmul_state *state = call->state;
-    const rounded_engine *engine = call->kernel->data;
     const matmul_shape *s = &state->shape;
     rounded_block g = {.a = scratch,
                        .a_row_bytes = rounded_row_bytes(s->k, state->group),
@@ -425,6 +435,8 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
                        .head = s->b_head,
                        .alpha = state->alpha};
     g.b = (const char *)b + part->col / GEMM_NR * g.panel_bytes;
+    const bool dots = matmul_has_dots(call);
+    const int32_t middle = rounded_middle(&s->b_head, s->b_element, dots);
     const int64_t blocks = i64_ceil_div(part->rows, state->max_rows);
     int64_t row = part->row;
     for (int64_t block = 0; block < blocks; block++) {
@@ -432,12 +444,12 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
         if (*put != c_row)
             for (int64_t r = 0; r < rows; r++)
                 rounded_put(scratch + r * g.a_row_bytes, a + (row + r) * s->a_row_stride,
-                            s->a_k_stride, s->k, state->group);
+                            s->a_k_stride, s->k, state->group, middle);
         *put = c_row;
         const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
         g.c = sums.data;
         g.ldc = sums.stride;
-        engine->run(&g, rows, part->cols, s->b_element);
+        rounded_block_run(&g, rows, part->cols, s->b_element, dots);
         matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
         row += rows;
     }
@@ -487,13 +499,5 @@ static taper_status f32_matmul_run(const taper_call *call, int64_t begin, int64_
     return TAPER_OK;
 }
 
-#ifdef HAS_I8_VNNI
-static taper_status rounded_matmul_vnni_prepare(const taper_call *call, taper_work *work) {
-    const struct matmul_attrs *attrs = call->attrs;
-    const taper_status status =
-        attrs->activation_group ? f32_matmul_prepare(call, work) : TAPER_UNSUPPORTED;
-    work->variant = 0; /* the row has none */
-    return status;
-}
-#define rounded_matmul_vnni_run f32_matmul_run
-#endif
+#define f32_matmul_vnni_prepare f32_matmul_prepare
+#define f32_matmul_vnni_run f32_matmul_run
