@@ -1,6 +1,7 @@
 """States take memory for what has been written, not for the whole context."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,22 @@ def test_a_state_that_has_its_memory_alone_is_not_copied(session: InferenceSessi
         session.run(None, feed(1, step), state=[state])
         assert np.shares_memory(state._arrays["cache"], own)
     np.testing.assert_allclose(own[0, :2], np.tanh(np.float32(0.5)), rtol=1e-6)
+
+
+def test_a_part_of_an_array_is_restored_without_a_copy_of_it(session: InferenceSession) -> None:
+    """As a prefix that a longer one begins with."""
+    whole, state = session.new_state(), session.new_state()
+    whole.set("cache", np.full((1, LENGTH, WIDTH), 0.25, np.float32))
+    taken = whole.copy()
+    taken["cache"] = taken["cache"][..., : WIDTH // 2]
+    tracemalloc.start()
+    state.restore(taken, {"cache": (..., slice(WIDTH // 2))})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20
+    found = state.get("cache")
+    assert (found[..., : WIDTH // 2] == 0.25).all()
+    assert not found[..., WIDTH // 2 :].any()
 
 
 def test_joined_rows_have_what_the_run_reads(session: InferenceSession) -> None:

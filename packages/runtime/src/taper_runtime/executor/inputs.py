@@ -85,8 +85,8 @@ def check_measured(plan: Plan, name: str, value: int, values: Mapping[str, int])
         )
 
 
-def check_input(spec: TensorSpec, array: object) -> np.ndarray:
-    """Return ``array`` as a contiguous, aligned array of the input's dtype and shape.
+def check_value(spec: TensorSpec, array: object) -> np.ndarray:
+    """Return ``array`` if it has the input's dtype and shape; its strides are not checked.
 
     Raises
     ------
@@ -96,6 +96,18 @@ def check_input(spec: TensorSpec, array: object) -> np.ndarray:
     array = check_array(spec, array)
     if array.shape != spec.shape:
         raise InputError(f"input {spec.name!r}: expected shape {spec.shape}, got {array.shape}")
+    return array
+
+
+def check_input(spec: TensorSpec, array: object) -> np.ndarray:
+    """Return ``array`` as a contiguous, aligned array of the input's dtype and shape.
+
+    Raises
+    ------
+    InputError
+        As :func:`check_value`.
+    """
+    array = check_value(spec, array)
     if array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, order="C")

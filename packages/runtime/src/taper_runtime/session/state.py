@@ -18,7 +18,7 @@ from taper_runtime.base.records import NamedTuple
 from taper_runtime.base.sizes import is_static, linear
 from taper_runtime.base.text import is_one_of
 from taper_runtime.executor._pool import Taken, Turn
-from taper_runtime.executor.inputs import check_input
+from taper_runtime.executor.inputs import check_value
 from taper_runtime.plan.plan import is_converted
 from taper_runtime.plan.rewind_rule import read_rewind_rule
 
@@ -209,7 +209,7 @@ class State:
 
     def _fitting(self, name: str, array: object, part: Any = ...) -> np.ndarray:
         shape = np.broadcast_to(0, self._shapes[name])[part].shape
-        return check_input(self._plan.tensors[name]._replace(shape=shape), array)
+        return check_value(self._plan.tensors[name]._replace(shape=shape), array)
 
     # -- a run ------------------------------------------------------------------------------------
 
