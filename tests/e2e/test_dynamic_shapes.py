@@ -329,6 +329,34 @@ def test_a_size_of_one_where_the_model_needs_two():
         assert [variable[0] for variable in plan.sizes.values()] == [low]
 
 
+class Windows(torch.nn.Module):
+    """Mixes shifted windows of 4 x 4 of an image that is padded to whole ones, as Swin does."""
+
+    def __init__(self, padding):
+        super().__init__()
+        self.padding = padding
+        self.mix = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        b, c, h, w = x.shape
+        x = torch.nn.functional.pad(x, (0, self.padding(w), 0, self.padding(h)))
+        rows, columns = x.shape[2] // 4, x.shape[3] // 4
+        x = x.roll((-2, -2), (2, 3)).view(b, c, rows, 4, columns, 4)
+        x = self.mix(x.permute(0, 2, 4, 1, 3, 5).reshape(-1, c, 16)) + 1
+        x = x.view(b, rows, columns, c, 4, 4).permute(0, 3, 1, 4, 2, 5)
+        return x.reshape(b, c, rows * 4, columns * 4).roll((2, 2), (2, 3))[:, :, :h, :w]
+
+
+@pytest.mark.filterwarnings("ignore::taper_frontend.ExportWarning")
+@pytest.mark.parametrize("padding", [lambda n: -n % 4, lambda n: (n + 3) // 4 * 4 - n])
+def test_windows_of_an_image_of_any_size(padding):
+    module = Windows(padding).eval()
+    dims = ({2: "h", 3: "w"},)
+    plan = taper_frontend.export(module, (torch.randn(1, 3, 6, 9),), dynamic_shapes=dims)
+    sizes = [(3, 4), (8, 5), (13, 31), (16, 16)]
+    check(module, plan, lambda h, w: (torch.randn(1, 3, h, w),), sizes)
+
+
 def test_the_range_of_a_dim_that_another_is_computed_from():
     dims = {2: 2 * Dim("half", min=2, max=9)}
     told = r"\(2\*half\) was to vary from 4 to 18 in steps of 2, but varies only from 6 to 18 in"

@@ -256,6 +256,12 @@ def test_wrong_options_of_tuning_are_refused(options, message):
         Options(**options).check()
 
 
+@pytest.mark.parametrize("options", [{"cache": "a\0"}, {"trace": "a\0.html"}, {"tuned": "a\0"}])
+def test_paths_that_no_file_can_have_are_refused(options):
+    with pytest.raises(ExportError, match=r"(cache|trace|tuned): path: expected characters that"):
+        taper_frontend.export(Model(), (torch.ones(2, 4),), verify=False, **options)
+
+
 def test_a_fingerprint_covers_the_database(tmp_path):
     file = tmp_path / "times"
     file.write_text("")

@@ -158,6 +158,18 @@ def test_bounds_look_into_quotients():
     assert bounds((a // 2) * (a // 3) - a)[0] > 0
 
 
+def test_products_of_sizes_in_whole_windows_are_compared():
+    """A window's place in an image that is padded to whole windows is such a product."""
+    h, w = variable("h", 1, 2**31), variable("w", 1, 2**31)
+    rows, columns = (h + 3) // 4, (w + 3) // 4
+    assert 16 * rows * columns >= h * w
+    assert 4 * rows * columns >= columns * h
+    assert 4 * rows * rows >= rows * h
+    assert 4 * rows * w < h * w + 4 * w
+    with pytest.raises(UndecidedError):
+        assert 4 * rows * rows >= rows * h + 1
+
+
 def test_a_different_structure_is_never_equal():
     assert A != 1
     assert A != B

@@ -23,6 +23,7 @@ def _samples() -> Iterator[Sample]:
         ((1, 3, 2, 0), (2, 2)),
         ((0, 3, 2, 4), (2, 2)),
         ((1, 12, 9, 17), (10, 13)),
+        *(((1, 6, 5, channels), (5, 14)) for channels in (1, 6, 9)),
     )
     ways = itertools.product(shapes, TAPS, PADDINGS, (False, True))
     for (shape, out), mode, padding, align_corners in ways:
