@@ -281,8 +281,8 @@ taper_status taper_level_find(const char *name, const taper_level **level);
 const char *taper_feature_name(size_t i);
 
 /* An elementwise function of tile programs, with the dtype of its operands and the measured time of
- * an element in hundredths of a nanosecond: on vectors of 4 floats, and of 8. */
-enum { TAPER_FUNCTION_WIDTHS = 2 };
+ * an element in hundredths of a nanosecond: on vectors of 4 floats, of 8 and of 16. */
+enum { TAPER_FUNCTION_WIDTHS = 3 };
 typedef struct taper_function {
     const char *name;
     int32_t dtype;

@@ -1,7 +1,8 @@
 #include "map/microops.h"
 
-#define TAPER_MICROOP(name, function, time4, time8, result, ...)                                   \
-    {name, #function, {time4, time8}, sizeof((int8_t[]){__VA_ARGS__}), result, {__VA_ARGS__}},
+#define TAPER_MICROOP(name, function, time4, time8, time16, result, ...)                           \
+    {name,   #function,    {time4, time8, time16}, sizeof((int8_t[]){__VA_ARGS__}),                \
+     result, {__VA_ARGS__}},
 #define TAPER_CAST(to, ...) TAPER_MICROOP("CAST:" to, __VA_ARGS__)
 const taper_microop taper_microops[MICROOP_COUNT] = {
 #include "map/microops.inc"

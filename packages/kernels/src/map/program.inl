@@ -225,7 +225,7 @@ static bool prepare_code(taper_program *p, const taper_strings *code, const tape
         }
         dtypes[RESULT_SLOT + j] = op->result;
         instruction->steps = 0;
-        instruction->cost = op->time[V_LEN > 4];
+        instruction->cost = op->time[V_LEN / 8];
     }
     return next == args->count;
 }

@@ -76,7 +76,8 @@ def cost(
     work = op.work(inputs, outputs, attrs)
     if extra is not None:
         work = work._replace(padding=extra[0], scratch=extra[1])
-    flops = work.flops + work.padding + 2 * limits.sum_steps * work.sums
+    steps = limits.sum_steps * work.sums + limits.load_steps * work.loads
+    flops = work.flops + work.padding + 2 * steps
     dtype = (inputs[0] if inputs and inputs[0] is not None else outputs[0]).dtype
     arithmetic = place.share * flops / limits.rate(dtype)
     elementwise = place.share * (_functions_ns(work, limits) + limits.row_ns * work.rows)

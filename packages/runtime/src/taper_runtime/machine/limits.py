@@ -52,6 +52,8 @@ class MachineLimits(NamedTuple):
         Nanoseconds per byte that a kernel transforms to, or from, scratch memory.
     spill : float
         How many times as long that takes where a transform needs more than 16 vectors at once.
+    load_steps : float
+        The time of loading a number that few multiply-adds share, in multiply-adds.
     node_ns : float
         Nanoseconds of overhead per node.
     worker_ns : float
@@ -81,6 +83,7 @@ class MachineLimits(NamedTuple):
     function_ns: float = 0.0
     row_ns: float = 0.0
     int7: float = 0.0
+    load_steps: float = 0.0
 
     @property
     def of_seven_bits(self) -> MachineLimits:
@@ -97,17 +100,14 @@ class MachineLimits(NamedTuple):
     def function(self, name: str, dtype: str) -> float:
         """Return the nanoseconds of an elementwise function on an element in L1.
 
-        The times were measured on vectors of 4 floats without a multiply-add (SSE) and of 8 (AVX2).
-        AVX-512 gains over AVX2 what AVX2 gains over SSE, at most half; NEON is as fast as SSE, and
-        at most half as fast as AVX2. What tile programs do not have is computed by numpy.
+        The times were measured on vectors of 4 floats without a multiply-add (SSE), of 8 (AVX2) and
+        of 16 (AVX-512). NEON is as fast as SSE, and at most half as fast as AVX2. What tile
+        programs do not have is computed by numpy.
         """
         times = _CHAINED_TIMES if name == CHAINED else function_times().get((name, dtype))
-        four, eight = times or (_NUMPY_TIME, _NUMPY_TIME)
-        if self.isa == "avx512":
-            time = eight * min(1.0, max(0.5, eight / four))
-        else:
-            time = {"baseline": four, "neon": min(four, 2 * eight)}.get(self.isa, eight)
-        return self.function_ns * time
+        four, eight, sixteen = times or (_NUMPY_TIME,) * 3
+        by_level = {"baseline": four, "neon": min(four, 2 * eight), "avx512": sixteen}
+        return self.function_ns * by_level.get(self.isa, eight)
 
     def holding(self, nbytes: int) -> Memory:
         """Return the nearest level that holds this many bytes."""
@@ -115,7 +115,7 @@ class MachineLimits(NamedTuple):
 
 
 #: The times of :data:`.CHAINED`, as of :func:`function_times`.
-_CHAINED_TIMES = (8, 4)
+_CHAINED_TIMES = (8, 4, 2)
 
 #: About what numpy takes for an element, in the unit of :func:`function_times`.
 _NUMPY_TIME = 100
@@ -171,6 +171,8 @@ TYPICAL = MachineLimits(
     function_ns=0.01,
     # Rows of three elements that are moved to another order take 2.5 ns on the Zen 3.
     row_ns=2.5,
+    # Depthwise convolutions on the EPYC.
+    load_steps=0.5,
 )
 
 
@@ -186,7 +188,7 @@ class _Level(NamedTuple):
     int8, int7 : float
         The operations on int8 in the time of one on float32, in products; with activations of any
         value, and from 0 to 127.
-    scratch_ns, spill : float
+    scratch_ns, spill, load_steps : float
         See :class:`MachineLimits`.
     """
 
@@ -196,6 +198,7 @@ class _Level(NamedTuple):
     int7: float
     scratch_ns: float
     spill: float
+    load_steps: float
 
 
 #: A product on SSE has to copy a vector for each multiplication, and has too few registers: half of
@@ -205,9 +208,9 @@ class _Level(NamedTuple):
 #: them are stored and loaded again between its two passes, and take three times as long as those of
 #: F(2x2), which have 16. Nobody has timed NEON.
 _LEVELS = {
-    "avx2": _Level(8, 0.92, 1.5, 2.1, 1 / 28, 3.0),
-    "neon": _Level(4, 0.92, 595 / 174, 595 / 174, 1 / 32, 1.0),
-    "baseline": _Level(4, 0.5, 1.8, 1.8, 1 / 20, 3.0),
+    "avx2": _Level(8, 0.92, 1.5, 2.1, 1 / 28, 3.0, 2.0),
+    "neon": _Level(4, 0.92, 595 / 174, 595 / 174, 1 / 32, 1.0, 2.0),
+    "baseline": _Level(4, 0.5, 1.8, 1.8, 1 / 20, 3.0, 2.0),
 }
 
 
@@ -226,4 +229,5 @@ def typical(isa: str) -> MachineLimits:
         reached=level.reached,
         scratch_ns=level.scratch_ns,
         spill=level.spill,
+        load_steps=level.load_steps,
     )

@@ -197,9 +197,8 @@ def _epilogue(
     return epilogue_functions(product, inputs[2:], attrs, size)
 
 
-#: The rows and the columns of pixels that a kernel of depthwise convolutions computes together, and
-#: the multiply-adds in the time of loading a number.
-_DEPTHWISE_TILE, _LOAD_STEPS = (2, 4), 2
+#: The rows and the columns of pixels that a kernel of depthwise convolutions computes together.
+_DEPTHWISE_TILE = 2, 4
 
 
 def _depthwise_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -221,8 +220,9 @@ def _depthwise_cost(inputs: Sequence[TensorType], output: TensorType, attrs: Att
     return Cost(
         flops,
         nbytes,
-        padding=2 * taps * (computed - output.size) + 2 * _LOAD_STEPS * loads,
+        padding=2 * taps * (computed - output.size),
         functions=_epilogue(inputs, output, attrs, computed),
+        loads=loads,
     )
 
 

@@ -89,6 +89,8 @@ class Cost(NamedTuple):
         does about the same to an element.
     rows : int
         The loops that are begun, each over elements that lie next to each other.
+    loads : int
+        The numbers that are loaded for a few multiply-adds each.
     """
 
     flops: int
@@ -100,6 +102,7 @@ class Cost(NamedTuple):
     copied: int = 0
     functions: tuple[tuple[str, str, int], ...] = ()
     rows: int = 0
+    loads: int = 0
 
 
 class Save(NamedTuple):
