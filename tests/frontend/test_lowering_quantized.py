@@ -203,3 +203,29 @@ def test_what_is_refused(data):
     for message, function in cases.items():
         with pytest.raises(taper_frontend.UnsupportedNodesError, match=message):
             taper_frontend.export(Function(lambda x, f=function: x + f()), (x,))
+
+
+@pytest.mark.parametrize("bad", [0.0, -0.5, float("nan"), float("inf")])
+def test_scales_that_quantize_nothing_are_refused_by_name(data, bad):
+    """Those of a tensor, as those that are numbers."""
+    x, (scales, zeros), q, _ = data
+    scales[3] = bad
+    none = torch.zeros(8, dtype=torch.int64)
+    for function, of in (
+        (lambda x: decomposed.quantize_per_channel(x, scales, zeros, 1, -128, 127, int8), x),
+        (lambda q: decomposed.dequantize_per_channel(q, scales, none, 1, -128, 127, int8), q),
+        (lambda x: decomposed.quantize_per_tensor(x, bad, 0, -128, 127, int8), x),
+    ):
+        with pytest.raises(taper_frontend.UnsupportedNodesError, match=r"scale.* above 0.*got"):
+            taper_frontend.export(Function(function), (of,))
+
+
+def test_zero_points_out_of_range_are_refused_by_name(data):
+    x, (scales, zeros), _, _ = data
+    zeros[3] = 2**31
+    for function in (
+        lambda x: decomposed.quantize_per_channel(x, scales, zeros, 1, -128, 127, int8),
+        lambda x: decomposed.quantize_per_tensor(x, 0.5, 2**31, -128, 127, int8),
+    ):
+        with pytest.raises(taper_frontend.UnsupportedNodesError, match=r"zero point.*32 bits.*got"):
+            taper_frontend.export(Function(function), (x,))

@@ -18,12 +18,12 @@ import numpy as np
 
 from taper_frontend.compiler.graph.constants import visible
 from taper_frontend.lowering.handlers import lowers
-from taper_runtime.ops.convert import FLOATS_16_BIT
+from taper_runtime.ops.convert import FLOATS_16_BIT, cast
 from taper_runtime.ops.quant import block_shapes
 from taper_runtime.ops.type_rules import INTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from taper_frontend.lowering.context import Lowering
 
@@ -461,6 +461,7 @@ def _quantize(
     shift_first: bool = False,
 ) -> str:
     """Emit QUANTIZE, or the steps of 16-bit floats, each of which torch rounds."""
+    _check_constants(ctx, scale, zero)
     if ctx.dtype(x) in FLOATS_16_BIT:
         return _quantize_in_steps(ctx, x, scale, zero, low, high, dtype, shift_first)
     inputs = [x, scale] if zero is None else [x, scale, _integers(ctx, zero)]
@@ -516,6 +517,7 @@ def _extremes(ctx: Lowering, x: str, axes: tuple[int, ...], keepdim: bool) -> li
 
 def _dequantize(ctx: Lowering, q: str, scale: str, zero: str | None, dtype: str) -> str:
     """Emit DEQUANTIZE."""
+    _check_constants(ctx, scale, zero)
     inputs = [q, scale] if zero is None else [q, scale, _integers(ctx, zero)]
     return ctx.emit("DEQUANTIZE", inputs, dtype=dtype)
 
@@ -524,6 +526,28 @@ def _integers(ctx: Lowering, zero: str) -> str:
     if ctx.dtype(zero) not in INTS:
         ctx.unsupported(f"expected zero points of an integer dtype, got {ctx.dtype(zero)}", "dtype")
     return zero
+
+
+def _check_constants(ctx: Lowering, scale: str, zero: str | None) -> None:
+    """Refuse scales and zero points that quantize nothing, where they are constants."""
+    _check_constant(ctx, scale, "finite scales above 0", lambda x: (x > 0) & (x < math.inf))
+    if zero is not None:
+        _check_constant(ctx, zero, "zero points of 32 bits", lambda x: abs(x + 0.5) < 2**31)
+
+
+def _check_constant(
+    ctx: Lowering, name: str, expected: str, is_good: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    producers = ctx.graph.producers
+    while name in producers and producers[name].op in ("RESHAPE", "CAST"):
+        name = producers[name].inputs[0]
+    constant = ctx.graph.constants.get(name)
+    values = None if constant is None else visible(constant)
+    if values is None:
+        return
+    wide = cast(values, "float64")
+    if not (good := is_good(wide)).all():
+        ctx.unsupported(f"expected {expected} in {name}, got {wide[~good].reshape(-1)[0]:g}")
 
 
 def _scale(ctx: Lowering, scale: float) -> str:
