@@ -43,7 +43,8 @@ def test_gate_and_the_other_half_are_one_product():
     assert graph.tensors[only(graph, "MATMUL").inputs[1]].shape == (64, 48)
     inputs = random_inputs(graph)
     for name, array in evaluate(apart, inputs).items():
-        np.testing.assert_array_equal(evaluate(graph, inputs)[name], array)
+        # numpy's BLAS adds in an order that depends on the columns
+        np.testing.assert_allclose(evaluate(graph, inputs)[name], array, rtol=1e-4)
 
 
 def test_an_epilogue_stays_where_nothing_shares_its_tensor():
