@@ -97,6 +97,7 @@ def test_only_what_is_measured_is_written():
         reached=1.0,
         function_ns=0.0,
         row_ns=0.0,
+        load_steps=0.0,
     )
 
 
