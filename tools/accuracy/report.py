@@ -25,6 +25,8 @@ TITLES = {
     "minilm": "MiniLM",
     "classifier": "A classifier of digits",
     "letters": "A small language model",
+    "crnn": "CRNN reads words",
+    "mtcnn": "MTCNN finds faces",
 }
 
 
@@ -38,6 +40,10 @@ def lines_of(name: str, tokens: int) -> Iterator[str]:
         from tools.accuracy import minilm
 
         return minilm.measure()
+    if name in ("crnn", "mtcnn"):
+        from tools.accuracy import carried
+
+        return carried.measure(name)
     from tools.accuracy import trained
 
     made = {"classifier": trained.measure_classifier, "letters": trained.measure_language_model}
