@@ -84,11 +84,6 @@ def _run_of(module: nn.Module) -> Run:
     return run
 
 
-def _declare_torchvision_ops() -> None:
-    """Declare torchvision's ops where its library does not load, before others import it."""
-    import tools.zoo.newcomers  # noqa: F401
-
-
 # Words ----------------------------------------------------------------------------------------
 
 
@@ -114,7 +109,6 @@ def _pages(seed: int, count: int) -> list[tuple[np.ndarray, list[str]]]:
 
 
 def _reader() -> Any:
-    _declare_torchvision_ops()
     import easyocr
     from easyocr_en_models import model_dir
 
@@ -199,7 +193,6 @@ def _crowds(seed: int, count: int) -> list[np.ndarray]:
 
 
 def _mtcnn() -> Task:
-    _declare_torchvision_ops()
     from facenet_pytorch.models import mtcnn
     from facenet_pytorch.models.utils import detect_face as detection
 

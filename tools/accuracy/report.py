@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import tools.zoo.newcomers  # noqa: F401  declares torchvision's ops, whose library does not load
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
 
 if TYPE_CHECKING:
