@@ -35,12 +35,10 @@ from taper_runtime.base.errors import (
 from taper_runtime.executor.inputs import check_input, check_output
 from taper_runtime.formats import decode
 
-# How many runs' times are kept.
-cdef int WINDOW = 1024
-
-# Runs before the baseline, which are slower, since they load weights; and runs of the baseline.
-cdef int WARMUP_RUNS = 10
-cdef int BASELINE_RUNS = 20
+cdef enum:
+    WINDOW = 1024      # how many runs' times are kept
+    WARMUP_RUNS = 10   # runs before the baseline, which are slower, since they load weights
+    BASELINE_RUNS = 20  # runs of the baseline
 
 # Results of at least this many bytes are in memory that a frame keeps.
 cdef Py_ssize_t LARGE_RESULT_BYTES = 1 << 16

@@ -140,8 +140,10 @@ class CompiledExecutor(PlanExecutor):
         stop: Stop | None = None,
     ) -> list[np.ndarray]:
         """See :meth:`PlanExecutor.run`."""
+        if self._repeated is None:
+            return self._runner.run(inputs, out, sizes, stop)
         outputs = self._runner.run(inputs, self._distinct(out), sizes, stop)
-        return outputs if self._repeated is None else [outputs[i] for i in self._repeated]
+        return [outputs[i] for i in self._repeated]
 
     def _distinct(
         self, out: Sequence[np.ndarray | None] | None
