@@ -30,6 +30,7 @@ OPS = (
     torch.ops.aten.rnn_tanh.input,
     torch.ops.aten.rnn_relu.input,
     torch.ops.aten.unfold_backward.default,
+    torch.ops.aten.fill_diagonal_.default,
 )
 INPUT, HIDDEN = 4, 6
 #: What capture keeps from users, of torch.export called without it.
@@ -237,3 +238,41 @@ def test_states_of_another_batch_are_refused():
     h = torch.randn(1, 2, HIDDEN)
     with pytest.raises(ExportError):
         capture(Raw().eval(), (torch.randn(5, 3, INPUT), h, h))
+
+
+class Diagonals(torch.nn.Module):
+    """Writes to diagonals: of a view, wrapped ones too, and of a cube."""
+
+    def forward(self, x, cube):
+        plain, wrapped, tall = x.clone(), x.clone(), x.repeat(3, 1)
+        plain.T.fill_diagonal_(0.5)
+        tall.fill_diagonal_(-1, wrap=True)
+        same = (x @ x.T).fill_diagonal_(float("-inf")).softmax(1)
+        return plain, wrapped.fill_diagonal_(2, True), tall, same, cube.clone().fill_diagonal_(3)
+
+
+@torch.no_grad()
+def test_diagonals_of_sizes_that_vary():
+    module = Diagonals()
+    shapes = {"x": {0: "n", 1: "m"}, "cube": dict.fromkeys(range(3), "k")}
+    plan = taper_frontend.export(
+        module, (torch.randn(5, 4), torch.randn(3, 3, 3)), dynamic_shapes=shapes
+    )
+    session = taper_runtime.InferenceSession(plan)
+    for n, m, k in [(2, 9, 2), (9, 3, 5), (7, 7, 4)]:
+        x, cube = torch.randn(n, m), torch.randn(k, k, k)
+        results = session.run(None, {"x": x.numpy(), "cube": cube.numpy()})
+        for got, want in zip(results, module(x, cube), strict=True):
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"), [((4,), "two axes or more"), ((3, 3, 4), "axes of one length")]
+)
+def test_no_diagonal(shape, message):
+    class Filled(torch.nn.Module):
+        def forward(self, x):
+            return x.clone().fill_diagonal_(0)
+
+    with pytest.raises(ExportError, match=message):
+        capture(Filled(), (torch.zeros(shape),))

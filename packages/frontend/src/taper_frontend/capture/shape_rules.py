@@ -3,6 +3,9 @@
 torch derives the shapes of these ops from decompositions with a part for each step, or for each
 element of a window. So a capture would take time proportional to these numbers, and the number of
 steps would be fixed. ``torch.istft`` uses ``unfold_backward`` to add its frames.
+
+torch's own ``fill_diagonal_`` computes strides in C++, which fixes the sizes of its tensor. A
+formula stands in its place.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import threading
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest import mock
 
 import torch
+from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -44,6 +49,11 @@ def shape_rules() -> Iterator[None]:
             for key in list(op.py_kernels):
                 stack.enter_context(_wrapped(op.py_kernels, key, rule))
             stack.enter_context(_wrapped(decomposition_table, op, rule))
+            op._dispatch_cache.clear()
+        for op, formula in _FORMULAS.items():
+            stack.callback(op._dispatch_cache.clear)
+            kernels = {DispatchKey.CompositeImplicitAutograd: formula}
+            stack.enter_context(mock.patch.dict(op.py_kernels, kernels))
             op._dispatch_cache.clear()
         yield
 
@@ -93,6 +103,26 @@ def _unfold_backward(x: Tensor, input_sizes: Sequence[int], *places: int, **name
     return x.new_empty(input_sizes)
 
 
+def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    """Write to the elements whose indices are equal, of a matrix or of a cube of any rank.
+
+    With ``wrap`` the diagonal of a matrix ``[R, C]`` begins again after each ``C + 1`` rows.
+    """
+    torch._check(x.dim() >= 2, lambda: "fill_diagonal_: expected two axes or more")  # type: ignore[no-untyped-call]
+    equal = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
+    torch._check(equal, lambda: "fill_diagonal_: expected axes of one length")  # type: ignore[no-untyped-call]
+    first, *others = (
+        torch.arange(size)[(..., *[None] * (x.dim() - 1 - axis))]
+        for axis, size in enumerate(x.shape)
+    )
+    if wrap and x.dim() == 2:
+        first = first % (x.shape[1] + 1)
+    on_diagonal = first == others[0]
+    for other in others[1:]:
+        on_diagonal = on_diagonal & (first == other)
+    return x.masked_fill_(on_diagonal, fill_value)
+
+
 _ATEN = torch.ops.aten
 _RULES: dict[Any, Kernel] = {
     _ATEN.lstm.input: _recurrent,  # this op gets its states as one list
@@ -101,3 +131,6 @@ _RULES: dict[Any, Kernel] = {
     _ATEN.rnn_relu.input: _one_state,
     _ATEN.unfold_backward.default: _unfold_backward,
 }
+
+#: Ops that torch composes of others in C++, and the same of ops that take sizes that vary.
+_FORMULAS: dict[Any, Kernel] = {_ATEN.fill_diagonal_.default: _fill_diagonal}
