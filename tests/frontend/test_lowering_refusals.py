@@ -193,3 +193,56 @@ def test_packed_sequences():
         capture(Packed(), (torch.randn(2, 3, 4), torch.tensor([3, 2])))
     assert caught.value.category == "data-dependent"
     assert "self.rnn(packed)" in caught.value.source
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: torch.distributions.Normal(x, x.exp()).log_prob(x),
+        lambda x: torch.distributions.Normal(x, x.exp(), validate_args=False).cdf(
+            torch.distributions.Categorical(logits=x).entropy()[:, None]
+        ),
+        lambda x: torch.distributions.Normal(0.0, 1.0).log_prob(x),  # the sample is checked
+    ],
+)
+def test_checks_of_distributions(model):
+    with pytest.raises(CaptureError, match="validate_args=False") as caught:
+        capture(Call(model), (X,))
+    assert caught.value.category == "data-dependent"
+    assert "torch.distributions" in caught.value.source
+
+
+def test_distributions_without_checks():
+    class Likelihood(torch.nn.Module):
+        def forward(self, x):
+            normal = torch.distributions.Normal(x, x.exp(), validate_args=False)
+            choice = torch.distributions.Categorical(logits=x, validate_args=False)
+            return normal.log_prob(2 * x), choice.entropy()
+
+    taper_frontend.export(Likelihood(), (X,))  # it compares the values
+
+
+def test_groups_that_vary():
+    """The refusal names a form that holds for any number of items."""
+
+    class Grouped(torch.nn.Module):
+        def forward(self, x, weight):
+            n, channels, height, width = x.shape
+            x = x.reshape(1, n * channels, height, width)
+            return torch.nn.functional.conv2d(x, weight.flatten(0, 1), groups=n)
+
+    class Multiplied(torch.nn.Module):
+        def forward(self, x, weight):
+            windows = torch.nn.functional.unfold(x, weight.shape[3:])
+            return torch.bmm(weight.flatten(2), windows)
+
+    arguments = torch.randn(2, 3, 6, 7), torch.randn(2, 4, 3, 3, 2)
+    shapes = {"x": {0: "n"}, "weight": {0: "n"}}
+    with pytest.raises(UnsupportedNodesError) as caught:
+        taper_frontend.export(Grouped(), arguments, dynamic_shapes=shapes)
+    (node,) = caught.value.nodes
+    assert "groups: expected a number that is the same in every run, got n" in node.reason
+    assert "torch.bmm(weight.flatten(2), F.unfold(x, kernel))" in node.reason
+    want = Grouped()(*arguments).reshape(2, 4, -1)
+    torch.testing.assert_close(Multiplied()(*arguments), want, rtol=1e-4, atol=1e-5)
+    assert len(taper_frontend.export(Multiplied(), arguments, dynamic_shapes=shapes).sizes) == 1

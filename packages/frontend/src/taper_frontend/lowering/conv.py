@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from taper_frontend.lowering.channels import channels_first, channels_last
 from taper_frontend.lowering.handlers import lowers
+from taper_runtime.base.sizes import is_static
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,13 @@ def convolution(
     groups: int,
 ) -> str:
     """Convolve in 1 to 3 dimensions; transposed if so requested."""
+    if not is_static(groups):
+        ctx.unsupported(
+            f"groups: expected a number that is the same in every run, got {groups}; if each item "
+            "of a batch has a weight of its own, [N, O, C, *kernel], leave the items in the batch "
+            "and multiply their windows: torch.bmm(weight.flatten(2), F.unfold(x, kernel))",
+            "dynamic shape",
+        )
     kernel = ctx.shape(weight)[2:]
     n = len(kernel)
     stride, padding, dilation = (per_dim(v, n) for v in (stride, padding, dilation))

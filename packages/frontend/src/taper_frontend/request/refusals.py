@@ -56,6 +56,11 @@ _BRANCH = (
     "capture; compute both results and choose with torch.where, use torch.cond, pass the "
     "number as an argument, or keep it in a buffer if it is the same in every call"
 )
+_CHECKS_OF_DISTRIBUTION = (
+    "torch.distributions checks arguments by their values, and torch.export cannot capture the "
+    "branch; make the distribution with validate_args=False, or call "
+    "torch.distributions.Distribution.set_default_validate_args(False) before the export"
+)
 _ROWS_OF_SCAN = (
     "torch's scan asks how many rows there are, and values decide that, as of x[mask]; scan all "
     "rows, give the mask to the body too, and keep the carry of a row that does not count: "
@@ -131,6 +136,8 @@ def read(error: Exception) -> CaptureRefusal:
     if isinstance(error, GuardOnDataDependentSymNode):
         source = _source(error)
         text = _ROWS_OF_SCAN if re.search(r"\bscan\(", source) else _BRANCH
+        if _is_check_of_distribution(error):
+            text = _CHECKS_OF_DISTRIBUTION
         return CaptureRefusal(text, source, "data-dependent")
     hints = [hint for pattern, hint in _HINTS if pattern.search(text)]
     return CaptureRefusal(
@@ -143,6 +150,15 @@ def _is_about_packed(error: Exception) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     locals_ = (value for frame in frames for value in frame.f_locals.values())
     return any(isinstance(value, PackedSequence) for value in locals_)
+
+
+def _is_check_of_distribution(error: Exception) -> bool:
+    """Return whether torch.distributions asked whether arguments or samples are valid."""
+    return any(
+        frame.f_code.co_filename == torch.distributions.distribution.__file__
+        and frame.f_code.co_name in ("__init__", "_validate_sample")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
 
 
 def _category(text: str) -> str:
