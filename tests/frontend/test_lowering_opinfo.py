@@ -78,8 +78,8 @@ FAMILIES = {
         bucketize cummax cummin isin kthvalue logcumsumexp median nanmedian searchsorted
     """,
     "special": """
-        bitwise_left_shift bitwise_right_shift copysign digamma erfc erfinv fmax fmin hypot i0 ldexp
-        lgamma nextafter signbit special.erfcx special.log_ndtr
+        bitwise_left_shift bitwise_right_shift copysign digamma erfc erfinv fmax fmin frexp hypot i0
+        ldexp lgamma nextafter signbit special.erfcx special.log_ndtr
     """,
     "distances": """
         addbmm cdist diagonal_scatter nn.functional.embedding_bag nn.functional.pdist put

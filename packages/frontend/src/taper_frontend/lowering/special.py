@@ -52,6 +52,42 @@ def ldexp(ctx: Lowering, x: str, exponent: str) -> str:
     return ctx.apply("MUL", x, power, dtype=dtype)
 
 
+@lowers("aten.frexp.Tensor")
+def frexp(ctx: Lowering, x: str) -> tuple[str, str]:
+    """Split a number into a mantissa from 0.5 to 1 and an exponent of 2.
+
+    The exponent is estimated by a logarithm, and corrected by the mantissa that it gives. 0, NaN
+    and infinity have the exponent 0.
+    """
+    dtype = ctx.dtype(x)
+    wide = ctx.cast(x, "float64")
+    size = ctx.emit("ABS", [wide])
+    ordinary = ctx.emit(
+        "LOGICAL_AND",
+        [
+            ctx.apply("GT", size, 0, dtype="float64"),
+            ctx.emit("LOGICAL_NOT", [ctx.emit("ISINF", [size])]),
+        ],
+    )
+    log = ctx.emit("LOG2", [ctx.apply("WHERE", ordinary, size, 1, dtype="float64")])
+    exponent = ctx.apply("ADD", ctx.emit("FLOOR", [log]), 1, dtype="float64")
+    # a power of the whole exponent may be out of range
+    half = ctx.emit("FLOOR", [ctx.apply("MUL", exponent, 0.5, dtype="float64")])
+    for each in (half, ctx.emit("SUB", [exponent, half])):
+        power = ctx.apply("POW", 2, ctx.emit("NEG", [each]), dtype="float64")
+        size = ctx.emit("MUL", [size, power])
+    for compare, limit, step in (("GE", 1, 1), ("LT", 0.5, -1)):
+        wrong = ctx.apply(compare, size, limit, dtype="float64")
+        moved = ctx.apply("MUL", size, 2.0**-step, dtype="float64")
+        size = ctx.emit("WHERE", [wrong, moved, size])
+        more = ctx.apply("ADD", exponent, step, dtype="float64")
+        exponent = ctx.emit("WHERE", [wrong, more, exponent])
+    negative = ctx.apply("LT", wide, 0, dtype="float64")
+    mantissa = ctx.emit("WHERE", [negative, ctx.emit("NEG", [size]), size])
+    mantissa = ctx.cast(ctx.emit("WHERE", [ordinary, mantissa, wide]), dtype)
+    return mantissa, ctx.cast(ctx.apply("WHERE", ordinary, exponent, 0, dtype="float64"), "int32")
+
+
 @lowers("aten.fmax.default", "aten.fmin.default")
 def fmax(ctx: Lowering, a: str, b: str) -> str:
     """Return the larger, or the smaller; of a number and NaN, return the number."""
