@@ -298,6 +298,15 @@ class Late(nn.Module):
         return self.h
 
 
+class LateBuffer(Late):
+    """The same of a buffer, which torch.export takes for another result."""
+
+    def __init__(self):
+        super().__init__()
+        del self.h
+        self.register_buffer("h", None)
+
+
 class Growing(nn.Module):
     """A cache that becomes longer."""
 
@@ -364,6 +373,7 @@ TOLD = {
     Array: r"shift \(float32\[3\], then float32\[3\]\)",
     Counter: r"part\.n \(0, then 1\)",
     Late: r"h \(None, then float32\[2, 3\]\)",
+    LateBuffer: r"h \(None, then float32\[2, 3\]\)",
     Growing: r"keys \(float32\[0, 3\], then float32\[2, 3\]\)",
     First: r"kept\['x'\] \(nothing, then float32\[2, 3\]\)",
     Flag: r"begun \(False, then True\)",
@@ -382,6 +392,29 @@ def test_what_cannot_be_state_is_told_of(kind):
     with torch.no_grad():
         want = module(x).numpy()
     np.testing.assert_allclose(InferenceSession(plan).run(None, {"x": x.numpy()})[0], want)
+
+
+def test_a_buffer_that_the_first_call_makes():
+    """One that every first call makes alike needs no word; buffers stay as they are."""
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("scale", torch.tensor(2.0))
+            self.register_buffer("mask", None, persistent=False)
+            self.register_buffer("shift", torch.tensor(1.0))
+
+        def forward(self, x):
+            if self.mask is None:
+                self.mask = torch.ones(x.shape[1], x.shape[1]).tril()
+            return x @ self.mask * self.scale + self.shift
+
+    module = Masked().eval()
+    plan = taper_frontend.export(module, (torch.randn(2, 3),))
+    assert not plan.states
+    assert [*module._buffers] == ["scale", "mask", "shift"]
+    assert module.mask is None
+    assert "mask" not in vars(module)
 
 
 def test_explain_says_the_same():

@@ -108,7 +108,35 @@ def attributes_as_buffers(
     list of Note
         Notes on attributes that later runs depend on and that a plan cannot keep as state.
     """
-    example = _Example(module, args, kwargs)
+    with _empty_buffers_as_attributes(module):
+        yield from _tensors_as_buffers(module, _Example(module, args, kwargs))
+
+
+@contextmanager
+def _empty_buffers_as_attributes(module: torch.nn.Module) -> Iterator[None]:
+    """Make plain attributes of the buffers that are None.
+
+    torch.export confuses the results of a program that assigns a tensor to such a buffer.
+    """
+    empty = [
+        (part, [*part._buffers], {name for name, own in part._buffers.items() if own is None})
+        for part in module.modules()
+    ]
+    for part, _, names in empty:
+        for name in names:
+            vars(part)[name] = part._buffers.pop(name)
+    try:
+        yield
+    finally:
+        for part, order, names in empty:
+            own = {**part._buffers, **{name: vars(part).pop(name, None) for name in names}}
+            first = {name: own[name] for name in order if name in own}
+            part._buffers.clear()
+            part._buffers.update(first | own)
+
+
+def _tensors_as_buffers(module: torch.nn.Module, example: _Example) -> Iterator[list[Note]]:
+    """Yield the notes of :func:`attributes_as_buffers`, while the tensors are buffers."""
     state = ModuleState(module)
     call = _ExampleCall(module, example)
     notes: list[Note] = []
