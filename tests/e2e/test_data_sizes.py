@@ -457,7 +457,19 @@ def rows_of_some_branch(x, n):
     return torch.cond(x.sum() > 0, first, lambda x, n: (inside(x, n), x - 1), (x, n))
 
 
-@pytest.mark.parametrize("function", [None, rows_of_some_branch])
+def parts_of_two_sizes(x, n):
+    """Results whose sizes differ along two axes, and a size that a mask decides among them."""
+
+    def first(x, n):
+        return x[:2, :3].clone(), x[x[:, 0] > 0][:, None] * 2
+
+    def second(x, n):
+        return x.cos(), x[:2, None].repeat(1, 2, 1) + x[x[:, 1] > 0].sum()
+
+    return torch.cond(x.sum() > 0, first, second, (x, n))
+
+
+@pytest.mark.parametrize("function", [None, rows_of_some_branch, parts_of_two_sizes])
 def test_branches_decide_sizes_of_results(function):
     module = (
         Function(function)
@@ -535,7 +547,7 @@ def test_only_the_branch_that_is_taken_draws():
     [
         (
             in_a_branch(lambda x, n: x[x[:, 0] > 0] + 0j, lambda x, n: x[x[:, 1] > 0] + 0j),
-            "results of both branches whose shapes differ along one axis",
+            "complex results of both branches of one shape",
         ),
         (
             in_a_branch(

@@ -13,6 +13,7 @@ the generator is its first input and its first result.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,7 @@ def _chosen(
 
 
 def _one_of(ctx: Lowering, test: str, a: str, b: str, type_: TensorType | None) -> str:
-    """Return a result of the branch that is taken; sizes may differ along one axis."""
+    """Return a result of the branch that is taken; sizes may differ."""
     axes = [
         n
         for n, sizes in enumerate(zip(ctx.shape(a), ctx.shape(b), strict=True))
@@ -103,19 +104,42 @@ def _one_of(ctx: Lowering, test: str, a: str, b: str, type_: TensorType | None) 
     if not axes or type_ is None:
         chosen = ctx.apply("WHERE", test, a, b, dtype=ctx.dtype(a)) if not axes else a
         return _sized(ctx, chosen, type_)
-    if len(axes) > 1 or is_complex(type_.dtype):
+    if is_complex(type_.dtype):
         ctx.unsupported(
-            "expected results of both branches whose shapes differ along one axis, got "
-            f"{list(ctx.shape(a))} and {list(ctx.shape(b))}; return parts of equal shapes, and "
-            "join them outside of the branches",
+            "expected complex results of both branches of one shape, got "
+            f"{list(ctx.shape(a))} and {list(ctx.shape(b))}; return torch.view_as_real of each, "
+            "and use torch.view_as_complex outside of the branches",
             "data-dependent",
         )
+    if len(axes) > 1:
+        return _one_of_flat(ctx, test, a, b, type_)
     (axis,) = axes
-    first, second = (ctx.full((), ctx.shape(each)[axis], "int64") for each in (a, b))
-    found = ctx.apply("WHERE", test, first, second, dtype="int64")
-    start = ctx.apply("WHERE", test, 0, first, dtype="int64")
+    found = _either(ctx, test, ctx.shape(a)[axis], ctx.shape(b)[axis])
+    start = _either(ctx, test, 0, ctx.shape(a)[axis])
     both = ctx.emit("CAT", [a, b], axis=axis)
     return _sized(ctx, _part(ctx, both, axis, type_.shape[axis], found, start), type_)
+
+
+def _one_of_flat(ctx: Lowering, test: str, a: str, b: str, type_: TensorType) -> str:
+    """Return one of two results whose sizes differ along several axes, element by element."""
+    sizes = (ctx.shape(a), ctx.shape(b))
+    place = _either(ctx, test, 0, math.prod(sizes[0]))
+    for axis, size in enumerate(type_.shape):
+        if ctx.is_unmeasured(size):
+            ctx.measure(size, _either(ctx, test, *(s[axis] for s in sizes)), harmless=True)
+        step = _either(ctx, test, *(math.prod(s[axis + 1 :]) for s in sizes))
+        index = ctx.emit("ARANGE", [], start=0, stop=size)
+        index = ctx.reshape(index, (size, *[1] * (len(type_.shape) - 1 - axis)))
+        place = ctx.emit("ADD", [place, ctx.emit("MUL", [index, step])])
+    both = ctx.emit("CAT", [ctx.flat(a), ctx.flat(b)], axis=0)
+    return ctx.emit("INDEX_SELECT", [both, place], axis=0)
+
+
+def _either(ctx: Lowering, test: str, first: int, second: int) -> str:
+    """Return one of two sizes as a scalar."""
+    return ctx.apply(
+        "WHERE", test, *(ctx.full((), size, "int64") for size in (first, second)), dtype="int64"
+    )
 
 
 def _sized(ctx: Lowering, x: str, type_: TensorType | None) -> str:
