@@ -246,3 +246,31 @@ def test_groups_that_vary():
     want = Grouped()(*arguments).reshape(2, 4, -1)
     torch.testing.assert_close(Multiplied()(*arguments), want, rtol=1e-4, atol=1e-5)
     assert len(taper_frontend.export(Multiplied(), arguments, dynamic_shapes=shapes).sizes) == 1
+
+
+def test_masks_of_columns_in_branches():
+    """torch cannot merge what they choose; what the refusal says to write is exported."""
+
+    class Inside(torch.nn.Module):
+        def forward(self, x):
+            return torch.cond(
+                x.sum() > 0, lambda x: x[:, x[0] > 0], lambda x: x[x[:, 0] < 0][:, x[0] < 0], (x,)
+            )
+
+    class Outside(torch.nn.Module):
+        def forward(self, x):
+            rows, columns = torch.cond(
+                x.sum() > 0,
+                lambda x: (x[:, 0] < torch.inf, x[0] > 0),
+                lambda x: (x[:, 0] < 0, x[0] < 0),
+                (x,),
+            )
+            return x[rows][:, columns]
+
+    with pytest.raises(CaptureError, match="return the masks from the branches") as caught:
+        capture(Inside(), (X + 1,))
+    assert caught.value.category == "data-dependent"
+    assert "torch.cond" in caught.value.source
+    for x, want in ((X + 1, (X + 1)[:, X[0] > -1]), (X - 1, (X - 1)[X[:, 0] < 1][:, X[0] < 1])):
+        torch.testing.assert_close(Outside()(x), want)
+        taper_frontend.export(Outside(), (x,))  # it compares the values

@@ -56,6 +56,10 @@ _BRANCH = (
     "capture; compute both results and choose with torch.where, use torch.cond, pass the "
     "number as an argument, or keep it in a buffer if it is the same in every call"
 )
+_MASKS_OF_COND = (
+    "torch's cond compares the strides of its branches' results, and values decide them, as of "
+    "x[:, mask]; return the masks from the branches, and select after the cond: x[rows][:, columns]"
+)
 _CHECKS_OF_DISTRIBUTION = (
     "torch.distributions checks arguments by their values, and torch.export cannot capture the "
     "branch; make the distribution with validate_args=False, or call "
@@ -133,6 +137,8 @@ def read(error: Exception) -> CaptureRefusal:
     text = _ABOUT_TORCH.sub("", str(error)).strip()
     if _is_about_packed(error):
         return CaptureRefusal(f"{text}\n{_HINT_OF_PACKED}", _source(error), "data-dependent")
+    if _is_about_strides_of_cond(error):
+        return CaptureRefusal(_MASKS_OF_COND, _source(error), "data-dependent")
     if isinstance(error, GuardOnDataDependentSymNode):
         source = _source(error)
         text = _ROWS_OF_SCAN if re.search(r"\bscan\(", source) else _BRANCH
@@ -150,6 +156,19 @@ def _is_about_packed(error: Exception) -> bool:
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     locals_ = (value for frame in frames for value in frame.f_locals.values())
     return any(isinstance(value, PackedSequence) for value in locals_)
+
+
+def _is_about_strides_of_cond(error: Exception) -> bool:
+    """Return whether torch merges results of branches whose strides depend on values."""
+    if "Could not guard on data-dependent expression" not in str(error):
+        return False
+    chain = [error, error.__cause__, error.__context__]
+    return any(
+        frame.f_code.co_name == "_merge_output"
+        for each in chain
+        if each is not None
+        for frame, _ in traceback.walk_tb(each.__traceback__)
+    )
 
 
 def _is_check_of_distribution(error: Exception) -> bool:
