@@ -394,7 +394,8 @@ def test_what_cannot_be_state_is_told_of(kind):
     np.testing.assert_allclose(InferenceSession(plan).run(None, {"x": x.numpy()})[0], want)
 
 
-def test_a_buffer_that_the_first_call_makes():
+@pytest.mark.parametrize("registers", [False, True])
+def test_a_buffer_that_the_first_call_makes(registers):
     """One that every first call makes alike needs no word; buffers stay as they are."""
 
     class Masked(nn.Module):
@@ -406,7 +407,11 @@ def test_a_buffer_that_the_first_call_makes():
 
         def forward(self, x):
             if self.mask is None:
-                self.mask = torch.ones(x.shape[1], x.shape[1]).tril()
+                mask = torch.ones(x.shape[1], x.shape[1]).tril()
+                if registers:
+                    self.register_buffer("mask", mask, persistent=False)
+                else:
+                    self.mask = mask
             return x @ self.mask * self.scale + self.shift
 
     module = Masked().eval()

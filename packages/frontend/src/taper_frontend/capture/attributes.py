@@ -12,6 +12,7 @@ import warnings
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
@@ -116,7 +117,8 @@ def attributes_as_buffers(
 def _empty_buffers_as_attributes(module: torch.nn.Module) -> Iterator[None]:
     """Make plain attributes of the buffers that are None.
 
-    torch.export confuses the results of a program that assigns a tensor to such a buffer.
+    torch.export confuses the results of a program that assigns a tensor to such a buffer. One that
+    ``forward`` registers again is assigned.
     """
     empty = [
         (part, [*part._buffers], {name for name, own in part._buffers.items() if own is None})
@@ -125,8 +127,18 @@ def _empty_buffers_as_attributes(module: torch.nn.Module) -> Iterator[None]:
     for part, _, names in empty:
         for name in names:
             vars(part)[name] = part._buffers.pop(name)
+    made = {id(part): names for part, _, names in empty}
+
+    def register(part: torch.nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
+        if name in made.get(id(part), ()):
+            setattr(part, name, tensor)
+        else:
+            plain(part, name, tensor, persistent)
+
+    plain = torch.nn.Module.register_buffer
     try:
-        yield
+        with mock.patch.object(torch.nn.Module, "register_buffer", register):
+            yield
     finally:
         for part, order, names in empty:
             own = {**part._buffers, **{name: vars(part).pop(name, None) for name in names}}
