@@ -8,8 +8,8 @@
 
 CHECK_ATTRS(conv)
 
-static const char *const kernels[] = {"i8_conv_depthwise", "i8_conv_amx", "i8_conv_vnni",
-                                      "i8_conv"};
+static const char *const kernels[] = {"i8_conv_depthwise_vnni", "i8_conv_depthwise", "i8_conv_amx",
+                                      "i8_conv_vnni", "i8_conv"};
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
 /* A square kernel, stride, padding and dilation. */
@@ -153,6 +153,8 @@ static void convolutions(void) {
         {1, 12, 13, 8, 4, 4, 3, 1, 2, 2},   {1, 5, 4, 4, 6, 1, 3, 1, 5, 1},
         {2, 9, 8, 35, 35, 35, 3, 1, 1, 1},  {1, 9, 8, 16, 16, 16, 5, 2, 2, 1},
         {1, 9, 8, 5, 15, 5, 3, 1, 0, 2},    {1, 7, 7, 600, 40, 1, 3, 1, 1, 1},
+        {1, 9, 9, 19, 19, 19, 3, 2, 1, 1},  {1, 7, 9, 32, 32, 32, 5, 1, 2, 1},
+        {1, 9, 7, 17, 17, 17, 7, 1, 3, 1},
     };
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         expect(&problems[i]);

@@ -30,7 +30,8 @@ struct i8_conv_state {
     /* Of depthwise convolutions: what taps read. Those of kind DW_OTHER have units of row_chunk
      * pixels, the others of two rows, of `width` pixels each. */
     size_t tap_scratch;
-    int32_t kind; /* as of depthwise_kind_of */
+    int32_t kind;  /* as of depthwise_kind_of */
+    int32_t group; /* taps that are multiplied at once, 2 or 4 */
     int64_t width, widths;
     int64_t part; /* pixels whose sums the epilogue takes at once */
 };

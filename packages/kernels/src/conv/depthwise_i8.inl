@@ -1,15 +1,15 @@
 /*
  * Depthwise convolution of bytes with sums in int32. Vectors run over channels. Two taps are
  * multiplied at once: their bytes are zipped and widened, and vi_madd_16 adds the two products of
- * each channel.
+ * each channel. With VNNI, four taps are, whose bytes need not be widened.
  */
 
 /* ---- square windows, in tiles of pixels of two rows (depthwise.inl) ---- */
 
 /*
- * Pairs of taps are those of two rows of x, 2q and 2q + 1 from the first that a tile reads. They
- * meet a row of the output at tap rows k and k + 1, k = 2q - offset of the row: from 0 on, or from
- * -1 on, where the offset is odd.
+ * Groups of taps are those of `group` rows of x, 2 or 4, from group * q on, counted from the first
+ * that a tile reads. They meet a row of the output at tap rows from group * q - offset of the row
+ * on. Taps outside of the weight are 0.
  */
 typedef struct i8_square_tile {
     const char *const *at; /* [row of x][position]: the bytes that the tile reads there */
@@ -22,53 +22,136 @@ typedef struct i8_square_tile {
 
 enum { I8_SQUARE_C = 4 << 10 /* sums that wait in L1 for the epilogue */ };
 
-/* The vectors of a vector of channels: pairs of tap rows, and columns. */
-#define I8_SQUARE_PAIRS(taps, stride) (((taps) + 1) / 2 + ((stride) % 2 ? (taps) / 2 + 1 : 0))
+/* The groups of a weight whose first one begins `before` tap rows before it. */
+#define I8_SQUARE_GROUPS(taps, before, group) (((taps) + (before) + (group) - 1) / (group))
+/* The groups of a vector of channels: those of the second row are the first one's if its offset is
+ * whole groups. */
+#define I8_SQUARE_LISTS(taps, stride, group)                                                       \
+    (I8_SQUARE_GROUPS(taps, 0, group) +                                                            \
+     ((stride) % (group) ? I8_SQUARE_GROUPS(taps, (stride) % (group), group) : 0))
 
-/* Writes a weight as [vectors of channels][pairs][columns][V_LEN]; a tap outside of it is 0. */
-static void i8_zip_square(int32_t *to, const int8_t *weight, int taps, int stride, int64_t n) {
+#ifdef HAS_I8_VNNI
+/* sums + the products of 4 bytes from 0 to 255 and int8. In assembly, as i8_dot_16. */
+V_INLINE vi i8_dot_u8(vi sums, vi a, vi b) {
+#ifdef TAPER_EMULATED
+    return _mm512_dpbusd_epi32(sums, a, b);
+#else
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "vm"(b));
+    return sums;
+#endif
+}
+
+/* Loads V_LEN bytes from four places: each lane has those of one index. */
+V_INLINE vi i8_quad_bytes(const void *a, const void *b, const void *c, const void *d) {
+    vi x = _mm512_castsi128_si512(_mm_loadu_si128(a));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128(b), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128(c), 2);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128(d), 3);
+    const vi fours = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const vi order = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(fours, x), order);
+}
+#endif
+
+/* Loads a group from `group` places; of pairs, widened. */
+V_INLINE vi i8_group_bytes(const int group, const char *const *from, const bool is_signed) {
+#ifdef HAS_I8_VNNI
+    if (group == 4)
+        return i8_quad_bytes(from[0], from[1], from[2], from[3]);
+#endif
+    (void)group;
+    return vi_pair_bytes(from[0], from[1], is_signed);
+}
+
+/* sums + the products of groups. */
+V_INLINE vi i8_group_dot(const int group, vi sums, vi a, vi b) {
+#ifdef HAS_I8_VNNI
+    if (group == 4)
+        return i8_dot_u8(sums, a, b);
+#endif
+    (void)group;
+    return i8_dot_16(sums, a, b);
+}
+
+/* Returns the vectors of the zipped weight of a vector of channels. */
+V_INLINE int i8_square_vectors(const int taps, const int stride, const int group) {
+    return I8_SQUARE_LISTS(taps, stride, group) * taps + (group == 4);
+}
+
+/*
+ * Writes a weight as [vectors of channels][groups][columns][V_LEN]. Quads are multiplied by bytes
+ * that are 128 larger if they are signed: what their sums begin with, -128 times those of the
+ * weight, is behind the groups.
+ */
+static void i8_zip_square(int32_t *to, const int8_t *weight, int taps, int stride, int group,
+                          int64_t n) {
     static const int8_t zeros[V_LEN];
     for (int64_t c = 0; c < n; c += V_LEN) {
         const int8_t *const w = weight + i64_min(c, n - V_LEN);
-        for (int odd = 0; odd <= stride % 2; odd++)
-            for (int k = -odd; k < taps; k += 2)
-                for (int l = 0; l < taps; l++, to += V_LEN)
-                    vi_store(to, vi_pair_bytes(k < 0 ? zeros : w + (k * taps + l) * n,
-                                               k + 1 < taps ? w + ((k + 1) * taps + l) * n : zeros,
-                                               true));
+        vi less = vi_set1(0);
+        for (int before = 0; before <= stride % group; before += i64_max(1, stride % group))
+            for (int k = -before; k < taps; k += group)
+                for (int l = 0; l < taps; l++, to += V_LEN) {
+                    const char *from[4];
+                    for (int i = 0; i < group; i++)
+                        from[i] = (const char *)(k + i < 0 || k + i >= taps
+                                                     ? zeros
+                                                     : w + ((k + i) * taps + l) * n);
+                    const vi zipped = i8_group_bytes(group, from, true);
+                    vi_store(to, zipped);
+#ifdef HAS_I8_VNNI
+                    if (group == 4 && before == 0)
+                        less = i8_dot_u8(less, vi_set1(~0x7f7f7f7f), zipped);
+#endif
+                }
+        if (group == 4) {
+            vi_store(to, vi_sub(vi_set1(0), less));
+            to += V_LEN;
+        }
     }
 }
 
-V_INLINE void i8_square(const int taps, const int stride, const bool is_signed,
+V_INLINE void i8_square(const int taps, const int stride, const bool is_signed, const int group,
                         const i8_square_tile *t) {
     const int positions = (DW_PIXELS - 1) * stride + taps, lines = stride + taps;
+    const int step = i8_square_vectors(taps, stride, group) * V_LEN;
     const int32_t *w = t->weight;
-    for (int64_t from = 0; from < t->n;
-         from += V_LEN, w += I8_SQUARE_PAIRS(taps, stride) * taps * V_LEN) {
+    for (int64_t from = 0; from < t->n; from += V_LEN, w += step) {
         const int64_t c = i64_min(from, t->n - V_LEN);
+        const bool is_shifted = is_signed && group == 4;
+        const vi begin = is_shifted ? vi_load(w + step - V_LEN) : vi_set1(0);
         vi sum[DW_ROWS][DW_PIXELS];
 #pragma GCC unroll 16
         for (int i = 0; i < DW_ROWS * DW_PIXELS; i++)
-            sum[i / DW_PIXELS][i % DW_PIXELS] = vi_set1(0);
+            sum[i / DW_PIXELS][i % DW_PIXELS] = begin;
 #pragma GCC unroll 16
         for (int j = 0; j < positions; j++)
 #pragma GCC unroll 16
-            for (int q = 0; 2 * q < lines; q++) {
-                const int second = 2 * q + 1 < lines ? 2 * q + 1 : 2 * q;
-                const vi x = vi_pair_bytes(t->at[2 * q * positions + j] + c,
-                                           t->at[second * positions + j] + c, is_signed);
+            for (int q = 0; group * q < lines; q++) {
+                const char *places[4];
+#pragma GCC unroll 4
+                for (int i = 0; i < group; i++) {
+                    const int line = group * q + i < lines ? group * q + i : lines - 1;
+                    places[i] = t->at[line * positions + j] + c;
+                }
+                vi x = i8_group_bytes(group, places, is_signed);
+#ifdef HAS_I8_VNNI
+                if (is_shifted)
+                    x = _mm512_xor_si512(x, vi_set1(~0x7f7f7f7f));
+#endif
 #pragma GCC unroll 2
                 for (int r = 0; r < DW_ROWS; r++) {
-                    const int k = 2 * q - r * stride;
-                    if (k < -1 || k >= taps)
+                    const int k = group * q - r * stride, before = r * stride % group;
+                    if (k <= -group || k >= taps)
                         continue;
-                    const int pair = k % 2 == 0 ? k / 2 : (taps + 1) / 2 + (k + 1) / 2;
+                    const int at =
+                        (before ? I8_SQUARE_GROUPS(taps, 0, group) : 0) + (k + before) / group;
 #pragma GCC unroll 8
                     for (int p = 0; p < DW_PIXELS; p++) {
                         const int l = j - p * stride;
                         if (l >= 0 && l < taps)
-                            sum[r][p] =
-                                i8_dot_16(sum[r][p], x, vi_load(w + (pair * taps + l) * V_LEN));
+                            sum[r][p] = i8_group_dot(group, sum[r][p], x,
+                                                     vi_load(w + (at * taps + l) * V_LEN));
                     }
                 }
             }
@@ -81,18 +164,29 @@ V_INLINE void i8_square(const int taps, const int stride, const bool is_signed,
     }
 }
 
-#define I8_DEFINE_SQUARE(taps, stride)                                                             \
-    static void i8_square_##taps##x##stride(const i8_square_tile *t) {                             \
-        i8_square(taps, stride, false, t);                                                         \
-    }                                                                                              \
-    static void i8_square_signed_##taps##x##stride(const i8_square_tile *t) {                      \
-        i8_square(taps, stride, true, t);                                                          \
+#define I8_DEFINE_SQUARE_OF(name, taps, stride, is_signed, group)                                  \
+    static void i8_##name##_##taps##x##stride(const i8_square_tile *t) {                           \
+        i8_square(taps, stride, is_signed, group, t);                                              \
     }
+#define I8_DEFINE_SQUARE(taps, stride)                                                             \
+    I8_DEFINE_SQUARE_OF(pairs, taps, stride, false, 2)                                             \
+    I8_DEFINE_SQUARE_OF(signed_pairs, taps, stride, true, 2)
 DW_SQUARES(I8_DEFINE_SQUARE)
-#define I8_SQUARE_ROW(taps, stride)                                                                \
-    {i8_square_##taps##x##stride, i8_square_signed_##taps##x##stride},
+#define I8_SQUARE_ROW(taps, stride) {i8_pairs_##taps##x##stride, i8_signed_pairs_##taps##x##stride},
+typedef void (*i8_square_fn)(const i8_square_tile *t);
 /* By kind of depthwise_kind_of and whether bytes are signed. */
-static void (*const i8_squares[][2])(const i8_square_tile *t) = {DW_SQUARES(I8_SQUARE_ROW)};
+static const i8_square_fn i8_pairs[][2] = {DW_SQUARES(I8_SQUARE_ROW)};
+#ifdef HAS_I8_VNNI
+#define I8_DEFINE_QUADS(taps, stride)                                                              \
+    I8_DEFINE_SQUARE_OF(quads, taps, stride, false, 4)                                             \
+    I8_DEFINE_SQUARE_OF(signed_quads, taps, stride, true, 4)
+DW_SQUARES(I8_DEFINE_QUADS)
+#define I8_QUADS_ROW(taps, stride) {i8_quads_##taps##x##stride, i8_signed_quads_##taps##x##stride},
+static const i8_square_fn i8_quads[][2] = {DW_SQUARES(I8_QUADS_ROW)};
+#define I8_SQUARES(group) ((group) == 4 ? i8_quads : i8_pairs)
+#else
+#define I8_SQUARES(group) i8_pairs
+#endif
 
 /* Finds what a tile reads from pixel (y, x) of an image on. */
 static void i8_square_locate(const conv_shape *s, const depthwise_kind k, const char **at,
@@ -121,7 +215,7 @@ static void i8_square_unit(const struct i8_conv_state *state, const char **at,
         const i8_square_tile tile = {at,        weight, sums + p * s->outputs,
                                      row,       rows,   i64_min(DW_PIXELS, width - p),
                                      s->outputs};
-        i8_squares[state->kind][is_signed](&tile);
+        I8_SQUARES(state->group)[state->kind][is_signed](&tile);
     }
 }
 
@@ -139,8 +233,8 @@ static void i8_square_prepare(struct i8_conv_state *state, taper_work *work) {
     state->part = i64_max(fit, least) / DW_PIXELS * DW_PIXELS;
     const int64_t vectors = i64_ceil_div(n, V_LEN);
     const int64_t positions = ((DW_PIXELS - 1) * k.stride + k.taps) * (k.stride + k.taps);
-    state->tap_scratch =
-        conv_aligned(vectors * I8_SQUARE_PAIRS(k.taps, k.stride) * k.taps * (int64_t)sizeof(vi));
+    state->tap_scratch = conv_aligned(vectors * i8_square_vectors(k.taps, k.stride, state->group) *
+                                      (int64_t)sizeof(vi));
     state->border_scratch = state->tap_scratch + conv_aligned(positions * (int64_t)sizeof(char *));
     state->c_scratch = state->border_scratch + conv_aligned(n);
     state->epilogue_scratch =
@@ -160,7 +254,7 @@ static void i8_square_run(const taper_call *call, int64_t begin, int64_t end, ch
     const char **const at = (const char **)(void *)(memory + state->tap_scratch);
     char *const border = memory + state->border_scratch;
     memset(border, (int)attrs->border, (size_t)n);
-    i8_zip_square(weight, call->inputs[1].data, k.taps, k.stride, n);
+    i8_zip_square(weight, call->inputs[1].data, k.taps, k.stride, state->group, n);
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t x = unit % state->widths * state->width, above = unit / state->widths;
         const int64_t y = above % state->row_chunks * DW_ROWS, slice = above / state->row_chunks;
@@ -294,9 +388,12 @@ static taper_status i8_conv_depthwise_prepare(const taper_call *call, taper_work
         return TAPER_OK;
     state->kind = s->outputs >= V_LEN && s->dims[0].low == 0 ? depthwise_kind_of(s) : DW_OTHER;
     if (state->kind != DW_OTHER) {
+        state->group = call->kernel->data ? 4 : 2;
         i8_square_prepare(state, work);
         return TAPER_OK;
     }
+    if (call->kernel->data)
+        return TAPER_UNSUPPORTED;
     /* In multiply-adds of which as many fit the time as in float32. */
     const int64_t cost = i64_times(s->outputs, conv_taps(s) + GEMM_EPILOGUE_COST);
     state->row_chunk = i64_min(state->rows, i64_max(1, CONV_UNIT_COST / 4 / cost));
@@ -356,3 +453,6 @@ static taper_status i8_conv_depthwise_run(const taper_call *call, int64_t begin,
     }
     return TAPER_OK;
 }
+
+#define i8_conv_depthwise_vnni_prepare i8_conv_depthwise_prepare
+#define i8_conv_depthwise_vnni_run i8_conv_depthwise_run
