@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import tools.zoo.newcomers  # noqa: F401  declares torchvision's ops, whose library does not load
 from tools.peers.page import ROOT, command_line, describe_setting, write_section
+from tools.zoo.torchvision_ops import declare_torchvision_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000, metavar="N")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    declare_torchvision_ops()  # before anything else imports torchvision
     for name in options.only:
         lines = []
         for line in lines_of(name, options.tokens):

@@ -15,22 +15,9 @@ import torch
 
 from tools.zoo.architecture import Architecture, Inputs, pretrained
 from tools.zoo.text import DECODER, ENCODER, SMALL, WIDE
+from tools.zoo.torchvision_ops import declare_torchvision_ops
 
-
-def _declare_torchvision_ops() -> None:
-    """Declare the ops of torchvision's library where it does not load: beside torch's CPU build.
-
-    Its Python part refers to them when timm, vit-pytorch or transformers import it.
-    """
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError):
-        for name in ("nms", "qnms"):
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-
-
-_declare_torchvision_ops()
+declare_torchvision_ops()
 
 
 def make(path: str, *args: Any, **kwargs: Any) -> torch.nn.Module:

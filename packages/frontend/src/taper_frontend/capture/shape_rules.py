@@ -108,9 +108,10 @@ def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
 
     With ``wrap`` the diagonal of a matrix ``[R, C]`` begins again after each ``C + 1`` rows.
     """
-    torch._check(x.dim() >= 2, lambda: "fill_diagonal_: expected two axes or more")  # type: ignore[no-untyped-call]
-    equal = x.dim() == 2 or all(size == x.shape[0] for size in x.shape)
-    torch._check(equal, lambda: "fill_diagonal_: expected axes of one length")  # type: ignore[no-untyped-call]
+    if x.dim() < 2:
+        raise RuntimeError("fill_diagonal_: expected two axes or more")
+    if x.dim() > 2 and any(size != x.shape[0] for size in x.shape):
+        raise RuntimeError("fill_diagonal_: expected axes of one length")
     first, *others = (
         torch.arange(size)[(..., *[None] * (x.dim() - 1 - axis))]
         for axis, size in enumerate(x.shape)
