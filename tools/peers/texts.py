@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SIZES = {
     "100M": Sizes(768, 2048, 12, 12, 4, 16000),
     "340M": Sizes(1024, 2816, 24, 16, 8, 32000),
+    "1B": Sizes(2048, 5632, 22, 32, 4, 32000),
 }
 
 FOLDER = ROOT / "build" / "texts"
