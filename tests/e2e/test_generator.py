@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import random
 import threading
 import time
@@ -343,6 +344,37 @@ def test_prefixes_leave_when_there_is_no_room() -> None:
     cache.put([7] * 11, arrays(11))  # larger than all room
     assert cache.nbytes == 600
     assert cache.find([])[0] == 0
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_states_go_on_from_parts_of_another(
+    count: int, mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the system cannot map memory; what one writes, no other sees."""
+    if not mapped:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    whole = plan("gemma3")
+    session = taper_runtime.InferenceSession(whole)
+    first, other, third = (session.new_state() for _ in range(3))
+    rng = np.random.default_rng(0)
+    written = {
+        name: (array + rng.integers(1, 9, array.shape)).astype(array.dtype)
+        for name, array in first.copy().items()
+    }
+    first.restore(written)
+    kept = first.share(written_parts(whole, 5))
+    first.reset()
+    for state in (other, third):
+        state.adopt(kept, written_parts(whole, count), written_parts(whole, 5, count))
+        for name, array in state.copy().items():
+            want = np.zeros_like(array)
+            part = written_parts(whole, count).get(name, ...)
+            want[part] = written[name][part]
+            np.testing.assert_array_equal(array, want, name)
+            state.set(name, array * 0 + 7)
+    for name, array in kept.items():
+        np.testing.assert_array_equal(array, written[name][written_parts(whole, 5).get(name, ...)])
 
 
 def test_a_part_of_a_state_must_fit() -> None:

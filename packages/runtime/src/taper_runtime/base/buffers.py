@@ -49,7 +49,7 @@ def read_only_bytes(buffer: np.ndarray | bytes | mmap) -> np.ndarray:
 def aligned_bytes(nbytes: int) -> np.ndarray:
     """Return new memory of this many bytes, aligned to :data:`ALIGNMENT` bytes."""
     room = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -_address(room) % ALIGNMENT
+    start = -address_of(room) % ALIGNMENT
     return room[start : start + nbytes]
 
 
@@ -91,14 +91,15 @@ def copy_written(to: np.ndarray, source: np.ndarray) -> None:
 
 def is_aligned(array: np.ndarray, boundary: int = ALIGNMENT) -> bool:
     """Return whether an array's address is a multiple of ``boundary``."""
-    return _address(array) % boundary == 0
+    return address_of(array) % boundary == 0
 
 
 def address(buffer: bytes | mmap) -> int:
     """Return the address of a buffer's bytes."""
-    return _address(np.frombuffer(buffer, np.uint8))
+    return address_of(np.frombuffer(buffer, np.uint8))
 
 
-def _address(array: np.ndarray) -> int:
+def address_of(array: np.ndarray) -> int:
+    """Return the address of an array's first element."""
     start: int = array.__array_interface__["data"][0]
     return start

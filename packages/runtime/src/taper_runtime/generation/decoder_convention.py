@@ -62,9 +62,9 @@ def is_recurrent(state: str) -> bool:
     return state.startswith((CONV, RECURRENT))
 
 
-def written_parts(plan: Plan, count: int) -> dict[str, tuple[slice, ...]]:
-    """Return the parts of states that the first ``count`` tokens write, where these are not all."""
-    part = (*[slice(None)] * POSITION_AXIS, slice(count))
+def written_parts(plan: Plan, count: int, first: int = 0) -> dict[str, tuple[slice, ...]]:
+    """Return the parts of states that tokens from ``first`` to ``count`` write, if not all."""
+    part = (*[slice(None)] * POSITION_AXIS, slice(first, count))
     return dict.fromkeys(filter(counts_positions, plan.states), part)
 
 

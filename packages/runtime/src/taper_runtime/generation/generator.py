@@ -447,11 +447,11 @@ class Generator:
         The prompt's last token is read in any case, for its logits.
         """
         request.state = self._session.new_state()
-        count, arrays = self._prefixes.find(request.ids[:-1])
-        if count:
-            parts = written_parts(self._session.plan, count)
-            taken = {name: array[parts.get(name, ...)] for name, array in arrays.items()}
-            request.state.restore(taken, parts)
+        count, kept = self._prefixes.find(request.ids[:-1])
+        if kept is not None:
+            plan = self._session.plan
+            rest = written_parts(plan, len(kept.ids), count)
+            request.state.adopt(kept.arrays, written_parts(plan, count), rest)
             request.read = request.known = count
 
     def _keep(self, request: GenerationRequest) -> None:
@@ -459,7 +459,7 @@ class Generator:
         ids = request.all_ids[: request.read]
         if self._prefixes.limit and ids and not self._prefixes.has(ids):
             parts = written_parts(self._session.plan, len(ids))
-            self._prefixes.put(ids, request.state.copy(parts))
+            self._prefixes.put(ids, request.state.share(parts))
 
     def stream(self, request: GenerationRequest) -> TokenStream:
         """Return an iterator over a text's tokens, which calls :meth:`step` until there is a token.

@@ -77,16 +77,16 @@ class PrefixCache:
         """Return the bytes of all kept prefixes."""
         return sum(each.nbytes for each in self._kept)
 
-    def find(self, ids: Sequence[int]) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the length of the longest kept prefix of ``ids``, and states that contain it."""
+    def find(self, ids: Sequence[int]) -> tuple[int, KeptPrefix | None]:
+        """Return the length of the longest kept prefix of ``ids``, and what contains it."""
         wanted = np.array(ids, np.int64)
         counts = [each.common(wanted, self._rule) for each in self._kept]
         if not any(counts):
-            return 0, {}
+            return 0, None
         place = int(np.argmax(counts))
         found = self._kept.pop(place)
         self._kept.append(found)
-        return counts[place], found.arrays
+        return counts[place], found
 
     def has(self, ids: Sequence[int]) -> bool:
         """Return whether a kept prefix begins with all of ``ids``."""

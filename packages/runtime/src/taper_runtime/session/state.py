@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taper_runtime.base.buffers import copy_written, lazy_zeros
+from taper_runtime.base.buffers import address_of, copy_written, lazy_zeros
 from taper_runtime.base.errors import InputError
 from taper_runtime.base.option_values import BFLOAT16
 from taper_runtime.base.random_state import new_state
@@ -21,6 +22,7 @@ from taper_runtime.executor._pool import Taken, Turn
 from taper_runtime.executor.inputs import check_value
 from taper_runtime.plan.plan import is_converted
 from taper_runtime.plan.rewind_rule import read_rewind_rule
+from taper_runtime.session.shared_arrays import SharedArrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -184,6 +186,53 @@ class State:
             for name, array in checked.items():
                 self._arrays[name][parts.get(name, ...)] = array
 
+    def share(self, parts: Mapping[str, Any] = _WHOLE) -> Mapping[str, np.ndarray]:
+        """Return what :meth:`copy` returns, in memory that :meth:`adopt` need not copy.
+
+        Where the system has no such memory it is that of :meth:`copy`.
+        """
+        with self._turn.take():
+            arrays = {name: np.ascontiguousarray(each) for name, each in self._arrays.items()}
+            with suppress(OSError):
+                return SharedArrays(arrays, parts)
+        return self.copy(parts)
+
+    def adopt(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        parts: Mapping[str, Any] = _WHOLE,
+        rest: Mapping[str, Any] = _WHOLE,
+    ) -> None:
+        """Continue from parts of what :meth:`share` of a state of the same session returned.
+
+        Parameters
+        ----------
+        arrays : mapping of str to numpy.ndarray
+        parts : mapping of str to slice or tuple of slice
+            The parts of arrays that this state takes; others keep their values.
+        rest : mapping of str to slice or tuple of slice
+            Parts that contain what ``arrays`` hold beyond ``parts``.
+
+        Raises
+        ------
+        InputError
+            If an array does not fit.
+        """
+        taken = {name: array[parts.get(name, ...)] for name, array in arrays.items()}
+        mapped = None
+        # of arrays that are mapped the rest is written, else all that is taken
+        if isinstance(arrays, SharedArrays) and 2 * _nbytes(taken) >= _nbytes(arrays):
+            with suppress(OSError):
+                mapped = arrays.map()
+        if mapped is None:
+            self.restore(taken, parts)
+            return
+        self._turn.mark_complete()
+        with self._turn.take():
+            for name, part in rest.items():
+                mapped[name][part] = self._arrays[name][part]
+            self._arrays.update(mapped)
+
     def reset(self, name: str | None = None) -> None:
         """Give a state, or all including the generator, the value that it was exported with.
 
@@ -248,6 +297,10 @@ class State:
         for name in names:
             swapped = self._spare[name], self._arrays[name]
             self._arrays[name], self._spare[name] = swapped
+
+
+def _nbytes(arrays: Mapping[str, np.ndarray]) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 class _Batch:
@@ -362,9 +415,9 @@ def _joined(parts: Sequence[np.ndarray], axis: int, read: Sequence[Any]) -> np.n
     if len(parts) == 1 and (not isinstance(whole, np.ndarray) or whole.nbytes == parts[0].nbytes):
         return parts[0]  # it has its memory alone
     if axis == 0 and whole is not None and len(whole) == len(parts):
-        first, step = _address(whole), whole.strides[0]
+        first, step = address_of(whole), whole.strides[0]
         if all(
-            part.base is whole and _address(part) == first + row * step
+            part.base is whole and address_of(part) == first + row * step
             for row, part in enumerate(parts)
         ):
             return whole
@@ -379,11 +432,6 @@ def _joined(parts: Sequence[np.ndarray], axis: int, read: Sequence[Any]) -> np.n
         else:
             to[index] = part[index]
     return rows
-
-
-def _address(array: np.ndarray) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 class _Count(NamedTuple):
