@@ -31,16 +31,6 @@ enum { I8_SQUARE_C = 4 << 10 /* sums that wait in L1 for the epilogue */ };
      ((stride) % (group) ? I8_SQUARE_GROUPS(taps, (stride) % (group), group) : 0))
 
 #ifdef HAS_I8_VNNI
-/* sums + the products of 4 bytes from 0 to 255 and int8. In assembly, as i8_dot_16. */
-V_INLINE vi i8_dot_u8(vi sums, vi a, vi b) {
-#ifdef TAPER_EMULATED
-    return _mm512_dpbusd_epi32(sums, a, b);
-#else
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(a), "vm"(b));
-    return sums;
-#endif
-}
-
 /* Loads V_LEN bytes from four places: each lane has those of one index. */
 V_INLINE vi i8_quad_bytes(const void *a, const void *b, const void *c, const void *d) {
     vi x = _mm512_castsi128_si512(_mm_loadu_si128(a));

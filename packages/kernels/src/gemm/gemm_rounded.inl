@@ -145,20 +145,11 @@ V_INLINE vi rounded_add_i8(vi sums, vi weights, vi magnitudes, vi x, vi ones) {
 #define ROUNDED_MAGNITUDES(x) (x)
 #endif
 
-/* sums + the products of 4 bytes from 0 to 255 and int8, by a dot instruction. In assembly, too. */
 #ifdef HAS_I8_VNNI
-V_INLINE vi rounded_dot(vi sums, vi weights, vi x) {
-#ifdef TAPER_EMULATED
-    return _mm512_dpbusd_epi32(sums, weights, x);
-#else
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(weights), "v"(x));
-    return sums;
-#endif
-}
 /* Returns int8 as uint8 that are 128 larger. */
 V_INLINE vi rounded_unsigned(vi x) { return _mm512_xor_si512(x, vi_set1(~0x7f7f7f7f)); }
 #else
-#define rounded_dot(sums, weights, x) (sums)
+#define i8_dot_u8(sums, weights, x) (sums)
 #define rounded_unsigned(x) (x)
 #endif
 
@@ -197,7 +188,7 @@ V_INLINE void rounded_step(vi sum[][ROUNDED_NV], const char *b, int64_t panel_by
                 rounded_word(a[i / GEMM_REACH] + i % GEMM_REACH * row_bytes + at + half * 4));
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                sum[i][v] = dots    ? rounded_dot(sum[i][v], weights[v], x)
+                sum[i][v] = dots    ? i8_dot_u8(sum[i][v], weights[v], x)
                             : is_u4 ? rounded_add_u4(sum[i][v], weights[v], x)
                                     : rounded_add_i8(sum[i][v], weights[v], magnitudes[v], x, ones);
         }
