@@ -11,6 +11,7 @@ from taper_runtime.base.errors import InputError
 from taper_runtime.formats import decode
 from taper_runtime.native import _kernels
 from taper_runtime.ops import REGISTRY
+from taper_runtime.ops.matmul import rounded_in_groups
 
 #: Micro-ops whose float32 result float64 does not reproduce exactly, in units of the last place.
 ULPS = 8
@@ -292,6 +293,29 @@ def test_product_is_computed_over_its_residual(product, epilogue):
         over = inputs[2].copy()
         node.run([*inputs[:2], over, *inputs[3:]], [over])
         np.testing.assert_array_equal(over.view(np.uint8), apart.view(np.uint8), level)
+
+
+@pytest.mark.parametrize("form", ["blocks.4.32.float16.symmetric", "blocks.8.32.float16.symmetric"])
+def test_rounded_rows_have_the_same_bits_in_any_company(form):
+    """Few rows are computed by other tiles, and many in several parts."""
+    op = REGISTRY["MATMUL"]
+    attrs = op.complete({"activation_group": 32})
+    rows, parts = _normal(1500, 512), (1, 2, 7, 50, 1440)
+    weight = np.asarray(np.rint(_normal(512, 272)).clip(-2, 1) / 8, np.float32)
+    for level in _kernels.available_isas():
+
+        def product(x, level=level):
+            sample = Sample([x, weight], attrs, formats={1: form})
+            inputs = stored_inputs(sample)
+            node, _, (out,) = prepared(op, sample, inputs, level)
+            node.run(inputs, [out])
+            return out
+
+        every = product(rows)
+        apart = [product(each) for each in np.split(rows, np.cumsum(parts)[:-1])]
+        np.testing.assert_array_equal(every, np.concatenate(apart), level)
+        want = rounded_in_groups(rows[:9], 32) @ weight
+        np.testing.assert_allclose(every[:9], want, rtol=1e-4, atol=1e-3)
 
 
 def test_every_kernel_has_an_op():

@@ -17,7 +17,8 @@ enum {
     MATMUL_L2_PER_COL = 4 << 10,
     MATMUL_L2_PER_A = 8,
     MATMUL_L2_PER_C = 4,
-    MATMUL_L2 = 1 << 20, /* if the system does not tell */
+    MATMUL_L2_PER_ROUNDED = 2, /* the same for each byte of a row of A that is rounded */
+    MATMUL_L2 = 1 << 20,       /* if the system does not tell */
     /* Dot products are chosen for at most MATMUL_DOT_ROWS rows. For more than MATMUL_DOT_FEW rows a
      * sum must be MATMUL_DOT_LENGTH times as long as there are rows, because each sum ends with one
      * over lanes. */
@@ -52,7 +53,8 @@ struct matmul_state {
     gemm_b_form b_form;         /* otherwise */
     int64_t k_piece;            /* of the sum, in registers at once */
     int64_t max_rows, max_cols; /* of C, computed before the epilogue */
-    /* Units of work, numbered [batch][column chunk][row chunk]; a task is consecutive units. */
+    /* Units of work, numbered [batch][column chunk][row chunk], or if A is rounded [batch][row
+     * chunk][column chunk]; a task is consecutive units. */
     int64_t row_chunk, row_chunks;
     int64_t col_chunk, col_chunks;
     int64_t units, units_per_task;
@@ -135,6 +137,10 @@ static void matmul_choose(struct matmul_state *state, int32_t variant) {
     const int64_t row =
         MATMUL_L2_PER_A * i64_min(state->k_piece, MATMUL_KC) + MATMUL_L2_PER_C * state->max_cols;
     state->max_rows = i64_max(1, l2 / row / GEMM_MR) * GEMM_MR;
+    if (state->group) { /* rows of A are rounded once for all columns; B is read panel by panel */
+        const int64_t rounded = MATMUL_L2_PER_ROUNDED * rounded_row_bytes(s->k, state->group);
+        state->max_rows = i64_max(1, l2 / rounded / GEMM_MR) * GEMM_MR;
+    }
     if (state->b_form == GEMM_B_ROWS && s->k > MATMUL_ROWS_MAX_KC)
         state->k_piece = MATMUL_ROWS_KC;
 }
@@ -144,7 +150,8 @@ static int64_t matmul_round_up(int64_t n, int64_t to) { return i64_ceil_div(n, t
 static void matmul_split(struct matmul_state *state) {
     const matmul_shape *s = &state->shape;
     /* Many rows are split too. If B is packed in the run, each chunk packs it again. */
-    state->row_chunks = s->m > state->max_rows ? i64_ceil_div(s->m, state->max_rows / 2) : 1;
+    const int64_t most_rows = state->group ? state->max_rows : state->max_rows / 2;
+    state->row_chunks = s->m > state->max_rows ? i64_ceil_div(s->m, most_rows) : 1;
     state->row_chunk = i64_ceil_div(s->m, state->row_chunks);
     state->row_chunks = i64_ceil_div(s->m, state->row_chunk);
 
@@ -437,35 +444,39 @@ static void matmul_rounded(const taper_call *call, const matmul_part *part, cons
     g.b = (const char *)b + part->col / GEMM_NR * g.panel_bytes;
     const bool dots = matmul_has_dots(call);
     const int32_t middle = rounded_middle(&s->b_head, s->b_element, dots);
-    const int64_t blocks = i64_ceil_div(part->rows, state->max_rows);
-    int64_t row = part->row;
-    for (int64_t block = 0; block < blocks; block++) {
-        const int64_t rows = (part->rows + block) / blocks, c_row = part->batch * s->m + row;
-        if (*put != c_row)
-            for (int64_t r = 0; r < rows; r++)
-                rounded_put(scratch + r * g.a_row_bytes, a + (row + r) * s->a_row_stride,
-                            s->a_k_stride, s->k, state->group, middle);
-        *put = c_row;
-        const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
-        g.c = sums.data;
-        g.ldc = sums.stride;
-        rounded_block_run(&g, rows, part->cols, s->b_element, dots);
-        matmul_epilogue(call, c_row, rows, part->col, part->cols, sums, scratch);
-        row += rows;
-    }
+    const int64_t c_row = part->batch * s->m + part->row;
+    if (*put != c_row)
+        for (int64_t r = 0; r < part->rows; r++)
+            rounded_put(scratch + r * g.a_row_bytes, a + (part->row + r) * s->a_row_stride,
+                        s->a_k_stride, s->k, state->group, middle);
+    *put = c_row;
+    const matmul_place sums = matmul_sums_at(call, c_row, part->col, part->cols, scratch);
+    g.c = sums.data;
+    g.ldc = sums.stride;
+    rounded_block_run(&g, part->rows, part->cols, s->b_element, dots);
+    matmul_epilogue(call, c_row, part->rows, part->col, part->cols, sums, scratch);
 }
 
 /* The largest part that begins at `unit` and ends before `last`: whole columns of row chunks, or
- * some row chunks of one column chunk. Returns the unit after it. */
+ * some row chunks of one column chunk; if A is rounded, some column chunks of one row chunk.
+ * Returns the unit after it. */
 static int64_t matmul_next_part(const struct matmul_state *state, int64_t unit, int64_t last,
                                 matmul_part *part) {
     const matmul_shape *s = &state->shape;
-    const int64_t row = unit % state->row_chunks,
-                  col = unit / state->row_chunks % state->col_chunks;
-    int64_t row_units = i64_min(state->row_chunks - row, last - unit), col_units = 1;
-    if (row_units == state->row_chunks)
-        col_units = i64_max(1, i64_min(i64_min((last - unit) / row_units, state->col_chunks - col),
-                                       state->max_cols / state->col_chunk));
+    const int64_t most_cols = i64_max(1, state->max_cols / state->col_chunk);
+    int64_t row, col, row_units = 1, col_units = 1;
+    if (state->group) {
+        col = unit % state->col_chunks;
+        row = unit / state->col_chunks % state->row_chunks;
+        col_units = i64_min(i64_min(last - unit, state->col_chunks - col), most_cols);
+    } else {
+        row = unit % state->row_chunks;
+        col = unit / state->row_chunks % state->col_chunks;
+        row_units = i64_min(state->row_chunks - row, last - unit);
+        if (row_units == state->row_chunks)
+            col_units = i64_max(
+                1, i64_min(i64_min((last - unit) / row_units, state->col_chunks - col), most_cols));
+    }
     part->batch = unit / (state->row_chunks * state->col_chunks);
     part->row = row * state->row_chunk;
     part->rows = i64_min(row_units * state->row_chunk, s->m - part->row);
