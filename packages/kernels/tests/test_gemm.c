@@ -81,7 +81,7 @@ static void variants_differ(void) {
 /* ---- sizes ---- */
 
 static void every_m_remainder(void) {
-    static const int64_t ns[] = {1, 17, 40, 64}, ks[] = {1, 16, 37};
+    static const int64_t ns[] = {1, 8, 17, 24, 40, 56, 64}, ks[] = {1, 16, 37};
     for (int64_t m = 1; m <= 30; m++)
         for (size_t j = 0; j < sizeof ns / sizeof *ns; j++)
             for (size_t k = 0; k < sizeof ks / sizeof *ks; k++)

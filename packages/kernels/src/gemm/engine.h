@@ -20,6 +20,7 @@
 enum {
     GEMM_NR = 16,              /* columns in a panel; the file format fixes this */
     GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
+    GEMM_HALF = GEMM_NR / 2,   /* widths of tiles are multiples of it */
 };
 
 /* Costs of a product apart from its multiply-adds, in multiply-adds; work is split into tasks by
@@ -33,18 +34,19 @@ enum {
 /*
  * The tiles of a level: GEMM_MR rows of GEMM_PANELS panels where there is enough of both. For few
  * rows a tile has GEMM_WIDE_PANELS, which gives enough independent sums to cover the latency of an
- * FMA; tiles at the right edge have fewer. GEMM_TILES(X) has X(vectors, MOST) for each width of a
- * tile in vectors: GEMM_ROWS_MOST of these fill the registers with sums, a line of B and an element
+ * FMA; tiles at the right edge have fewer. GEMM_TILES(X) has X(width, MOST) for each width of a
+ * tile in columns: GEMM_ROWS_MOST of these fill the registers with sums, a line of B and an element
  * of A; there is a tile for every smaller number of rows too.
  *
  * Of the shapes that fill the registers, the best has the fewest instructions per FMA, not the
  * fewest bytes: where two threads share a core, each has half of its decoder but seldom waits for
  * L2. Per k, a tile of 9 x 3 vectors takes 27 FMAs and 12 loads, one of 14 x 2 takes 28 and 16. In
- * tiles of one vector an element of A has one use, so the FMA itself loads it: a tile of 14 x 1
- * takes 14 FMAs and 1 load.
+ * tiles of up to one and a half vectors the FMAs themselves load the element of A: a tile of 14 x 1
+ * takes 14 FMAs and 1 load, and one of 14 x 1.5 takes 21 cycles on Zen 4 in place of 23.
  *
- * Where a vector is half of a panel, tiles of 1 and 3 vectors leave out the half of the last panel
- * that has no columns: groups of 24 channels would else take 4 vectors in place of 3.
+ * With vectors of 8 or 16 lanes there are tiles that leave out the second half of a last panel
+ * without columns there: groups of 24 channels would else cost as much as 32. Of 16 lanes they
+ * compute the lower 8, which takes half the time on CPUs whose units have 256 bits.
  */
 #define GEMM_ROWS_1(X, ...) X(1, __VA_ARGS__)
 #define GEMM_ROWS_2(X, ...) GEMM_ROWS_1(X, __VA_ARGS__) X(2, __VA_ARGS__)
@@ -60,16 +62,16 @@ enum {
     X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__) X(13, __VA_ARGS__) X(14, __VA_ARGS__)
 #if V_LEN == 16 /* 32 registers */
 enum { GEMM_MR = 9, GEMM_PANELS = 3, GEMM_WIDE_MR = 6, GEMM_WIDE_PANELS = 4, GEMM_MAX_MR = 14 };
-#define GEMM_TILES(X) X(1, 14) X(2, 14) X(3, 9) X(4, 6)
+#define GEMM_TILES(X) X(8, 14) X(16, 14) X(24, 14) X(32, 14) X(40, 9) X(48, 9) X(56, 6) X(64, 6)
 #elif V_LEN == 8 /* 16 registers */
 enum { GEMM_MR = 6, GEMM_PANELS = 1, GEMM_WIDE_MR = 2, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 6 };
-#define GEMM_TILES(X) X(1, 6) X(2, 6) X(3, 4) X(4, 2)
+#define GEMM_TILES(X) X(8, 6) X(16, 6) X(24, 4) X(32, 2)
 #elif V_REGISTERS == 32 /* 4 lanes: 5 x 4 sums, 4 of B, 5 of A */
 enum { GEMM_MR = 5, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 5 };
-#define GEMM_TILES(X) X(4, 5) X(8, 1)
+#define GEMM_TILES(X) X(16, 5) X(32, 1)
 #else /* 4 lanes, 16 registers: 3 x 4 sums, 3 of A, 1 of B */
 enum { GEMM_MR = 3, GEMM_PANELS = 1, GEMM_WIDE_MR = 1, GEMM_WIDE_PANELS = 2, GEMM_MAX_MR = 3 };
-#define GEMM_TILES(X) X(4, 3) X(8, 1)
+#define GEMM_TILES(X) X(16, 3) X(32, 1)
 #endif
 
 typedef enum gemm_b_form {

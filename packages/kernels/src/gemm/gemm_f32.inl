@@ -125,30 +125,48 @@ V_INLINE vf gemm_value(const float *line, const int v, const int k, const gemm_s
     return gemm_has_levels(of) ? v_fma(loaded, scales->scale[at], scales->shift[at]) : loaded;
 }
 
+/* Returns the vectors in `width` columns. */
+V_INLINE int gemm_vectors(int width) { return (width + V_LEN - 1) / V_LEN; }
+
+/* Returns whether vector v of `width` columns has them only in its lower half. */
+V_INLINE bool gemm_is_low(int v, int width) { return (v + 1) * V_LEN > width; }
+
+/* Loads vector v of `width` floats. */
+V_INLINE vf gemm_load_part(const float *from, const int v, const int width) {
+    return gemm_is_low(v, width) ? v_load_low(from + v * V_LEN) : v_load(from + v * V_LEN);
+}
+
 /*
- * Adds the products of one k, `ahead` of what a and b point at. rows, vectors, ahead and `of` are
+ * Adds the products of one k, `ahead` of what a and b point at. rows, width, ahead and `of` are
  * constants wherever this is inlined: the sums live in registers.
  */
 V_INLINE void gemm_step(gemm_sums sum, const float *const a[], int64_t row_stride, const float *b,
                         int64_t panel_stride, const gemm_scales *scales, const int ahead,
-                        const int rows, const int vectors, const gemm_element of) {
+                        const int rows, const int width, const gemm_element of) {
+    const int vectors = gemm_vectors(width);
     vf line[GEMM_WIDE_PANELS * GEMM_NV];
     b += gemm_has_levels(of) ? 0 : gemm_floats(of, ahead);
 #pragma GCC unroll 16
     for (int v = 0; v < vectors; v++)
-        line[v] = v_in_register(
-            gemm_value(b + v / GEMM_NV * panel_stride, v % GEMM_NV, ahead, scales, v, of));
+        line[v] =
+            v_in_register(gemm_is_low(v, width) ? v_load_low(b + v * panel_stride)
+                                                : gemm_value(b + v / GEMM_NV * panel_stride,
+                                                             v % GEMM_NV, ahead, scales, v, of));
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
         const float *at = a[i / GEMM_REACH] + i % GEMM_REACH * row_stride + ahead;
-        if (vectors == 1) {
-            sum[i][0] = v_accumulate_spread(at, line[0], sum[i][0]);
+        if (width < 2 * V_LEN) {
+#pragma GCC unroll 16
+            for (int v = 0; v < vectors; v++)
+                sum[i][v] = gemm_is_low(v, width) ? v_accumulate_spread_low(at, line[v], sum[i][v])
+                                                  : v_accumulate_spread(at, line[v], sum[i][v]);
             continue;
         }
         const vf ai = v_set1(*at);
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
-            sum[i][v] = v_accumulate(ai, line[v], sum[i][v]);
+            sum[i][v] = gemm_is_low(v, width) ? v_accumulate_low(ai, line[v], sum[i][v])
+                                              : v_accumulate(ai, line[v], sum[i][v]);
     }
 }
 
@@ -176,8 +194,8 @@ V_INLINE void gemm_advance(const float *a[], int64_t elements, const int rows) {
     } while (0)
 
 V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t prefetch_step,
-                        const int rows, const int vectors, const gemm_element of) {
-    const int panels = (vectors + GEMM_NV - 1) / GEMM_NV;
+                        const int rows, const int width, const gemm_element of) {
+    const int vectors = gemm_vectors(width), panels = (width + GEMM_NR - 1) / GEMM_NR;
     gemm_sums sum;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -220,7 +238,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
                 GEMM_UNKNOWN(a[i / GEMM_REACH]);
 #pragma GCC unroll 32
             for (int u = 0; u < unroll; u++) {
-                gemm_step(sum, a, row_stride, b, panel_stride, &scales, u, rows, vectors, of);
+                gemm_step(sum, a, row_stride, b, panel_stride, &scales, u, rows, width, of);
                 if (fetches) {
                     __builtin_prefetch(prefetch, 0, 2);
                     prefetch += prefetch_step;
@@ -232,7 +250,7 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
             b += gemm_floats(of, unroll);
         }
         for (; !gemm_has_levels(of) && k > 0; k--) {
-            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &scales, 0, rows, vectors, of);
+            gemm_step(sum, a, g->a_row_stride, b, g->b_panel_stride, &scales, 0, rows, width, of);
             if (fetches) {
                 __builtin_prefetch(prefetch, 0, 2);
                 prefetch += prefetch_step;
@@ -250,13 +268,14 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 
     const int64_t ldc = g->ldc;
     if (g->accumulate)
-        gemm_each(v_fma(v_set1(g->alpha), sum[i][v], v_load(g->c + i * ldc + v * V_LEN)));
+        gemm_each(v_fma(v_set1(g->alpha), sum[i][v], gemm_load_part(g->c + i * ldc, v, width)));
     else if (g->alpha != 1)
         gemm_each(v_mul(v_set1(g->alpha), sum[i][v]));
     if (g->fused.bias)
-        gemm_each(v_add(sum[i][v], v_load(g->fused.bias + v * V_LEN)));
+        gemm_each(v_add(sum[i][v], gemm_load_part(g->fused.bias, v, width)));
     if (g->fused.residual)
-        gemm_each(v_add(sum[i][v], v_load(g->fused.residual + i * g->fused.stride + v * V_LEN)));
+        gemm_each(
+            v_add(sum[i][v], gemm_load_part(g->fused.residual + i * g->fused.stride, v, width)));
     if (g->fused.bounded)
         gemm_each(fused_clamp(&g->fused, sum[i][v]));
     float *c = g->c;
@@ -264,20 +283,23 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
     for (int i = 0; i < rows; i++, c += ldc)
 #pragma GCC unroll 16
         for (int v = 0; v < vectors; v++)
-            v_store(c + v * V_LEN, sum[i][v]);
+            if (gemm_is_low(v, width))
+                v_store_low(c + v * V_LEN, sum[i][v]);
+            else
+                v_store(c + v * V_LEN, sum[i][v]);
 }
 
-#define GEMM_DEFINE_TILE(rows, vectors)                                                            \
-    static void gemm_tile_##rows##x##vectors(const gemm_block *g, const float *prefetch,           \
-                                             int64_t prefetch_step) {                              \
-        gemm_tile(g, prefetch, prefetch_step, rows, vectors, GEMM_F32);                            \
+#define GEMM_DEFINE_TILE(rows, width)                                                              \
+    static void gemm_tile_##rows##x##width(const gemm_block *g, const float *prefetch,             \
+                                           int64_t prefetch_step) {                                \
+        gemm_tile(g, prefetch, prefetch_step, rows, width, GEMM_F32);                              \
     }
-#define GEMM_DEFINE_TILES(vectors, most) GEMM_ROWS_##most(GEMM_DEFINE_TILE, vectors)
+#define GEMM_DEFINE_TILES(width, most) GEMM_ROWS_##most(GEMM_DEFINE_TILE, width)
 GEMM_TILES(GEMM_DEFINE_TILES)
-#define GEMM_PLACE_TILE(rows, vectors) [rows] = gemm_tile_##rows##x##vectors,
-#define GEMM_PLACE_TILES(vectors, most)                                                            \
-    [vectors] = {most, {GEMM_ROWS_##most(GEMM_PLACE_TILE, vectors)}},
-/* Indexed by vectors, then by rows. */
+#define GEMM_PLACE_TILE(rows, width) [rows] = gemm_tile_##rows##x##width,
+#define GEMM_PLACE_TILES(width, most)                                                              \
+    [(width) / GEMM_HALF] = {most, {GEMM_ROWS_##most(GEMM_PLACE_TILE, width)}},
+/* Indexed by half panels, then by rows. */
 static const struct {
     int64_t most_rows;
     gemm_tile_fn tile[GEMM_MAX_MR + 1];
@@ -421,17 +443,19 @@ V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
     g->fused = fused_at(g->fused, 0, elements);
 }
 
-/* Returns the vectors of the next tiles of m rows, if so many columns are left. */
-static int64_t gemm_next_vectors(int64_t m, int64_t cols) {
-    const int64_t left = i64_ceil_div(cols, GEMM_NR), vectors = i64_ceil_div(cols, V_LEN);
+/* Returns the width of the next tiles of m rows, if so many columns are left. */
+static int64_t gemm_next_width(int64_t m, int64_t cols) {
+    const int64_t left = i64_ceil_div(cols, GEMM_NR), halves = i64_ceil_div(cols, GEMM_HALF);
+    int64_t panels = i64_min(left, GEMM_PANELS);
     if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
-        return GEMM_WIDE_PANELS * GEMM_NV;
-    if (GEMM_NV == 2 && (vectors == 1 || vectors == 3)) /* the last half has no columns */
-        return vectors;
+        panels = GEMM_WIDE_PANELS;
     /* At the end, two panels and two are faster than three and one. */
-    if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
-        return (GEMM_PANELS - 1) * GEMM_NV;
-    return i64_min(left, GEMM_PANELS) * GEMM_NV;
+    else if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
+        panels = GEMM_PANELS - 1;
+    const int64_t width = panels * GEMM_NR;
+    if (V_LEN < GEMM_HALF || (halves * GEMM_HALF > width && halves != 3))
+        return width;
+    return halves * GEMM_HALF; /* the second half of the last panel may have no columns */
 }
 
 #include "gemm/row_f32.inl"
@@ -446,16 +470,15 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
     }
     gemm_block g = *block;
     for (int64_t j = 0, width; j < n; j += width) {
-        const int64_t vectors = gemm_next_vectors(m, n - j);
-        const int64_t panels = i64_ceil_div(vectors, GEMM_NV);
-        const gemm_tile_fn *tile = gemm_tiles[vectors].tile;
+        width = gemm_next_width(m, n - j);
+        const int64_t halves = width / GEMM_HALF, panels = i64_ceil_div(width, GEMM_NR);
+        const gemm_tile_fn *tile = gemm_tiles[halves].tile;
         /* Tiles have about equal heights: 10 rows are split into 5 and 5, not 9 and 1. */
-        const int64_t image_row_tiles = i64_ceil_div(m, gemm_tiles[vectors].most_rows);
+        const int64_t image_row_tiles = i64_ceil_div(m, gemm_tiles[halves].most_rows);
         const int64_t least_rows = m / image_row_tiles,
                       low_tiles = image_row_tiles - m % image_row_tiles;
         const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);
         const int64_t share = i64_ceil_div(panels * GEMM_NR, tiles);
-        width = vectors * V_LEN;
         const int64_t cols = i64_min(width, n - j);
         g.a = block->a;
         g.b = block->b + j / GEMM_NR * block->b_panel_stride;

@@ -29,7 +29,7 @@ enum {
 #define GEMM_NARROW_TILE(rows, panels, of)                                                         \
     static void gemm_tile_##of##_##rows##x##panels(const gemm_block *g, const float *prefetch,     \
                                                    int64_t prefetch_step) {                        \
-        gemm_tile(g, prefetch, prefetch_step, rows, (panels) * GEMM_NV, GEMM_##of);                \
+        gemm_tile(g, prefetch, prefetch_step, rows, (panels) * GEMM_NR, GEMM_##of);                \
     }
 #define GEMM_NARROW_TILES(of, dtypes, floats, lines, unit, rows, ...)                              \
     GEMM_##rows##_ROWS(GEMM_NARROW_TILE, of)
@@ -101,7 +101,7 @@ static void gemm_narrow_block_run(const gemm_block *block, int64_t m, int64_t n,
     for (int64_t j = 0, width; j < n; j += width) {
         const int64_t left = i64_ceil_div(n - j, GEMM_NR);
         const int64_t tiles = i64_ceil_div(m, GEMM_WIDE_MR);
-        width = gemm_widens(m, of) ? gemm_next_vectors(m, n - j) * V_LEN
+        width = gemm_widens(m, of) ? gemm_next_width(m, n - j)
                                    : gemm_narrow_panels(i64_ceil_div(m, tiles), left) * GEMM_NR;
         const int64_t panels = i64_ceil_div(width, GEMM_NR);
         const int64_t cols = i64_min(width, n - j);

@@ -9,7 +9,8 @@
  * Loads and stores need no alignment. *_n variants touch only the first n lanes, 0 <= n <= V_LEN,
  * and fill the rest with zero. Reductions over lanes have one fixed order per level. v_transpose
  * swaps r[i] lane j with r[j] lane i; lane i of v_permute is lane index[i], in [0, V_LEN), of a.
- * V_REGISTERS is how many vector registers the level has.
+ * V_REGISTERS is how many vector registers the level has. *_low variants are for the lower half of
+ * the lanes: they touch no other memory, and the other lanes of what they return are not specified.
  *
  * A vector's 16-byte parts: vi_load_parts takes part i from p + i * step (bytes), vi_load_parts_at
  * from p + at[i]; vi_zip_low_<bits> interleaves the elements of the lower 8 bytes of each part of a
@@ -84,6 +85,15 @@ V_INLINE vf v_accumulate(vf a, vf b, vf sum) { return v_fma(a, b, sum); }
 #ifndef V_ACCUMULATE_SPREAD
 V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
     return v_accumulate(v_set1(*a), b, sum);
+}
+#endif
+
+#ifndef V_LOW
+V_INLINE vf v_load_low(const float *p) { return v_load_n(p, V_LEN / 2); }
+V_INLINE void v_store_low(float *p, vf a) { v_store_n(p, a, V_LEN / 2); }
+V_INLINE vf v_accumulate_low(vf a, vf b, vf sum) { return v_accumulate(a, b, sum); }
+V_INLINE vf v_accumulate_spread_low(const float *a, vf b, vf sum) {
+    return v_accumulate_spread(a, b, sum);
 }
 #endif
 

@@ -34,6 +34,18 @@ V_INLINE vf v_accumulate_spread(const float *a, vf b, vf sum) {
     __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));
     return sum;
 }
+/* Of 256 bits: CPUs that compute the halves of a vector one after the other take half the time. */
+#define V_LOW
+V_INLINE vf v_load_low(const float *p) { return _mm512_castps256_ps512(_mm256_loadu_ps(p)); }
+V_INLINE void v_store_low(float *p, vf a) { _mm256_storeu_ps(p, _mm512_castps512_ps256(a)); }
+V_INLINE vf v_accumulate_low(vf a, vf b, vf sum) {
+    __asm__("vfmadd231ps %t2, %t1, %t0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+V_INLINE vf v_accumulate_spread_low(const float *a, vf b, vf sum) {
+    __asm__("vfmadd231ps %2%{1to8%}, %t1, %t0" : "+v"(sum) : "v"(b), "m"(*a));
+    return sum;
+}
 #define V_ACCUMULATE
 #endif
 V_INLINE vf v_max(vf a, vf b) { return _mm512_max_ps(a, b); }
