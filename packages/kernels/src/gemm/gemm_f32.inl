@@ -343,9 +343,14 @@ static void gemm_copy(float *to, int64_t to_stride, const float *from, int64_t r
     }
     for (int64_t r = 0; r < rows; r++, to += to_stride, from += row_stride) {
         int64_t c = 0;
-        if (col_stride == 1)
+        if (col_stride == 1) {
             for (; c + V_LEN <= cols; c += V_LEN)
                 v_store(to + c, v_load(from + c));
+            if (c + V_LEN / 2 <= cols) {
+                memcpy(to + c, from + c, V_LEN / 2 * sizeof *to);
+                c += V_LEN / 2;
+            }
+        }
         for (; c < cols; c++)
             to[c] = from[c * col_stride];
     }
