@@ -226,11 +226,16 @@ typedef struct conv_sums {
     tile_fused fused;      /* of the first element */
 } conv_sums;
 
+/* The panels of some columns of a group, and those that are read next. */
+typedef struct conv_panels {
+    const float *data, *next;
+} conv_panels;
+
 /* Columns of the output, from output channel `channel` on: those of one phase of a block. b: their
  * panels; jump: room for the jumps. */
 static void conv_phase(const conv_shape *s, const conv_axis axes[WINDOW_DIMS],
-                       const conv_source *from, const float *b, const conv_sums *to,
-                       int64_t channel, int64_t cols, gemm_jump *jump) {
+                       const conv_source *from, conv_panels b, const conv_sums *to, int64_t channel,
+                       int64_t cols, gemm_jump *jump) {
     const conv_axis *h = &axes[1], *w = &axes[2];
     const int64_t col = channel - to->channel;
     const int64_t first = (h->first - to->y) * to->row + (w->first - to->x) * to->pixel + col;
@@ -239,7 +244,7 @@ static void conv_phase(const conv_shape *s, const conv_axis axes[WINDOW_DIMS],
         .a = from->data + runs.a,
         .a_row_stride = w->at_step * from->pixel,
         .a_k_stride = 1,
-        .b = b + runs.b * GEMM_NR,
+        .b = b.data + runs.b * GEMM_NR,
         .b_panel_stride = conv_rows(s) * GEMM_NR,
         .b_k_stride = GEMM_NR,
         .b_col_stride = 1,
@@ -261,8 +266,10 @@ static void conv_phase(const conv_shape *s, const conv_axis axes[WINDOW_DIMS],
         for (int64_t i = 0; i < parts; i++) {
             g.k = i64_min(part, runs.k - i * part);
             g.accumulate = run > 0 || i > 0;
-            if (run + piece >= runs.count && i == parts - 1)
+            if (run + piece >= runs.count && i == parts - 1) {
                 g.fused = fused_at(to->fused, col, first);
+                g.b_next = b.next;
+            }
             g.fused.stride = g.ldc;
             GEMM.block(&g, w->count, cols);
             g.a += g.k;
@@ -275,21 +282,22 @@ static void conv_phase(const conv_shape *s, const conv_axis axes[WINDOW_DIMS],
     }
 }
 
-/* The panels of `cols` columns of a group. */
-static const float *conv_panels(const struct conv_state *state, const float *weight, int64_t group,
-                                int64_t col, int64_t cols, char *scratch) {
+static conv_panels conv_panels_of(const struct conv_state *state, const float *weight,
+                                  int64_t group, int64_t col, int64_t cols, char *scratch) {
     const conv_shape *s = &state->shape;
-    const int64_t k = conv_rows(s);
-    if (s->packed)
-        return weight + (group * i64_ceil_div(s->out, GEMM_NR) * GEMM_NR + col) * k;
+    const int64_t k = conv_rows(s), of_group = i64_ceil_div(s->out, GEMM_NR) * GEMM_NR * k;
+    if (s->packed) {
+        const float *const panels = weight + group * of_group + col * k;
+        return (conv_panels){panels, group + 1 < s->groups ? panels + of_group : NULL};
+    }
     float *packed = (float *)(scratch + state->weight_scratch);
     GEMM.pack_b(packed, weight + group * s->out + col, s->outputs, 1, k, cols);
-    return packed;
+    return (conv_panels){packed, NULL};
 }
 
 /* Columns of the output, from output channel `channel` on: those of a block. */
 static void conv_group(const conv_shape *s, const conv_block *block, const conv_source *from,
-                       const float *b, const conv_sums *to, int64_t channel, int64_t cols,
+                       conv_panels b, const conv_sums *to, int64_t channel, int64_t cols,
                        gemm_jump *jump) {
     conv_axis axes[WINDOW_DIMS];
     axes[0] = conv_axis_of(s, 0, &block->spans[0], block->begin[0], block->end[0], 0);
@@ -350,7 +358,7 @@ static void conv_unit(const taper_call *call, const conv_block *block, int64_t c
                              block->spans);
         else if (!s->padded)
             from.data = x + g * s->in;
-        const float *b = conv_panels(state, call->inputs[1].data, g, col, cols, scratch);
+        const conv_panels b = conv_panels_of(state, call->inputs[1].data, g, col, cols, scratch);
         conv_group(s, block, &from, b, &to, g * s->out + col, cols, (gemm_jump *)scratch);
     }
     const int64_t rows = (block->end[1] - block->begin[1]) * (block->end[2] - block->begin[2]);
