@@ -123,7 +123,8 @@ static void conv_weigh(const struct conv_state *state, int64_t source_floats, ta
     const conv_shape *s = &state->shape;
     const int64_t columns = i64_ceil_div(s->out, GEMM_NR) * GEMM_NR, moved = 2 * sizeof(float);
     const int64_t pixels = s->batch * s->dims[0].out * s->dims[1].out * s->dims[2].out;
-    const int64_t idle = i64_times(columns - s->out, s->groups);
+    const int64_t computed = i64_ceil_div(s->out, GEMM_COLS) * GEMM_COLS;
+    const int64_t idle = i64_times(computed - s->out, s->groups);
     int64_t floats = 0; /* of a unit */
     if (s->padded)
         floats = i64_times(source_floats, s->groups == 1 ? 1 : state->groups);

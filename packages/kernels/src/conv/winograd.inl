@@ -321,7 +321,7 @@ static void winograd_products(const taper_call *call, int64_t tiles, int64_t col
     const int64_t matrix = i64_ceil_div(s->out, GEMM_NR) * panel;
     for (int64_t i = 0; i < points; i++) {
         g.b_next = i < points - 1 ? g.b + matrix : NULL;
-        GEMM.block(&g, tiles, i64_ceil_div(cols, GEMM_NR) * GEMM_NR);
+        GEMM.block(&g, tiles, i64_ceil_div(cols, GEMM_COLS) * GEMM_COLS);
         g.a += s->a_matrix;
         g.b += matrix;
         g.c += s->c_matrix;

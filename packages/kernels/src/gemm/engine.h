@@ -20,7 +20,8 @@
 enum {
     GEMM_NR = 16,              /* columns in a panel; the file format fixes this */
     GEMM_NV = GEMM_NR / V_LEN, /* vectors in a panel */
-    GEMM_HALF = GEMM_NR / 2,   /* widths of tiles are multiples of it */
+    /* Widths of tiles are multiples of these columns. */
+    GEMM_COLS = V_LEN < GEMM_NR / 2 ? GEMM_NR : GEMM_NR / 2,
 };
 
 /* Costs of a product apart from its multiply-adds, in multiply-adds; work is split into tasks by

@@ -298,8 +298,8 @@ V_INLINE void gemm_tile(const gemm_block *g, const float *prefetch, int64_t pref
 GEMM_TILES(GEMM_DEFINE_TILES)
 #define GEMM_PLACE_TILE(rows, width) [rows] = gemm_tile_##rows##x##width,
 #define GEMM_PLACE_TILES(width, most)                                                              \
-    [(width) / GEMM_HALF] = {most, {GEMM_ROWS_##most(GEMM_PLACE_TILE, width)}},
-/* Indexed by half panels, then by rows. */
+    [(width) / GEMM_COLS] = {most, {GEMM_ROWS_##most(GEMM_PLACE_TILE, width)}},
+/* Indexed by multiples of GEMM_COLS, then by rows. */
 static const struct {
     int64_t most_rows;
     gemm_tile_fn tile[GEMM_MAX_MR + 1];
@@ -450,7 +450,8 @@ V_INLINE void gemm_move(gemm_block *g, int64_t a, int64_t elements) {
 
 /* Returns the width of the next tiles of m rows, if so many columns are left. */
 static int64_t gemm_next_width(int64_t m, int64_t cols) {
-    const int64_t left = i64_ceil_div(cols, GEMM_NR), halves = i64_ceil_div(cols, GEMM_HALF);
+    const int64_t left = i64_ceil_div(cols, GEMM_NR);
+    const int64_t needed = i64_ceil_div(cols, GEMM_COLS) * GEMM_COLS;
     int64_t panels = i64_min(left, GEMM_PANELS);
     if (m <= GEMM_WIDE_MR && left >= GEMM_WIDE_PANELS)
         panels = GEMM_WIDE_PANELS;
@@ -458,9 +459,7 @@ static int64_t gemm_next_width(int64_t m, int64_t cols) {
     else if (GEMM_PANELS > 1 && left > 1 && left % GEMM_PANELS == 1)
         panels = GEMM_PANELS - 1;
     const int64_t width = panels * GEMM_NR;
-    if (V_LEN < GEMM_HALF || (halves * GEMM_HALF > width && halves != 3))
-        return width;
-    return halves * GEMM_HALF; /* the second half of the last panel may have no columns */
+    return needed == GEMM_NR + GEMM_COLS ? needed : i64_min(needed, width);
 }
 
 #include "gemm/row_f32.inl"
@@ -476,10 +475,10 @@ static void gemm_block_run(const gemm_block *block, int64_t m, int64_t n) {
     gemm_block g = *block;
     for (int64_t j = 0, width; j < n; j += width) {
         width = gemm_next_width(m, n - j);
-        const int64_t halves = width / GEMM_HALF, panels = i64_ceil_div(width, GEMM_NR);
-        const gemm_tile_fn *tile = gemm_tiles[halves].tile;
+        const int64_t kind = width / GEMM_COLS, panels = i64_ceil_div(width, GEMM_NR);
+        const gemm_tile_fn *tile = gemm_tiles[kind].tile;
         /* Tiles have about equal heights: 10 rows are split into 5 and 5, not 9 and 1. */
-        const int64_t image_row_tiles = i64_ceil_div(m, gemm_tiles[halves].most_rows);
+        const int64_t image_row_tiles = i64_ceil_div(m, gemm_tiles[kind].most_rows);
         const int64_t least_rows = m / image_row_tiles,
                       low_tiles = image_row_tiles - m % image_row_tiles;
         const int64_t tiles = image_row_tiles * (block->more_image_rows + 1);

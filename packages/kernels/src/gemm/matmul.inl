@@ -225,7 +225,8 @@ static void matmul_weigh(const struct matmul_state *state, taper_work *work) {
             floats = i64_times(s->m, i64_times(s->k, state->col_chunks));
     } else {
         const int64_t panels = matmul_round_up(s->n, GEMM_NR);
-        flops = s->n > 0 ? i64_times(2 * (panels - s->n), s->k) / s->n : 0;
+        const int64_t idle = matmul_round_up(s->n, GEMM_COLS) - s->n;
+        flops = s->n > 0 ? i64_times(2 * idle, s->k) / s->n : 0;
         if (state->b_form == GEMM_B_ANY)
             /* Once from where B is, then from cache: a quarter of the time. */
             floats = i64_times(panels, i64_times(s->k, 3 + state->row_chunks)) / 4;
