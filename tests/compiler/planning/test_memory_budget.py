@@ -265,9 +265,12 @@ def test_regions_of_a_strangers_forms_are_left_alone():
 
 
 def test_regions_do_not_depend_on_the_limits_before():
-    """Rows of the softmax cannot be cut, but those of what reads it can."""
+    """Rows of the softmax cannot be cut, but those of what reads it can.
+
+    On all ISA levels products of so few rows, and of fewer, read the weight in the same way.
+    """
     b = Builder()
-    y = b.op("SOFTMAX", b.input("x", 1, 24, 256), axis=1)
+    y = b.op("SOFTMAX", b.input("x", 1, 12, 256), axis=1)
     for width in (192, 128, 64, 2):
         y = b.op("MATMUL", y, b.constant(floats(b.graph.tensors[y].shape[-1], width)))
     graph = b.done(y)
