@@ -40,18 +40,39 @@ static const void *attention_mask_row(const attention_unit *u, int64_t r) {
     return (const char *)u->mask_data + at * (s->mask_is_bool ? 1 : (int64_t)sizeof(float));
 }
 
-/* Returns whether a row of a mask excludes the 16 keys from `at` on. */
-static bool attention_all_dead(const void *row, bool is_bool, int64_t at) {
+/* Returns whether a row of a mask excludes the n keys from `at` on; n is a multiple of 16 and a
+ * constant. */
+V_INLINE bool attention_all_dead(const void *row, bool is_bool, int64_t at, const int n) {
     if (is_bool) {
-        uint64_t flags[2];
-        memcpy(flags, (const uint8_t *)row + at, sizeof flags);
-        return (flags[0] | flags[1]) == 0;
+        uint64_t live = 0;
+        for (int i = 0; i < n; i += 8) {
+            uint64_t flags;
+            memcpy(&flags, (const uint8_t *)row + at + i, sizeof flags);
+            live |= flags;
+        }
+        return live == 0;
     }
     const float *bias = (const float *)row + at;
     bool dead = true;
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < n; i++)
         dead &= bias[i] == -INFINITY;
     return dead;
+}
+
+/* Moves `end` down, in steps of n, while a row of a mask excludes the keys before it. */
+V_INLINE int64_t attention_skip_down(const void *row, bool is_bool, int64_t end, int64_t last,
+                                     const int n) {
+    while (end - n >= last && end >= n && attention_all_dead(row, is_bool, end - n, n))
+        end -= n;
+    return end;
+}
+
+/* Moves `begin` up, in steps of n, while a row of a mask excludes the keys from it on. */
+V_INLINE int64_t attention_skip_up(const void *row, bool is_bool, int64_t begin, int64_t first,
+                                   const int n) {
+    while (begin + n <= first && attention_all_dead(row, is_bool, begin, n))
+        begin += n;
+    return begin;
 }
 
 /*
@@ -69,22 +90,22 @@ static void attention_find_live(attention_unit *u) {
     const int64_t rows = s->mask.row ? u->rows : i64_min(u->rows, 1);
     for (int64_t r = rows - 1; r >= 0; r--) { /* the last row mostly attends most */
         const void *row = attention_mask_row(u, r);
-        int64_t end = s->keys, begin = 0;
-        while (end - 16 >= last && end >= 16 && attention_all_dead(row, s->mask_is_bool, end - 16))
-            end -= 16;
+        const bool is_bool = s->mask_is_bool;
+        int64_t end = attention_skip_down(row, is_bool, s->keys, last, 128);
+        end = attention_skip_down(row, is_bool, end, last, 16);
         last = i64_max(last, end);
-        while (begin + 16 <= i64_min(first, last) &&
-               attention_all_dead(row, s->mask_is_bool, begin))
-            begin += 16;
+        int64_t begin = attention_skip_up(row, is_bool, 0, i64_min(first, last), 128);
+        begin = attention_skip_up(row, is_bool, begin, i64_min(first, last), 16);
         first = i64_min(first, begin);
     }
     u->live_last = last;
     u->live_first = i64_min(first, last);
 }
 
-/* Returns the numbers that are added to row r's scores of the block: in the mask, or converted into
- * `converted`. */
-static const float *attention_bias(const attention_unit *u, int64_t r, float *converted) {
+/* Returns the numbers that are added to row r's scores of the block's first `keys` keys: in the
+ * mask, or converted into `converted`. */
+static const float *attention_bias(const attention_unit *u, int64_t r, float *converted,
+                                   int64_t keys) {
     const struct attention_state *s = u->s;
     const int64_t col = s->mask.col;
     const void *row = attention_mask_row(u, r);
@@ -93,13 +114,13 @@ static const float *attention_bias(const attention_unit *u, int64_t r, float *co
     if (!s->mask_is_bool && col == 1)
         return numbers;
     if (!s->mask_is_bool)
-        for (int64_t j = 0; j < u->block_keys; j++)
+        for (int64_t j = 0; j < keys; j++)
             converted[j] = numbers[j * col];
     else if (col == 1)
-        for (int64_t j = 0; j < u->block_keys; j++)
+        for (int64_t j = 0; j < keys; j++)
             converted[j] = flags[j] ? 0.0f : -INFINITY;
     else
-        for (int64_t j = 0; j < u->block_keys; j++)
+        for (int64_t j = 0; j < keys; j++)
             converted[j] = flags[j * col] ? 0.0f : -INFINITY;
     return converted;
 }

@@ -5,7 +5,10 @@
 
 enum {
     FEW_MR = V_REGISTERS == 32 ? 4 : 3, /* rows whose sums are in registers */
-    FEW_NV = 4,    /* vectors of a row of values: 12 sums, 3 weights, 1 value */
+    FEW_NV = 4, /* vectors of a row of values: 12 sums, 3 weights, 1 value */
+    /* Bytes from what is read to what is prefetched into L2: the next pages, of which the CPU's own
+     * prefetchers know nothing. */
+    FEW_AHEAD = 16384,
     FEW_KEYS = 32, /* keys whose values are in L1 for all sums */
 };
 
@@ -22,16 +25,20 @@ static float few_add_bias(float *scores, const float *bias, int64_t n) {
     return v_hmax(max);
 }
 
-/* Turns row r's scores into weights, and updates its maximum, total and sums with them. */
-static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t keys) {
+/* Turns row r's scores into weights, and updates its maximum, total and sums with them. bias: what
+ * is added to the scores of every row, or NULL where each has its own. */
+static void few_weights(attention_unit *u, int64_t r, float *scores, int64_t keys,
+                        const float *bias) {
     const struct attention_state *s = u->s;
     const int64_t reach = attention_reach(u, r);
     if (reach < keys)
         memset(scores + reach, 0, (size_t)(keys - reach) * sizeof *scores);
     if (reach == 0)
         return;
-    const float block_max = s->masked ? few_add_bias(scores, attention_bias(u, r, u->bias), reach)
-                                      : row_fold_block(ROW_MAX_NUMBER, scores, reach);
+    if (s->masked && !bias)
+        bias = attention_bias(u, r, u->bias, reach);
+    const float block_max =
+        bias ? few_add_bias(scores, bias, reach) : row_fold_block(ROW_MAX_NUMBER, scores, reach);
     const float old_max = u->max[r], max = block_max > old_max ? block_max : old_max;
     /* If all scores are -inf, any finite number can replace the maximum. */
     const float center = max == -INFINITY ? 0.0f : max;
@@ -77,6 +84,7 @@ V_INLINE void few_sum_tile(const int32_t stored, const int rows, const int vecto
             weight[i] = v_set1(weights[i * stride + j]);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
+            __builtin_prefetch(values + v * V_LEN * v_stored_size(stored) + FEW_AHEAD, 0, 2);
             const vf value = lanes < V_LEN ? v_load_stored_n(stored, values, 0, lanes)
                                            : v_load_stored(stored, values, v * V_LEN);
 #pragma GCC unroll 4
@@ -140,13 +148,15 @@ V_INLINE void few_block_of(attention_unit *u, const int32_t stored, int64_t keys
                               .c = u->scores,
                               .ldc = stride,
                               .alpha = s->scale};
-    dot_block_run(&scores, stored, u->rows, keys);
+    dot_block_run(&scores, stored, u->rows, keys, FEW_AHEAD);
+    const bool shared = s->masked && s->mask.row == 0;
+    const float *const bias = shared ? attention_bias(u, 0, u->bias, keys) : NULL;
     for (int64_t r = 0; r < u->rows; r++) {
         float *const row = u->scores + r * stride;
         if (stored == TAPER_INT8)
             few_scale(row, attention_scales(u, u->k_scale, &s->k_scale, head), s->k_scale.row,
                       keys);
-        few_weights(u, r, row, keys);
+        few_weights(u, r, row, keys, bias);
         if (stored == TAPER_INT8)
             few_scale(row, attention_scales(u, u->v_scale, &s->v_scale, head), s->v_scale.row,
                       keys);

@@ -13,14 +13,14 @@ static void tile_add_bias(const attention_unit *u, int64_t r, float *scores, int
                           int64_t keys) {
     const struct attention_state *s = u->s;
     if (s->mask.row == 0) {
-        const float *bias = attention_bias(u, r, u->bias);
+        const float *bias = attention_bias(u, r, u->bias, keys);
         for (int64_t j = 0; j < keys; j++)
             v_store(scores + j * stride, v_add(v_load(scores + j * stride), v_set1(bias[j])));
         return;
     }
     const float *bias[V_LEN];
     for (int64_t i = 0; i < V_LEN; i++)
-        bias[i] = attention_bias(u, i64_min(r + i, u->rows - 1), u->bias + i * s->block_keys);
+        bias[i] = attention_bias(u, i64_min(r + i, u->rows - 1), u->bias + i * s->block_keys, keys);
     for (int64_t j = 0, n; j < keys; j += n) {
         vf t[V_LEN];
         n = i64_min(V_LEN, keys - j);
