@@ -128,8 +128,11 @@ V_INLINE vf gemm_value(const float *line, const int v, const int k, const gemm_s
 /* Returns the vectors in `width` columns. */
 V_INLINE int gemm_vectors(int width) { return (width + V_LEN - 1) / V_LEN; }
 
-/* Returns whether vector v of `width` columns has them only in its lower half. */
-V_INLINE bool gemm_is_low(int v, int width) { return (v + 1) * V_LEN > width; }
+/* Returns whether vector v of `width` columns has them only in its lower half. Compilers see first
+ * that none has, and then compute addresses as if there were no halves. */
+V_INLINE bool gemm_is_low(int v, int width) {
+    return width % V_LEN != 0 && (v + 1) * V_LEN > width;
+}
 
 /* Loads vector v of `width` floats. */
 V_INLINE vf gemm_load_part(const float *from, const int v, const int width) {
