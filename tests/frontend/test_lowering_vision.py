@@ -260,6 +260,7 @@ def test_sampling_at_a_grid(align):
 
     check_lowering(model, X, grid, rtol=1e-4, atol=1e-5)
     check_lowering(model, X[:, :, :1], grid, rtol=1e-4, atol=1e-5)
+    check_lowering(model, torch.cat([X] * 5, 1), grid, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("align", [False, True])

@@ -331,6 +331,8 @@ def adaptive(name):
 
 def grid_sample(x, grid, a):
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(a["mode"], a["mode"])
+    if a["channels_first"]:
+        return torch.nn.functional.grid_sample(x, grid, mode, a["padding"], a["align_corners"])
     if not x.numel():
         return torch.zeros(*grid.shape[:-1], x.shape[-1], dtype=x.dtype)
     y = torch.nn.functional.grid_sample(

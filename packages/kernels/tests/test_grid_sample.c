@@ -15,15 +15,18 @@ typedef struct node {
     int dims;
 } node;
 
-/* x: images, sizes, channels; out: sizes. */
-static node make(int dims, const int64_t *x, const int64_t *out) {
-    node t = {.dims = dims, .attrs = {"linear", "zeros", false}};
-    int64_t grid[5] = {x[0]}, y[5] = {x[0]};
-    for (int d = 0; d < dims; d++)
-        grid[d + 1] = y[d + 1] = out[d];
+/* x: images, sizes, channels; out: sizes. first: whether the tensors have channels before sizes. */
+static node make(int dims, const int64_t *x, const int64_t *out, bool first) {
+    node t = {.dims = dims, .attrs = {"linear", "zeros", false, first}};
+    int64_t grid[5] = {x[0]}, shape[5] = {x[0]}, y[5] = {x[0]};
+    const int inner = first ? 2 : 1;
+    for (int d = 0; d < dims; d++) {
+        grid[d + 1] = y[d + inner] = out[d];
+        shape[d + inner] = x[d + 1];
+    }
     grid[dims + 1] = dims;
-    y[dims + 1] = x[dims + 1];
-    t.inputs[0] = check_tensor(NULL, TAPER_FLOAT32, dims + 2, x);
+    shape[first ? 1 : dims + 1] = y[first ? 1 : dims + 1] = x[dims + 1];
+    t.inputs[0] = check_tensor(NULL, TAPER_FLOAT32, dims + 2, shape);
     t.inputs[1] = check_tensor(NULL, TAPER_FLOAT32, dims + 2, grid);
     t.y = check_tensor(NULL, TAPER_FLOAT32, dims + 2, y);
     taper_tensor *all[] = {&t.inputs[0], &t.inputs[1], &t.y};
@@ -87,23 +90,28 @@ static void compare(const node *t) {
     const taper_tensor *x = &t->inputs[0];
     if (check_numel(&t->y) == 0)
         return;
-    const int64_t channels = x->shape[t->dims + 1];
+    const bool first = t->attrs.channels_first;
+    const int64_t channels = x->shape[first ? 1 : t->dims + 1];
     const int64_t deep = t->dims == 3 ? x->shape[1] : 1;
-    const int64_t *size = x->shape + t->dims - 1,
+    const int64_t *sizes = x->shape + (first ? 2 : 1), *size = sizes + t->dims - 2,
                   points = check_numel(&t->y) / x->shape[0] / channels;
     double weight[3][64] = {{1}};
     for (int64_t p = 0; p < points * x->shape[0]; p++) {
         const float *point = (const float *)t->inputs[1].data + p * t->dims;
         for (int d = 0; d < t->dims; d++)
-            weigh(t, point[t->dims - 1 - d], x->shape[1 + d], weight[3 - t->dims + d]);
+            weigh(t, point[t->dims - 1 - d], sizes[d], weight[3 - t->dims + d]);
         for (int64_t c = 0; c < channels; c++) {
             double want = 0;
             for (int64_t i = 0; i < deep * size[0] * size[1]; i++) {
-                const int64_t at = (p / points * deep * size[0] * size[1] + i) * channels + c;
+                const int64_t image = p / points, pixels = deep * size[0] * size[1];
+                const int64_t at = first ? (image * channels + c) * pixels + i
+                                         : (image * pixels + i) * channels + c;
                 want += weight[0][i / size[1] / size[0]] * weight[1][i / size[1] % size[0]] *
                         weight[2][i % size[1]] * ((const float *)x->data)[at];
             }
-            const float got = ((const float *)t->y.data)[p * channels + c];
+            const int64_t at =
+                first ? (p / points * channels + c) * points + p % points : p * channels + c;
+            const float got = ((const float *)t->y.data)[at];
             CHECK(fabs(got - want) <= 2e-5, "%s, %s: got %.9g, want %.9g", t->attrs.mode,
                   t->attrs.padding, got, want);
         }
@@ -111,11 +119,13 @@ static void compare(const node *t) {
 }
 
 static void check_ways(int dims, const int64_t *x, const int64_t *out) {
-    for (int way = 0; way < 18; way++) {
-        if (dims == 3 && way % 3 == 2)
+    for (int way = 0; way < 36; way++) {
+        const bool first = way >= 18;
+        if (dims == 3 && (way % 3 == 2 || first))
             continue;
-        node t = make(dims, x, out);
-        t.attrs = (struct grid_sample_attrs){modes[way % 3], paddings[way / 3 % 3], way >= 9};
+        node t = make(dims, x, out, first);
+        t.attrs = (struct grid_sample_attrs){modes[way % 3], paddings[way / 3 % 3],
+                                             way / 9 % 2 == 1, first};
         const taper_status status = run(&t);
         CHECK(status == TAPER_OK, "%s", taper_status_string(status));
         compare(&t);
@@ -132,7 +142,7 @@ static void every_tail(void) {
 
 static void sizes(void) {
     check_ways(2, (int64_t[]){1, 1, 1, 3}, (int64_t[]){4, 4});
-    check_ways(2, (int64_t[]){1, 1, 9, 2}, (int64_t[]){40, 13});
+    check_ways(2, (int64_t[]){1, 1, 9, 2}, (int64_t[]){40, 27});
     check_ways(2, (int64_t[]){0, 3, 4, 5}, (int64_t[]){2, 2});
     check_ways(2, (int64_t[]){2, 3, 4, 5}, (int64_t[]){0, 2});
     check_ways(3, (int64_t[]){1, 1, 2, 1, 3}, (int64_t[]){1, 70, 1});
@@ -141,9 +151,11 @@ static void sizes(void) {
 /* Places outside are not read: the pages around x may not be. */
 static void far_outside(void) {
     static const float far[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e10f, -1e10f, 2e9f};
-    for (int way = 0; way < 18; way++) {
-        node t = make(2, (int64_t[]){1, 5, 7, 3}, (int64_t[]){8, 8});
-        t.attrs = (struct grid_sample_attrs){modes[way % 3], paddings[way / 3 % 3], way >= 9};
+    for (int way = 0; way < 36; way++) {
+        const bool first = way >= 18;
+        node t = make(2, (int64_t[]){1, 5, 7, 3}, (int64_t[]){8, 8}, first);
+        t.attrs = (struct grid_sample_attrs){modes[way % 3], paddings[way / 3 % 3],
+                                             way / 9 % 2 == 1, first};
         for (int i = 0; i < 128; i++)
             ((float *)t.inputs[1].data)[i] = far[(i % 2 ? i / 2 : i / 16) % 8];
         CHECK(run(&t) == TAPER_OK, "runs");
@@ -154,14 +166,14 @@ static void far_outside(void) {
 static void threads_same_bits(void) {
     static const int64_t channels[] = {1, 3, 37};
     for (int i = 0; i < 3; i++) {
-        node t = make(2, (int64_t[]){3, 20, 30, channels[i]}, (int64_t[]){50, 41});
+        node t = make(2, (int64_t[]){3, 20, 30, channels[i]}, (int64_t[]){50, 41}, i == 1);
         check_threads("GRID_SAMPLE", NULL, t.inputs, 2, &t.y, &t.attrs);
         release(&t);
     }
 }
 
 static void unsupported(void) {
-    node t = make(2, (int64_t[]){2, 5, 3, 4}, (int64_t[]){7, 6});
+    node t = make(2, (int64_t[]){2, 5, 3, 4}, (int64_t[]){7, 6}, false);
 #define REFUSED(change, undo) CHECK_REFUSED(run(&t), change, undo)
     REFUSED(t.attrs.mode = "area", t.attrs.mode = "linear");
     REFUSED(t.attrs.padding = "ones", t.attrs.padding = "zeros");
@@ -175,16 +187,33 @@ static void unsupported(void) {
     release(&t);
 }
 
+/* Times a slight turn, whose points read x about in order, in each mode. */
 static void bench(void) {
-    static const int64_t shapes[][4] = {{1, 64, 64, 64}, {1, 224, 224, 3}, {1, 32, 32, 256}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        node t = make(2, shapes[i], shapes[i] + 1);
-        check_fill_uniform(t.inputs[1].data, check_numel(&t.inputs[1]), -1, 1);
-        char name[64];
-        snprintf(name, sizeof name, "%dx%dx%d", (int)shapes[i][1], (int)shapes[i][2],
-                 (int)shapes[i][3]);
-        check_bench_op(name, "GRID_SAMPLE", NULL, t.inputs, 2, &t.y, &t.attrs,
-                       8.0 * (double)check_numel(&t.y), 0);
+    static const struct {
+        int64_t x[4]; /* images, sizes, channels */
+        bool first;
+    } of[] = {
+        {{1, 64, 64, 64}, false},  {{1, 32, 32, 256}, false}, {{1, 224, 224, 3}, false},
+        {{1, 224, 224, 1}, false}, {{1, 224, 224, 3}, true},  {{1, 224, 224, 16}, true},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const int64_t height = of[i].x[1], width = of[i].x[2];
+        node t = make(2, of[i].x, of[i].x + 1, of[i].first);
+        float *point = t.inputs[1].data;
+        for (int64_t at = 0; at < height * width; at++, point += 2) {
+            const float row = (float)(2 * (at / width) + 1) / (float)height - 1;
+            const float column = (float)(2 * (at % width) + 1) / (float)width - 1;
+            point[0] = 0.9f * column + 0.2f * row;
+            point[1] = 0.9f * row - 0.2f * column + 0.1f;
+        }
+        for (int way = 0; way < 3; way++) {
+            t.attrs.mode = modes[way];
+            char name[64];
+            snprintf(name, sizeof name, "%dx%dx%d%s %s", (int)height, (int)width, (int)of[i].x[3],
+                     of[i].first ? " first" : "", modes[way]);
+            check_bench_op(name, "GRID_SAMPLE", NULL, t.inputs, 2, &t.y, &t.attrs,
+                           8.0 * (double)check_numel(&t.y), 0);
+        }
         release(&t);
     }
 }

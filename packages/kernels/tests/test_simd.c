@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "simd/lists.h"
 #include "simd/narrow.h"
 #include "simd/math.h"
 #include "simd/simd.h"
@@ -295,6 +296,29 @@ static void shuffles(void) {
     }
 }
 
+static void lists(void) {
+    float from[64], got[V_LEN];
+    int32_t at[V_LEN];
+    for (int i = 0; i < 64; i++)
+        from[i] = (float)i;
+    for (int taps = 1; taps <= 4; taps *= 2) {
+        vf to[4];
+        for (int i = 0; i < V_LEN; i++)
+            at[i] = (int32_t)check_int(0, 64 - taps);
+        if (taps == 1)
+            to[0] = v_at(from, at);
+        else if (taps == 2)
+            v_pairs_at(to, from, at);
+        else
+            v_quads_at(to, from, at);
+        for (int k = 0; k < taps; k++) {
+            v_store(got, to[k]);
+            for (int i = 0; i < V_LEN; i++)
+                CHECK(got[i] == (float)(at[i] + k), "tap %d, lane %d: %g", k, i, (double)got[i]);
+        }
+    }
+}
+
 static void packs(void) {
     static const int32_t values[] = {0, 1, 254, 255, 256, -1, 40000, -40000, INT32_MAX, INT32_MIN};
     int32_t lanes[4][V_LEN];
@@ -511,6 +535,7 @@ const check_case level_cases[] = {
     {"zips", zips},
     {"shuffles", shuffles},
     {"packs", packs},
+    {"lists", lists},
     {"dots", dots},
     {"transpose", transpose},
     {"permute", permute},

@@ -33,6 +33,9 @@ def _samples() -> Iterator[Sample]:
         grid = np.asarray(rng.uniform(-1.7, 1.7, (shape[0], *out, len(out))), np.float32)
         attrs = {"mode": mode, "padding": padding, "align_corners": align_corners}
         yield Sample([x, grid], attrs)
+        if len(out) == 2 and shape[1:] in ((5, 6, 3), (12, 9, 17), (6, 5, 1)):
+            x = np.ascontiguousarray(np.moveaxis(x, -1, 1))
+            yield Sample([x, grid], {**attrs, "channels_first": True})
     wide = rng.standard_normal((1, 3, 4, 2)), rng.uniform(-1, 1, (1, 2, 2, 2))
     yield Sample([*wide], {"mode": "linear", "padding": "zeros"}, native=False)
 

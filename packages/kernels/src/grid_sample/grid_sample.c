@@ -1,8 +1,9 @@
 /*
- * GRID_SAMPLE in float32, channels last. The grid gives a point of x for each output pixel, which
- * is a weighted sum of the pixels of x around that point. The kernel takes points in blocks: it
- * computes the taps' places and weights of a block along each axis, and rounds as torch does; then
- * it sums the pixels of each point.
+ * GRID_SAMPLE in float32. The grid gives a point of x for each output pixel, which is a weighted
+ * sum of the pixels of x around that point. The kernel takes points in blocks: it computes the
+ * taps' places and weights of a block along each axis, and rounds as torch does; then it sums the
+ * pixels of each point. Where channels are last, the lanes of a vector are channels. Where they
+ * come first, or there is one, an image has a plane for each channel, and lanes are points.
  */
 #include <math.h>
 #include <string.h>
@@ -10,31 +11,42 @@
 #include "common/tensor.h"
 #include "grid_sample/kernels.inc"
 #include "isa/isa.h"
+#include "simd/lists.h"
 #include "simd/simd.h"
 
 TAPER_DEFINE_ATTRS(grid_sample)
 
 enum {
     GRID_DIMS = 3,
-    GRID_TAPS = 4,   /* most taps along an axis: cubic */
-    GRID_MOST = 16,  /* most taps per point: 4 * 4, or 2 * 2 * 2 */
-    GRID_BLOCK = 64, /* points per block; a multiple of V_LEN */
-    GRID_FLAT = 16,  /* most taps per point of an image */
-    GRID_COPY = 16,  /* most floats of a pixel that are copied at once */
-    GRID_COST = 8,   /* finding a point's taps costs as much as reading this many vectors */
+    GRID_TAPS = 4,      /* most taps along an axis: cubic */
+    GRID_MOST = 16,     /* most taps per point: 4 * 4, or 2 * 2 * 2 */
+    GRID_BLOCK = 128,   /* points per block; a multiple of V_LEN */
+    GRID_PLACES = 1024, /* points per block whose places alone are kept; a multiple of GRID_BLOCK */
+    GRID_FLAT = 16,     /* most taps per point of an image */
+    GRID_COPY = 16,     /* most floats of a pixel that are copied at once */
+    GRID_COST = 8,      /* finding a point's taps costs as much as reading this many vectors */
 };
 
 typedef enum grid_padding { GRID_ZEROS, GRID_BORDER, GRID_REFLECTION } grid_padding;
 
+/* How coordinates become places along an axis of x: (coordinate + 1) * scale - shift. */
+typedef struct grid_side {
+    float size, scale, shift;
+} grid_side;
+
 struct grid_sample_state {
     int64_t images, points, dims, channels;
     int64_t size[GRID_DIMS]; /* x's spatial dims */
-    int64_t pixels;          /* pixels per image of x */
-    int64_t taps;            /* taps along each axis: 1, 2 or 4 */
+    grid_side sides[GRID_DIMS];
+    int64_t pixels; /* pixels per image of x */
+    int64_t taps;   /* taps along each axis: 1, 2 or 4 */
     grid_padding padding;
     bool align_corners;
-    bool is_flat;       /* an image whose elements int32 counts */
+    bool is_flat;       /* an image whose places int32 counts */
+    bool is_planar;     /* a flat image whose channels come first, or which has one */
+    int64_t step;       /* elements from a pixel of an image to the next */
     int32_t last_whole; /* the last element from which a whole vector is inside of the image */
+    int64_t block;      /* points per block */
     int64_t blocks;     /* blocks of points per image */
     int64_t blocks_per_task;
 };
@@ -57,6 +69,7 @@ typedef struct grid_work {
     float points[GRID_DIMS][GRID_BLOCK];
     grid_axis axes[GRID_DIMS];
     grid_pixels pixels;
+    int32_t nearest[GRID_PLACES]; /* the nearest pixel's first element; -1 outside of x */
 } grid_work;
 
 /* ---- prepare ---- */
@@ -78,39 +91,51 @@ static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *
     const int64_t mode = grid_number(attrs->mode, modes, 3);
     const int64_t padding = grid_number(attrs->padding, paddings, 3);
     const int32_t dims = x->rank - 2;
+    const bool first = attrs->channels_first;
     if (call->n_inputs != 2 || dims < 2 || dims > GRID_DIMS || mode == 3 || padding == 3 ||
-        (dims == 3 && mode == 2) || grid->rank != x->rank || y->rank != x->rank ||
+        (dims == 3 && (mode == 2 || first)) || grid->rank != x->rank || y->rank != x->rank ||
         !tensor_is(x, TAPER_FLOAT32, tensor_numel(x)) ||
         !tensor_is(grid, TAPER_FLOAT32, tensor_numel(grid)) ||
         !tensor_is(y, TAPER_FLOAT32, tensor_numel(y)))
         return TAPER_UNSUPPORTED;
-    for (int32_t d = 0; d <= dims; d++)
-        if (grid->shape[d] != y->shape[d])
+    const int32_t channel = first ? 1 : dims + 1, inner = first ? 2 : 1; /* inner: first of sizes */
+    for (int32_t d = 0; d < dims; d++)
+        if (grid->shape[d + 1] != y->shape[d + inner])
             return TAPER_UNSUPPORTED;
-    if (x->shape[0] != y->shape[0] || x->shape[dims + 1] != y->shape[dims + 1] ||
-        grid->shape[dims + 1] != dims)
+    if (x->shape[0] != y->shape[0] || x->shape[0] != grid->shape[0] ||
+        x->shape[channel] != y->shape[channel] || grid->shape[dims + 1] != dims)
         return TAPER_UNSUPPORTED;
     *s = (struct grid_sample_state){.images = x->shape[0],
-                                    .points = tensor_count(y, 1, dims + 1),
+                                    .points = tensor_count(y, inner, dims + inner),
                                     .dims = dims,
-                                    .channels = x->shape[dims + 1],
-                                    .pixels = tensor_count(x, 1, dims + 1),
+                                    .channels = x->shape[channel],
+                                    .pixels = tensor_count(x, inner, dims + inner),
                                     .taps = (int64_t[]){1, 2, 4}[mode],
                                     .padding = (grid_padding)padding,
                                     .align_corners = attrs->align_corners};
     for (int32_t d = 0; d < dims; d++) {
-        s->size[d] = x->shape[d + 1];
+        s->size[d] = x->shape[d + inner];
         if (s->size[d] < 1 || s->size[d] > INT32_MAX)
             return TAPER_UNSUPPORTED;
+        const double span = (double)(s->align_corners ? s->size[d] - 1 : s->size[d]);
+        s->sides[d] =
+            (grid_side){(float)s->size[d], (float)(span / 2), s->align_corners ? 0 : 0.5f};
     }
     int64_t taps = 1;
     for (int32_t d = 0; d < dims; d++)
         taps *= s->taps;
-    s->is_flat = dims == 2 && s->channels <= INT32_MAX / s->pixels;
-    s->last_whole = (int32_t)(s->is_flat ? s->pixels * s->channels - V_LEN : 0);
-    s->blocks = i64_ceil_div(s->points, GRID_BLOCK);
+    s->step = first ? 1 : s->channels;
+    s->is_flat = dims == 2 && s->step <= INT32_MAX / s->pixels;
+    s->is_planar = s->is_flat && s->step == 1;
+    if (first && !s->is_flat)
+        return TAPER_UNSUPPORTED;
+    if (s->is_flat)
+        s->last_whole = (int32_t)(s->pixels * s->step - (s->is_planar ? 1 : V_LEN));
+    /* Output rows read the same rows of x: a plane's, while they are in L1. */
+    s->block = s->is_planar && s->taps == 1 ? GRID_PLACES : GRID_BLOCK;
+    s->blocks = i64_ceil_div(s->points, s->block);
     s->blocks_per_task =
-        rows_per_task(GRID_BLOCK * (taps * i64_ceil_div(s->channels, V_LEN) + GRID_COST));
+        rows_per_task(s->block * (taps * i64_ceil_div(s->channels, V_LEN) + GRID_COST));
     work->tasks =
         tensor_numel(y) == 0 ? 0 : i64_ceil_div(s->images * s->blocks, s->blocks_per_task);
     work->scratch_bytes = sizeof(grid_work);
@@ -180,19 +205,17 @@ V_INLINE void grid_put(grid_axis *axis, int64_t tap, int64_t i, vf place, vf wei
 
 /* Returns the places along axis d of points whose coordinates are -1 to 1. */
 V_INLINE vf grid_place(const struct grid_sample_state *s, int64_t d, vf point) {
-    const float size = (float)s->size[d];
+    const grid_side *side = &s->sides[d];
     const vf at = v_add(point, v_set1(1));
-    if (s->align_corners)
-        return v_mul(at, v_set1((float)((double)(s->size[d] - 1) / 2)));
-    if (s->dims == 3)
-        return v_mul(v_sub(v_mul(at, v_set1(size)), v_set1(1)), v_set1(0.5f));
-    return v_sub(v_mul(at, v_set1((float)((double)s->size[d] / 2))), v_set1(0.5f));
+    if (s->dims == 3 && !s->align_corners)
+        return v_mul(v_sub(v_mul(at, v_set1(side->size)), v_set1(1)), v_set1(0.5f));
+    return v_sub(v_mul(at, v_set1(side->scale)), v_set1(side->shift));
 }
 
 /* Finds the taps of points i to i + V_LEN - 1 along axis d from their coordinates, -1 to 1. */
 V_INLINE void grid_find(const struct grid_sample_state *s, grid_axis *axis, int64_t d, int64_t i,
                         vf point) {
-    const float size = (float)s->size[d];
+    const float size = s->sides[d].size;
     const vf one = v_set1(1);
     vf at = grid_place(s, d, point);
     if (s->taps < GRID_TAPS)
@@ -268,7 +291,7 @@ V_INLINE void grid_point(const struct grid_sample_state *s, const grid_axis *axe
  * this is inlined. */
 V_INLINE void grid_combine(const struct grid_sample_state *s, const grid_axis *restrict axes,
                            grid_pixels *restrict pixels, int64_t n, const int64_t taps) {
-    const int32_t width = (int32_t)s->size[1], channels = (int32_t)s->channels;
+    const int32_t width = (int32_t)s->size[1], step = (int32_t)s->step;
     const int32_t last = s->last_whole;
     for (int64_t i = 0; i < n; i++) {
         /* Padding can move any of cubic taps; of two linear ones the second can only be outside. */
@@ -278,7 +301,7 @@ V_INLINE void grid_combine(const struct grid_sample_state *s, const grid_axis *r
         for (int64_t k = 0; k < taps * taps; k++) {
             const int32_t row = axes[0].place[k / taps][i], column = axes[1].place[k % taps][i];
             const int32_t outside = (row | column) >> 31; /* all bits, or none */
-            const int32_t at = ((row * width + column) * channels) | outside;
+            const int32_t at = ((row * width + column) * step) | outside;
             pixels->at[k][i] = at;
             pixels->weight[k][i] = axes[0].weight[k / taps][i] * axes[1].weight[k % taps][i];
             edge |= outside | (last - at) >> 31;
@@ -296,48 +319,40 @@ V_INLINE void grid_split(float *restrict first, float *restrict second, const fl
     }
 }
 
-/* Lists the first to the last elements of `count` groups of `taps`, 2 or 4. */
-V_INLINE void grid_split_taps(float (*lists)[GRID_BLOCK], const float *restrict groups,
-                              int64_t count, const int64_t taps) {
-    if (taps == 2) {
-        grid_split(lists[0], lists[1], groups, count);
+/* Lists the taps of V_LEN points in one row of a plane: lane i of to[k] is tap k of point i. */
+V_INLINE void grid_take(vf *to, const float *x, const int32_t (*at)[GRID_BLOCK], int64_t i,
+                        bool inside, const int64_t taps) {
+    if (inside) { /* a point's taps lie side by side */
+        if (taps == 2)
+            v_pairs_at(to, x, at[0] + i);
+        else
+            v_quads_at(to, x, at[0] + i);
         return;
     }
-    float even[2 * GRID_BLOCK], odd[2 * GRID_BLOCK];
-    grid_split(even, odd, groups, 2 * count);
-    grid_split(lists[0], lists[2], even, count);
-    grid_split(lists[1], lists[3], odd, count);
+    for (int64_t tap = 0; tap < taps; tap++) {
+        float lanes[V_LEN];
+        for (int64_t j = 0; j < V_LEN; j++) {
+            const int32_t place = at[tap][i + j];
+            lanes[j] = place < 0 ? 0 : x[place];
+        }
+        to[tap] = v_load(lanes);
+    }
 }
 
-/* Computes the points of a block in an image of one channel: the lanes of a vector are points. The
- * taps of a row are loaded at once, if all are inside and lie side by side. */
-V_INLINE void grid_lanes(const grid_pixels *pixels, float *y, const float *x, int64_t count,
+/* Computes `count` points of a block in one plane. */
+V_INLINE void grid_plane(const grid_pixels *pixels, float *y, const float *x, int64_t count,
                          const int64_t taps) {
-    const int64_t whole = i64_ceil_div(count, V_LEN) * V_LEN;
-    float pixel[GRID_FLAT][GRID_BLOCK], groups[GRID_TAPS * GRID_BLOCK];
-    for (int64_t k = 0; k < taps * taps; k += taps) {
-        const int32_t *const at = pixels->at[k];
-        for (int64_t i = 0; i < whole; i += V_LEN) {
-            const bool inside = !vm_any(v_lt(v_from_int(vi_load(pixels->edge + i)), v_zero()));
-            if (inside) {
-#pragma GCC unroll 16
-                for (int64_t j = i; j < i + V_LEN; j++)
-                    memcpy(groups + taps * j, x + at[j], (size_t)taps * sizeof *groups);
-                continue;
-            }
-            for (int64_t tap = 0; tap < taps; tap++)
-                for (int64_t j = i; j < i + V_LEN; j++) {
-                    const int32_t place = pixels->at[k + tap][j];
-                    groups[taps * j + tap] = place < 0 ? 0 : x[place];
-                }
-        }
-        grid_split_taps(pixel + k, groups, whole, taps);
-    }
     for (int64_t i = 0; i < count; i += V_LEN) {
+        const bool inside = !vm_any(v_lt(v_from_int(vi_load(pixels->edge + i)), v_zero()));
         vf sum = v_zero();
-#pragma GCC unroll 16
-        for (int64_t k = 0; k < taps * taps; k++)
-            sum = v_fma(v_load(pixels->weight[k] + i), v_load(pixel[k] + i), sum);
+#pragma GCC unroll 4
+        for (int64_t k = 0; k < taps * taps; k += taps) {
+            vf pixel[GRID_TAPS];
+            grid_take(pixel, x, pixels->at + k, i, inside, taps);
+#pragma GCC unroll 4
+            for (int64_t tap = 0; tap < taps; tap++)
+                sum = v_fma(v_load(pixels->weight[k + tap] + i), pixel[tap], sum);
+        }
         if (count - i < V_LEN)
             v_store_n(y + i, sum, count - i);
         else
@@ -388,8 +403,9 @@ V_INLINE void grid_flat(const struct grid_sample_state *s, const grid_axis *axes
                         const int64_t taps) {
     const int64_t n = taps * taps;
     grid_combine(s, axes, pixels, i64_ceil_div(count, V_LEN) * V_LEN, taps);
-    if (s->channels == 1) {
-        grid_lanes(pixels, y, x, count, taps);
+    if (s->is_planar) {
+        for (int64_t c = 0; c < s->channels; c++)
+            grid_plane(pixels, y + c * s->points, x + c * s->pixels, count, taps);
         return;
     }
     for (int64_t i = 0; i < count; i++, y += s->channels) {
@@ -418,36 +434,16 @@ V_INLINE void grid_copy(const struct grid_sample_state *s, const int32_t *restri
     }
 }
 
-/* Computes `count` points of an image by the pixel nearest to each; at has room for as many places.
- */
-V_INLINE void grid_nearest(const struct grid_sample_state *s, float (*points)[GRID_BLOCK],
-                           int32_t *at, float *y, const float *x, int64_t count) {
-    const float size[] = {(float)s->size[0], (float)s->size[1]};
-    const int64_t channels = s->channels;
-    const vi width = vi_set1((int32_t)s->size[1]), step = vi_set1((int32_t)channels);
+/* Copies the pixels at `at` of a plane, or 0 for -1, to `count` points. */
+V_INLINE void grid_copy_plane(const int32_t *at, float *y, const float *x, int64_t count) {
     for (int64_t i = 0; i < count; i += V_LEN) {
-        vi place[2];
-        for (int64_t d = 0; d < 2; d++) {
-            const vf exact = grid_place(s, d, v_load(points[d] + i));
-            place[d] = grid_whole(v_round(grid_bring_inside(s, exact, size[d])), size[d]);
+        const bool outside = vm_any(v_lt(v_from_int(vi_load(at + i)), v_zero()));
+        if (!outside && i + V_LEN <= count) {
+            v_store(y + i, v_at(x, at + i));
+            continue;
         }
-        const vi first = vi_mul(vi_add(vi_mul(place[0], width), place[1]), step);
-        vi_store(at + i, vi_or(first, vi_sar(vi_or(place[0], place[1]), 31)));
-    }
-    if (channels == 1) {
-        grid_copy(s, at, y, x, count, 1, 1);
-    } else if (channels <= 4) {
-        grid_copy(s, at, y, x, count, channels, 4);
-    } else if (channels <= 8) {
-        grid_copy(s, at, y, x, count, channels, 8);
-    } else if (channels <= GRID_COPY) {
-        grid_copy(s, at, y, x, count, channels, GRID_COPY);
-    } else {
-        for (int64_t i = 0; i < count; i++, y += channels)
-            if (at[i] < 0)
-                memset(y, 0, (size_t)channels * sizeof *y);
-            else
-                memcpy(y, x + at[i], (size_t)channels * sizeof *y);
+        for (int64_t j = i; j < i64_min(count, i + V_LEN); j++)
+            y[j] = at[j] < 0 ? 0 : x[at[j]];
     }
 }
 
@@ -466,39 +462,83 @@ V_INLINE void grid_spread(float points[GRID_DIMS][GRID_BLOCK], const float *grid
             points[d][i] = 0;
 }
 
+/* Finds the pixels nearest to `count` points of an image: the first element of each, -1 outside. */
+V_INLINE void grid_find_nearest(const struct grid_sample_state *s, float (*points)[GRID_BLOCK],
+                                int32_t *at, int64_t count) {
+    const vi width = vi_set1((int32_t)s->size[1]), step = vi_set1((int32_t)s->step);
+    for (int64_t i = 0; i < count; i += V_LEN) {
+        vi place[2];
+        for (int64_t d = 0; d < 2; d++) {
+            const float size = s->sides[d].size;
+            const vf exact = grid_place(s, d, v_load(points[d] + i));
+            place[d] = grid_whole(v_round(grid_bring_inside(s, exact, size)), size);
+        }
+        const vi first = vi_mul(vi_add(vi_mul(place[0], width), place[1]), step);
+        vi_store(at + i, vi_or(first, vi_sar(vi_or(place[0], place[1]), 31)));
+    }
+}
+
+/* Computes `count` points of an image by the pixel nearest to each. */
+V_INLINE void grid_nearest(const struct grid_sample_state *s, grid_work *w, float *y,
+                           const float *x, const float *grid, int64_t count) {
+    const int64_t channels = s->channels;
+    const int32_t *const at = w->nearest;
+    for (int64_t i = 0; i < count; i += GRID_BLOCK) {
+        const int64_t n = i64_min(GRID_BLOCK, count - i);
+        grid_spread(w->points, grid + 2 * i, n, 2);
+        grid_find_nearest(s, w->points, w->nearest + i, n);
+    }
+    if (s->is_planar) {
+        for (int64_t c = 0; c < channels; c++)
+            grid_copy_plane(at, y + c * s->points, x + c * s->pixels, count);
+    } else if (channels <= 4) {
+        grid_copy(s, at, y, x, count, channels, 4);
+    } else if (channels <= 8) {
+        grid_copy(s, at, y, x, count, channels, 8);
+    } else if (channels <= GRID_COPY) {
+        grid_copy(s, at, y, x, count, channels, GRID_COPY);
+    } else {
+        for (int64_t i = 0; i < count; i++, y += channels)
+            if (at[i] < 0)
+                memset(y, 0, (size_t)channels * sizeof *y);
+            else
+                memcpy(y, x + at[i], (size_t)channels * sizeof *y);
+    }
+}
+
 /* Computes `count` points of one image. grid is [count][dims], y is [count][channels]. */
-static void grid_block(const struct grid_sample_state *state, grid_work *w, float *y,
-                       const float *x, const float *grid, int64_t count) {
-    const struct grid_sample_state s = *state; /* a copy, which no store can overwrite */
-    grid_spread(w->points, grid, count, s.dims);
-    if (s.is_flat && s.taps == 1) {
-        grid_nearest(&s, w->points, w->pixels.at[0], y, x, count);
+V_INLINE void grid_block(const struct grid_sample_state *s, grid_work *w, float *y, const float *x,
+                         const float *grid, int64_t count) {
+    if (s->is_flat && s->taps == 1) {
+        grid_nearest(s, w, y, x, grid, count);
         return;
     }
-    for (int64_t d = 0; d < s.dims; d++)
+    grid_spread(w->points, grid, count, s->dims);
+    for (int64_t d = 0; d < s->dims; d++)
         for (int64_t i = 0; i < count; i += V_LEN)
-            grid_find(&s, &w->axes[d], d, i, v_load(w->points[d] + i));
-    if (s.is_flat && s.taps == 2) {
-        grid_flat(&s, w->axes, &w->pixels, y, x, count, 2);
-    } else if (s.is_flat) {
-        grid_flat(&s, w->axes, &w->pixels, y, x, count, GRID_TAPS);
+            grid_find(s, &w->axes[d], d, i, v_load(w->points[d] + i));
+    if (s->is_flat && s->taps == 2) {
+        grid_flat(s, w->axes, &w->pixels, y, x, count, 2);
+    } else if (s->is_flat) {
+        grid_flat(s, w->axes, &w->pixels, y, x, count, GRID_TAPS);
     } else {
-        for (int64_t i = 0; i < count; i++, y += s.channels)
-            grid_point(&s, w->axes, i, y, x, (count - i) * s.channels, s.taps, s.dims);
+        for (int64_t i = 0; i < count; i++, y += s->channels)
+            grid_point(s, w->axes, i, y, x, (count - i) * s->channels, s->taps, s->dims);
     }
 }
 
 static taper_status f32_grid_sample_run(const taper_call *call, int64_t begin, int64_t end,
                                         void *scratch) {
-    const struct grid_sample_state *s = call->state;
+    const struct grid_sample_state *state = call->state;
+    const struct grid_sample_state s = *state; /* a copy, which no store can overwrite */
     const float *x = call->inputs[0].data, *grid = call->inputs[1].data;
     float *y = call->output->data;
-    const int64_t last = i64_min(end * s->blocks_per_task, s->images * s->blocks);
-    for (int64_t block = begin * s->blocks_per_task; block < last; block++) {
-        const int64_t image = block / s->blocks, first = block % s->blocks * GRID_BLOCK;
-        const int64_t point = image * s->points + first;
-        grid_block(s, scratch, y + point * s->channels, x + image * s->pixels * s->channels,
-                   grid + point * s->dims, i64_min(GRID_BLOCK, s->points - first));
+    const int64_t last = i64_min(end * s.blocks_per_task, s.images * s.blocks);
+    for (int64_t block = begin * s.blocks_per_task; block < last; block++) {
+        const int64_t image = block / s.blocks, first = block % s.blocks * s.block;
+        grid_block(&s, scratch, y + image * s.points * s.channels + first * s.step,
+                   x + image * s.pixels * s.channels, grid + (image * s.points + first) * s.dims,
+                   i64_min(s.block, s.points - first));
     }
     return TAPER_OK;
 }

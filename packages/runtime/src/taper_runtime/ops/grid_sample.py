@@ -37,12 +37,18 @@ def _infer(inputs: Sequence[TensorType], attrs: Attrs) -> TensorType:
     dims = len(x.shape) - 2
     if dims not in (2, 3) or (dims == 3 and mode == "cubic"):
         fail("GRID_SAMPLE", "x of rank 4, or of rank 5 if the mode is not cubic", list(x.shape))
+    first = attrs["channels_first"]
+    if first and dims != 2:
+        fail("GRID_SAMPLE", "x of rank 4 if channels come first", list(x.shape))
     if len(grid.shape) != dims + 2 or grid.shape[0] != x.shape[0] or grid.shape[-1] != dims:
         got = [list(x.shape), list(grid.shape)]
-        fail("GRID_SAMPLE", f"a grid [N, {dims} sizes, {dims}] for x [N, {dims} sizes, C]", got)
-    if any(size < 1 for size in x.shape[1:-1]):
+        form = f"[N, C, {dims} sizes]" if first else f"[N, {dims} sizes, C]"
+        fail("GRID_SAMPLE", f"a grid [N, {dims} sizes, {dims}] for x {form}", got)
+    if any(size < 1 for size in (x.shape[2:] if first else x.shape[1:-1])):
         fail("GRID_SAMPLE", "an image with pixels", list(x.shape))
-    return TensorType(x.dtype, (*grid.shape[:-1], x.shape[-1]))
+    images, *sizes = grid.shape[:-1]
+    shape = (images, x.shape[1], *sizes) if first else (images, *sizes, x.shape[-1])
+    return TensorType(x.dtype, shape)
 
 
 class _Axis:
@@ -117,6 +123,9 @@ class _Axis:
 def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     """Sum the elements at all combinations of taps, in float64."""
     x, grid = inputs
+    if attrs["channels_first"]:
+        y = _evaluate([np.moveaxis(x, 1, -1), grid], {**attrs, "channels_first": False})
+        return np.ascontiguousarray(np.moveaxis(y, -1, 1))
     n, *spatial, channels = x.shape
     dims = len(spatial)
     is_volume = dims == 3
@@ -146,8 +155,10 @@ def _evaluate(inputs: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
 
 def _region(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> list[Region]:
     rank = len(output.shape)
-    x: Region = (Same(0), *[WHOLE] * (rank - 2), Same(rank - 1))
-    return [x, (*map(Same, range(rank - 1)), WHOLE)]
+    first = 2 if attrs["channels_first"] else 1
+    sizes = range(first, first + rank - 2)
+    x = tuple(WHOLE if axis in sizes else Same(axis) for axis in range(rank))
+    return [x, (Same(0), *map(Same, sizes), WHOLE)]
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
@@ -165,7 +176,7 @@ GRID_SAMPLE = OpDef(
     "ends of an axis: with align_corners the centres of its outermost elements, else their outer "
     "edges. What is outside is 0 (zeros), the nearest element inside (border), or reflected "
     "(reflection). A tap outside of an image adds 0 times its weight, one outside of a volume "
-    "nothing.",
+    "nothing. With channels_first, images and the result are `[N, C, height, width]`.",
     inputs=(2, 2),
     infer=_infer,
     evaluate=_evaluate,
@@ -173,6 +184,7 @@ GRID_SAMPLE = OpDef(
         "mode": Attr("string"),
         "padding": Attr("string"),
         "align_corners": Attr("bool", False),
+        "channels_first": Attr("bool", False),
     },
     region=_region,
     cost=_cost,
