@@ -18,13 +18,14 @@ TAPER_DEFINE_ATTRS(grid_sample)
 
 enum {
     GRID_DIMS = 3,
-    GRID_TAPS = 4,      /* most taps along an axis: cubic */
-    GRID_MOST = 16,     /* most taps per point: 4 * 4, or 2 * 2 * 2 */
-    GRID_BLOCK = 128,   /* points per block; a multiple of V_LEN */
-    GRID_PLACES = 1024, /* points per block whose places alone are kept; a multiple of GRID_BLOCK */
-    GRID_FLAT = 16,     /* most taps per point of an image */
-    GRID_COPY = 16,     /* most floats of a pixel that are copied at once */
-    GRID_COST = 8,      /* finding a point's taps costs as much as reading this many vectors */
+    GRID_TAPS = 4,        /* most taps along an axis: cubic */
+    GRID_MOST = 16,       /* most taps per point: 4 * 4, or 2 * 2 * 2 */
+    GRID_BLOCK = 128,     /* points per block; a multiple of V_LEN */
+    GRID_PLACES = 8192,   /* most points per block whose places alone are kept */
+    GRID_PER_PLANE = 512, /* of these, for each plane; a multiple of GRID_BLOCK */
+    GRID_FLAT = 16,       /* most taps per point of an image */
+    GRID_COPY = 16,       /* most floats of a pixel that are copied at once */
+    GRID_COST = 8,        /* finding a point's taps costs as much as reading this many vectors */
 };
 
 typedef enum grid_padding { GRID_ZEROS, GRID_BORDER, GRID_REFLECTION } grid_padding;
@@ -132,7 +133,9 @@ static taper_status f32_grid_sample_prepare(const taper_call *call, taper_work *
     if (s->is_flat)
         s->last_whole = (int32_t)(s->pixels * s->step - (s->is_planar ? 1 : V_LEN));
     /* Output rows read the same rows of x: a plane's, while they are in L1. */
-    s->block = s->is_planar && s->taps == 1 ? GRID_PLACES : GRID_BLOCK;
+    s->block = GRID_BLOCK;
+    if (s->is_planar && s->taps == 1)
+        s->block = i64_min(GRID_PLACES, GRID_PER_PLANE * i64_max(1, s->channels));
     s->blocks = i64_ceil_div(s->points, s->block);
     s->blocks_per_task =
         rows_per_task(s->block * (taps * i64_ceil_div(s->channels, V_LEN) + GRID_COST));
