@@ -76,6 +76,8 @@ class Called(nn.Module):
 def least_times(runs: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
     """Return the least CPU time of each function, in seconds; the functions take turns.
 
+    Each turn begins with another function: what runs after one that fills the cache is slower.
+
     Parameters
     ----------
     runs : sequence of callable
@@ -91,7 +93,9 @@ def least_times(runs: Sequence[Callable[[], Any]], seconds: float) -> list[float
     best = [float("inf")] * len(counts)
     end, turns = time.thread_time() + seconds, 0
     while turns < 5 or time.thread_time() < end:
-        for i, (run, count) in enumerate(zip(runs, counts, strict=True)):
+        for place in range(len(runs)):
+            i = (turns + place) % len(runs)
+            run, count = runs[i], counts[i]
             begin = time.thread_time()
             for _ in range(count):
                 run()

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 PAGE = """# Speed of resampling
 
 This page compares the speed of resizing and of `grid_sample` with that of torch and ONNX Runtime.
-Times are CPU times on one thread, in microseconds: the least of many turns, which the engines take
-in alternation. Each call is a model of one op, with channels first unless it says last. ONNX
-Runtime runs the file that torch exports. The last column is the time of the fastest other engine
-over Taper's: above 1, Taper is faster. A dash says that torch exports no such file, or that ONNX
-Runtime refuses it.
+Times are CPU times on one thread, in microseconds: the least of many turns, of which each begins
+with another engine. All read the same arrays. Each call is a model of one op, with channels first
+unless it says last. ONNX Runtime runs the file that torch exports. The last column is the time of
+the fastest other engine over Taper's: above 1, Taper is faster. A dash says that torch exports no
+such file, or that ONNX Runtime refuses it.
 
 {setting}
 
@@ -148,7 +148,8 @@ def ours(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[
     options = taper_runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = taper_runtime.InferenceSession(plan, options)
-    feeds = dict(plan.samples)
+    # The arrays that the others read: a copy would be in cache where they are not, or the reverse.
+    feeds = dict(zip(plan.samples, (x.numpy() for x in inputs), strict=True))
     return lambda: session.run(None, feeds)
 
 
