@@ -156,6 +156,8 @@ def test_bounds_look_into_quotients():
     assert (a // 2) // a == 0
     assert smallest(a // 2, a) == a // 2
     assert bounds((a // 2) * (a // 3) - a)[0] > 0
+    n = variable("n", 1, 100)  # padded to whole windows of 4, of which 2 are left out
+    assert bounds(4 * n - 4 * (3 * n // 4) - 2)[0] == 2
 
 
 def test_products_of_sizes_in_whole_windows_are_compared():

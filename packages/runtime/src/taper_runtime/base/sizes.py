@@ -531,7 +531,8 @@ def _least(size: Any, enough: float) -> int:
             low = max(low, _low(each, enough))
     if low >= enough:
         return low
-    common = gcd(*(factor for _, factor in _terms(size)))
+    added = next((factor for atoms, factor in _terms(size) if not atoms), 0)
+    common = gcd(*(factor for atoms, factor in _terms(size) if atoms))
     scale = 1
     for _ in range(_MAX_QUOTIENTS):
         signs = _quotients(size)
@@ -546,8 +547,9 @@ def _least(size: Any, enough: float) -> int:
         scale *= factor
     if scale == 1:
         return low
-    # a multiple of ``common``
-    return max(low, common * -(-lower_bound(_terms(size)) // (scale * common)))
+    # a multiple of ``common``, and ``added``
+    multiple = -(-(lower_bound(_terms(size)) - scale * added) // (scale * common))
+    return max(low, common * multiple + added)
 
 
 def _without_extreme(size: Any) -> Iterator[int]:
