@@ -479,15 +479,25 @@ class Sizes:
             case "Pow" if type(args[1]) is int and args[1] > 0:
                 return reduce(lambda a, b: a * b, [args[0]] * args[1])
             case "FloorDiv" | "CleanDiv":
-                return args[0] // args[1]
+                return self._quotient(expr, args)
             case "Mod" | "PythonMod":
-                return args[0] % args[1]
+                return args[0] - args[1] * self._quotient(expr, args)
             case "Min":
                 return reduce(smallest, args)
             case "Max":
                 return reduce(largest, args)
         text = spelled(expr, self.convert)
         raise SizeError(f"expected a size that plans can compute, got {text}")
+
+    def _quotient(self, expr: sympy.Expr, args: list[int]) -> int:
+        """Divide the arguments of an expression; round up in a way that bounds of products take.
+
+        ``-(-n // 4)`` is ``(n + 3) // 4``, while its canonical form is ``n - 3 * n // 4``.
+        """
+        a, b = args
+        if type(b) is int and b > 0 and expr.args[0].could_extract_minus_sign():
+            return -((b - 1 - a) // b)
+        return a // b
 
     def _round(self, expr: sympy.Expr) -> int:
         """Convert a float that is rounded to a whole number, as the program writes the float."""

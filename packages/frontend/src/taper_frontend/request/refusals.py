@@ -188,8 +188,16 @@ def _category(text: str) -> str:
 
 
 def is_about_dims(error: BaseException | None) -> bool:
-    """Return whether torch refused the ranges or the relations of named dims."""
-    return error is not None and "onstraints violated" in str(error)
+    """Return whether torch refused the ranges or the relations of named dims.
+
+    Torch fails with other errors where it cannot say what it suggests instead.
+    """
+    if error is None:
+        return False
+    frames = traceback.walk_tb(error.__traceback__)
+    return "onstraints violated" in str(error) or any(
+        frame.f_code.co_name == "prettify_results" for frame, _ in frames
+    )
 
 
 def of_dims(error: BaseException, axes: Sequence[Axis]) -> str:
