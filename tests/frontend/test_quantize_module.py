@@ -220,6 +220,24 @@ def test_a_correction_with_data_loses_less():
             assert corrected < 0.8 * plain
 
 
+def test_a_correction_of_numbers_with_offsets_loses_less():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(512, 24)).eval()
+    mix = torch.randn(40, 512)
+    *seen, x = (torch.randn(256, 40) @ mix + 0.3 * torch.randn(256, 512) for _ in range(5))
+    plain, corrected = (
+        quantize(module, QuantizationConfig("int4.offsets", correction=on), seen)
+        for on in (False, True)
+    )
+    with torch.no_grad():
+        want, got = module(x), corrected(x)
+        assert apart(got, want) < 0.6 * apart(plain(x), want)
+    plan = taper_frontend.export(corrected, (x,))
+    assert "blocks.q4k.32.float16.offsets" in {spec.format for spec in plan.tensors.values()}
+    (y,) = taper_runtime.InferenceSession(plan).run(None, {plan.inputs[0]: x.numpy()})
+    assert apart(torch.from_numpy(y), got) < 1e-5
+
+
 def test_the_module_is_not_changed():
     module, batches = made("image")
     before = {name: x.clone() for name, x in module.state_dict().items()}

@@ -153,6 +153,38 @@ def test_a_weight_of_packed_floats_is_quantized_too(plans):
     np.testing.assert_array_equal(run(a, x)[0], run(b, x)[0])
 
 
+def test_offsets_where_groups_of_groups_divide_the_rows():
+    """A module with these numbers and a quantized plan compute the same; 4.5 bits a weight."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(512, 48), nn.ReLU(), nn.Linear(48, 32)).eval()
+    x = torch.randn(3, 512)
+    options = QuantizationConfig("int4.offsets", layers={"2.*": "float32"})
+    plain = taper_frontend.export(module, (x,), packing="at_open")
+    small = quantize_plan(plain, options)
+    layer = layers(small)["0.weight"]
+    assert layer["scheme"] == "int4.offsets"
+    assert layer["after"] == 512 * 48 * 4.5 / 8
+    twin = taper_frontend.quantize(module, options)
+    again = taper_frontend.export(twin, (x,))
+    formats = {spec.format for spec in again.tensors.values() if spec.format.startswith("blocks.")}
+    assert formats == {"blocks.q4k.32.float16.offsets"}
+    np.testing.assert_array_equal(run(again, x)[0], run(small, x)[0])
+    want = twin(x).detach().numpy()
+    np.testing.assert_allclose(run(small, x)[0], want, rtol=1e-4, atol=1e-5)
+
+
+def test_other_rows_get_zero_points_in_place_of_offsets():
+    module = nn.Sequential(nn.Linear(320, 48), nn.ReLU(), nn.Linear(48, 256)).eval()
+    x = torch.randn(3, 320)
+    plain = taper_frontend.export(module, (x,), packing="at_open")
+    with pytest.raises(
+        ExportError, match=r"weight '2\.weight': expected groups that divide its 48"
+    ):
+        quantize_plan(plain, "int4.offsets")
+    small = quantize_plan(plain, QuantizationConfig("int4.offsets", layers={"2.*": "int8"}))
+    assert layers(small)["0.weight"]["scheme"] == "int4.zeros"
+
+
 def test_tiles_are_left_with_a_reason(plans):
     _, module, x, _ = plans["image"]
     small = quantize_plan(taper_frontend.export(module, (x,)), "int8")

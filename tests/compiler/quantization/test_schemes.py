@@ -12,12 +12,13 @@ from taper_frontend.compiler.quantization.schemes import (
 from taper_frontend.errors import ExportError
 
 NAMES = {
-    "int8": Scheme("int", 8, 0, False, "float32"),
-    "int8.64": Scheme("int", 8, 64, False, "float16"),
-    "int4": Scheme("int", 4, 32, False, "float16"),
-    "int4.zeros": Scheme("int", 4, 32, True, "float16"),
-    "int4.channel.float32": Scheme("int", 4, 0, False, "float32"),
-    "int4.128.zeros.bfloat16": Scheme("int", 4, 128, True, "bfloat16"),
+    "int8": Scheme("int", 8, 0, "", "float32"),
+    "int8.64": Scheme("int", 8, 64, "", "float16"),
+    "int4": Scheme("int", 4, 32, "", "float16"),
+    "int4.zeros": Scheme("int", 4, 32, "zeros", "float16"),
+    "int4.channel.float32": Scheme("int", 4, 0, "", "float32"),
+    "int4.128.zeros.bfloat16": Scheme("int", 4, 128, "zeros", "bfloat16"),
+    "int4.offsets": Scheme("int", 4, 32, "offsets", "float16"),
     "float16": Scheme("float16", 16),
     "bfloat16": Scheme("bfloat16", 16),
     "float32": Scheme("float32", 32),
@@ -31,20 +32,31 @@ def test_names(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["int3", "int", "int4.33", "int4.bfloat16.zeros", "float16.32", "int4.0", "4", ""]
+    "name",
+    [
+        *("int3", "int", "int4.33", "int4.bfloat16.zeros", "float16.32", "int4.0", "4", ""),
+        *("int4.64.offsets", "int4.offsets.bfloat16", "int8.offsets", "int4.zeros.offsets"),
+    ],
 )
 def test_other_names_are_refused(name):
     with pytest.raises(ExportError, match="scheme: expected float32, float16"):
         parse_scheme(name)
 
 
-@pytest.mark.parametrize(("bits", "group", "zeros"), [(4, 32, False), (4, 32, True), (8, 0, False)])
-def test_bytes_are_those_of_the_bits(bits, group, zeros):
-    scheme = Scheme("int", bits, group, zeros, "float16" if group else "float32")
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("int4", 4.5), ("int4.zeros", 4.625), ("int4.offsets", 4.5), ("int8", 8 + 32 / 256)],
+)
+def test_bytes_are_those_of_the_bits(name, bits):
     rows, columns = 256, 10
-    beside = {(4, 32, False): 0.5, (4, 32, True): 0.625, (8, 0, False): 32 / rows}
-    bits_each = bits + beside[bits, group, zeros]
-    assert scheme.bytes(rows, columns) == rows * columns * bits_each / 8
+    assert parse_scheme(name).bytes(rows, columns) == rows * columns * bits / 8
+
+
+def test_offsets_are_for_whole_groups_of_groups():
+    scheme = parse_scheme("int4.offsets")
+    assert scheme.fitting(512) == scheme
+    assert scheme.fitting(640).name == "int4.zeros"
+    assert parse_scheme("int4").fitting(640).name == "int4"
 
 
 @pytest.mark.parametrize(

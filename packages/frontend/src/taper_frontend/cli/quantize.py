@@ -25,8 +25,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheme",
         default="int8",
-        help="int8, int4, int2, int4.GROUP.zeros.SCALES, float16 or bfloat16; int8_grouped or "
-        "int4_grouped, with activations of 8 bits (default: int8)",
+        help="int8, int4, int2, int4.GROUP.zeros.SCALES, int4.offsets, float16 or bfloat16; "
+        "int8_grouped or int4_grouped, with activations of 8 bits (default: int8)",
     )
     parser.add_argument(
         "--layer",

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from taper_frontend.compiler.quantization.rounding import Rounded, parameters_of, quantized
+from taper_frontend.compiler.quantization.factored import GROUP, ROWS, factored, nearest_levels
+from taper_frontend.compiler.quantization.rounding import (
+    Rounded,
+    as_rounded,
+    joined,
+    parameters_of,
+    quantized,
+)
 from taper_runtime.base.dtypes import cast
 
 if TYPE_CHECKING:
@@ -41,32 +48,70 @@ def round_corrected(matrix: np.ndarray, squares: np.ndarray, scheme: Scheme) -> 
     rows, columns = matrix.shape
     weight = matrix.astype(np.float32)
     upper = _factor(squares)
-    group = scheme.group or rows
+    choice = _Offsets() if scheme.shift == "offsets" else _Zeros(scheme, scheme.group or rows)
     q = np.empty((rows, columns), np.int8)
-    scales = np.empty((rows // group, columns), np.float32)
-    zeros = np.zeros((rows // group, columns), np.int8)
+    decoded = np.empty((rows, columns), np.float32)
     for start in range(0, rows, _BLOCK):
         stop = min(start + _BLOCK, rows)
         lost = np.zeros((stop - start, columns), np.float32)
         for row in range(start, stop):
-            if row % group == 0:
-                scale, zero = parameters_of(weight[None, row : row + group], scheme)
-                scales[row // group], zeros[row // group] = scale[0, 0], zero[0, 0]
-            scale, zero = scales[row // group], zeros[row // group].astype(np.float32)
-            levels = quantized(weight[row], scale, zero, scheme)
-            q[row] = levels
-            lost[row - start] = (weight[row] - (levels - zero) * scale) / upper[row, row]
+            if row % choice.rows == 0:
+                choice.add(weight[row : row + choice.rows])
+            q[row], decoded[row] = choice.nearest(weight[row], row)
+            lost[row - start] = (weight[row] - decoded[row]) / upper[row, row]
             weight[row:stop] -= np.outer(upper[row, row:stop], lost[row - start])
         weight[stop:] -= upper[start:stop, stop:].T @ lost
-    decoded = (q.reshape(-1, group, columns) - zeros[:, None].astype(np.float32)) * scales[:, None]
-    apart = np.linalg.norm(decoded.reshape(rows, columns) - matrix)
-    total = float(np.linalg.norm(matrix))
-    return Rounded(
-        q,
-        cast(scales, scheme.scales),
-        zeros if scheme.zeros else None,
-        float(apart) / total if total else 0.0,
-    )
+    apart, total = float(np.linalg.norm(decoded - matrix)), float(np.linalg.norm(matrix))
+    return joined(choice.parts, 0, apart / total if total else 0.0)._replace(q=q)
+
+
+class _Zeros:
+    """Scales of a matrix, and perhaps zero points, for some rows after the other.
+
+    Attributes
+    ----------
+    rows : int
+        How many rows are added at a time.
+    parts : list of Rounded
+        What was added; its levels do not count.
+    """
+
+    def __init__(self, scheme: Scheme, rows: int) -> None:
+        self.rows = rows
+        self.parts: list[Rounded] = []
+        self._scheme = scheme
+
+    def add(self, rows: np.ndarray) -> None:
+        """Choose the parameters of the next rows."""
+        scheme = self._scheme
+        self._scale, self._zero = (x[0, 0] for x in parameters_of(rows[None], scheme))
+        zeros = self._zero[None].astype(np.int8) if scheme.shift else None
+        self.parts.append(Rounded(rows, cast(self._scale[None], scheme.scales), zeros, 0.0))
+
+    def nearest(self, numbers: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the levels of a row, and their numbers."""
+        levels = quantized(numbers, self._scale, self._zero, self._scheme)
+        return levels, (levels - self._zero) * self._scale
+
+
+class _Offsets:
+    """The same for scales and offsets with factors."""
+
+    def __init__(self) -> None:
+        self.rows = ROWS
+        self.parts: list[Rounded] = []
+
+    def add(self, rows: np.ndarray) -> None:
+        """Choose the parameters of the next rows."""
+        self._found = factored(rows)
+        self.parts.append(as_rounded(self._found))
+
+    def nearest(self, numbers: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the levels of a row, and their numbers."""
+        group = row % ROWS // GROUP
+        step, lowest = self._found.steps[0, group, 0], self._found.lowest[0, group, 0]
+        levels = nearest_levels(numbers, step, lowest)
+        return levels, levels * step + lowest
 
 
 def _factor(squares: np.ndarray) -> np.ndarray:

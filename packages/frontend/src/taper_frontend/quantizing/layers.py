@@ -36,19 +36,21 @@ class IntegerWeight(nn.Module):
         The shape of the weight, whose outputs are first.
     """
 
+    q: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    offsets: torch.Tensor | None
+    factors: torch.Tensor
+    offset_factors: torch.Tensor
+
     def __init__(self, rounded: Rounded, scheme: Scheme, shape: torch.Size) -> None:
         super().__init__()
         self.shape, self.group = shape, scheme.group
-        self.q: torch.Tensor
-        self.register_buffer("q", torch.from_numpy(rounded.q.T.copy()))
-        scales = torch.from_numpy(rounded.scales.T.copy())
+        for name, array in rounded._asdict().items():
+            if name != "error":
+                self.register_buffer(name, None if array is None else torch.tensor(array.T))
         if scheme.scales == "bfloat16":
-            scales = scales.view(torch.bfloat16)
-        self.scales: torch.Tensor
-        self.register_buffer("scales", scales)
-        self.zeros: torch.Tensor | None
-        zeros = None if rounded.zeros is None else torch.from_numpy(rounded.zeros.T.copy())
-        self.register_buffer("zeros", zeros)
+            self.scales = self.scales.view(torch.bfloat16)
 
     def forward(self) -> torch.Tensor:
         """Return the weight as float32."""
@@ -60,10 +62,21 @@ class IntegerWeight(nn.Module):
                 q, scales, zeros, 0, -128, 127, torch.int8
             )
             return decoded
+        if self.offsets is not None:
+            steps = _multiplied(self.scales, self.factors)
+            lowest = _multiplied(self.offsets, self.offset_factors)
+            q = self.q.float().view(*steps.shape, -1)
+            return (q * steps[..., None] + lowest[..., None]).view(self.shape)
         q = self.q.float().view(*self.scales.shape, -1)
         if self.zeros is not None:
             q = q - self.zeros[..., None].float()
         return (q * self.scales[..., None].float()).view(self.shape)
+
+
+def _multiplied(common: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Return the product of numbers ``[N, A]`` and factors ``[N, B]``, B a multiple of A."""
+    each = factors.float().view(*common.shape, -1) * common.float()[..., None]
+    return each.view(factors.shape)
 
 
 class HalfWeight(nn.Module):

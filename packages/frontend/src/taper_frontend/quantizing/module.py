@@ -204,6 +204,7 @@ def _layers(module: nn.Module, options: QuantizationConfig) -> list[_Layer]:
         scheme = options.named([f"{layer.name}.weight"]) or options.default
         if not layer.is_linear and scheme.dtype == "int":
             scheme = _BY_CHANNEL  # no kernel reads a convolution's weight in groups
+        scheme = scheme.fitting(layer.rows)
         if options.activations == "dynamic" and not layer.is_linear:
             continue  # one range for all images would mix those of a batch
         if options.activations and scheme.dtype == "int" and scheme != _BY_CHANNEL:

@@ -1,6 +1,7 @@
 """Choose integers and scales for a matrix.
 
-Both ways that are searched, symmetric and with zero points, shrink the range that the largest
+Scales alone and scales with zero points are searched for here, those with offsets in
+:mod:`.factored`. The ways of this file shrink the range that the largest
 magnitudes need by some factors and take the one with the least squared error for each group. A
 group of few bits loses more by coarse steps than by clipping its one largest number.
 """
@@ -11,11 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from taper_frontend.compiler.quantization.factored import FORMAT, ROWS, factored
 from taper_frontend.errors import ExportError
 from taper_runtime.base.dtypes import cast
 from taper_runtime.base.records import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taper_frontend.compiler.quantization.factored import Factored
     from taper_frontend.compiler.quantization.schemes import Scheme
 
 #: Factors of the full range, for 8 bits and for fewer.
@@ -37,12 +42,19 @@ class Rounded(NamedTuple):
         int8 ``[K/group, N]``.
     error : float
         The relative error ``|w - decoded| / |w|``, by sums of squares; 0 for zeros.
+    offsets : numpy.ndarray or None
+        As the scales; both are ``[K/256, N]`` then, and have factors.
+    factors, offset_factors : numpy.ndarray or None
+        uint8 ``[K/32, N]``.
     """
 
     q: np.ndarray
     scales: np.ndarray
     zeros: np.ndarray | None
     error: float
+    offsets: np.ndarray | None = None
+    factors: np.ndarray | None = None
+    offset_factors: np.ndarray | None = None
 
 
 def round_matrix(
@@ -67,37 +79,75 @@ def round_matrix(
         If a number is not finite, the group does not divide K, or a scale does not fit its dtype.
     """
     rows, columns = matrix.shape
-    group = scheme.group or max(rows, 1)
+    has_offsets = scheme.shift == "offsets"
+    group = ROWS if has_offsets else scheme.group or max(rows, 1)
     if rows % group:
         raise ExportError(
             f"weight {name!r}: expected groups that divide its {rows} rows, got groups of {group}; "
             f"choose another scheme for it, as in layers={{{name!r}: 'int8'}}"
         )
-    q = np.empty((rows, columns), np.int8)
-    scales = np.empty((rows // group, columns), np.float32)
-    zeros = np.zeros((rows // group, columns), np.int8) if scheme.zeros else None
+    parts: list[Rounded] = []
     lost = total = 0.0
     step = max(1, _CHUNK // max(rows, 1))
-    for start in range(0, columns, step):
-        at = np.s_[:, start : start + step]
-        blocks = np.asarray(matrix[at], np.float32).reshape(rows // group, group, -1)
-        if not np.isfinite(blocks).all():
+    for start in range(0, max(columns, 1), step):
+        chunk = np.asarray(matrix[:, start : start + step], np.float32)
+        if not np.isfinite(chunk).all():
             raise ExportError(f"weight {name!r}: expected finite numbers, got NaN or infinity")
-        levels, scale, zero = _round(blocks, scheme, search)
-        if not np.isfinite(scale).all():
+        with np.errstate(invalid="ignore", over="ignore"):  # scales that their dtype does not hold
+            part, numbers = (_with_offsets if has_offsets else _with_zeros)(chunk, scheme, search)
+        beside = [each for each in (part.scales, part.offsets) if each is not None]
+        if not all(np.isfinite(cast(each, "float32")).all() for each in beside):
             raise ExportError(
                 f"weight {name!r}: expected scales that {scheme.scales} holds, got numbers of up "
-                f"to {np.abs(blocks).max():g}; choose float32 scales"
+                f"to {np.abs(chunk).max():g}; choose float32 scales"
             )
-        decoded = (levels - zero) * scale
-        lost += float(np.sum(np.square(decoded - blocks), dtype=np.float64))
-        total += float(np.sum(np.square(blocks), dtype=np.float64))
-        q[at] = levels.reshape(rows, -1)
-        scales[at] = scale[:, 0]
-        if zeros is not None:
-            zeros[at] = zero[:, 0]
-    error = (lost / total) ** 0.5 if total else 0.0
-    return Rounded(q, cast(scales, scheme.scales), zeros, error)
+        lost += float(np.sum(np.square(numbers - chunk), dtype=np.float64))
+        total += float(np.sum(np.square(chunk), dtype=np.float64))
+        parts.append(part)
+    return joined(parts, 1, (lost / total) ** 0.5 if total else 0.0)
+
+
+def joined(parts: Sequence[Rounded], axis: int, error: float) -> Rounded:
+    """Return parts of a matrix as one."""
+    first = parts[0]._asdict()
+    whole = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis)
+        for name, array in first.items()
+        if isinstance(array, np.ndarray)
+    }
+    return Rounded(**{**first, **whole, "error": error})
+
+
+def _with_zeros(chunk: np.ndarray, scheme: Scheme, search: bool) -> tuple[Rounded, np.ndarray]:
+    """Round columns with scales and perhaps zero points; return their numbers, too."""
+    rows, columns = chunk.shape
+    group = scheme.group or max(rows, 1)
+    levels, scale, zero = _round(chunk.reshape(rows // group, group, columns), scheme, search)
+    zeros = zero[:, 0].astype(np.int8) if scheme.shift else None
+    q = levels.reshape(chunk.shape).astype(np.int8)
+    numbers = np.asarray(((levels - zero) * scale).reshape(chunk.shape))
+    return Rounded(q, cast(scale[:, 0], scheme.scales), zeros, 0.0), numbers
+
+
+def _with_offsets(chunk: np.ndarray, scheme: Scheme, search: bool) -> tuple[Rounded, np.ndarray]:
+    """Round columns with factors of scales and offsets; return their numbers, too."""
+    found = factored(chunk, search=search)
+    return as_rounded(found), found.numbers.reshape(chunk.shape)
+
+
+def as_rounded(found: Factored) -> Rounded:
+    """Return what is stored of levels with factors."""
+    columns = found.levels.shape[-1]
+    levels, scales, offsets, factors, offset_factors = (x.reshape(-1, columns) for x in found)
+    return Rounded(
+        levels.astype(np.int8),
+        cast(scales, FORMAT.scales),
+        None,
+        0.0,
+        cast(offsets, FORMAT.scales),
+        factors.astype(np.uint8),
+        offset_factors.astype(np.uint8),
+    )
 
 
 def parameters_of(blocks: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
@@ -133,14 +183,14 @@ def _round(
 
 def _parameters(low: np.ndarray, high: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, np.ndarray]:
     """Return scales, rounded to their dtype, and zero points for ranges around 0, as float32."""
-    if scheme.zeros:
+    if scheme.shift:
         scale = (high - low) / np.float32(scheme.most - scheme.least)
     else:
         scale = np.maximum(high, -low) / np.float32(scheme.most)
     with np.errstate(over="ignore"):
         scale = cast(cast(scale, scheme.scales), "float32")
     scale = np.where(scale > 0, scale, np.float32(1))  # of zeros, or of numbers that are almost 0
-    if not scheme.zeros:
+    if not scheme.shift:
         return scale, np.zeros_like(scale)
     with np.errstate(invalid="ignore"):
         zero = np.clip(np.rint(scheme.least - low / scale), scheme.least, scheme.most)

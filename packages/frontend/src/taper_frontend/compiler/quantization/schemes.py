@@ -6,10 +6,12 @@ import math
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from taper_frontend.compiler.quantization.factored import FORMAT, GROUP, ROWS
 from taper_frontend.errors import ExportError
 from taper_runtime.base.dtypes import DTYPES
 from taper_runtime.base.records import NamedTuple
 from taper_runtime.formats.blocks import LEVELS
+from taper_runtime.formats.panels import PANEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,8 +53,10 @@ class Scheme(NamedTuple):
         ``"int"``.
     bits, group : int
         Bits of an integer; rows of a column that share a scale, 0 for all of them.
-    zeros : bool
-        Whether there is a zero point beside each scale.
+    shift : str
+        What stands beside each scale: ``"zeros"`` a zero point, ``"offsets"`` an offset, empty
+        nothing. With offsets, the scales of some groups have a common factor; see
+        :mod:`.factored`.
     scales : str
         Dtype of the scales.
     """
@@ -60,7 +64,7 @@ class Scheme(NamedTuple):
     dtype: str
     bits: int = 32
     group: int = 0
-    zeros: bool = False
+    shift: str = ""
     scales: str = ""
 
     @property
@@ -72,8 +76,8 @@ class Scheme(NamedTuple):
         parts = [f"int{self.bits}"]
         if self.group != default.group:
             parts.append(str(self.group) if self.group else "channel")
-        if self.zeros:
-            parts.append("zeros")
+        if self.shift:
+            parts.append(self.shift)
         if self.scales != (default.scales if self.group == default.group else _SCALES[0]):
             parts.append(self.scales)
         return ".".join(parts)
@@ -82,7 +86,7 @@ class Scheme(NamedTuple):
     def least(self) -> int:
         """Return the least integer: symmetric integers of 8 bits have no -128."""
         least = -(1 << (self.bits - 1))
-        return least + 1 if self.bits == 8 and not self.zeros else least
+        return least + 1 if self.bits == 8 and not self.shift else least
 
     @property
     def most(self) -> int:
@@ -93,15 +97,23 @@ class Scheme(NamedTuple):
         """Return how many bytes a matrix takes."""
         if self.dtype != "int":
             return rows * columns * DTYPES[self.dtype].size
+        if self.shift == "offsets":
+            of_rows = sum(FORMAT.head) + ROWS // GROUP * sum(FORMAT.block)
+            return columns * rows / ROWS * of_rows / PANEL
         blocks = rows / (self.group or rows)
-        beside = DTYPES[self.scales].size + (self.bits / 8 if self.zeros else 0)
+        beside = DTYPES[self.scales].size + (self.bits / 8 if self.shift else 0)
         return columns * (rows * self.bits / 8 + blocks * beside)
+
+    def fitting(self, rows: int) -> Scheme:
+        """Return the scheme of a matrix of so many rows: offsets need whole groups of groups."""
+        has_offsets = self.shift == "offsets"
+        return self._replace(shift="zeros") if has_offsets and rows % ROWS else self
 
 
 def _default(bits: int) -> Scheme:
     if bits == 8:
-        return Scheme("int", 8, 0, False, "float32")
-    return Scheme("int", bits, _GROUP, False, "float16")
+        return Scheme("int", 8, 0, "", "float32")
+    return Scheme("int", bits, _GROUP, "", "float16")
 
 
 def parse_scheme(text: str) -> Scheme:
@@ -112,6 +124,7 @@ def parse_scheme(text: str) -> Scheme:
     text : str
         ``"float32"``, ``"float16"``, ``"bfloat16"``, or ``"intBITS"`` with any of these parts
         behind it, joined by dots: a group or ``channel``, ``zeros``, and the dtype of the scales.
+        ``"int4.offsets"`` has no other group or dtype.
         ``"int8"`` has a float32 scale for each channel, ``"int4"`` a float16 scale for each 32 rows
         of a column. Example: ``"int4.64.zeros.bfloat16"``.
 
@@ -133,9 +146,10 @@ def parse_scheme(text: str) -> Scheme:
         if group == _default(scheme.bits).group:
             scheme = _default(scheme.bits)
         parts.pop(0)
+    if parts == ["offsets"] and scheme == _default(4):
+        return scheme._replace(shift=parts[0])
     if parts and parts[0] == "zeros":
-        scheme = scheme._replace(zeros=True)
-        parts.pop(0)
+        scheme = scheme._replace(shift=parts.pop(0))
     if parts and parts[0] in _SCALES:
         scheme = scheme._replace(scales=parts.pop(0))
     if parts or scheme.group % LEVELS[scheme.bits].rows:
@@ -148,7 +162,7 @@ def _unknown(text: object) -> ExportError:
     return ExportError(
         f"scheme: expected {FLOAT32}, {', '.join(HALVES)}, or one of {ints} with optional parts "
         f".GROUP (channel, {', '.join(map(str, _GROUPS))}; of int2 from 16 on), "
-        f".zeros and .{', .'.join(_SCALES)}; got {text!r}"
+        f".zeros and .{', .'.join(_SCALES)}, or int4.offsets; got {text!r}"
     )
 
 

@@ -16,6 +16,7 @@ from taper_frontend.compiler.graph.constants import (
     derived,
     reshaped,
 )
+from taper_frontend.compiler.quantization.factored import FORMAT
 from taper_frontend.compiler.quantization.round_activations import activation_group
 from taper_frontend.compiler.quantization.rounding import Rounded, round_matrix, rounded_to
 from taper_frontend.compiler.quantization.schemes import FLOAT32, HALVES, Scheme, parse_scheme
@@ -133,7 +134,10 @@ class FloatWeight:
     def served(self, scheme: Scheme) -> Scheme:
         """Return the scheme that the weight gets: kernels read groups of matrices alone."""
         is_grouped = scheme.dtype == "int" and scheme != _BY_CHANNEL
-        return _BY_CHANNEL if is_grouped and (self.op != "MATMUL" or self.is_table) else scheme
+        if is_grouped and (self.op != "MATMUL" or self.is_table):
+            return _BY_CHANNEL
+        is_matrix = len(self.plain.shape) == 2
+        return scheme.fitting(self.shape[0] if is_matrix else 1)  # no op decodes factors
 
 
 def _rows(shape: Shape) -> tuple[int, int]:
@@ -310,8 +314,8 @@ def quantize_weight(
     size = scheme.group or rows
     is_read_packed = weight.op == "MATMUL" and len(weight.plain.shape) == 2 and size % 8 == 0
     if is_read_packed:
-        shift = "zeros" if scheme.zeros else "symmetric"
-        format = Blocks(scheme.bits, size, scheme.scales, shift).name
+        kind = FORMAT.levels if scheme.shift == FORMAT.shift else scheme.bits
+        format = Blocks(kind, size, scheme.scales, scheme.shift or "symmetric").name
         packed = derived("PACK", leaves, {"format": format})
         after = packed.type.storage.nbytes
         for graph, node in weight.readers:
@@ -333,9 +337,15 @@ def _layer(weight: FloatWeight, scheme: Scheme, after: int, error: float, how: s
 
 
 def _leaves(weight: FloatWeight, scheme: Scheme, rounded: Rounded) -> list[Constant]:
-    """Return levels, scales and zero points as constants."""
-    dtypes = ("int8", scheme.scales, "int8")
-    parts = zip(("levels", "scales", "zeros"), dtypes, rounded[:3], strict=True)
+    """Return levels, scales and what is beside them as constants, in the order of formats."""
+    parts = (
+        ("levels", "int8", rounded.q),
+        ("scales", scheme.scales, rounded.scales),
+        ("zeros", "int8", rounded.zeros),
+        ("offsets", scheme.scales, rounded.offsets),
+        ("factors", "uint8", rounded.factors),
+        ("offset_factors", "uint8", rounded.offset_factors),
+    )
     return [
         _leaf(f"{weight.name}.{what}", array, dtype)
         for what, dtype, array in parts
