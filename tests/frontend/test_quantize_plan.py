@@ -185,6 +185,25 @@ def test_other_rows_get_zero_points_in_place_of_offsets():
     assert layers(small)["0.weight"]["scheme"] == "int4.zeros"
 
 
+def test_a_table_keeps_groups_of_8_bits(plans):
+    """It is stored once, for the lookup and for the head, with a scale for each 16 numbers."""
+    plan, _, x, want = plans["text"]
+    small, coarse = (
+        quantize_plan(plan, QuantizationConfig("float32", layers={"table.*": s, "head.weight": s}))
+        for s in ("int8.16", "int8")
+    )
+    (name,) = (name for name in layers(small) if "table.weight" in name)
+    layer = layers(small)[name]
+    assert layer["scheme"] == "int8.16"
+    assert layer["after"] == 32 * 48 * 9 / 8  # 40 columns are three panels
+    assert layer["error"] < layers(coarse)[name]["error"]
+    formats = [spec.format for spec in small.tensors.values() if spec.format != "plain"]
+    assert formats.count("blocks.8.16.float16.symmetric") == 1
+    apart = (np.linalg.norm(run(each, x)[0] - want) for each in (small, coarse))
+    assert 0 < next(apart) < next(apart)
+    assert layers(quantize_plan(plan, "int4"))[name]["scheme"] == "int8"
+
+
 def test_tiles_are_left_with_a_reason(plans):
     _, module, x, _ = plans["image"]
     small = quantize_plan(taper_frontend.export(module, (x,)), "int8")

@@ -45,6 +45,8 @@ _FLOATS = ("float32", *HALVES)
 #: The scheme of convolutions, experts and tables where that of matrices has groups of few bits.
 _BY_CHANNEL = parse_scheme("int8")
 
+_ROWS_DECODED = "float32, rows decoded in each run"
+
 
 class Layer(NamedTuple):
     """Record of what became of a weight.
@@ -133,8 +135,12 @@ class FloatWeight:
 
     def served(self, scheme: Scheme) -> Scheme:
         """Return the scheme that the weight gets: kernels read groups of matrices alone."""
-        is_grouped = scheme.dtype == "int" and scheme != _BY_CHANNEL
-        if is_grouped and (self.op != "MATMUL" or self.is_table):
+        if scheme.dtype != "int":
+            return scheme
+        if self.is_table:  # one of 8 bits keeps its groups
+            is_kept = scheme.bits == 8 and scheme.group and self.shape[0] % scheme.group == 0
+            return scheme if is_kept else _BY_CHANNEL
+        if self.op != "MATMUL":
             return _BY_CHANNEL
         is_matrix = len(self.plain.shape) == 2
         return scheme.fitting(self.shape[0] if is_matrix else 1)  # no op decodes factors
@@ -275,11 +281,12 @@ def quantize_weight(
 
         MATMUL(x, w)               MATMUL(x, PACK(levels, scales, blocks...))
         CONV(x, w)                 CONV(x, PACK(DEQUANTIZE(levels, scales), ...))
+        EMBEDDING(w, i)            PERMUTE(INDEX_SELECT(PACK(levels, scales, blocks...), i))
         EMBEDDING(w, i)            MUL(CAST(EMBEDDING(levels, i)), EMBEDDING(scales, i))
         MATMUL(x, w, transpose_b)  MUL(MATMUL(x, levels, transpose_b), scales)
 
-    The second one is a constant that sessions compute. The last two are for a table whose rows are
-    looked up, and whose products read it as it lies.
+    The second one is a constant that sessions compute. The last two are for a table with a scale
+    for each row, whose rows are looked up, and whose products read it as it lies.
 
     Parameters
     ----------
@@ -307,21 +314,26 @@ def quantize_weight(
         rounded = round_matrix(weight.matrix(), scheme, search=search, name=weight.name)
     leaves = _leaves(weight, scheme, rounded)
     after = sum(leaf.nbytes for leaf in leaves)
-    if weight.is_table:
+    if weight.is_table and not scheme.group:
         for graph, node in weight.readers:
             _look_up(graph, node, weight.name, *leaves)
-        return _layer(weight, scheme, after, rounded.error, "float32, rows decoded in each run")
+        return _layer(weight, scheme, after, rounded.error, _ROWS_DECODED)
     size = scheme.group or rows
-    is_read_packed = weight.op == "MATMUL" and len(weight.plain.shape) == 2 and size % 8 == 0
+    is_matrix = weight.op == "MATMUL" and len(weight.plain.shape) == 2
+    is_read_packed = (is_matrix or weight.is_table) and size % 8 == 0
     if is_read_packed:
         kind = FORMAT.levels if scheme.shift == FORMAT.shift else scheme.bits
         format = Blocks(kind, size, scheme.scales, scheme.shift or "symmetric").name
         packed = derived("PACK", leaves, {"format": format})
         after = packed.type.storage.nbytes
         for graph, node in weight.readers:
-            _read(graph, node, weight.name, packed, drops=("transpose_b",))
+            if node.op == "EMBEDDING":
+                _look_up_columns(graph, node, weight.name, packed)
+            else:
+                _read(graph, node, weight.name, packed, drops=("transpose_b",))
         group = activation_group(format) if grouped else 0
         how = ROUNDED.format(group) if group else "float32, widened in registers"
+        how = _ROWS_DECODED if weight.op == "EMBEDDING" else how
         return _layer(weight, scheme, after, rounded.error, how)
     whole: Constant = derived("DEQUANTIZE", leaves)
     if weight.is_transposed:
@@ -430,6 +442,14 @@ def _table(graph: Graph, node: Node, name: str, table: Constant) -> str:
     """Add a lookup of the same rows in another table."""
     inputs = [_added(graph, name, table), node.inputs[1]]
     return graph.add_node("EMBEDDING", inputs, node.attrs, source=node.source)
+
+
+def _look_up_columns(graph: Graph, node: Node, name: str, table: Constant) -> None:
+    """Let a lookup read columns of a table ``[K, N]``."""
+    inputs, attrs = [_added(graph, name, table), node.inputs[1]], {"axis": 1, "wrap": False}
+    columns = graph.add_node("INDEX_SELECT", inputs, attrs, source=node.source)
+    axes = {"axes": (*range(1, len(graph.tensors[columns].shape)), 0)}
+    _give(graph, node, graph.add_node("PERMUTE", [columns], axes, source=node.source))
 
 
 def _look_up(graph: Graph, node: Node, name: str, levels: Constant, scales: Constant) -> None:
