@@ -201,16 +201,16 @@ class _Level(NamedTuple):
     load_steps: float
 
 
-#: A product on SSE has to copy a vector for each multiplication, and has too few registers: half of
-#: 45 GFLOP/s on the Zen 3. Products of int8 without an instruction for them take 1.5 and 1.8
-#: operations there in the time of one on float32; with activations from 0 to 127 2.1 on AVX2, where
-#: most weights are small. A transform of F(4x4) has 36 vectors at once: with 16 registers most of
-#: them are stored and loaded again between its two passes, and take three times as long as those of
-#: F(2x2), which have 16. Nobody has timed NEON.
+#: A product on SSE has to copy a vector for each multiplication, and has too few registers: it does
+#: 29.5 of 52 GFLOP/s on the Zen 4. Products of int8 without an instruction for them take 1.5 and
+#: 1.8 operations there in the time of one on float32; with activations from 0 to 127 2.1 on AVX2,
+#: where most weights are small. A transform of F(4x4) has 36 vectors at once: with 16 registers
+#: most of them are stored and loaded again between its two passes, and take three times as long as
+#: those of F(2x2), which have 16. Nobody has timed NEON.
 _LEVELS = {
     "avx2": _Level(8, 0.92, 1.5, 2.1, 1 / 28, 3.0, 2.0),
     "neon": _Level(4, 0.92, 595 / 174, 595 / 174, 1 / 32, 1.0, 2.0),
-    "baseline": _Level(4, 0.5, 1.8, 1.8, 1 / 20, 3.0, 2.0),
+    "baseline": _Level(4, 0.565, 1.8, 1.8, 1 / 20, 3.0, 2.0),
 }
 
 
