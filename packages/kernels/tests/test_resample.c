@@ -318,6 +318,7 @@ static void bench(void) {
         {"antialias", "linear", TAPER_FLOAT32, {1, 3, 480, 640}, {2, 3}, {224, 224}, {5, 7}},
         {"bytes", "linear", TAPER_UINT8, {1, 3, 480, 640}, {2, 3}, {224, 224}, {5, 7}},
         {"bytes_last", "linear", TAPER_UINT8, {1, 480, 640, 3}, {1, 2}, {224, 224}, {5, 7}},
+        {"bytes_cubic", "linear", TAPER_UINT8, {1, 480, 640, 3}, {1, 2}, {224, 224}, {9, 12}},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         node t = make(all[i].mode, all[i].dtype, all[i].shape, 2, all[i].axes, all[i].sizes,

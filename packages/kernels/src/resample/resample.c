@@ -15,6 +15,7 @@
 #include "common/tensor.h"
 #include "isa/isa.h"
 #include "resample/kernels.inc"
+#include "simd/lists.h"
 #include "simd/simd.h"
 
 TAPER_DEFINE_ATTRS(resample)
@@ -24,6 +25,7 @@ enum {
     RESAMPLE_ENTRIES = 16,     /* a tap has a multiple of this many entries: whole vectors */
     RESAMPLE_SMALL_PIXEL = 16, /* a smaller pixel is split: each element is a column */
     RESAMPLE_RING = 1 << 15,   /* elements that the ring holds at about most: half of L2 */
+    RESAMPLE_ALIGN = 64,       /* bytes that parts of the scratch memory are multiples of */
     RESAMPLE_LANES = 8,        /* one unit of a task's cost is one tap of this many elements */
     RESAMPLE_ROW_COST = 4,     /* units that each output row costs besides its taps */
 };
@@ -50,6 +52,7 @@ struct resample_state {
     int64_t together;                /* columns per pixel, if small pixels are split; else 1 */
     int64_t outer, mid;              /* planes are [outer][mid]: dims before and between the axes */
     int64_t chunks;                  /* vectors compute a block of bytes in so many; 0: none */
+    bool by_words;                   /* they do so from rows of 16-bit words */
     int64_t x_row, y_row;            /* elements from a row to the next */
     int64_t x_plane, y_plane;        /* elements from a plane to the next of mid */
     int64_t block_rows, block;       /* rows and columns of a task's part of the output */
@@ -64,7 +67,9 @@ typedef struct resample_work {
     int32_t *weights;      /* [taps]: their weights, whole or the bits of float32 */
     int32_t *low, *from;   /* resample_begin_block fills them for a block of columns */
     bool is_near;          /* one vector of x holds all taps of V_LEN columns */
-    uint8_t *rows;         /* the ring, or the one row of sums if rows go first */
+    uint16_t *words[2];    /* two rows of x, widened from first_word to last_word - 1 */
+    int64_t first_word, last_word;
+    uint8_t *rows; /* the ring, or the one row of sums if rows go first */
 } resample_work;
 
 #include "resample/resample_bytes.inl"
@@ -121,6 +126,11 @@ static void resample_choose_chunks(struct resample_state *s, const int32_t *tabl
     if (s->kind != RESAMPLE_WHOLE || s->pixel != 1 || columns->taps == 0 ||
         columns->old < RESAMPLE_LOAD)
         return;
+    s->by_words = resample_fits_words(columns, table);
+    if (s->by_words) {
+        s->chunks = i64_ceil_div(s->block, RESAMPLE_CHUNK_BYTES);
+        return;
+    }
     for (int64_t begin = 0; begin < columns->new; begin += s->block) {
         const int64_t end = i64_min(begin + s->block, columns->new);
         const int64_t chunks = resample_chunks(columns, table, begin, end);
@@ -153,6 +163,7 @@ static void resample_split(struct resample_state *s, const int32_t *table, taper
     const int64_t most = i64_max(rows->taps, columns->taps);
     work->scratch_bytes =
         (size_t)(most * (sizeof(void *) + sizeof(int32_t)) + resample_places(s) * sizeof(int32_t)) +
+        2 * RESAMPLE_ALIGN + (s->by_words ? 2 * resample_word_bytes(columns) : 0) +
         (s->kind != RESAMPLE_COPIES ? (size_t)(row * s->size) : 0);
 }
 
@@ -310,6 +321,10 @@ V_INLINE vf resample_take(const resample_line *line, vi at) {
  * vector of x holds all taps of each V_LEN columns, low[vector] is that vector's first element and
  * from[tap][block] are lanes of it; is_near says whether this holds. */
 static void resample_begin_block(resample_work *w, int64_t begin, int64_t end) {
+    if (w->s->by_words) {
+        resample_begin_words(w, begin, end);
+        return;
+    }
     if (w->s->chunks) {
         resample_begin_bytes(w, begin, end);
         return;
@@ -542,6 +557,11 @@ static void resample_tile_of(const resample_work *w, uint8_t *y, const uint8_t *
     }
 }
 
+/* Returns the next place whose vectors lie in one line of the cache. */
+static void *resample_align(void *p) {
+    return (void *)(((uintptr_t)p + RESAMPLE_ALIGN - 1) / RESAMPLE_ALIGN * RESAMPLE_ALIGN);
+}
+
 static taper_status resample_run(const taper_call *call, int64_t begin, int64_t end,
                                  void *scratch) {
     const struct resample_state *s = call->state;
@@ -550,9 +570,13 @@ static taper_status resample_run(const taper_call *call, int64_t begin, int64_t 
     const int64_t most = i64_max(s->rows.taps, s->columns.taps);
     resample_work w = {.s = s, .table = call->table->data, .taken = scratch};
     w.weights = (int32_t *)(w.taken + most);
-    w.low = w.weights + most;
+    w.low = resample_align(w.weights + most);
     w.from = w.low + (s->chunks ? s->chunks * RESAMPLE_PARTS : s->block);
-    w.rows = (uint8_t *)(w.low + resample_places(s));
+    w.rows = resample_align(w.low + resample_places(s));
+    for (int i = 0; i < 2 && s->by_words; i++) {
+        w.words[i] = (uint16_t *)(void *)w.rows;
+        w.rows += resample_word_bytes(&s->columns);
+    }
     int64_t found = -1;
     const int64_t blocks = i64_ceil_div(s->columns.new, s->block);
     const int64_t planes = s->outer * s->mid;

@@ -6,6 +6,10 @@
  * of each lane into it, and multiplies them. So interleaved channels need no gathers: the taps of a
  * few pixels lie beside each other. RESAMPLE_PARTS parts form a chunk: vector v has parts v,
  * 4 + v, 8 + v..., so that packing the four vectors orders the columns.
+ *
+ * Where vectors can pick 16-bit elements and the taps of V_LEN columns lie within RESAMPLE_WORDS
+ * elements, rows are widened to words first. A step then picks two taps of each column from two
+ * loads; vector v of a chunk has its columns V_LEN * v and on.
  */
 
 enum {
@@ -13,6 +17,8 @@ enum {
     RESAMPLE_PARTS = V_LEN,                                /* parts of a chunk */
     RESAMPLE_VECTORS = 4,                                  /* vectors of a chunk */
     RESAMPLE_LOAD = 16,                                    /* bytes that a step of a part loads */
+    RESAMPLE_HALF = 16,                                    /* words in half of a vector */
+    RESAMPLE_WORDS = 64,                                   /* words that a step picks from */
     RESAMPLE_CHUNK_BYTES = RESAMPLE_PARTS * RESAMPLE_PART, /* most columns of a chunk */
 };
 
@@ -201,13 +207,139 @@ V_INLINE void resample_byte_vectors(const resample_work *w, uint8_t *const *y,
     }
 }
 
+/* Returns the bytes of a row of words, which a step may load beyond its end. */
+V_INLINE size_t resample_word_bytes(const resample_axis *axis) {
+    return (size_t)(i64_ceil_div(axis->old, RESAMPLE_WORDS) + 1) * RESAMPLE_WORDS * 2;
+}
+
+#ifdef VI_PICK_16
+/* Finds elements low to high - 1 that hold the two taps from `index` on of V_LEN columns. */
+V_INLINE void resample_reach(const int32_t *index, const int32_t *other, int64_t *low,
+                             int64_t *high) {
+    *low = index[0];
+    *high = 0;
+    for (int64_t j = 0; j < V_LEN; j++) {
+        *low = i64_min(*low, i64_min(index[j], other[j]));
+        *high = i64_max(*high, i64_max(index[j], other[j]) + 1);
+    }
+    *low &= -RESAMPLE_HALF; /* so that half of the loads lie in one line of the cache */
+}
+
+/* Returns whether every step of all columns can pick its taps. */
+static bool resample_fits_words(const resample_axis *axis, const int32_t *table) {
+    const int32_t *index = table + axis->at;
+    for (int64_t k = 0; k < axis->taps; k += 2, index += 2 * axis->entries)
+        for (int64_t c = 0; c < axis->new; c += V_LEN) {
+            int64_t low, high;
+            resample_reach(index + c, index + c + (k + 1 < axis->taps ? axis->entries : 0), &low,
+                           &high);
+            if (high - low > RESAMPLE_WORDS)
+                return false;
+        }
+    return true;
+}
+
+/* Prepares the columns begin to end - 1: from has the steps of each chunk, at[v][0] the first word
+ * that a vector loads. */
+static void resample_begin_words(resample_work *w, int64_t begin, int64_t end) {
+    const resample_axis *axis = &w->s->columns;
+    const int64_t steps = i64_ceil_div(axis->taps, 2);
+    resample_step *step = (resample_step *)(void *)w->from;
+    memset(step, 0, (size_t)(w->s->chunks * steps) * sizeof *step);
+    w->first_word = axis->old;
+    w->last_word = 0;
+    for (int64_t c = begin; c < end; c += V_LEN) {
+        const int64_t chunk = (c - begin) / RESAMPLE_CHUNK_BYTES;
+        const int64_t v = (c - begin) % RESAMPLE_CHUNK_BYTES / V_LEN;
+        const int32_t *index = w->table + axis->at + c;
+        resample_step *to = step + chunk * steps;
+        for (int64_t k = 0; k < axis->taps; k += 2, index += 2 * axis->entries, to++) {
+            const bool two = k + 1 < axis->taps;
+            const int32_t *other = index + (two ? axis->entries : 0);
+            int64_t low, high;
+            resample_reach(index, other, &low, &high);
+            w->first_word = i64_min(w->first_word, low);
+            w->last_word = i64_max(w->last_word, high);
+            to->at[v][0] = (int32_t)low;
+            for (int64_t j = 0; j < V_LEN; j++) {
+                const int32_t *weight = index + axis->taps * axis->entries + j;
+                to->taken[v][j] = resample_pair(index[j] - (int32_t)low, other[j] - (int32_t)low);
+                to->weight[v][j] = resample_pair(*weight, two ? weight[axis->entries] : 0);
+            }
+        }
+    }
+}
+
+/* Computes n columns of one byte each of one or two rows. */
+V_INLINE void resample_word_vectors(const resample_work *w, uint8_t *const *y,
+                                    const uint8_t *const *x, int64_t n, const int rows) {
+    static const int32_t packed[V_LEN] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+    const int64_t shift = w->s->columns.shift, steps = i64_ceil_div(w->s->columns.taps, 2);
+    const resample_step *step = (const resample_step *)(const void *)w->from;
+    const vi order = vi_load(packed); /* packing takes a part of each vector in turn */
+    for (int r = 0; r < rows; r++) {
+        const uint8_t *restrict from = x[r];
+        uint16_t *restrict to = w->words[r];
+        for (int64_t i = w->first_word; i < w->last_word; i++)
+            to[i] = from[i];
+    }
+    for (int64_t c = 0; c < n; c += RESAMPLE_CHUNK_BYTES) {
+        vi sum[2][RESAMPLE_VECTORS];
+#pragma GCC unroll 16
+        for (int v = 0; v < RESAMPLE_VECTORS; v++)
+            sum[0][v] = sum[1][v] = vi_set1(1 << shift >> 1);
+        for (int64_t k = 0; k < steps; k++, step++)
+#pragma GCC unroll 16
+            for (int v = 0; v < RESAMPLE_VECTORS; v++) {
+                const vi taken = vi_load(step->taken[v]), weight = vi_load(step->weight[v]);
+#pragma GCC unroll 16
+                for (int r = 0; r < rows; r++) {
+                    const int32_t *from = (const void *)(w->words[r] + step->at[v][0]);
+                    const vi words = VI_PICK_16(vi_load(from), vi_load(from + V_LEN), taken);
+                    sum[r][v] = vi_add(sum[r][v], vi_madd_16(words, weight));
+                }
+            }
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 16
+            for (int v = 0; v < RESAMPLE_VECTORS; v++)
+                sum[r][v] = vi_sar_by(sum[r][v], (int)shift);
+            const vi bytes = vi_pack_bytes(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
+            const vf ordered = v_permute(v_as_float(bytes), order);
+            if (n - c < RESAMPLE_CHUNK_BYTES)
+                memcpy(y[r] + c, &ordered, (size_t)(n - c));
+            else
+                memcpy(y[r] + c, &ordered, sizeof ordered);
+        }
+    }
+}
+#else
+V_INLINE bool resample_fits_words(const resample_axis *axis, const int32_t *table) {
+    (void)axis, (void)table;
+    return false;
+}
+V_INLINE void resample_begin_words(resample_work *w, int64_t begin, int64_t end) {
+    (void)w, (void)begin, (void)end;
+}
+V_INLINE void resample_word_vectors(const resample_work *w, uint8_t *const *y,
+                                    const uint8_t *const *x, int64_t n, const int rows) {
+    (void)w, (void)y, (void)x, (void)n, (void)rows;
+}
+#endif
+
 static void resample_byte_row(const resample_work *w, uint8_t *y, const uint8_t *x, int64_t n) {
-    resample_byte_vectors(w, &y, &x, n, 1);
+    if (w->s->by_words)
+        resample_word_vectors(w, &y, &x, n, 1);
+    else
+        resample_byte_vectors(w, &y, &x, n, 1);
 }
 
 static void resample_byte_rows(const resample_work *w, uint8_t *const *y, const uint8_t *const *x,
                                int64_t n) {
-    resample_byte_vectors(w, y, x, n, 2);
+    if (w->s->by_words)
+        resample_word_vectors(w, y, x, n, 2);
+    else
+        resample_byte_vectors(w, y, x, n, 2);
 }
 
 static void resample_bytes(const resample_work *w, uint8_t *restrict y, const uint8_t *restrict x,

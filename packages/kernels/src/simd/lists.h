@@ -1,4 +1,4 @@
-/* Loads floats, or runs of some, from places that lie in memory. */
+/* Loads floats, or runs of some, from places that lie in memory; picks elements of 16 bits. */
 #ifndef TAPER_SIMD_LISTS_H
 #define TAPER_SIMD_LISTS_H
 
@@ -99,6 +99,11 @@ V_INLINE vf v_at(const float *p, const int32_t *at) {
 }
 V_INLINE void v_pairs_at(vf to[2], const float *p, const int32_t *at) { v_list_at(to, p, at, 2); }
 V_INLINE void v_quads_at(vf to[4], const float *p, const int32_t *at) { v_list_at(to, p, at, 4); }
+#endif
+
+#if V_LEN == 16
+/* Element i of 16 bits is element index[i] of a and b, which have 64 together. */
+#define VI_PICK_16(a, b, index) _mm512_permutex2var_epi16(a, index, b)
 #endif
 
 #endif /* TAPER_SIMD_LISTS_H */
