@@ -53,6 +53,8 @@ REASONS = {
     r"^ convolution 1x1": "15% of the time transposes the result to channels first",
     r"^CONV (7x7|3x3 in 4 groups)": "20% of the time transposes to channels last and back",
     r"^CONV depthwise 3x3$": "68% of the time transposes to channels last and back",
+    r"^ one_hot": "each class is a line of its own: 34 ns for 800 bytes",
+    r"^ARGSORT median": "sorts half of a line, where torch selects one element",
     r"^ adaptive max": "64% of the time transposes to channels last",
     r"^ADAPTIVE_AVG_POOL": "85% of the time transposes to channels last",
     r"^TRANSPOSE float32, contiguous": "rows of 4096 bytes fall into one set of L1",
