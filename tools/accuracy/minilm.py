@@ -69,7 +69,7 @@ def measure() -> Iterator[str]:
     yield "| --- | ---: | ---: | ---: |"
     plain = taper_frontend.export(model, example, packing="at_open", verify=False)
     yield _row("float32", plain, example, want)
-    for scheme in ("float16", "bfloat16", "int8", "int4", "int4.zeros", "int4.128"):
+    for scheme in ("float16", "bfloat16", "int8", "int4", "int4.zeros", "int4.offsets", "int4.128"):
         yield _row(scheme, quantize_plan(plain, scheme, verify=False), example, want)
     options = QuantizationConfig(max_error=0.08, choices=("int4.zeros", "int8", "float16"))
     yield _row("error of at most 0.08", quantize_plan(plain, options, verify=False), example, want)
@@ -79,6 +79,7 @@ def measure() -> Iterator[str]:
         ("int8_static, mse", QuantizationConfig(activations="static", observer="mse")),
         ("int4, corrected", "int4"),
         ("int4.zeros, corrected", "int4.zeros"),
+        ("int4.offsets, corrected", "int4.offsets"),
     ):
         small = quantize(model, config, seen)
         plan = taper_frontend.export(small, example, verify=False, packing="at_open")

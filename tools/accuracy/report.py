@@ -26,8 +26,10 @@ TITLES = {
     "minilm": "MiniLM",
     "classifier": "A classifier of digits",
     "letters": "A small language model",
+    "craft": "CRAFT finds words",
     "crnn": "CRNN reads words",
     "mtcnn": "MTCNN finds faces",
+    "crepe": "CREPE hears tones",
 }
 
 
@@ -41,7 +43,7 @@ def lines_of(name: str, tokens: int) -> Iterator[str]:
         from tools.accuracy import minilm
 
         return minilm.measure()
-    if name in ("crnn", "mtcnn"):
+    if name in ("craft", "crnn", "mtcnn", "crepe"):
         from tools.accuracy import carried
 
         return carried.measure(name)
