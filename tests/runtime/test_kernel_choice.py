@@ -345,6 +345,22 @@ def test_the_cost_model_weighs_variants_by_their_own_numbers(isa):
 
 
 @pytest.mark.parametrize("isa", LEVELS)
+def test_the_cost_model_knows_what_clipping_costs(isa):
+    """Pixels at the border are tiles of their own, which takes long where rows are short."""
+    options = options_of(kernel_choice="cost", isa=isa)
+    session = InferenceSession(conv(size=14, channels=64, outputs=64), options)
+    assert chosen(session)[1] == "padded"
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+def test_the_cost_model_chooses_rows_of_attention(isa):
+    """Sums over lanes pay where vectors across queries would be empty."""
+    options = options_of(kernel_choice="cost", isa=isa)
+    found = [chosen(InferenceSession(attention(rows), options))[1] for rows in (1, 24)]
+    assert found == ["few_rows", "row_tiles"]
+
+
+@pytest.mark.parametrize("isa", LEVELS)
 def test_the_cost_model_knows_the_level(monkeypatch, isa):
     """Scratch memory that costs nothing, or much, decides whether x is padded at that level."""
     plan, choices = conv(), []

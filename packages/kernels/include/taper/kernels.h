@@ -181,8 +181,8 @@ typedef struct taper_work {
     /* Number of the kernel's variant, from 1 on; 0 where it has none. */
     int32_t variant;
     /* Work of this variant, over all tasks, beyond what its op requires: operations on unused lanes
-     * and on sums over lanes, and bytes that it writes to scratch and reads there. A caller
-     * compares variants by these numbers. */
+     * and on sums over lanes, less those that it leaves out, and bytes that it writes to scratch
+     * and reads there. A caller compares variants by these numbers. */
     int64_t extra_flops;
     int64_t scratch_traffic;
 } taper_work;

@@ -157,8 +157,11 @@ static bool attention_cut(struct attention_state *s, bool few, int32_t variant) 
 /* Work of the variant beyond the products; see taper_work. */
 static void attention_weigh(const struct attention_state *s, taper_work *work) {
     const int64_t heads = i64_times(s->batch, s->heads), moved = 2 * sizeof(float);
-    if (s->few_rows) { /* sums over lanes */
-        work->extra_flops = i64_times(heads, i64_times(s->rows, i64_times(s->keys, 2 * V_LEN)));
+    if (s->few_rows) {
+        /* Sums over lanes; and two loads for a multiply-add, which takes as long as one of them
+         * where a vector is a whole cache line. */
+        const int64_t each = V_LEN * V_LEN + (V_LEN < GEMM_NR ? 2 * (s->d + s->dv) : 0);
+        work->extra_flops = i64_times(heads, i64_times(s->rows, i64_times(s->keys, each)));
         return;
     }
     const int64_t rows = i64_ceil_div(s->rows, GEMM_NR) * GEMM_NR;

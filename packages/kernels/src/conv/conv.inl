@@ -15,6 +15,7 @@ enum {
     CONV_UNITS = 8,              /* the fewest units of a large node: two for each of 4 threads */
     CONV_UNIT_COST = 1 << 20,    /* the smallest unit, in multiply-adds: about 12 microseconds */
     CONV_LARGEST_COST = 1 << 28, /* about the largest unit: a run can end only between units */
+    CONV_COPY_WAIT = 4 << 10,    /* floats that are copied while a unit waits for the first of x */
     CONV_MIN_COLS = 64,          /* for the epilogue, which has a cost per row */
     CONV_MAX_COLS = 512,         /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
@@ -118,6 +119,37 @@ static size_t conv_aligned(int64_t bytes) {
     return (size_t)i64_ceil_div(bytes, TAPER_ALIGNMENT) * TAPER_ALIGNMENT;
 }
 
+/* The time of an image row of `width` outputs, in multiply-adds of a vector for each k and column
+ * vector: its outputs, and one more in each tile, which reads B, with 16 lanes; a load takes less
+ * of the time of narrower ones. A tile of one output waits for its sums as long as one of two. */
+static double conv_tile_time(int64_t width) {
+    const int64_t tiles = i64_ceil_div(width, GEMM_MR);
+    return (double)i64_max(width, 2 * tiles) + (double)tiles * V_LEN / GEMM_NR;
+}
+
+/* The multiply-adds that clipping a group's weight column adds, in the time of others; below 0 if
+ * it leaves out more. */
+static double conv_clip_cost(const conv_shape *s) {
+    double slices = 0, rows = 0, pixels = 0; /* of outputs and their taps */
+    for (int64_t z = 0; z < s->dims[0].out; z++) {
+        const conv_inside taps = conv_inside_of(s, 0, z);
+        slices += (double)(taps.end - taps.first);
+    }
+    for (int64_t y = 0, end; y < s->dims[1].out; y = end) {
+        const conv_inside taps = conv_inside_of(s, 1, y);
+        end = conv_same_taps(s, 1, y, s->dims[1].out);
+        rows += (double)((taps.end - taps.first) * (end - y));
+    }
+    for (int64_t x = 0, end; x < s->dims[2].out; x = end) {
+        const conv_inside taps = conv_inside_of(s, 2, x);
+        end = conv_same_taps(s, 2, x, s->dims[2].out);
+        pixels += (double)(taps.end - taps.first) * conv_tile_time(end - x);
+    }
+    const double whole = (double)conv_taps(s) * (double)(s->dims[0].out * s->dims[1].out) *
+                         conv_tile_time(s->dims[2].out);
+    return (slices * rows * pixels - whole) * (double)s->in * (double)s->batch;
+}
+
 /* Work of the variant beyond the products; see taper_work. */
 static void conv_weigh(const struct conv_state *state, int64_t source_floats, taper_work *work) {
     const conv_shape *s = &state->shape;
@@ -126,11 +158,15 @@ static void conv_weigh(const struct conv_state *state, int64_t source_floats, ta
     const int64_t computed = i64_ceil_div(s->out, GEMM_COLS) * GEMM_COLS;
     const int64_t idle = i64_times(computed - s->out, s->groups);
     int64_t floats = 0; /* of a unit */
-    if (s->padded)
-        floats = i64_times(source_floats, s->groups == 1 ? 1 : state->groups);
+    if (s->padded)      /* whole rows: a quarter of the time */
+        floats = i64_times(source_floats, s->groups == 1 ? 1 : state->groups) / 4 + CONV_COPY_WAIT;
     if (!s->packed)
         floats = i64_plus(floats, i64_times(conv_rows(s), i64_times(columns, state->groups)));
     work->extra_flops = i64_times(pixels, i64_times(idle, 2 * conv_rows(s)));
+    if (s->clipped) {
+        const double flops = 2 * conv_clip_cost(s) * (double)computed * (double)s->groups;
+        work->extra_flops += (int64_t)(flops > 1e15 ? 1e15 : flops < -1e15 ? -1e15 : flops);
+    }
     work->scratch_traffic = i64_times(state->units, i64_times(floats, moved));
 }
 

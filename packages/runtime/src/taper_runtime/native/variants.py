@@ -56,7 +56,8 @@ class Offer(NamedTuple):
     scratch_bytes : int
         Bytes of scratch memory for each thread.
     extra_flops : int
-        Operations beyond those of the op: on unused lanes, and on sums over lanes.
+        Operations beyond those of the op, on unused lanes and on sums over lanes, less those that
+        are left out.
     scratch_traffic : int
         Bytes that are written to scratch memory and read from it.
     """
