@@ -49,8 +49,15 @@ def test_arithmetic_at_the_rate_of_the_dtype():
     assert BARE._replace(int8=400.0).rate("int8") == 400
 
 
-def test_kernels_multiply_whole_panels():
-    assert product(5, 50, 1) == product(5, 50, 16) == product(5, 50, 17) / 2
+def test_kernels_multiply_whole_halves_of_panels():
+    """Unless they widen a weight's elements: these multiply whole panels."""
+    assert product(5, 50, 1) == product(5, 50, 8) == product(5, 50, 24) / 3
+    x, y = TensorType("float32", (5, 50)), TensorType("float32", (5, 24))
+    costs = []
+    for dtype in ("float32", "int8"):
+        weight = TensorType(dtype, (50, 24), "panels.1")
+        costs.append(MATMUL.cost([x, weight], y, MATMUL.complete({})))
+    assert [each.sums for each in costs] == [5 * 24, 5 * 32]
 
 
 def test_streams_overlap_with_arithmetic_and_waiting_does_not():
@@ -81,10 +88,10 @@ def test_format_of_a_weight_decides_its_cost(tile):
     plain = conv.cost([x, TensorType("float32", (3, 3, 20, 40))], y, attrs)
     weight = TensorType("float32", (3, 3, 20, 40), f"winograd.{tile}")
     work = conv.cost([x, weight], y, attrs)
-    assert plain.flops + plain.padding == 2 * 64 * 9 * 20 * 48
-    assert plain.sums == 64 * 48
-    assert work.flops + work.padding == 2 * points * 20 * 48
-    assert work.sums == points * 48
+    assert plain.flops + plain.padding == 2 * 64 * 9 * 20 * 40
+    assert plain.sums == 64 * 40
+    assert work.flops + work.padding == 2 * points * 20 * 40
+    assert work.sums == points * 40
     assert work.scratch == points * (32 + 48) * 4
     assert work.flops / plain.flops == (tile + 2) ** 2 / tile**2 / 9
     free, paid = (
@@ -155,7 +162,7 @@ def test_a_variant_replaces_padding_and_scratch_but_not_sums():
         cost(MATMUL, types, [output], attrs, limits=machine, extra=extra)
         for extra in ((0, 0), (300, 0), (0, 40))
     ]
-    assert spent[0] == (2 * 5 * 50 * 17 + 2 * 8 * 5 * 32) / 100
+    assert spent[0] == (2 * 5 * 50 * 17 + 2 * 8 * 5 * 24) / 100
     assert [each - spent[0] for each in spent[1:]] == pytest.approx([3, 20])
 
 

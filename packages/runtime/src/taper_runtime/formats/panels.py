@@ -20,8 +20,17 @@ PANEL = 16
 
 
 def whole_panels(columns: int) -> int:
-    """Return ``columns`` rounded up to whole panels, which is how many columns kernels compute."""
+    """Return ``columns`` rounded up to whole panels."""
     return (columns + PANEL - 1) // PANEL * PANEL
+
+
+def computed_columns(columns: int) -> int:
+    """Return how many columns kernels compute: those of whole halves of panels.
+
+    SSE and NEON compute whole panels; what kernels tell of a variant's work counts these.
+    """
+    half = PANEL // 2
+    return (columns + half - 1) // half * half
 
 
 def pack(b: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.base.sizes import largest, smallest
-from taper_runtime.formats.panels import whole_panels
+from taper_runtime.formats.panels import computed_columns
 from taper_runtime.ops.convert import FLOATS_16_BIT, cast
 from taper_runtime.ops.opdef import ALL_INPUTS, Attr, Attrs, Cost, OpDef, TensorType
 from taper_runtime.ops.region import BROADCAST, WHOLE, Region, Relation, Same, Window
@@ -128,8 +128,8 @@ def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cos
     pairs = _attended(q[-2], k[-2], attrs["diagonal"] if attrs["causal"] else k[-2])
     heads = q[0] * (q[1] if len(q) == 4 else 1)
     rows = heads * q[-2]
-    pairs, more = heads * pairs, rows * (whole_panels(k[-2]) - k[-2])
-    lanes = whole_panels(v[-1])
+    pairs, more = heads * pairs, rows * (computed_columns(k[-2]) - k[-2])
+    lanes = computed_columns(v[-1])
     computed = pairs + more
     passes = _SOFTMAX_PASSES + 2 * (len(inputs) > 3)
     return Cost(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from taper_runtime.formats import winograd
-from taper_runtime.formats.panels import whole_panels
+from taper_runtime.formats.panels import computed_columns, whole_panels
 from taper_runtime.ops.map import (
     EPILOGUE,
     EXTRAS,
@@ -170,7 +170,7 @@ def _cost(op: str, inputs: Sequence[TensorType], output: TensorType, attrs: Attr
         return _depthwise_cost(inputs, output, attrs)
     # Each tap is multiplied with every output pixel of a CONV, every input pixel of CONV_TRANSPOSE.
     columns = output.shape[-1]
-    lanes = whole_panels(columns) if groups == 1 else columns
+    lanes = computed_columns(columns) if groups == 1 else columns
     pixels = output.size // max(1, columns)
     rows = pixels if op == "CONV" else math.prod(x[:-1])
     each = 2 * rows * taps * (x[-1] // groups)
@@ -235,10 +235,10 @@ def _winograd_cost(
 ) -> Cost:
     """Return the cost of the pointwise products of all tiles, and of scratch traffic."""
     batch, *sizes, columns = output.shape
-    channels, lanes = inputs[0].shape[-1], whole_panels(columns)
+    channels, lanes = inputs[0].shape[-1], computed_columns(columns)
     numbers = (tile + 2) ** 2  # of a tile, each in a vector
     points = batch * winograd.tiles(tuple(sizes), tile) * numbers
-    scratch = 4 * points * (whole_panels(channels) + lanes)
+    scratch = 4 * points * (whole_panels(channels) + whole_panels(columns))
     return Cost(
         2 * points * channels * columns + output.size * len(attrs["code"]),
         output.nbytes + sum(t.nbytes for t in inputs),

@@ -9,7 +9,7 @@ import numpy as np
 
 from taper_runtime.base.sizes import is_static, largest
 from taper_runtime.formats import PLAIN
-from taper_runtime.formats.panels import whole_panels
+from taper_runtime.formats.panels import computed_columns, whole_panels
 from taper_runtime.ops.convert import NARROW, cast
 from taper_runtime.ops.map import (
     EPILOGUE,
@@ -191,12 +191,13 @@ def _widens(b: TensorType) -> bool:
 
 
 def _cost(inputs: Sequence[TensorType], output: TensorType, attrs: Attrs) -> Cost:
-    """Return the cost of the product of whole panels of columns, and of the epilogue."""
+    """Return the cost of the product, in whole halves of panels or panels, and of the epilogue."""
     product = product_type(inputs, attrs)
     k = inputs[0].shape[-1]
     columns = product.shape[-1] if len(inputs[1].shape) > 1 and product.shape else 1
     rows = product.size // largest(columns, 1)
-    lanes = whole_panels(columns)
+    whole = inputs[1].dtype != "float32" or inputs[1].format.startswith("blocks.")
+    lanes = (whole_panels if whole else computed_columns)(columns)
     puts_bytes = bool(attrs["accumulate"] or attrs["activation_group"])
     widened = ((*_WIDEN, k * lanes),) if _widens(inputs[1]) and not puts_bytes else ()
     return Cost(
