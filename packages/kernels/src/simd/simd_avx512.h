@@ -193,8 +193,8 @@ V_INLINE void v_sum_4(const vf *x, float *to) { /* adds halves, then quarters, a
                                 _mm512_shuffle_f32x4(x[2], x[3], 0xee));
     const vf four =
         _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-    const vf two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
-    const vf one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1)); /* a - - - b - - - ... */
+    const vf two = _mm512_add_ps(four, _mm512_shuffle_ps(four, four, 0x4e));
+    const vf one = _mm512_add_ps(two, _mm512_shuffle_ps(two, two, 0xb1)); /* a - - - b - - - ... */
     _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, one)));
 }
 V_INLINE float v_hmax(vf a) { return _mm512_reduce_max_ps(a); }
