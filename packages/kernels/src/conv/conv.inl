@@ -16,6 +16,7 @@ enum {
     CONV_UNIT_COST = 1 << 20,    /* the smallest unit, in multiply-adds: about 12 microseconds */
     CONV_LARGEST_COST = 1 << 28, /* about the largest unit: a run can end only between units */
     CONV_COPY_WAIT = 4 << 10,    /* floats that are copied while a unit waits for the first of x */
+    CONV_MOST_WEIGHED = 1 << 14, /* outputs of a dim; beside more, borders hardly matter */
     CONV_MIN_COLS = 64,          /* for the epilogue, which has a cost per row */
     CONV_MAX_COLS = 512,         /* as MATMUL's with 2 MB of L2: their panels go through it once */
 };
@@ -131,6 +132,9 @@ static double conv_tile_time(int64_t width) {
  * it leaves out more. */
 static double conv_clip_cost(const conv_shape *s) {
     double slices = 0, rows = 0, pixels = 0; /* of outputs and their taps */
+    for (int d = 0; d < WINDOW_DIMS; d++)
+        if (s->dims[d].out > CONV_MOST_WEIGHED)
+            return 0;
     for (int64_t z = 0; z < s->dims[0].out; z++) {
         const conv_inside taps = conv_inside_of(s, 0, z);
         slices += (double)(taps.end - taps.first);
