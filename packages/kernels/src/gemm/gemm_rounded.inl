@@ -252,7 +252,10 @@ V_INLINE void rounded_tile(const rounded_block *g, const int rows, const int pan
 #pragma GCC unroll 4
         for (int step = 0; step < count; step++, b += step_bytes) {
             for (int line = 0; line < step_bytes; line += I8_LINE, fetch += g->fetch_step)
-                __builtin_prefetch(fetch, 0, 3);
+                if (panels > 1 && of == GEMM_LEVEL_I8) /* into L2: L1 has no room for two more */
+                    __builtin_prefetch(fetch, 0, 2);
+                else
+                    __builtin_prefetch(fetch, 0, 3);
             rounded_step(sum, b, g->panel_bytes, a, row_bytes,
                          (int)sizeof(rounded_head) + step * ROUNDED_STEP, rows, vectors, of, dots);
         }
