@@ -216,7 +216,7 @@ def _as_mask(allowed: Any, words: int) -> np.ndarray:
 
 
 def _check_likely(most: np.floating) -> None:
-    if not np.isfinite(most):
+    if not math.isfinite(most):  # numpy's is slow for one number
         raise InputError(f"logits: expected a token with a finite logit, got {most} at most")
 
 
