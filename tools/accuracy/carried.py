@@ -468,8 +468,11 @@ def _distance(got: list[np.ndarray], want: list[np.ndarray]) -> float:
 
 
 def _compare(row: str, ours: np.ndarray, peer: str, theirs: np.ndarray) -> str:
-    """Say how many items more are right than the peer's, and the standard deviation of that."""
+    """Say how many items more are right than the peer's, and the spread of that.
+
+    It is the standard deviation if each item that one of both has right is either's as likely.
+    """
     more = ours.astype(int) - theirs.astype(int)
-    spread = float(more.std() * np.sqrt(len(more)))
+    spread = float(np.sqrt(np.abs(more).sum()))
     verdict = "worse" if more.sum() < -spread else "not worse"
     return f"- {row}: {more.sum():+d} items beside {peer}, spread {spread:.1f}: {verdict}."
