@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class _Place(NamedTuple):
+class _Pages(NamedTuple):
     start: int
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -78,11 +78,11 @@ class SharedArrays(dict[str, np.ndarray]):
         }
 
 
-def _lay_out(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, _Place], int]:
+def _lay_out(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, _Pages], int]:
     """Return the place of each array, which begins at a page, and the bytes of all."""
     places, size = {}, 0
     for name, array in arrays.items():
-        places[name] = _Place(size, array.shape, array.dtype)
+        places[name] = _Pages(size, array.shape, array.dtype)
         size += -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
     return places, size
 
